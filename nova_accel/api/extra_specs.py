@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-api: validators for ``nova_accel:*``, and the way in.
+
+Seam: the entry point ``nova.api.extra_spec_validators``, which nova-api loads
+by itself; it is what brings nova_accel into nova-api at all. Checked with
+Nova 33 and 34.
+"""
+
+from nova.api.validation.extra_specs import base
+
+from nova_accel.api import expansion
+from nova_accel.core import flavor
+from nova_accel.core import profile
+
+VALIDATORS = [
+    base.ExtraSpecValidator(
+        name=flavor.EXPANDED_KEY,
+        description='The device profile that was put into the flavor of a '
+                    'server. Written by nova_accel; on a flavor, write '
+                    f'{flavor.PROFILE_KEY} instead.',
+        value={'type': str, 'description': 'A device profile\'s name.'},
+    ),
+    base.ExtraSpecValidator(
+        name=flavor.NUMA_KEY + '{group}',
+        description='Whether the devices of a group are to be on one NUMA '
+                    'node with those of the other groups that say so, and '
+                    'with the guest where that has a NUMA topology.',
+        value={
+            'type': str,
+            'description': 'How much it matters.',
+            'enum': [profile.REQUIRED, profile.PREFERRED],
+        },
+        parameters=[{
+            'name': 'group',
+            'description': 'The group, as in resources_ACCEL0:.',
+            'pattern': r'ACCEL\d+',
+        }],
+    ),
+]
+
+
+def register() -> list[base.ExtraSpecValidator]:
+    """Called by Nova when nova-api starts."""
+    expansion.install()
+    return VALIDATORS

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices for servers: chosen, held while an operation lasts, then recorded.
+
+A claim exists only from the choice until libvirt has the definition that
+records it; it keeps two servers that start at the same time apart.
+"""
+
+import collections.abc
+import contextlib
+import threading
+
+from nova_accel.compute import record
+from nova_accel.core import assignment
+from nova_accel.core import errors
+from nova_accel.core import flavor
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import profile
+from nova_accel.core import providers
+from nova_accel.core import topology
+
+Hostdevs = tuple[hostdev.Hostdev, ...]
+
+
+class Claims:
+    """The claims of one nova-compute.
+
+    :param recorded: what is held already
+    """
+
+    def __init__(self, recorded: record.Record):
+        self._record = recorded
+        self._claimed: dict[str, Hostdevs] = {}
+        self._lock = threading.Lock()
+
+    def choose(self, instance, promised: assignment.Promised,
+               host: model.Host, root: str, nodename: str) -> Hostdevs:
+        """Choose the devices that keep a promise, and claim them.
+
+        :param instance: nova.objects.Instance
+        :param promised: the server's allocations
+        :param root: uuid of the compute node's provider
+        :raises errors.AssignmentError: if the promise cannot be kept whole
+        """
+        groups = flavor.read(instance.flavor.extra_specs)
+        offered = providers.offered(host, root, nodename)
+        _check_offered(promised, offered, host, root)
+        with self._lock:
+            # Looked up under the lock: a claim ends when its record begins.
+            held = self._record.holders()
+            held.update((device.address, uuid)
+                        for uuid, devices in self._claimed.items()
+                        for device in devices)
+            grants = assignment.assign(promised, groups, offered, held,
+                                       instance.uuid)
+            _check_topology(instance, groups, grants, host)
+            chosen = hostdev.plan(grants)
+            self._claimed[instance.uuid] = chosen
+        return chosen
+
+    def keep(self, instance) -> Hostdevs:
+        """Claim what a server's definition holds, which is about to go.
+
+        :returns: the hostdevs, or () if they are not all that its flavor's
+            groups ask for
+        """
+        held = tuple(device for device in
+                     self._record.held_by(instance.uuid)
+                     if identity.parse_alias(device.alias))
+        served = {identity.parse_alias(device.alias)[0] for device in held}
+        if not served >= set(flavor.read(instance.flavor.extra_specs)):
+            return ()
+        with self._lock:
+            self._claimed[instance.uuid] = held
+        return held
+
+    def of(self, instance) -> Hostdevs | None:
+        """What is claimed for a server, or None outside an operation."""
+        return self._claimed.get(instance.uuid)
+
+    @contextlib.contextmanager
+    def during(self, instance) -> collections.abc.Iterator[None]:
+        """Let go of an operation's claim when it ends, however it ends."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claimed.pop(instance.uuid, None)
+
+
+def _check_offered(promised, offered, host, root) -> None:
+    """Say it plainly where a device that was promised is refused now."""
+    here = {item.uuid for item in offered}
+    refused = providers.withheld(host, root)
+    for uuid in promised:
+        if uuid in refused and uuid not in here:
+            refusal = refused[uuid]
+            raise errors.AssignmentError(
+                f'device {refusal.address} ({refusal.ids})',
+                f'is not offered: {refusal.reason}', refusal.remedy)
+
+
+def _check_topology(instance, groups, grants, host) -> None:
+    """Check again what the filter decides: a forced host skips filters."""
+    wishes = {name: group.numa for name, group in groups.items()
+              if group.numa == profile.REQUIRED}
+    places = {grant.group: grant.offered.device.location for grant in grants}
+    guest = instance.numa_topology
+    verdict = topology.judge(
+        wishes, places,
+        frozenset(cell.id for cell in guest.cells) if guest else None,
+        host.only_node)
+    if verdict.objection:
+        addresses = ', '.join(str(grant.unit[0]) for grant in grants
+                              if grant.group in wishes)
+        raise errors.AssignmentError(f'devices {addresses}',
+                                     verdict.objection)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our providers in Nova's ProviderTree.
+
+Seam: ``nova.compute.provider_tree.ProviderTree`` (exists, data,
+get_provider_uuids, new_child, remove, update_inventory, update_traits).
+Checked with Nova 33 and 34.
+"""
+
+import collections.abc
+
+from oslo_log import log as logging
+
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import providers
+
+LOG = logging.getLogger(__name__)
+
+
+def update(provider_tree, nodename: str, host: model.Host,
+           is_allocated: collections.abc.Callable[[str], bool]) -> None:
+    """Make the tree say what the Host offers.
+
+    :param provider_tree: Nova's, of this compute node; changed in place
+    :param is_allocated: whether somebody holds a provider
+    """
+    root = provider_tree.data(nodename).uuid
+    wanted = providers.desired(host, root, nodename)
+    for change in providers.diff(wanted, existing(
+            provider_tree, nodename, wanted), is_allocated):
+        _apply(provider_tree, change)
+
+
+def existing(provider_tree, nodename: str,
+             wanted: collections.abc.Iterable[providers.Provider] = (),
+             ) -> list[providers.Existing]:
+    """Our providers in the tree: those with our trait, parents first.
+
+    :param wanted: providers that are ours by uuid, with or without the trait
+        (nova-compute may have died between creating and marking one)
+    """
+    ours = {provider.uuid for provider in wanted}
+    found = []
+    for uuid in provider_tree.get_provider_uuids(nodename):
+        data = provider_tree.data(uuid)
+        if uuid in ours or identity.MARKER_TRAIT in data.traits:
+            found.append(providers.Existing(
+                uuid, data.name, data.parent_uuid, data.inventory,
+                frozenset(data.traits)))
+    return found
+
+
+def _apply(provider_tree, change: providers.Change) -> None:
+    match change:
+        case providers.Put(provider):
+            if not provider_tree.exists(provider.uuid):
+                LOG.info('Resource provider %s is new: %s', provider.name,
+                         dict(provider.totals))
+                provider_tree.new_child(provider.name, provider.parent,
+                                        uuid=provider.uuid)
+            provider_tree.update_inventory(provider.uuid, provider.inventory)
+            provider_tree.update_traits(provider.uuid, provider.traits)
+        case providers.Reserve(uuid, name, inventory):
+            LOG.warning('Resource provider %s is no longer offered as it is, '
+                        'and servers hold it: it is reserved until they have '
+                        'gone', name)
+            provider_tree.update_inventory(uuid, inventory)
+        case providers.Remove(uuid, name):
+            LOG.info('Resource provider %s is no longer offered: removed',
+                     name)
+            provider_tree.remove(uuid)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``[nova_accel]`` options of nova.conf."""
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup(
+    'nova_accel', title='Accelerators without an accelerator service',
+    help='Which devices a compute node offers, and the profiles that servers '
+         'ask for them by.')
+
+OPTIONS = [
+    cfg.MultiStrOpt(
+        'device_spec', default=[],
+        sample_default=['{"vendor_id": "10de", "product_id": "20b0", '
+                        '"resource_class": "CUSTOM_GPU_A100", '
+                        '"traits": ["CUSTOM_NVLINK"]}'],
+        help="""
+Devices that this compute node offers to servers. Used by nova-compute.
+
+Nothing is offered unless an entry names it. Each value is a JSON object, or a
+list of them; the option can be given several times, and the first entry that
+matches a device is the one that counts. The keys are those of Nova's own
+``[pci] device_spec`` where they mean the same:
+
+``vendor_id``, ``product_id``
+  Four hexadecimal digits; any if left out.
+``address``
+  A PCI address with ``*`` for parts that may be anything (``0000:81:*.*``), or
+  an object with a regular expression for each of ``domain``, ``bus``,
+  ``slot`` and ``function``. The whole address of a physical function also
+  names its virtual functions.
+``resource_class``
+  What Placement counts the device as; other text than a standard class
+  becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.
+``traits``
+  A list of names for Placement, or names with commas between them.
+``managed``
+  ``yes`` (default): libvirt binds vfio-pci at the start of a guest and gives
+  the device back to its driver at the end. ``no``: the device is already
+  bound to the vfio driver that it needs.
+
+A device that the host itself uses, a bridge, and a device whose IOMMU group
+also has functions that the same entry does not name, are refused;
+``nova-accel host show`` says why. A device must not be named here and in
+``[pci] device_spec``.
+"""),
+    cfg.ListOpt(
+        'profile_dirs', default=['/etc/nova/device_profiles.d'],
+        help="""
+Directories of device profiles. Used by nova-api.
+
+Each file whose name ends in .yaml, .yml or .json holds one or more profiles,
+in nova_accel's format or exactly as Cyborg's API takes and gives them. Files
+are read again when they change; one that cannot be read is reported, and its
+last good content stays. Keep them the same on every nova-api.
+"""),
+    cfg.StrOpt(
+        'sysfs_root', default='/sys',
+        help="""
+Where nova-compute reads what devices there are: /sys, a copy of it, or a file
+that ``nova-accel host record`` wrote. Anything but /sys is for trials.
+"""),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make the options known to a configuration; may be called again."""
+    conf.register_group(GROUP)
+    conf.register_opts(OPTIONS, group=GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """For oslo-config-generator (entry point ``oslo.config.opts``)."""
+    return [(GROUP, OPTIONS)]

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One ``device_spec`` entry: which devices are ours, and what they are called.
+
+The keys and matching rules are those of Nova's ``[pci] device_spec``
+(nova/pci/devspec.py, read in Nova 34) wherever the meaning is the same.
+"""
+
+import collections.abc
+import dataclasses
+import json
+import re
+import typing
+
+from nova_accel.core import errors
+from nova_accel.core import identity
+from nova_accel.core import model
+
+_ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
+                  ('slot', 0x1f, 2), ('function', 0x7, 1))
+
+# Keys of Nova's entries that steer Neutron ports; such devices are Nova's.
+_NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
+                           'remote_managed'})
+
+_TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
+_FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A parsed entry.
+
+    :param label: how messages call it, ``device_spec #1``
+    :param vendor_id: four hexadecimal digits, or None for any; as product_id
+    :param address: a pattern for each of domain, bus, slot and function
+    :param single: the address itself, where the pattern leaves nothing open:
+        then a PF's address also names its VFs, as in Nova
+    :param resource_class: normalised, or None for the default
+    """
+
+    label: str
+    vendor_id: str | None = None
+    product_id: str | None = None
+    address: tuple[re.Pattern[str], ...] = ()
+    single: model.PciAddress | None = None
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+    managed: bool = True
+
+    def matches(self, function: model.Function) -> bool:
+        if self.vendor_id not in (None, function.vendor_id):
+            return False
+        if self.product_id not in (None, function.product_id):
+            return False
+        if self.single and function.physfn == self.single:
+            return True
+        return self._matches_address(function.address)
+
+    def _matches_address(self, address: model.PciAddress) -> bool:
+        texts = (f'{getattr(address, part):0{digits}x}'
+                 for part, _limit, digits in _ADDRESS_PARTS)
+        return all(pattern.match(text)
+                   for pattern, text in zip(self.address, texts))
+
+
+def parse_all(texts: collections.abc.Iterable[str],
+              option: str = '[nova_accel] device_spec',
+              ) -> tuple[list[Entry], list[errors.EntryError]]:
+    """Every usable entry of a repeatable option, and what is wrong with others.
+
+    :param texts: the option's values, each a JSON object or a list of them
+    """
+    entries: list[Entry] = []
+    problems: list[errors.EntryError] = []
+    for number, text in enumerate(texts, 1):
+        label = f'{option} #{number}'
+        try:
+            entries.extend(_parse(text, label))
+        except errors.EntryError as error:
+            problems.append(error)
+    return entries, problems
+
+
+def parse_foreign(texts: collections.abc.Iterable[str],
+                  option: str) -> list[Entry]:
+    """Another program's entries, read only for what they would match.
+
+    Keys that we do not know are that program's business, and so are entries
+    that it will refuse.
+    """
+    entries = []
+    for number, text in enumerate(texts, 1):
+        label = f'{option} #{number}'
+        try:
+            for item in _load(text, label):
+                match = {key: item[key] for key in
+                         ('vendor_id', 'product_id', 'address') if key in item}
+                if 'devname' not in item:
+                    entries.append(_entry(match, label))
+        except errors.EntryError:
+            continue
+    return entries
+
+
+def _parse(text: str, label: str) -> list[Entry]:
+    return [_entry(item, label) for item in _load(text, label)]
+
+
+def _load(text: str, label: str) -> list[dict[str, typing.Any]]:
+    example = 'write {"vendor_id": "10de", "product_id": "20b0"}'
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise errors.EntryError(label, f'is not JSON ({error}): '
+                                f'{errors.quote(text)}', example) from None
+    items = loaded if isinstance(loaded, list) else [loaded]
+    if not all(isinstance(item, dict) for item in items):
+        raise errors.EntryError(label, 'is not a JSON object: '
+                                f'{errors.quote(text)}', example)
+    return items
+
+
+def _entry(item: dict[str, typing.Any], label: str) -> Entry:
+    unknown = sorted(set(item) - set(_READERS))
+    if unknown:
+        raise errors.EntryError(
+            label, f'does not know the key {errors.quote(unknown[0])}',
+            'devices for Neutron ports belong in [pci] device_spec'
+            if unknown[0] in _NETWORK_KEYS
+            else f'known keys: {", ".join(sorted(_READERS))}')
+    fields: dict[str, typing.Any] = {'label': label}
+    # Every reader runs, so that a key that is absent still gets its default.
+    for key, read in _READERS.items():
+        try:
+            fields.update(read(item.get(key)))
+        except (ValueError, re.error) as error:
+            raise errors.EntryError(
+                label, f'{key} {errors.quote(item.get(key))} {error}'
+            ) from None
+    return Entry(**fields)
+
+
+def _id_reader(key: str):
+    def read(value: object) -> dict[str, str | None]:
+        if value is None or value == '*':
+            return {key: None}
+        try:
+            if not isinstance(value, str):
+                raise ValueError
+            number = int(value.strip(), 16)
+        except ValueError:
+            raise ValueError('is not a hexadecimal number in a string'
+                             ) from None
+        if not 0 <= number <= 0xffff:
+            raise ValueError('is more than ffff')
+        return {key: f'{number:04x}'}
+    return read
+
+
+def _read_address(value: object) -> dict[str, typing.Any]:
+    if value is None:
+        value = '*'
+    if isinstance(value, str):
+        return _read_glob(value)
+    if isinstance(value, dict):
+        return _read_regexes(value)
+    raise ValueError('is neither a string nor an object')
+
+
+def _read_glob(text: str) -> dict[str, typing.Any]:
+    """``domain:bus:slot.function`` with ``*`` for any part, or parts left out.
+
+    Parts are left out from the left, ``:02:`` or ``02.*``, as in Nova.
+    """
+    front, _dot, function = text.partition('.')
+    fields = [field.strip() for field in front.split(':')]
+    if len(fields) > 3:
+        raise ValueError('has more than domain:bus:slot.function')
+    fields = [''] * (3 - len(fields)) + fields + [function.strip()]
+    patterns, numbers = [], []
+    for field, (part, limit, digits) in zip(fields, _ADDRESS_PARTS):
+        if field in ('', '*'):
+            patterns.append(re.compile(''))
+            continue
+        try:
+            number = int(field, 16)
+        except ValueError:
+            raise ValueError(f'has a {part} that is not hexadecimal'
+                             ) from None
+        if not 0 <= number <= limit:
+            raise ValueError(f'has a {part} of more than {limit:x}')
+        numbers.append(number)
+        patterns.append(re.compile(f'{number:0{digits}x}$'))
+    single = model.PciAddress(*numbers) if len(numbers) == 4 else None
+    return {'address': tuple(patterns), 'single': single}
+
+
+def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
+    names = [part for part, _limit, _digits in _ADDRESS_PARTS]
+    unknown = sorted(set(parts) - set(names))
+    if unknown:
+        raise ValueError(f'has {errors.quote(unknown[0])}; an object may '
+                         f'have {", ".join(names)}')
+    patterns = []
+    for name in names:
+        pattern = parts.get(name, '')
+        if not isinstance(pattern, str):
+            raise ValueError(f'has a {name} that is not a string')
+        patterns.append(re.compile(pattern))
+    return {'address': tuple(patterns), 'single': None}
+
+
+def _read_resource_class(value: object) -> dict[str, str | None]:
+    if value is None:
+        return {'resource_class': None}
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError('is not a name')
+    name = identity.normalise_resource_class(value)
+    if not identity.is_resource_class(name):
+        raise ValueError('is a class that Nova itself counts, or too long')
+    return {'resource_class': name}
+
+
+def _read_traits(value: object) -> dict[str, frozenset[str]]:
+    if value is None:
+        value = []
+    names = value.split(',') if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(
+            isinstance(name, str) for name in names):
+        raise ValueError('is neither a list of names nor names with commas')
+    traits = frozenset(identity.normalise_trait(name)
+                       for name in names if name.strip())
+    if not all(map(identity.is_trait, traits)):
+        raise ValueError('has a name that is too long')
+    return {'traits': traits}
+
+
+def _read_managed(value: object) -> dict[str, bool]:
+    text = 'yes' if value is None else str(value).strip().lower()
+    if text not in _TRUE | _FALSE:
+        raise ValueError('is neither "yes" nor "no"')
+    return {'managed': text in _TRUE}
+
+
+_READERS = {
+    'vendor_id': _id_reader('vendor_id'),
+    'product_id': _id_reader('product_id'),
+    'address': _read_address,
+    'resource_class': _read_resource_class,
+    'traits': _read_traits,
+    'managed': _read_managed,
+}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong, said so that a person can mend it.
+
+Every error names the thing, the reason and, where there is one, the remedy.
+"""
+
+#: Longest piece of outside text that a message repeats, in characters.
+QUOTE_LIMIT = 80
+
+
+def quote(value: object) -> str:
+    """Outside text made fit for one line of a log.
+
+    :param value: anything that came from a file, a flavor or a request
+    :returns: its ``repr`` (so a newline stays visible and harmless), cut to
+        :data:`QUOTE_LIMIT` characters
+    """
+    # Cut before repr as well: the value may be megabytes long.
+    text = repr(value[:QUOTE_LIMIT + 1] if isinstance(value, str) else value)
+    return text if len(text) <= QUOTE_LIMIT else text[:QUOTE_LIMIT - 1] + '…'
+
+
+class AccelError(Exception):
+    """The root of everything that nova_accel raises on purpose.
+
+    :param thing: what it is about, e.g. ``profile 'a100' in a100.yaml``
+    :param reason: what is wrong with it
+    :param remedy: what a person can do about it, or ''
+    """
+
+    def __init__(self, thing: str, reason: str, remedy: str = ''):
+        self.thing = thing
+        self.reason = reason
+        self.remedy = remedy
+        text = f'{thing}: {reason}'
+        super().__init__(f'{text}; {remedy}' if remedy else text)
+
+
+class EntryError(AccelError):
+    """A ``[nova_accel] device_spec`` entry that cannot be used."""
+
+
+class ProfileError(AccelError):
+    """A Profile, or a file of Profiles, that cannot be used."""
+
+
+class TreeError(AccelError):
+    """A ``sysfs_root`` that is no recording and no sysfs tree."""
+
+
+class AssignmentError(AccelError):
+    """Devices that were promised to a server and cannot be given to it."""

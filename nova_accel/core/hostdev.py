@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostdev: what a guest gets, one element of its libvirt XML each."""
+
+import collections
+import collections.abc
+import dataclasses
+
+from nova_accel.core import assignment
+from nova_accel.core import identity
+from nova_accel.core import model
+
+
+@dataclasses.dataclass(frozen=True)
+class Hostdev:
+    """A PCI function in a guest.
+
+    :param alias: libvirt user alias that names group and provider
+    :param managed: whether libvirt binds and unbinds the driver
+    """
+
+    address: model.PciAddress
+    alias: str
+    managed: bool = True
+
+
+def plan(grants: collections.abc.Iterable[assignment.Grant],
+         ) -> tuple[Hostdev, ...]:
+    """The hostdevs of a guest, in the order of its profile's groups."""
+    seen: collections.Counter = collections.Counter()
+    hostdevs = []
+    for grant in grants:
+        for address in grant.unit:
+            key = grant.group, grant.offered.uuid
+            hostdevs.append(Hostdev(
+                address, identity.alias(*key, seen[key]),
+                grant.offered.region.managed))
+            seen[key] += 1
+    return tuple(hostdevs)

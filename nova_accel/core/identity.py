@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that other programs see: providers, resource classes, traits, aliases.
+
+Each is a pure function of what it names, so that a restart, a second process
+or a person with a calculator arrives at the same name.
+"""
+
+import functools
+import re
+import uuid
+
+import os_resource_classes as orc
+import os_traits
+
+from nova_accel.core import model
+
+#: On every provider of ours, and required by every profile's group: it keeps
+#: a profile off providers of Nova's or Cyborg's with the same class.
+MARKER_TRAIT = 'CUSTOM_NOVA_ACCEL'
+
+#: Classes that Nova itself counts and that no device may claim to be.
+NOVAS_OWN_CLASSES = frozenset({
+    orc.VCPU, orc.PCPU, orc.MEMORY_MB, orc.DISK_GB, orc.NUMA_SOCKET,
+    orc.NUMA_CORE, orc.NUMA_THREAD, orc.NUMA_MEMORY_MB, orc.IPV4_ADDRESS,
+    orc.MEM_ENCRYPTION_CONTEXT, orc.NET_BW_EGR_KILOBIT_PER_SEC,
+    orc.NET_BW_IGR_KILOBIT_PER_SEC})
+
+# Placement's schema allows 255 characters.
+_CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
+
+# Placement's limit for a provider's name.
+_NAME_LIMIT = 200
+
+
+def is_resource_class(name: str) -> bool:
+    """Whether a device may have, and a profile ask for, this class."""
+    if name in NOVAS_OWN_CLASSES:
+        return False
+    return name in orc.STANDARDS or bool(_CUSTOM.fullmatch(name))
+
+
+def is_trait(name: str) -> bool:
+    """Whether Placement knows this trait or lets anyone make it."""
+    return bool(_CUSTOM.fullmatch(name)) or name in _standard_traits()
+
+
+def normalise_resource_class(text: str) -> str:
+    """Free text to a class name, as ``[pci] device_spec`` does it."""
+    name = text.strip().upper()
+    return name if name in orc.STANDARDS else _custom(name)
+
+
+def normalise_trait(text: str) -> str:
+    """Free text to a trait name, as ``[pci] device_spec`` does it."""
+    name = text.strip().upper()
+    return name if name in _standard_traits() else _custom(name)
+
+
+def default_resource_class(function: model.Function) -> str:
+    """The class of a device whose entry gives none, as Nova's PCI code."""
+    return f'CUSTOM_PCI_{function.vendor_id}_{function.product_id}'.upper()
+
+
+def device_provider_name(nodename: str, device: model.Device) -> str:
+    return _limited(f'{nodename}_accel_{device.address}')
+
+
+def region_provider_name(nodename: str, device: model.Device,
+                         region: model.Region) -> str:
+    return _limited(f'{nodename}_accel_{device.address}_{region.name}')
+
+
+def provider_uuid(root: str, address: model.PciAddress,
+                  region: str | None = None) -> str:
+    """The provider's uuid: uuid5 in the name space of the compute node's.
+
+    :param root: uuid of the compute node's provider
+    :param address: the Device's
+    :param region: the Region's name, where it has a provider of its own
+    """
+    name = f'accel/{address}' if region is None else (
+        f'accel/{address}/{region}')
+    return str(uuid.uuid5(uuid.UUID(root), name))
+
+
+def alias(group: str, provider: str, index: int) -> str:
+    """The user alias of a ``<hostdev>``, naming what it serves.
+
+    libvirt (formatdomain, "Devices"): a user alias starts with ``ua-`` and
+    has only letters, digits, underscores and hyphens; it is unique in its
+    domain.
+
+    :param group: the profile's group, e.g. ``ACCEL0``, or '' where a flavor
+        asks for the class without one
+    :param provider: uuid
+    :param index: runs over the hostdevs of this group and provider
+    """
+    return f'ua-accel-{group or "flavor"}-{provider}-{index}'
+
+
+_ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'
+                    r'(?P<provider>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-'
+                    r'[0-9a-f]{12})-(?P<index>\d+)')
+
+
+def parse_alias(text: str) -> tuple[str, str] | None:
+    """Group and provider of an alias of ours, or None for any other."""
+    match = _ALIAS.fullmatch(text)
+    return (match['group'], match['provider']) if match else None
+
+
+@functools.cache
+def _standard_traits() -> frozenset[str]:
+    return frozenset(os_traits.get_traits())
+
+
+def _custom(name: str) -> str:
+    name = re.sub(r'[^A-Z0-9_]', '_', name)
+    return name if name.startswith('CUSTOM_') else f'CUSTOM_{name}'
+
+
+def _limited(name: str) -> str:
+    # Long host names lose their middle; the uuid, not the name, is identity.
+    if len(name) <= _NAME_LIMIT:
+        return name
+    digest = uuid.uuid5(uuid.NAMESPACE_DNS, name).hex[:12]
+    return f'{name[:90]}~{digest}~{name[-90:]}'

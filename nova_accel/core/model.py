@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host, Device and Region as values; and the PCI facts that they rest on.
+
+Everything here is frozen: a Host is a photograph of a machine, taken by
+:mod:`nova_accel.host` and handed on.
+"""
+
+import dataclasses
+import re
+
+_ADDRESS = re.compile(
+    r'([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
+
+# PCI Code and ID Assignment Specification: base class 06 is a bridge; these
+# of its subclasses have a type 1 or 2 header, which is what lets the kernel's
+# vfio take no notice of them in an IOMMU group
+# (drivers/vfio: vfio_dev_driver_allowed).
+_BRIDGE = 0x06
+_FORWARDING_BRIDGES = frozenset({0x0604, 0x0607, 0x0609})
+
+
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class PciAddress:
+    """Where a PCI function sits.
+
+    :param domain: 0 to 0xffffffff (PCIe domains made by software, such as
+        Intel VMD's, start at 0x10000)
+    """
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> 'PciAddress':
+        """Read the form that sysfs uses, ``0000:81:00.0``.
+
+        :raises ValueError: if the text is anything else
+        """
+        match = _ADDRESS.fullmatch(text)
+        if not match:
+            raise ValueError(f'not a PCI address: {text!r}')
+        return cls(*(int(part, 16) for part in match.groups()))
+
+    def __str__(self) -> str:
+        return (f'{self.domain:04x}:{self.bus:02x}:'
+                f'{self.slot:02x}.{self.function:x}')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Location:
+    """Where in the machine something sits, from the processor's side.
+
+    :param numa_node: the node, or None where the machine does not say
+        (sysfs: -1)
+    :param root: the host bridge as sysfs names it, ``pci0000:40``, or ''
+    :param ports: addresses of the bridges on the way down, root port first
+    :param switch: the nearest PCIe switch, by its upstream port, or None
+    """
+
+    numa_node: int | None = None
+    root: str = ''
+    ports: tuple[str, ...] = ()
+    switch: str | None = None
+
+
+def nearest_switch(ports: tuple[str, ...]) -> str | None:
+    """The upstream port of the switch next to a device, or None.
+
+    Below the root port each switch adds two bridges, its upstream and its
+    downstream port; a single one more is a conventional PCI bridge.
+
+    :param ports: as in :class:`Location`
+    """
+    below_root_port = len(ports) - 1
+    if below_root_port < 2:
+        return None
+    return ports[-2 - below_root_port % 2]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """One PCI function as the kernel's sysfs shows it.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci.
+
+    :param vendor_id: four lower-case hexadecimal digits, as is product_id
+    :param class_code: 24 bits: base class, subclass, interface
+    :param iommu_group: the group's name (a number), or None without one
+    :param physfn: for a virtual function, its physical function
+    :param total_vfs: VFs that could be enabled
+    :param num_vfs: VFs that are enabled
+    :param mdev_types: mediated device types that its driver offers
+    :param use: how the host itself uses it, in words, or ''
+    """
+
+    address: PciAddress
+    vendor_id: str
+    product_id: str
+    class_code: int
+    subsystem_vendor_id: str = ''
+    subsystem_product_id: str = ''
+    revision: int = 0
+    location: Location = Location()
+    iommu_group: str | None = None
+    driver: str | None = None
+    physfn: PciAddress | None = None
+    total_vfs: int = 0
+    num_vfs: int = 0
+    mdev_types: tuple[str, ...] = ()
+    use: str = ''
+
+    @property
+    def ids(self) -> str:
+        return f'{self.vendor_id}:{self.product_id}'
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.class_code >> 16 == _BRIDGE
+
+    @property
+    def is_forwarding_bridge(self) -> bool:
+        """A bridge that may stay in an IOMMU group that is given away."""
+        return self.class_code >> 8 in _FORWARDING_BRIDGES
+
+
+#: What a guest gets when it gets one unit of a Region: functions that can
+#: only travel together, because they share an IOMMU group.
+Unit = tuple[PciAddress, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Region:
+    """What can be given away on its own: a whole card, or a pool of VFs.
+
+    :param name: unique within its Device, e.g. ``CUSTOM_QAT``
+    :param units: like units, any of which serves a request equally
+    :param managed: whether libvirt binds and unbinds the driver
+    """
+
+    name: str
+    resource_class: str
+    traits: frozenset[str]
+    units: tuple[Unit, ...]
+    managed: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A card: the functions that must travel together, and its Regions.
+
+    :param address: the card's first function (for VFs: their PF)
+    """
+
+    address: PciAddress
+    ids: str
+    location: Location
+    regions: tuple[Region, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A function that an entry names and that is not offered all the same."""
+
+    address: PciAddress
+    ids: str
+    reason: str
+    remedy: str = ''
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Host:
+    """What one machine has, offers and refuses.
+
+    :param numa_nodes: of the machine
+    :param problems: what could not be read or understood, one line each
+    """
+
+    functions: tuple[Function, ...] = ()
+    devices: tuple[Device, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def only_node(self) -> int | None:
+        """The machine's NUMA node where it has just one."""
+        return self.numa_nodes[0] if len(self.numa_nodes) == 1 else None

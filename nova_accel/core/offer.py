@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From PCI functions and entries to what a Host offers, and what it refuses.
+
+An IOMMU group is the smallest thing that can safely be given away, so a
+group's functions make one unit: alone a Device, or, where they are virtual
+functions, one of a pool on their card.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+
+from nova_accel.core import entry as entries_
+from nova_accel.core import identity
+from nova_accel.core import model
+
+#: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
+MAX_DOMAIN = 0xffff
+
+_NO_IOMMU = ('this host has no IOMMU groups',
+             'switch the IOMMU on in firmware and with intel_iommu=on, or '
+             'amd_iommu=on, on the kernel command line')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refused(Exception):
+    reason: str
+    remedy: str = ''
+
+
+def offer(functions: collections.abc.Iterable[model.Function],
+          entries: collections.abc.Sequence[entries_.Entry],
+          foreign: collections.abc.Sequence[entries_.Entry] = (),
+          problems: collections.abc.Iterable[str] = ()) -> model.Host:
+    """Decide what is given away.
+
+    :param functions: every PCI function of the machine
+    :param entries: ours, the first that matches wins
+    :param foreign: entries by which another program claims devices
+    :param problems: what the reader of the machine had to report
+    """
+    return _Offer(functions, entries, foreign, problems).host()
+
+
+class _Offer:
+    def __init__(self, functions, entries, foreign, problems):
+        self._functions = {f.address: f for f in
+                           sorted(functions, key=lambda f: f.address)}
+        self._foreign = foreign
+        self._problems = list(problems)
+        self._entry = self._name(entries)
+        self._groups = collections.defaultdict(list)
+        for function in self._functions.values():
+            if function.iommu_group is not None:
+                self._groups[function.iommu_group].append(function)
+
+    def _name(self, entries) -> dict[model.PciAddress, entries_.Entry]:
+        named = {}
+        for function in self._functions.values():
+            matching = [e for e in entries if e.matches(function)]
+            if not matching:
+                continue
+            named[function.address] = first = matching[0]
+            for other in matching[1:]:
+                if _kind(other) != _kind(first):
+                    self._problems.append(
+                        f'{function.address} ({function.ids}): named by '
+                        f'{first.label} and by {other.label}; the first '
+                        'is used')
+        return named
+
+    def host(self) -> model.Host:
+        cards: dict[model.PciAddress, list] = collections.defaultdict(list)
+        refusals = []
+        for unit in self._units():
+            try:
+                self._check(unit)
+            except _Refused as refused:
+                refusals.extend(
+                    model.Refusal(f.address, f.ids,
+                                  refused.reason, refused.remedy)
+                    for f in unit if f.address in self._entry)
+            else:
+                cards[unit[0].physfn or unit[0].address].append(unit)
+        refusals.sort(key=lambda refusal: refusal.address)
+        return model.Host(
+            functions=tuple(self._functions.values()),
+            devices=tuple(self._device(address, cards[address])
+                          for address in sorted(cards)),
+            refusals=tuple(refusals),
+            problems=tuple(dict.fromkeys(self._problems)))
+
+    def _units(self):
+        """The functions that entries name, in the bundles they travel in."""
+        seen = set()
+        for address in self._entry:
+            function = self._functions[address]
+            if address in seen or self._is_card_of_offered_vfs(function):
+                continue
+            group = self._groups.get(function.iommu_group, [function])
+            unit = [f for f in group
+                    if f is function or not f.is_forwarding_bridge]
+            seen.update(f.address for f in unit)
+            yield tuple(unit)
+
+    def _is_card_of_offered_vfs(self, function) -> bool:
+        # Where one entry names a PF and its VFs (they can have the same ids),
+        # the VFs are what is meant once they are enabled.
+        return function.num_vfs > 0 and any(
+            f.physfn == function.address for f in
+            map(self._functions.get, self._entry))
+
+    def _check(self, unit) -> None:
+        if not self._groups:
+            raise _Refused(*_NO_IOMMU)
+        named = next(f for f in unit if f.address in self._entry)
+        for function in unit:
+            self._check_function(function)
+        if named.iommu_group is None:
+            raise _Refused('it is in no IOMMU group')
+        for function in unit:
+            self._check_company(named, function)
+        if len({f.physfn for f in unit if f.physfn}) > 1 or (
+                any(f.physfn for f in unit)
+                and not all(f.physfn for f in unit)):
+            raise _Refused(f'IOMMU group {named.iommu_group} mixes virtual '
+                           'functions of a card with other functions')
+
+    def _check_function(self, function) -> None:
+        if function.is_bridge:
+            raise _Refused('it is a bridge', 'take it out of device_spec')
+        if function.address.domain > MAX_DOMAIN:
+            raise _Refused('its PCI domain is above ffff, which libvirt '
+                           'cannot name')
+        if function.use:
+            raise _Refused(f'the host uses it: {function.use}')
+        if function.num_vfs:
+            raise _Refused(
+                f'it has {function.num_vfs} virtual functions enabled',
+                'name the virtual functions in device_spec, or write 0 to '
+                'its sriov_numvfs')
+        if function.physfn and function.physfn not in self._functions:
+            raise _Refused(f'its physical function {function.physfn} is not '
+                           'there')
+        for claim in self._foreign:
+            if claim.matches(function):
+                ours = self._entry.get(function.address)
+                raise _Refused(
+                    f'{claim.label} claims it as well'
+                    + (f' as {ours.label}' if ours else ''),
+                    'leave it to one of the two')
+
+    def _check_company(self, named, function) -> None:
+        ours = self._entry[named.address]
+        if self._entry.get(function.address) is not ours:
+            raise _Refused(
+                f'its IOMMU group {named.iommu_group} also has '
+                f'{function.address} ({function.ids}), which {ours.label} '
+                'does not name',
+                'name all functions of the group in one entry')
+
+    def _device(self, address, units) -> model.Device:
+        card = self._functions[address]
+        pools = collections.defaultdict(list)
+        for unit in units:
+            entry = self._entry[unit[0].address]
+            resource_class = (entry.resource_class
+                              or identity.default_resource_class(unit[0]))
+            pools[resource_class, entry.traits, entry.managed].append(
+                tuple(f.address for f in unit))
+        return model.Device(address, card.ids, card.location,
+                            tuple(_regions(pools)))
+
+
+def _regions(pools):
+    seen = collections.Counter()
+    for (resource_class, traits, managed), units in sorted(
+            pools.items(), key=lambda item: item[1]):
+        seen[resource_class] += 1
+        again = seen[resource_class]
+        name = resource_class if again == 1 else f'{resource_class}_{again}'
+        yield model.Region(name, resource_class, traits, tuple(units),
+                           managed)
+
+
+def _kind(entry):
+    return entry.resource_class, entry.traits, entry.managed

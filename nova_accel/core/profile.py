@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Profile: what a server asks for, group by group.
+
+Two ways of writing a group mean the same here: ours, and the one that
+Cyborg's API takes and gives (``resources:FPGA``, ``trait:CUSTOM_X``,
+``accel:bitstream_id``). :func:`parse` expects a document whose shape has
+been checked (:mod:`nova_accel.profiles.schema`) and checks what it means.
+"""
+
+import collections.abc
+import dataclasses
+import typing
+
+from nova_accel.core import errors
+from nova_accel.core import identity
+
+REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
+FORBIDDEN = 'forbidden'
+
+#: Most units of a class in one group.
+MAX_AMOUNT = 1024
+#: Most groups that a profile may come to after ``count``.
+MAX_GROUPS = 256
+
+# Of Cyborg's ``accel:`` keys only these two ever did anything.
+_NOT_YET = ('accel:bitstream_id', 'accel:function_id')
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """What is taken from one provider.
+
+    :param resources: amount by resource class
+    :param traits: ``required`` or ``forbidden`` by trait
+    :param numa: whether this group's devices are to share one NUMA node with
+        those of the profile's other groups, and with the guest where that has
+        a NUMA topology: ``required``, ``preferred`` or ``off``
+    """
+
+    resources: collections.abc.Mapping[str, int]
+    traits: collections.abc.Mapping[str, str]
+    numa: str = PREFERRED
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A named request.
+
+    :param groups: in order; a group's index is its name, ``ACCEL0``
+    :param group_policy: Placement's, ``none`` or ``isolate``, or None
+    :param unsupported: keys that ask for what is not there yet; such a
+        profile can be shown, not used
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    description: str = ''
+    group_policy: str | None = None
+    unsupported: tuple[str, ...] = ()
+
+
+def parse(document: collections.abc.Mapping[str, typing.Any],
+          source: str) -> Profile:
+    """A checked document as a Profile.
+
+    :param source: the file, for messages
+    :raises errors.ProfileError: naming file, profile, group and key
+    """
+    name = document['name']
+    where = f'profile {errors.quote(name)} in {source}'
+    groups: list[Group] = []
+    unsupported = []
+    for index, written in enumerate(document['groups']):
+        here = f'{where}, group {index}'
+        count = written.get('count', 1)
+        if len(groups) + count > MAX_GROUPS:
+            raise errors.ProfileError(
+                here, f'the profile asks for more than {MAX_GROUPS} groups')
+        groups.extend([_group(written, here)] * count)
+        unsupported.extend(
+            f'group {index}: {key}' for key in written
+            if _canonical(key) in _NOT_YET)
+    return Profile(name, tuple(groups), document.get('description') or '',
+                   document.get('group_policy'), tuple(unsupported))
+
+
+def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
+    """Whether a group is written as Cyborg writes it."""
+    return any(isinstance(key, str) and ':' in key for key in group)
+
+
+def _canonical(key: str) -> str:
+    prefix, _colon, rest = key.partition(':')
+    return f'{prefix}:{rest.strip()}' if rest else key
+
+
+def _group(written, here: str) -> Group:
+    if is_cyborgs(written):
+        pairs = [(*_canonical(key).split(':', 1), value)
+                 for key, value in written.items()]
+        resources = {name: int(value) for prefix, name, value in pairs
+                     if prefix == 'resources'}
+        traits = {name: value for prefix, name, value in pairs
+                  if prefix == 'trait'}
+        numa = PREFERRED
+    else:
+        resources, traits = written['resources'], written.get('traits', {})
+        numa = written.get('numa', PREFERRED)
+    _check_resources(resources, here)
+    _check_traits(traits, here)
+    return Group(dict(sorted(resources.items())),
+                 dict(sorted(traits.items())), numa)
+
+
+def _check_resources(resources, here: str) -> None:
+    if not resources:
+        raise errors.ProfileError(here, 'asks for no resource',
+                                  'give it a resource class')
+    for name, amount in resources.items():
+        if amount > MAX_AMOUNT:
+            raise errors.ProfileError(
+                here, f'{name}: {amount} is more than {MAX_AMOUNT}')
+        if name in identity.NOVAS_OWN_CLASSES:
+            raise errors.ProfileError(
+                here, f'resources {name} is what Nova itself counts',
+                'set it on the flavor')
+        if not identity.is_resource_class(name):
+            raise errors.ProfileError(
+                here, f'resources {errors.quote(name)} is neither a standard '
+                'resource class nor CUSTOM_ and A-Z, 0-9, _',
+                'PGPU, VGPU and FPGA are standard' if name == 'GPU' else '')
+
+
+def _check_traits(traits, here: str) -> None:
+    for name in traits:
+        if not identity.is_trait(name):
+            raise errors.ProfileError(
+                here, f'trait {errors.quote(name)} is neither a standard '
+                'trait nor CUSTOM_ and A-Z, 0-9, _')

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The provider tree that a Host should have in Placement, and how to get it.
+
+One provider per Device under the compute node's; where a Device has several
+Regions, one per Region below it. Nothing here talks to Placement.
+"""
+
+import collections.abc
+import dataclasses
+
+import os_traits
+
+from nova_accel.core import identity
+from nova_accel.core import model
+
+#: Traits of every provider of ours.
+OURS = frozenset({identity.MARKER_TRAIT, os_traits.OWNER_NOVA})
+
+
+@dataclasses.dataclass(frozen=True)
+class Provider:
+    """One resource provider as it should be.
+
+    :param totals: units by resource class
+    """
+
+    uuid: str
+    name: str
+    parent: str
+    totals: collections.abc.Mapping[str, int]
+    traits: frozenset[str]
+
+    @property
+    def inventory(self) -> dict[str, dict[str, int | float]]:
+        """The inventory in Placement's form."""
+        return {resource_class: {
+            'total': total, 'reserved': 0, 'min_unit': 1, 'max_unit': total,
+            'step_size': 1, 'allocation_ratio': 1.0,
+        } for resource_class, total in self.totals.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Existing:
+    """One provider as it is; the same fields, inventory as Placement has it."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    inventory: collections.abc.Mapping[str, collections.abc.Mapping]
+    traits: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Put:
+    """Create the provider, or bring it to the desired state."""
+
+    provider: Provider
+
+
+@dataclasses.dataclass(frozen=True)
+class Reserve:
+    """Keep a provider that has allocations and let nobody have more of it."""
+
+    uuid: str
+    name: str
+    inventory: collections.abc.Mapping[str, collections.abc.Mapping]
+
+
+@dataclasses.dataclass(frozen=True)
+class Remove:
+    uuid: str
+    name: str
+
+
+Change = Put | Reserve | Remove
+
+
+@dataclasses.dataclass(frozen=True)
+class Offered:
+    """A Region together with the provider that counts its units."""
+
+    uuid: str
+    name: str
+    device: model.Device
+    region: model.Region
+
+
+def offered(host: model.Host, root: str, nodename: str) -> tuple[Offered, ...]:
+    """Each Region of the Host with its provider.
+
+    :param root: uuid of the compute node's provider
+    """
+    found = []
+    for device in host.devices:
+        alone = len(device.regions) == 1
+        for region in device.regions:
+            found.append(Offered(
+                identity.provider_uuid(root, device.address,
+                                       None if alone else region.name),
+                identity.device_provider_name(nodename, device) if alone else
+                identity.region_provider_name(nodename, device, region),
+                device, region))
+    return tuple(found)
+
+
+def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:
+    """The providers that refused functions had, or would have."""
+    cards = {function.address: function.physfn or function.address
+             for function in host.functions}
+    return {identity.provider_uuid(root, cards[refusal.address]): refusal
+            for refusal in host.refusals}
+
+
+def desired(host: model.Host, root: str,
+            nodename: str) -> tuple[Provider, ...]:
+    """The providers that the Host should have, parents first."""
+    tree = []
+    for device in host.devices:
+        if len(device.regions) > 1:
+            tree.append(Provider(
+                identity.provider_uuid(root, device.address),
+                identity.device_provider_name(nodename, device),
+                root, {}, OURS))
+    for item in offered(host, root, nodename):
+        alone = len(item.device.regions) == 1
+        tree.append(Provider(
+            item.uuid, item.name,
+            root if alone else identity.provider_uuid(
+                root, item.device.address),
+            {item.region.resource_class: len(item.region.units)},
+            OURS | item.region.traits))
+    return tuple(tree)
+
+
+def diff(wanted: collections.abc.Iterable[Provider],
+         existing: collections.abc.Iterable[Existing],
+         is_allocated: collections.abc.Callable[[str], bool],
+         ) -> tuple[Change, ...]:
+    """What has to be done; empty where nothing changed.
+
+    :param existing: our providers as they are, parents before children
+    :param is_allocated: whether somebody holds a provider; asked only about
+        providers that are to go or to lose a class
+    """
+    wanted = tuple(wanted)
+    now = {provider.uuid: provider for provider in existing}
+    changes: list[Change] = []
+    for provider in wanted:
+        before = now.get(provider.uuid)
+        if before and set(before.inventory) - set(provider.totals) and (
+                is_allocated(provider.uuid)):
+            # Placement lets nobody take away a class that is in use, and the
+            # new class would offer what is still held under the old one.
+            changes.extend(_reserve(before))
+        elif not _is_as_wanted(before, provider):
+            changes.append(Put(provider))
+    kept = {provider.uuid for provider in wanted}
+    # Children before parents, and no parent from over a child that stays.
+    for provider in reversed(now.values()):
+        if provider.uuid in kept:
+            continue
+        has_children = any(child.parent == provider.uuid
+                           and child.uuid in kept for child in now.values())
+        if has_children or is_allocated(provider.uuid):
+            kept.add(provider.uuid)
+            changes.extend(_reserve(provider))
+        else:
+            changes.append(Remove(provider.uuid, provider.name))
+    return tuple(changes)
+
+
+def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
+    return (existing is not None and existing.traits == wanted.traits
+            and _plain(existing.inventory) == _plain(wanted.inventory))
+
+
+def _reserve(provider: Existing) -> collections.abc.Iterator[Reserve]:
+    inventory = {resource_class: dict(record, reserved=record['total'])
+                 for resource_class, record in provider.inventory.items()}
+    if _plain(inventory) != _plain(provider.inventory):
+        yield Reserve(provider.uuid, provider.name, inventory)
+
+
+def _plain(inventory) -> dict:
+    # Placement answers with fields of its own beside those that we set.
+    fields = ('total', 'reserved', 'min_unit', 'max_unit', 'step_size',
+              'allocation_ratio')
+    return {resource_class: [record.get(field) for field in fields]
+            for resource_class, record in inventory.items()}

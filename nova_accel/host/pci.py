@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI functions, as the kernel's sysfs shows them.
+
+Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
+``physfn``, ``sriov_*``), sysfs-kernel-iommu_groups, sysfs-bus-vfio-mdev
+(``mdev_supported_types``), and the layout of /sys/devices, where each bridge
+is a directory that holds what is behind it.
+"""
+
+import collections.abc
+import posixpath
+import re
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.host import tree as trees
+
+DEVICES = 'sys/bus/pci/devices'
+NODES = 'sys/devices/system/node'
+
+
+class _Unreadable(Exception):
+    """An attribute that has to be there is not, or says nonsense."""
+
+
+def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
+    """Every function that can be read, and a line for each that cannot."""
+    found, problems = [], []
+    for name in tree.names(DEVICES):
+        try:
+            found.append(_read_one(tree, name))
+        except (_Unreadable, ValueError) as error:
+            problems.append(f'PCI device {errors.quote(name)}: {error}; '
+                            'it is left out')
+    return found, problems
+
+
+def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
+    """The machine's NUMA nodes, in order."""
+    return tuple(sorted(int(name.removeprefix('node'))
+                        for name in tree.names(NODES)
+                        if re.fullmatch(r'node\d{1,9}', name)))
+
+
+def _read_one(tree: trees.Tree, name: str) -> model.Function:
+    address = model.PciAddress.parse(name)
+    path = trees.follow(tree, f'{DEVICES}/{name}')
+    attributes = _Attributes(tree, path)
+    node = attributes.decimal('numa_node')
+    return model.Function(
+        address=address,
+        vendor_id=attributes.id('vendor'),
+        product_id=attributes.id('device'),
+        class_code=attributes.hexadecimal('class'),
+        subsystem_vendor_id=attributes.id('subsystem_vendor', ''),
+        subsystem_product_id=attributes.id('subsystem_device', ''),
+        revision=attributes.hexadecimal('revision', 0),
+        # -1 is the kernel's NUMA_NO_NODE.
+        location=_location(path, None if node is None or node < 0 else node),
+        iommu_group=attributes.linked('iommu_group'),
+        driver=attributes.linked('driver'),
+        physfn=attributes.linked_address('physfn'),
+        total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
+        num_vfs=max(0, attributes.decimal('sriov_numvfs') or 0),
+        mdev_types=tuple(tree.names(f'{path}/mdev_supported_types')))
+
+
+def _location(path: str, numa_node: int | None) -> model.Location:
+    """Read a function's place off its path.
+
+    ``.../pci0000:40/0000:40:01.0/0000:41:00.0/.../<the function itself>``
+    """
+    parts = path.split('/')
+    root = next((part for part in parts if part.startswith('pci')
+                 and ':' in part), '')
+    ports = tuple(str(address) for address in addresses(parts[:-1]))
+    return model.Location(numa_node, root, ports,
+                          model.nearest_switch(ports))
+
+
+def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:
+    """The PCI functions that a path goes through, outermost first."""
+    found = []
+    for part in parts:
+        try:
+            found.append(model.PciAddress.parse(part))
+        except ValueError:
+            continue
+    return found
+
+
+class _Attributes:
+    """One function's files and links."""
+
+    def __init__(self, tree: trees.Tree, path: str):
+        self._tree = tree
+        self._path = path
+
+    def hexadecimal(self, name: str, default: int | None = None) -> int:
+        text = self._tree.text(f'{self._path}/{name}')
+        try:
+            return int((text or '').strip(), 16)
+        except ValueError:
+            if default is not None:
+                return default
+            raise _Unreadable(
+                f'its {name} is missing' if text is None else
+                f'its {name} is {errors.quote(text)}, not a number') from None
+
+    def id(self, name: str, default: str | None = None) -> str:
+        number = self.hexadecimal(name, None if default is None else -1)
+        if 0 <= number <= 0xffff:
+            return f'{number:04x}'
+        if default is None:
+            raise _Unreadable(f'its {name} is not 16 bits wide')
+        return default
+
+    def decimal(self, name: str) -> int | None:
+        text = self._tree.text(f'{self._path}/{name}')
+        try:
+            return int((text or '').strip())
+        except ValueError:
+            return None
+
+    def linked(self, name: str) -> str | None:
+        target = self._tree.link(f'{self._path}/{name}')
+        return posixpath.basename(target) if target else None
+
+    def linked_address(self, name: str) -> model.PciAddress | None:
+        target = self.linked(name)
+        return model.PciAddress.parse(target) if target else None

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording of a machine: exactly what the host reader reads of it.
+
+The reader is run over a Tree that takes notes, so a recording cannot fall
+behind the reader. It reads no serial number, MAC address or unique id; what
+it reads of routes, addresses and mounts is cut down to what it uses.
+"""
+
+import collections.abc
+import posixpath
+import re
+
+from nova_accel.host import reader
+from nova_accel.host import tree as trees
+from nova_accel.host import usage
+
+# Attributes that tell one machine from another; recorded only when asked.
+_IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
+
+# systemd names a port after its MAC address where it has nothing better.
+_MAC_NAME = re.compile(r'\b(en|wl|ww|ib|sl)x([0-9a-f]{12})\b')
+
+
+class _Notes:
+    """A Tree that remembers all it was asked."""
+
+    def __init__(self, tree: trees.Tree):
+        self._tree = tree
+        self.files: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.folders: set[str] = set()
+
+    def names(self, path: str) -> list[str]:
+        names = self._tree.names(path)
+        if names:
+            self.folders.add(path)
+            for name in names:
+                self._note_name(posixpath.join(path, name))
+        return names
+
+    def _note_name(self, path: str) -> None:
+        target = self._tree.link(path)
+        if target is not None:
+            self.links[path] = target
+
+    def text(self, path: str) -> str | None:
+        text = self._tree.text(path)
+        if text is not None:
+            self.files[path] = text
+        return text
+
+    def link(self, path: str) -> str | None:
+        target = self._tree.link(path)
+        if target is not None:
+            self.links[path] = target
+        return target
+
+
+def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
+    """Record a machine.
+
+    :param identifying: keep what tells this machine from others of its kind
+    """
+    notes = _Notes(tree)
+    host = reader.read(notes)
+    if identifying:
+        for function in host.functions:
+            path = trees.follow(tree, f'sys/bus/pci/devices/'
+                                      f'{function.address}')
+            for name in _IDENTIFYING:
+                notes.text(f'{path}/{name}')
+        return trees.Recording(notes.files, notes.links, notes.folders)
+    return _anonymous(notes)
+
+
+def _anonymous(notes: _Notes) -> trees.Recording:
+    files = {path: _SCRUBBERS.get(path, str)(text)
+             for path, text in notes.files.items()}
+    aliases: dict[str, str] = {}
+
+    def alias(match: re.Match) -> str:
+        return aliases.setdefault(
+            match[0], f'{match[1]}x{len(aliases):012x}')
+
+    def clean(text: str) -> str:
+        return _MAC_NAME.sub(alias, text)
+
+    return trees.Recording(
+        {clean(path): clean(text) for path, text in sorted(files.items())},
+        {clean(path): clean(text)
+         for path, text in sorted(notes.links.items())},
+        map(clean, notes.folders))
+
+
+def _scrub_mounts(text: str) -> str:
+    """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
+    lines = []
+    for line in text.splitlines():
+        fields, _dash, source = line.partition(' - ')
+        number = fields.split()[2:3]
+        device = source.split()[1:2]
+        # Everything that is not on a disk has major number 0.
+        on_disk = device and device[0].startswith('/dev/')
+        if number and (on_disk or not number[0].startswith('0:')):
+            lines.append(f'0 0 {number[0]} / / rw - fs '
+                         f'{device[0] if on_disk else "none"}')
+    return _joined(lines)
+
+
+def _scrub_routes(text: str) -> str:
+    lines = text.splitlines()
+    ports = dict.fromkeys(line.split()[0] for line in lines[1:] if line)
+    return _joined(['Iface', *ports])
+
+
+def _scrub_addresses(text: str) -> str:
+    ports = dict.fromkeys(line.split()[-1] for line in text.splitlines()
+                          if line)
+    return _joined([f'{0:032x} 00 00 00 00 {port}' for port in ports])
+
+
+def _joined(lines: collections.abc.Iterable[str]) -> str:
+    return ''.join(f'{line}\n' for line in lines)
+
+
+_SCRUBBERS = {
+    **dict.fromkeys(usage.MOUNTS, _scrub_mounts),
+    usage.ROUTES: _scrub_routes,
+    usage.ADDRESSES: _scrub_addresses,
+}

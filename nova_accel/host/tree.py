@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the host reader's bytes come from: a live /sys or a recording of one.
+
+A Tree answers three questions about a path relative to the machine's root,
+such as ``sys/bus/pci/devices``: what is in this directory, what does this
+file say, where does this link lead. None of them raises: half-gone entries,
+loops and unreadable files are a fact of sysfs, and answer as if not there.
+"""
+
+import collections
+import collections.abc
+import gzip
+import json
+import os
+import pathlib
+import posixpath
+import stat
+import tarfile
+import typing
+
+from nova_accel.core import errors
+
+#: Attributes of sysfs are at most a page (Documentation/filesystems/sysfs);
+#: what is read from proc can be longer.
+MAX_FILE = 1 << 20
+#: Bounds on a recording, so that a hostile one cannot fill the memory.
+MAX_RECORDING = 64 << 20
+MAX_ENTRIES = 500_000
+
+_MARK = 'nova_accel_recording'
+
+
+class Tree(typing.Protocol):
+    """What the reader needs to know of a machine."""
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def text(self, path: str) -> str | None:
+        """A file's content, at most :data:`MAX_FILE` bytes, or None."""
+
+    def link(self, path: str) -> str | None:
+        """A symbolic link's target as it is written, or None."""
+
+
+def follow(tree: Tree, path: str) -> str:
+    """Where a path leads, one link deep, which is as deep as sysfs goes.
+
+    :returns: a path relative to the root; ``path`` itself if it is no link
+    """
+    target = tree.link(path)
+    if target is None:
+        return path
+    return posixpath.normpath(posixpath.join(
+        '/', posixpath.dirname(path), target)).lstrip('/')
+
+
+class Directory:
+    """A Tree below real directories.
+
+    :param sysfs: the directory that is, or stands for, ``/sys``
+    """
+
+    def __init__(self, sysfs: str | os.PathLike):
+        self._sys = os.fspath(sysfs)
+        self._machine = os.path.dirname(os.path.abspath(self._sys))
+
+    def _real(self, path: str) -> str:
+        if path == 'sys' or path.startswith('sys/'):
+            return self._sys + path[3:]
+        return os.path.join(self._machine, path)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._real(path)))
+        except (OSError, ValueError):
+            return []
+
+    def text(self, path: str) -> str | None:
+        try:
+            # Not to block for ever on what turns out to be a pipe.
+            handle = os.open(self._real(path), os.O_RDONLY | os.O_NONBLOCK)
+        except (OSError, ValueError):
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            chunks = []
+            while chunk := os.read(handle, 65536):
+                chunks.append(chunk)
+                if len(chunks) * 4096 > MAX_FILE:
+                    break
+            return b''.join(chunks)[:MAX_FILE].decode('utf-8', 'replace')
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
+    def link(self, path: str) -> str | None:
+        try:
+            return os.readlink(self._real(path))
+        except (OSError, ValueError):
+            return None
+
+
+class Recording:
+    """A Tree in memory.
+
+    :param files: content by path
+    :param links: target by path
+    :param folders: directories that may be empty
+    """
+
+    def __init__(self, files: collections.abc.Mapping[str, str] = {},
+                 links: collections.abc.Mapping[str, str] = {},
+                 folders: collections.abc.Iterable[str] = ()):
+        self.files = dict(files)
+        self.links = dict(links)
+        self.folders = sorted(set(folders))
+        self._children = collections.defaultdict(set)
+        for path in (*self.files, *self.links, *self.folders):
+            while path and path not in self._children.get(
+                    posixpath.dirname(path), ()):
+                self._children[posixpath.dirname(path)].add(path)
+                path = posixpath.dirname(path)
+
+    def names(self, path: str) -> list[str]:
+        return sorted(posixpath.basename(child)
+                      for child in self._children.get(path, ()))
+
+    def text(self, path: str) -> str | None:
+        return self.files.get(path)
+
+    def link(self, path: str) -> str | None:
+        return self.links.get(path)
+
+    def dumps(self) -> str:
+        """One line a path, sorted, so that two recordings can be compared."""
+        return json.dumps(
+            {_MARK: 1, 'files': self.files, 'links': self.links,
+             'folders': self.folders}, indent=0, sort_keys=True) + '\n'
+
+    @classmethod
+    def loads(cls, text: str) -> 'Recording':
+        """Read what :meth:`dumps` wrote.
+
+        :raises ValueError: if it is anything else
+        """
+        try:
+            loaded = json.loads(text)
+        except RecursionError:
+            raise ValueError('nested too deep') from None
+        if not isinstance(loaded, dict) or loaded.get(_MARK) != 1:
+            raise ValueError(f'has no "{_MARK}": 1')
+        files, links = loaded.get('files', {}), loaded.get('links', {})
+        folders = loaded.get('folders', [])
+        if not (_is_text_mapping(files) and _is_text_mapping(links)
+                and isinstance(folders, list)
+                and all(isinstance(path, str) for path in folders)):
+            raise ValueError('its files, links or folders are not text')
+        return cls(files, links, folders)
+
+    def write(self, directory: str | os.PathLike) -> None:
+        """Lay the recording out as real files and links below a directory."""
+        base = pathlib.Path(directory)
+        for folder in self.folders:
+            (base / folder).mkdir(parents=True, exist_ok=True)
+        for path, content in self.files.items():
+            (base / path).parent.mkdir(parents=True, exist_ok=True)
+            (base / path).write_text(content)
+        for path, target in self.links.items():
+            (base / path).parent.mkdir(parents=True, exist_ok=True)
+            (base / path).symlink_to(target)
+
+
+def open_tree(path: str | os.PathLike) -> Tree:
+    """The Tree at ``sysfs_root``.
+
+    :param path: ``/sys``, a copy of one, the directory above it, a file that
+        ``nova-accel host record`` wrote, or a tar archive of a copy
+    :raises errors.TreeError: naming the path and what it should be
+    """
+    root = pathlib.Path(path)
+    thing = f'sysfs_root {errors.quote(str(path))}'
+    try:
+        if root.is_dir():
+            return _directory(root, thing)
+        with root.open('rb') as file:
+            start = file.read(2)
+        if tarfile.is_tarfile(root):
+            return _from_tar(root)
+        with gzip.open(root) if start == b'\x1f\x8b' else root.open(
+                'rb') as file:
+            content = file.read(MAX_RECORDING + 1)
+        if len(content) > MAX_RECORDING:
+            raise ValueError(f'is larger than {MAX_RECORDING} bytes')
+        return Recording.loads(content.decode())
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        raise errors.TreeError(
+            thing, f'cannot be read ({error})',
+            'name /sys, a copy of it, or a file that "nova-accel host '
+            'record" wrote') from None
+
+
+def _directory(root: pathlib.Path, thing: str) -> Directory:
+    for candidate in (root, root / 'sys'):
+        if (candidate / 'bus').is_dir():
+            return Directory(candidate)
+    raise errors.TreeError(thing, 'has no bus/ in it',
+                           'name /sys or a copy of it')
+
+
+def _from_tar(path: pathlib.Path) -> Recording:
+    files, links, folders = {}, {}, []
+    size = count = 0
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = posixpath.normpath(member.name).lstrip('/')
+            count += 1
+            if member.issym():
+                links[name] = member.linkname
+            elif member.isdir():
+                folders.append(name)
+            elif member.isfile():
+                content = archive.extractfile(member).read(MAX_FILE)
+                size += len(content)
+                files[name] = content.decode('utf-8', 'replace')
+            if size > MAX_RECORDING or count > MAX_ENTRIES:
+                raise ValueError('holds more than a recording should')
+    return _from_machine_root(files, links, folders)
+
+
+def _from_machine_root(files, links, folders) -> Recording:
+    """Take away the folders above ``sys/`` that an archive may have."""
+    above = {f'/{name}'[:f'/{name}'.find('/sys/bus/')]
+             for name in (*files, *links, *folders)
+             if '/sys/bus/' in f'/{name}'}
+    if not above:
+        raise ValueError('has no sys/bus/ in it')
+    prefix = f'{min(above, key=len)}/'.lstrip('/')
+
+    def below(mapping):
+        return {name.removeprefix(prefix): value
+                for name, value in mapping.items()
+                if name.startswith(prefix)}
+
+    return Recording(below(files), below(links),
+                     below(dict.fromkeys(folders)))
+
+
+def _is_text_mapping(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(text, str) for text in value.values())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host itself does with its PCI functions, and so cannot give away.
+
+A disk is in use when it, a partition of it or something stacked on it is
+mounted or swapped to; a network port when it has an address or a route, or
+belongs to a bridge, a bond or anything else stacked on it.
+
+Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
+(``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net.
+"""
+
+import collections.abc
+
+from nova_accel.core import model
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+BLOCK = 'sys/class/block'
+NET = 'sys/class/net'
+# Process 1 sees the host's mounts also where nova-compute is in a container.
+MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
+SWAPS = 'proc/swaps'
+ROUTES = 'proc/net/route'
+ADDRESSES = 'proc/net/if_inet6'
+
+
+def read(tree: trees.Tree) -> dict[model.PciAddress, str]:
+    """In words, what each function that is in use is used for."""
+    uses: dict[model.PciAddress, str] = {}
+    for path, use in (*_disks(tree), *_ports(tree)):
+        for address in pci.addresses(path.split('/'))[-1:]:
+            uses.setdefault(address, use)
+    return uses
+
+
+def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
+    mounted = _mounted(tree)
+    swaps = {line.split()[0].rsplit('/', 1)[-1]
+             for line in _lines(tree, SWAPS)[1:]}
+    for name in tree.names(BLOCK):
+        path = trees.follow(tree, f'{BLOCK}/{name}')
+        number = (tree.text(f'{path}/dev') or '').strip()
+        if number in mounted or name in mounted:
+            use = f'disk {name} is mounted'
+        elif name in swaps:
+            use = f'disk {name} is swap space'
+        elif holders := tree.names(f'{path}/holders'):
+            use = f'disk {name} is part of {holders[0]}'
+        else:
+            continue
+        for controller in _controllers(tree, path):
+            yield controller, use
+
+
+def _mounted(tree) -> set[str]:
+    """Numbers, ``259:0``, and names, ``sda1``, of what is mounted."""
+    found = set()
+    for line in (line for path in MOUNTS for line in _lines(tree, path)):
+        fields, _dash, source = line.partition(' - ')
+        found.update(fields.split()[2:3])
+        # btrfs and its like mount under a number of their own.
+        found.update(name.removeprefix('/dev/') for name in
+                     source.split()[1:2] if name.startswith('/dev/'))
+    return found
+
+
+def _controllers(tree, path) -> list[str]:
+    """The paths of what drives a disk.
+
+    With native multipath an NVMe namespace belongs to a virtual subsystem,
+    in which links lead to the controllers.
+    """
+    front, virtual, back = path.partition('/nvme-subsystem/')
+    if not virtual:
+        return [path]
+    subsystem = f'{front}{virtual}{back.split("/")[0]}'
+    return [trees.follow(tree, f'{subsystem}/{name}')
+            for name in tree.names(subsystem)
+            if tree.link(f'{subsystem}/{name}')]
+
+
+def _ports(tree) -> collections.abc.Iterator[tuple[str, str]]:
+    routed = {line.split()[0] for line in _lines(tree, ROUTES)[1:]}
+    addressed = {line.split()[-1] for line in _lines(tree, ADDRESSES)}
+    for name in tree.names(NET):
+        path = trees.follow(tree, f'{NET}/{name}')
+        master = tree.link(f'{path}/master')
+        stacked = [entry for entry in tree.names(path)
+                   if entry.startswith('upper_')]
+        if name in routed or name in addressed:
+            yield path, f'network port {name} has an address'
+        elif master:
+            yield path, (f'network port {name} belongs to '
+                         f'{master.rsplit("/", 1)[-1]}')
+        elif stacked:
+            yield path, (f'network port {name} is under '
+                         + stacked[0].removeprefix('upper_'))
+
+
+def _lines(tree, path) -> list[str]:
+    return [line for line in (tree.text(path) or '').splitlines()
+            if line.strip()]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file's text to the Profiles in it, and what is wrong with the others.
+
+Accepted, in YAML or JSON, one or several documents to a file: a profile; a
+list of them; what Cyborg's API gives, ``{"device_profile": {...}}`` and
+``{"device_profiles": [...]}``; and the bare list of groups that Cyborg's
+command line takes, which gets its name from the file.
+"""
+
+import collections.abc
+import json
+import typing
+
+import jsonschema
+import yaml
+
+from nova_accel.core import errors
+from nova_accel.core import profile as profiles
+from nova_accel.profiles import schema
+
+#: Largest file that is read, in bytes. A thousand profiles fit.
+MAX_BYTES = 512 * 1024
+
+
+#: Deepest nesting of a document. A profile has five levels.
+MAX_DEPTH = 20
+
+
+class _Loader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+    """Safe YAML in which no key can quietly replace another."""
+
+    def construct_mapping(self, node, deep=False):
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            raise yaml.YAMLError(
+                f'line {node.start_mark.line + 1}: a key is there twice')
+        return mapping
+
+
+def read(text: str, source: str, name: str = '',
+         ) -> tuple[list[profiles.Profile], list[errors.ProfileError]]:
+    """Every profile of a file that can be used.
+
+    :param source: the file, for messages
+    :param name: what a bare list of groups is called
+    :raises errors.ProfileError: if the file as a whole cannot be read
+    """
+    found: list[profiles.Profile] = []
+    problems: list[errors.ProfileError] = []
+    for document in _documents(text, source, name):
+        try:
+            _check_shape(document, source)
+            found.append(profiles.parse(document, source))
+        except errors.ProfileError as error:
+            problems.append(error)
+    return found, problems
+
+
+def _documents(text, source, name) -> collections.abc.Iterator[typing.Any]:
+    for loaded in _load(text, source):
+        if isinstance(loaded, dict) and 'device_profile' in loaded:
+            loaded = loaded['device_profile']
+        elif isinstance(loaded, dict) and 'device_profiles' in loaded:
+            loaded = loaded['device_profiles']
+        if not isinstance(loaded, list):
+            yield loaded
+        elif loaded and all(_is_bare_group(item) for item in loaded):
+            yield {'name': name, 'groups': loaded}
+        else:
+            yield from loaded
+
+
+def _is_bare_group(item: object) -> bool:
+    return isinstance(item, dict) and 'groups' not in item and (
+        'resources' in item or profiles.is_cyborgs(item))
+
+
+def _load(text: str, source: str) -> list[typing.Any]:
+    try:
+        if source.endswith('.json'):
+            return [json.loads(text, object_pairs_hook=_unique)]
+        _check_yaml(text)
+        return [document for document in yaml.load_all(text, _Loader)
+                if document is not None]
+    except (ValueError, yaml.YAMLError) as error:
+        raise errors.ProfileError(
+            source, ' '.join(f'cannot be read ({error})'.split())) from None
+    except RecursionError:
+        raise errors.ProfileError(source, 'is nested too deep') from None
+
+
+def _check_yaml(text: str) -> None:
+    """Refuse what is cheap to write and dear to load.
+
+    Aliases are what a "billion laughs" document is made of, and the loader
+    descends into nested nodes on the stack.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+            raise yaml.YAMLError(
+                f'line {event.start_mark.line + 1}: '
+                + ('is nested too deep' if depth > MAX_DEPTH
+                   else 'aliases (*name) are not accepted'))
+
+
+def _unique(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        raise ValueError('a key is there twice')
+    return mapping
+
+
+def _check_shape(document, source) -> None:
+    groups = document.get('groups') if isinstance(document, dict) else None
+    cyborgs = isinstance(groups, list) and any(
+        isinstance(group, dict) and profiles.is_cyborgs(group)
+        for group in groups)
+    try:
+        validator = _CYBORGS if cyborgs else _OURS
+        error = jsonschema.exceptions.best_match(
+            validator.iter_errors(document))
+    except TypeError:
+        # jsonschema sorts and matches keys, which YAML lets be anything.
+        raise errors.ProfileError(
+            source, 'has a key that is not a string') from None
+    if error is not None:
+        raise errors.ProfileError(_where(document, source, error.path),
+                                  _why(error), _remedy(error))
+
+
+def _where(document, source, path) -> str:
+    where = source
+    if isinstance(document, dict) and 'name' in document:
+        where = f'profile {errors.quote(document["name"])} in {source}'
+    path = list(path)
+    if path[:1] == ['groups'] and len(path) > 1:
+        where += f', group {path[1]}'
+        path = path[2:]
+    for key in path:
+        where += f', {key if isinstance(key, str) else f"item {key}"}'[:90]
+    return where
+
+
+def _why(error) -> str:
+    """What jsonschema found, in our words: its own repeat the document."""
+    value, limit = errors.quote(error.instance), error.validator_value
+    match error.validator:
+        case 'required':
+            missing = [key for key in limit if key not in error.instance]
+            return f'has no {missing[0]}'
+        case 'additionalProperties':
+            known = set(error.schema.get('properties', ()))
+            patterns = error.schema.get('patternProperties', ())
+            unknown = [key for key in error.instance if key not in known
+                       and not any(str(key).startswith(pattern[1:])
+                                   for pattern in patterns)]
+            return f'does not know the key {errors.quote(unknown[0])}'
+        case 'type':
+            kinds = limit if isinstance(limit, list) else [limit]
+            return f'{value} is not of type {" or ".join(kinds)}'
+        case 'enum':
+            return f'{value} is none of {", ".join(map(str, limit))}'
+        case 'minimum' | 'maximum':
+            return (f'{value} is not between 1 and '
+                    f'{error.schema["maximum"]}')
+        case 'minItems' | 'maxItems':
+            return (f'has {len(error.instance)} groups, and may have 1 to '
+                    f'{profiles.MAX_GROUPS}')
+        case 'pattern' if error.path and error.path[-1] == 'name':
+            return (f'{value} is no name: 1 to 255 letters, digits, hyphens '
+                    'and underscores')
+        case 'pattern':
+            return f'{value} is no amount between 1 and {profiles.MAX_AMOUNT}'
+    return f'{value} does not fit'
+
+
+def _remedy(error) -> str:
+    if error.validator != 'additionalProperties':
+        return ''
+    keys = (*error.schema.get('properties', ()), *(
+        f'{pattern[1:]}NAME'
+        for pattern in error.schema.get('patternProperties', ())))
+    return f'known keys: {", ".join(keys)}'
+
+
+_OURS = jsonschema.Draft202012Validator(schema.OURS)
+_CYBORGS = jsonschema.Draft202012Validator(schema.CYBORGS)

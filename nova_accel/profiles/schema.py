@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of a profile document, as JSON Schema (draft 2020-12).
+
+Two schemas, because Cyborg's API lets through top-level keys that it does not
+know (what it gives has ``links`` and dates), and ours must not: there an
+unknown key is a misspelt one.
+"""
+
+from nova_accel.core import profile
+
+_NAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_-]{1,255}\Z'}
+_WISH = {'enum': [profile.REQUIRED, profile.FORBIDDEN]}
+_GROUPS = {'type': 'array', 'minItems': 1, 'maxItems': profile.MAX_GROUPS}
+
+OURS = {
+    'type': 'object',
+    'required': ['name', 'groups'],
+    'additionalProperties': False,
+    'properties': {
+        'name': _NAME,
+        'description': {'type': 'string'},
+        'group_policy': {'enum': ['none', 'isolate']},
+        'groups': {**_GROUPS, 'items': {
+            'type': 'object',
+            'required': ['resources'],
+            'additionalProperties': False,
+            'properties': {
+                'resources': {
+                    'type': 'object',
+                    'additionalProperties': {
+                        'type': 'integer', 'minimum': 1,
+                        'maximum': profile.MAX_AMOUNT},
+                },
+                'traits': {'type': 'object', 'additionalProperties': _WISH},
+                'count': {'type': 'integer', 'minimum': 1,
+                          'maximum': profile.MAX_GROUPS},
+                'numa': {'enum': [profile.REQUIRED, profile.PREFERRED,
+                                  profile.OFF]},
+            },
+        }},
+    },
+}
+
+CYBORGS = {
+    'type': 'object',
+    'required': ['name', 'groups'],
+    'properties': {
+        'name': _NAME,
+        'description': {'type': ['string', 'null']},
+        'groups': {**_GROUPS, 'items': {
+            'type': 'object',
+            'additionalProperties': False,
+            'patternProperties': {
+                # Cyborg takes whatever Python's int() does, so also text.
+                '^resources:': {
+                    'type': ['integer', 'string'], 'minimum': 1,
+                    'maximum': profile.MAX_AMOUNT,
+                    'pattern': r'^\s*0*([1-9][0-9]{0,3})\s*\Z'},
+                '^trait:': _WISH,
+                '^accel:': {'type': ['string', 'integer', 'null']},
+            },
+        }},
+    },
+}

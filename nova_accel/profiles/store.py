@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Profiles of ``[nova_accel] profile_dirs``, kept true to their files."""
+
+import collections.abc
+import dataclasses
+import os
+
+from oslo_log import log as logging
+
+from nova_accel.core import errors
+from nova_accel.core import profile as model
+from nova_accel.profiles import document
+
+LOG = logging.getLogger(__name__)
+
+SUFFIXES = ('.yaml', '.yml', '.json')
+
+
+@dataclasses.dataclass
+class _File:
+    """What a file last said, and what it last said that made sense."""
+
+    signature: tuple | None = None
+    profiles: tuple[model.Profile, ...] = ()
+    problems: tuple[errors.ProfileError, ...] = ()
+
+
+class Store:
+    """Profiles by name, read again when their files change.
+
+    A file that breaks keeps its last good content: servers go on being
+    created from it, and the log says once what is wrong.
+
+    :param directories: in order; so are the files in each, by name. Where two
+        files have the same profile, the first one's is used
+    """
+
+    def __init__(self, directories: collections.abc.Iterable[str]):
+        self.directories = tuple(directories)
+        self._files: dict[str, _File] = {}
+        self._profiles: dict[str, model.Profile] = {}
+        self._problems: tuple[errors.ProfileError, ...] = ()
+
+    def get(self, name: str) -> model.Profile | None:
+        """The profile as its file has it now, or None."""
+        self.refresh()
+        return self._profiles.get(name)
+
+    def all(self) -> list[model.Profile]:
+        self.refresh()
+        return [self._profiles[name] for name in sorted(self._profiles)]
+
+    def problems(self) -> tuple[errors.ProfileError, ...]:
+        """What is wrong with the files as they are now."""
+        self.refresh()
+        return self._problems
+
+    def refresh(self) -> None:
+        """Read what changed, and report what is newly wrong."""
+        paths, problems = self._paths()
+        files = {}
+        for path in paths:
+            files[path] = file = self._files.get(path) or _File()
+            self._update(path, file)
+            problems.extend(file.problems)
+        self._files = files
+        self._profiles, doubles = self._collect(files)
+        problems.extend(doubles)
+        known = {str(error) for error in self._problems}
+        for error in problems:
+            if str(error) not in known:
+                LOG.error('%s', error)
+        self._problems = tuple(problems)
+
+    def _paths(self) -> tuple[list[str], list[errors.ProfileError]]:
+        paths, problems = [], []
+        for directory in self.directories:
+            try:
+                names = sorted(os.listdir(directory))
+            except FileNotFoundError:
+                # Most hosts, and every cloud before its first profile.
+                continue
+            except OSError as error:
+                problems.append(errors.ProfileError(
+                    directory, f'cannot be listed ({error.strerror})'))
+                continue
+            paths.extend(os.path.join(directory, name) for name in names
+                         if name.endswith(SUFFIXES)
+                         and not name.startswith('.'))
+        return paths, problems
+
+    def _update(self, path: str, file: _File) -> None:
+        try:
+            signature = _signature(path)
+            if signature == file.signature:
+                return
+            file.signature = signature
+            found, problems = read_file(path)
+        except errors.ProfileError as error:
+            found, problems = [], [error]
+        except OSError as error:
+            file.signature = None
+            found, problems = [], [errors.ProfileError(
+                path, f'cannot be read ({error.strerror})')]
+        # What broke keeps what it was; what is fine is what it is now.
+        kept = {profile.name: profile for profile in file.profiles
+                } if problems else {}
+        kept.update((profile.name, profile) for profile in found)
+        if file.problems and not problems:
+            LOG.info('%s: can be read again', path)
+        file.profiles, file.problems = tuple(kept.values()), tuple(problems)
+
+    @staticmethod
+    def _collect(files):
+        owners: dict[str, str] = {}
+        collected: dict[str, model.Profile] = {}
+        doubles = []
+        for path, file in files.items():
+            for profile in file.profiles:
+                first = owners.setdefault(profile.name, path)
+                if first == path:
+                    collected[profile.name] = profile
+                elif collected[profile.name] != profile:
+                    doubles.append(errors.ProfileError(
+                        f'profile {errors.quote(profile.name)} in {path}',
+                        f'{first} has one of the same name, which is used',
+                        'give one of them another name'))
+        return collected, doubles
+
+
+def read_file(path: str) -> tuple[list[model.Profile],
+                                  list[errors.ProfileError]]:
+    """The profiles of one file.
+
+    :raises errors.ProfileError: if the file as a whole cannot be used
+    :raises OSError: if it cannot be read
+    """
+    with open(path, 'rb') as file:
+        content = file.read(document.MAX_BYTES + 1)
+    if len(content) > document.MAX_BYTES:
+        raise errors.ProfileError(
+            path, f'is larger than {document.MAX_BYTES} bytes',
+            'spread its profiles over several files')
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise errors.ProfileError(path, 'is not UTF-8 text') from None
+    name, _suffix = os.path.splitext(os.path.basename(path))
+    found, problems = document.read(text, path, name)
+    unique: dict[str, model.Profile] = {}
+    for profile in found:
+        if profile.name in unique:
+            problems.append(errors.ProfileError(
+                f'profile {errors.quote(profile.name)} in {path}',
+                'is there twice; the first one is used'))
+        unique.setdefault(profile.name, profile)
+    return list(unique.values()), problems
+
+
+def _signature(path: str) -> tuple:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
