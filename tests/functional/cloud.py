@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small cloud in one process: Nova's own functional harness, and ours in it.
+
+nova-api, nova-scheduler, nova-conductor and nova-compute are the real ones, as
+is Placement; libvirt is Nova's fake. The hardware is a recording.
+"""
+
+import os
+import pathlib
+import re
+import sys
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.libvirt import base
+import yaml
+
+from nova_accel import conf
+from nova_accel.host import tree
+
+import nova.conf
+
+CONF = nova.conf.CONF
+
+DATA = pathlib.Path(__file__).parent.parent / 'data'
+
+#: Eight H100, four per NUMA node, two behind each PCIe switch.
+EIGHT_GPUS = DATA / 'hosts' / 'l1-8gpu.json'
+GPU_SPEC = ('{"vendor_id": "10de", "product_id": "2330", '
+            '"resource_class": "CUSTOM_GPU_H100", "traits": "CUSTOM_NVLINK"}')
+GPU = 'CUSTOM_GPU_H100'
+
+IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
+
+
+class KeptAliases(fixtures.Fixture):
+    """Nova's fake libvirt makes up aliases; the real one keeps the user's.
+
+    It also shows a domain's XML as it was defined, for those who look.
+    """
+
+    def _setUp(self):
+        parse = fakelibvirt.Domain._parse_definition
+        describe = fakelibvirt.Domain.XMLDesc
+
+        def parse_definition(domain, xml):
+            domain.defined_xml = xml
+            return parse(domain, xml)
+
+        def xml_desc(domain, flags):
+            aliases = iter([hostdev.get('alias') for hostdev in
+                            domain._def['devices']['hostdevs']
+                            if hostdev['type'] == 'pci'])
+            return re.sub(
+                r"<alias name='hostdev\d+'/>",
+                lambda match: f"<alias name='{alias}'/>"
+                if (alias := next(aliases)) else match[0],
+                describe(domain, flags))
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain._parse_definition',
+            parse_definition))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.XMLDesc', xml_desc))
+
+
+class Cloud(base.ServersTestBase):
+    """Test cases with computes that offer the recorded GPUs."""
+
+    ADDITIONAL_FILTERS = ['NUMATopologyFilter', 'AcceleratorFilter']
+    ADMIN_API = True
+    microversion = 'latest'
+
+    def setUp(self):
+        conf.register_opts(CONF)
+        self.profiles = self.useFixture(fixtures.TempDir()).path
+        self.flags(profile_dirs=[self.profiles], group='nova_accel')
+        self.flags(sysfs_root=str(EIGHT_GPUS), device_spec=[GPU_SPEC],
+                   group='nova_accel')
+        self.flags(available_filters=[
+            'nova.scheduler.filters.all_filters',
+            'nova_accel.scheduler.filter.AcceleratorFilter'],
+            group='filter_scheduler')
+        # Nova's wheel puts it there; Nova's fixtures look in its source.
+        self.flags(api_paste_config=f'{sys.prefix}/etc/nova/api-paste.ini',
+                   group='wsgi')
+        super().setUp()
+        self.useFixture(KeptAliases())
+        # A resize goes through these two, which want real disks.
+        self.useFixture(fixtures.MockPatch(
+            'nova.virt.libvirt.LibvirtDriver._get_instance_disk_info',
+            return_value=[]))
+        self.useFixture(fixtures.MockPatch('os.rename'))
+
+    def _clear_attrs(self):
+        super()._clear_attrs()
+        # Nova's test cases drop all their attributes here; pytest put one
+        # there, the test itself, and insists on removing it.
+        setattr(self, self._testMethodName, None)
+
+    def _setup_compute_service(self):
+        self.flags(compute_driver='accel.LibvirtDriver')
+
+    # What the operator does
+
+    def write_profile(self, name, **profile):
+        """Write a profile's file, and make sure that its time differs."""
+        path = pathlib.Path(self.profiles, f'{name}.yaml')
+        path.write_text(yaml.safe_dump({'name': name, **profile}))
+        status = path.stat()
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        return path
+
+    def gpu_profile(self, name, count=1, numa='required', **more):
+        return self.write_profile(name, groups=[
+            {'resources': {GPU: 1}, 'count': count, 'numa': numa}], **more)
+
+    def flavor(self, profile=None, **more):
+        extra_spec = dict(more.pop('extra_spec', {}))
+        if profile:
+            extra_spec['accel:device_profile'] = profile
+        return self._create_flavor(extra_spec=extra_spec, **more)
+
+    def directory_host(self, recording=EIGHT_GPUS):
+        """A host whose devices a test can take away."""
+        path = self.useFixture(fixtures.TempDir()).path
+        tree.open_tree(recording).write(path)
+        self.flags(sysfs_root=f'{path}/sys', group='nova_accel')
+        return pathlib.Path(path)
+
+    # What the tenant does
+
+    def boot(self, flavor, state='ACTIVE', **more):
+        return self._create_server(
+            image_uuid=IMAGE, flavor_id=flavor, networks='none',
+            expected_state=state, **more)
+
+    def rejected(self, flavor):
+        """The answer of nova-api to a server that cannot be."""
+        from nova.tests.functional.api import client
+        error = self.assertRaises(
+            client.OpenStackApiException, self.api.post_server,
+            {'server': self._build_server(
+                image_uuid=IMAGE, flavor_id=flavor, networks='none')})
+        return error.response.status_code, error.response.text
+
+    # What can be seen of it
+
+    def domain(self, server, host='compute1'):
+        connection = self.computes[host].driver._host.get_connection()
+        return connection.lookupByUUIDString(server['id'])
+
+    def hostdevs(self, server, host='compute1'):
+        """PCI address and alias of what a server's XML holds."""
+        held = self.computes[host].driver._record.held_by(server['id'])
+        return {str(hostdev.address): hostdev.alias for hostdev in held}
+
+    def held(self, host='compute1'):
+        """By PCI address, the servers whose definitions hold it."""
+        read = self.computes[host].driver._record.read()
+        found = {}
+        for uuid, hostdevs in read.items():
+            for hostdev in hostdevs:
+                found.setdefault(str(hostdev.address), []).append(uuid)
+        return found
+
+    def providers(self, host='compute1'):
+        """Our providers of a host, by name."""
+        answer = self.placement.get(
+            '/resource_providers?in_tree=' + self.compute_rp_uuids[host],
+            version='1.14').body['resource_providers']
+        return {provider['name']: provider for provider in answer
+                if '_accel_' in provider['name']}
+
+    def allocated(self, server):
+        """Amounts by provider name and class, of our providers."""
+        allocations = self._get_allocations_by_server_uuid(server['id'])
+        names = {provider['uuid']: name for host in self.computes
+                 for name, provider in self.providers(host).items()}
+        return {names[uuid]: allocation['resources']
+                for uuid, allocation in allocations.items() if uuid in names}
