@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders of small machines, cards and entries, for the unit tests."""
+
+import json
+import pathlib
+
+from nova_accel.core import entry
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import offer
+from nova_accel.core import providers
+from nova_accel.host import tree
+
+DATA = pathlib.Path(__file__).parent.parent / 'data'
+
+#: uuid of the compute node's provider.
+ROOT = '5b0bc9e4-6c1f-4f4e-8f33-1f0ee4e6d7a1'
+
+GPU = 0x030200
+NIC = 0x020000
+HOST_BRIDGE, ISA_BRIDGE, PCI_BRIDGE = 0x060000, 0x060100, 0x060400
+
+
+def address(text):
+    return model.PciAddress.parse(text)
+
+
+def function(at, ids='10de:2330', **facts):
+    """A PCI function, alone in its IOMMU group unless told otherwise.
+
+    :param facts: other fields of model.Function
+    """
+    facts = {'class_code': GPU, 'iommu_group': f'g{at}', **facts}
+    if isinstance(facts.get('physfn'), str):
+        facts['physfn'] = address(facts['physfn'])
+    return model.Function(address(at), *ids.split(':'), **facts)
+
+
+def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
+    """A physical function with virtual functions enabled."""
+    stem = at.partition('.')[0]
+    return [function(at, ids, total_vfs=16, num_vfs=vfs),
+            *(function(f'{stem}.{number}', vf_ids, physfn=at)
+              for number in range(1, vfs + 1))]
+
+
+def entries(*specs, option='[nova_accel] device_spec'):
+    """Parsed entries; a spec is the JSON object as a dict."""
+    parsed, problems = entry.parse_all(map(json.dumps, specs), option)
+    assert not problems, problems
+    return parsed
+
+
+def host(functions, *specs, foreign=()):
+    """The Host that these functions and entries make."""
+    return offer.offer(functions, entries(*specs), foreign)
+
+
+def units(host_):
+    """What is offered, as texts: {region name: [unit, ...]}, all cards."""
+    found = {}
+    for device in host_.devices:
+        for region in device.regions:
+            found.setdefault(region.name, []).extend(
+                ' '.join(map(str, unit)) for unit in region.units)
+    return found
+
+
+def refusals(host_):
+    """Reasons by address, as texts."""
+    return {str(refusal.address): refusal.reason
+            for refusal in host_.refusals}
+
+
+def region(name='CUSTOM_GPU', count=1, bus=0x81, traits=(), size=1,
+           **fields):
+    """A Region of like units of ``size`` functions each."""
+    return model.Region(
+        name, fields.pop('resource_class', name), frozenset(traits),
+        tuple(tuple(model.PciAddress(0, bus, slot, number)
+                    for number in range(size)) for slot in range(count)),
+        **fields)
+
+
+def device(*regions, at='0000:81:00.0', location=model.Location()):
+    return model.Device(address(at), '10de:2330', location, tuple(regions))
+
+
+def offered(*regions, **fields):
+    """The first region's Offered, on a device at the region's bus."""
+    at = regions[0].units[0][0]
+    made = device(*regions, at=str(at), **fields)
+    return providers.Offered(identity.provider_uuid(ROOT, at),
+                             f'host1_accel_{at}', made, regions[0])
+
+
+def recorded(name):
+    """One of tests/data/hosts."""
+    return tree.open_tree(DATA / 'hosts' / f'{name}.json')
+
+
+#: What sysfs says of a plain GPU.
+ATTRIBUTES = {
+    'vendor': '0x10de\n', 'device': '0x2330\n', 'class': '0x030200\n',
+    'subsystem_vendor': '0x10de\n', 'subsystem_device': '0x16c1\n',
+    'revision': '0xa1\n', 'numa_node': '1\n'}
+
+
+def sysfs(devices, files=(), links=(), folders=()):
+    """A recording of PCI functions.
+
+    :param devices: by path below ``sys/devices``: changes to
+        :data:`ATTRIBUTES`, None to leave a file out; ``iommu_group``,
+        ``driver`` and ``physfn`` are targets of links
+    :param files, links, folders: what else there is
+    """
+    files, links = dict(files), dict(links)
+    for number, (place, changes) in enumerate(devices.items()):
+        path = f'sys/devices/{place}'
+        name = place.rsplit('/', 1)[-1]
+        links[f'sys/bus/pci/devices/{name}'] = f'../../../devices/{place}'
+        facts = {**ATTRIBUTES,
+                 'iommu_group': f'../../../kernel/iommu_groups/{number}',
+                 **changes}
+        for key, value in facts.items():
+            if value is None:
+                continue
+            kind = links if key in ('iommu_group', 'driver', 'physfn',
+                                    ) else files
+            kind[f'{path}/{key}'] = value
+    return tree.Recording(files, links, folders)
