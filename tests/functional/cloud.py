@@ -92,12 +92,6 @@ class Cloud(base.ServersTestBase):
             return_value=[]))
         self.useFixture(fixtures.MockPatch('os.rename'))
 
-    def _clear_attrs(self):
-        super()._clear_attrs()
-        # Nova's test cases drop all their attributes here; pytest put one
-        # there, the test itself, and insists on removing it.
-        setattr(self, self._testMethodName, None)
-
     def _setup_compute_service(self):
         self.flags(compute_driver='accel.LibvirtDriver')
 
@@ -119,7 +113,9 @@ class Cloud(base.ServersTestBase):
         extra_spec = dict(more.pop('extra_spec', {}))
         if profile:
             extra_spec['accel:device_profile'] = profile
-        return self._create_flavor(extra_spec=extra_spec, **more)
+        # Small, so that the devices run out first.
+        small = {'vcpu': 1, 'memory_mb': 256, 'disk': 1, 'ephemeral': 0}
+        return self._create_flavor(extra_spec=extra_spec, **{**small, **more})
 
     def directory_host(self, recording=EIGHT_GPUS):
         """A host whose devices a test can take away."""

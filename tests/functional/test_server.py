@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server gets its devices, from the API to the XML."""
+"""A server gets its devices, from the API to the XML, and gives them back."""
+
+from lxml import etree
 
 from tests.functional import cloud
 
@@ -10,6 +12,7 @@ class ServerTest(cloud.Cloud):
         super().setUp()
         self.start_compute('compute1')
         self.gpu_profile('h100')
+        self.gpu_profile('pair', count=2)
 
     def test_create(self):
         server = self.boot(self.flavor('h100'))
@@ -19,3 +22,126 @@ class ServerTest(cloud.Cloud):
         self.assertEqual(f'compute1_accel_{address}', provider)
         uuid = self.providers()[provider]['uuid']
         self.assertEqual(f'ua-accel-ACCEL0-{uuid}-0', alias)
+
+    def test_xml(self):
+        server = self.boot(self.flavor('h100'))
+        [(address, alias)] = self.hostdevs(server).items()
+        domain = etree.fromstring(self.domain(server).defined_xml)
+        [hostdev] = domain.findall('./devices/hostdev')
+        self.assertEqual(
+            f'<hostdev mode="subsystem" type="pci" managed="yes"><source>'
+            f'<address domain="0x0000" bus="0x{address[5:7]}" slot="0x00" '
+            f'function="0x0"/></source><alias name="{alias}"/></hostdev>',
+            ''.join(etree.tostring(hostdev, encoding='unicode').split('\n'))
+            .replace('  ', ''))
+
+    def test_kept_flavor_is_an_ordinary_one(self):
+        server = self.boot(self.flavor('h100'))
+        kept = self.api.get_server(server['id'])['flavor']['extra_specs']
+        self.assertNotIn('accel:device_profile', kept)
+        self.assertEqual('h100', kept['nova_accel:profile'])
+        self.assertEqual('1', kept[f'resources_ACCEL0:{cloud.GPU}'])
+
+    def test_flavor_is_shown_as_written(self):
+        flavor = self.flavor('h100')
+        self.boot(flavor)
+        self.assertEqual(
+            {'accel:device_profile': 'h100'},
+            self.api.get_flavor(flavor)['extra_specs'])
+
+    def test_pair_is_on_one_numa_node(self):
+        for _time in range(4):
+            server = self.boot(self.flavor('pair'))
+            buses = {address[5:7] for address in self.hostdevs(server)}
+            self.assertEqual(2, len(buses))
+            self.assertIn(len(buses & {'43', '44', '48', '49'}), (0, 2))
+
+    def test_no_two_servers_on_one_device(self):
+        flavor = self.flavor('h100')
+        servers = [self.boot(flavor)['id'] for _time in range(8)]
+        held = self.held()
+        self.assertEqual(8, len(held))
+        self.assertCountEqual(
+            servers, [server for [server] in held.values()])
+
+    def test_full(self):
+        flavor = self.flavor('h100')
+        for _time in range(8):
+            self.boot(flavor)
+        server = self.boot(flavor, state='ERROR')
+        self.assertIn('No valid host', server['fault']['message'])
+        self.assertEqual(8, len(self.held()))
+
+    def test_delete_frees(self):
+        flavor = self.flavor('h100')
+        servers = [self.boot(flavor) for _time in range(8)]
+        [freed] = self.hostdevs(servers[3])
+        self._delete_server(servers[3])
+        self.assertNotIn(freed, self.held())
+        self.assertEqual([freed], list(self.hostdevs(self.boot(flavor))))
+
+    def test_restart_keeps_the_record(self):
+        flavor = self.flavor('h100')
+        before = self.boot(flavor)
+        held = self.held()
+        self.restart_compute_service('compute1')
+        self.assertEqual(held, self.held())
+        after = self.boot(flavor)
+        self.assertFalse(set(self.hostdevs(before))
+                         & set(self.hostdevs(after)))
+
+    def test_hard_reboot_keeps_the_device(self):
+        server = self.boot(self.flavor('pair'))
+        held = self.hostdevs(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+
+    def test_hard_reboot_without_a_definition_asks_placement(self):
+        server = self.boot(self.flavor('pair'))
+        held = self.hostdevs(server)
+        connection = self.computes['compute1'].driver._host.get_connection()
+        domain = connection.lookupByUUIDString(server['id'])
+        domain.destroy()
+        domain.undefine()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+
+    def test_server_without_profile_has_no_hostdev(self):
+        server = self.boot(self.flavor())
+        self.assertEqual({}, self.hostdevs(server))
+        self.assertEqual({}, self.allocated(server))
+
+    def test_class_on_the_flavor_alone_is_as_good(self):
+        flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
+        server = self.boot(flavor)
+        [alias] = self.hostdevs(server).values()
+        self.assertTrue(alias.startswith('ua-accel-flavor-'), alias)
+
+    def test_expired_device_makes_nova_try_the_next_host(self):
+        self.start_compute('compute2')
+        # Somebody gave compute1's cards to a domain of his own.
+        connection = self.computes['compute1'].driver._host.get_connection()
+        addresses = ''.join(
+            f'<hostdev mode="subsystem" type="pci" managed="yes"><source>'
+            f'<address domain="0x0000" bus="0x{bus}" slot="0x00" '
+            f'function="0x0"/></source></hostdev>'
+            for bus in (43, 44, 48, 49, 83, 84, 88, 89))
+        connection.defineXML(
+            '<domain type="qemu"><name>mine</name><uuid>'
+            '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
+            f'</os><memory>1</memory><vcpu>1</vcpu><devices>{addresses}'
+            '</devices></domain>')
+        server = self.boot(self.flavor('h100'))
+        self.assertEqual('compute2', server['OS-EXT-SRV-ATTR:host'])
+
+    def test_fault_names_the_device_and_the_reason(self):
+        flavor = self.flavor('h100')
+        servers = [self.boot(flavor) for _time in range(8)]
+        [address] = self.hostdevs(servers[0])
+        # The ledger loses a server that goes on running.
+        self.placement.delete(f'/allocations/{servers[0]["id"]}')
+        # With a host named there is no other to try.
+        failed = self.boot(flavor, state='ERROR', az='nova:compute1')
+        self.assertIn(address, failed['fault']['message'])
+        self.assertIn(servers[0]['id'], failed['fault']['message'])
+        self.assertEqual([servers[0]['id']], self.held()[address])

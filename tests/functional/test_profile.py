@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-api makes of the profile that a flavor names."""
+
+import json
+import pathlib
+
+from tests.functional import cloud
+
+
+class ProfileTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+
+    def assertRejected(self, flavor, *words):
+        status, text = self.rejected(flavor)
+        self.assertEqual(400, status)
+        for word in words:
+            self.assertIn(word, text)
+        return text
+
+    def test_unknown(self):
+        self.assertRejected(self.flavor('nobody'), "'nobody' is not known",
+                            self.profiles)
+
+    def test_unknown_at_resize(self):
+        from nova.tests.functional.api import client
+        server = self.boot(self.flavor())
+        error = self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
+            server['id'], {'resize': {'flavorRef': self.flavor('nobody')}})
+        self.assertEqual(400, error.response.status_code)
+        self.assertIn("'nobody' is not known", error.response.text)
+
+    def test_unknown_is_left_to_cyborg_where_there_is_one(self):
+        self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
+        _status, text = self.rejected(self.flavor('nobody'))
+        self.assertNotIn('not known', text)
+        self.assertNotIn(self.profiles, text)
+
+    def test_broken_file_is_named(self):
+        pathlib.Path(self.profiles, 'gpu.yaml').write_text(
+            'name: gpu\ngroups:\n- resources: {CUSTOM_GPU: 0}\n')
+        self.assertRejected(self.flavor('gpu'), "profile 'gpu'", 'group 0',
+                            'CUSTOM_GPU', '0 is not between 1 and')
+
+    def test_file_is_read_again_when_it_changes(self):
+        flavor = self.flavor('gpu')
+        self.assertRejected(flavor, 'not known')
+        self.gpu_profile('gpu')
+        self.assertEqual(1, len(self.hostdevs(self.boot(flavor))))
+        self.gpu_profile('gpu', count=2)
+        self.assertEqual(2, len(self.hostdevs(self.boot(flavor))))
+
+    def test_last_good_content_stays(self):
+        flavor = self.flavor('gpu')
+        path = self.gpu_profile('gpu')
+        self.boot(flavor)
+        path.write_text('name: gpu\ngroups: [')
+        self.boot(flavor)
+
+    def test_flavor_that_asks_for_the_class_itself(self):
+        self.gpu_profile('gpu')
+        for key in (f'resources:{cloud.GPU}', f'resources1:{cloud.GPU}'):
+            self.assertRejected(
+                self.flavor('gpu', extra_spec={key: '1'}),
+                f'also asks for {cloud.GPU}', key)
+
+    def test_more_than_a_flavor_holds(self):
+        self.write_profile('big', groups=[{
+            'resources': {cloud.GPU: 1}, 'count': 256,
+            'traits': {f'CUSTOM_{"X" * 60}_{number}': 'required'
+                       for number in range(3)}}])
+        self.assertRejected(self.flavor('big'), 'a flavor holds')
+
+    def test_what_cannot_be_done_yet(self):
+        pathlib.Path(self.profiles, 'fpga.json').write_text(json.dumps(
+            [{'name': 'fpga', 'groups': [
+                {'resources:FPGA': '1', 'accel:bitstream_id': 'abc'}]}]))
+        self.assertRejected(self.flavor('fpga'), 'accel:bitstream_id')
+
+    def test_cyborgs_format(self):
+        pathlib.Path(self.profiles, 'theirs.json').write_text(json.dumps(
+            {'device_profiles': [{'name': 'theirs', 'uuid': 'x', 'groups': [
+                {f'resources:{cloud.GPU}': '1',
+                 'trait:CUSTOM_NVLINK': 'required'}] * 2}]}))
+        server = self.boot(self.flavor('theirs'))
+        self.assertEqual(2, len(self.hostdevs(server)))
+
+    def test_group_policy(self):
+        self.gpu_profile('pair', count=2)
+        server = self.boot(self.flavor('pair'))
+        self.assertEqual('none', server['flavor']['extra_specs'][
+            'group_policy'])
+        server = self.boot(self.flavor(
+            'pair', extra_spec={'group_policy': 'isolate'}))
+        self.assertEqual('isolate', server['flavor']['extra_specs'][
+            'group_policy'])
+
+    def test_forbidden_trait(self):
+        self.write_profile('other', groups=[{
+            'resources': {cloud.GPU: 1},
+            'traits': {'CUSTOM_NVLINK': 'forbidden'}}])
+        self.boot(self.flavor('other'), state='ERROR')
+
+    def test_extra_specs_are_validated(self):
+        from nova.tests.functional.api import client
+        flavor = self.flavor()
+        for key, value, fits in (
+                ('nova_accel:numa_ACCEL0', 'required', True),
+                ('nova_accel:numa_ACCEL0', 'perhaps', False),
+                ('nova_accel:nmua_ACCEL0', 'required', False)):
+            body = {'extra_specs': {key: value}}
+            if fits:
+                self.admin_api.post_extra_spec(flavor, body)
+                continue
+            error = self.assertRaises(
+                client.OpenStackApiException,
+                self.admin_api.post_extra_spec, flavor, body)
+            self.assertEqual(400, error.response.status_code)
