@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile put into extra specs, and read back from them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import flavor
+from nova_accel.core import identity
+from nova_accel.core import profile
+
+_GPU = profile.Group({'PGPU': 1}, {})
+_KEY = {flavor.PROFILE_KEY: 'p'}
+
+
+def _profile(*groups, **fields):
+    return profile.Profile('p', groups, **fields)
+
+
+def _problem(wanted, extra_specs=_KEY):
+    with pytest.raises(errors.ProfileError) as caught:
+        flavor.expand(wanted, extra_specs)
+    message = str(caught.value)
+    assert message.startswith("device profile 'p': ")
+    assert '\n' not in message
+    return message
+
+
+def test_a_profile_becomes_novas_own_syntax():
+    group = profile.Group({'PGPU': 2}, {
+        'CUSTOM_X': 'required', 'CUSTOM_Y': 'forbidden'}, 'required')
+    assert flavor.expand(_profile(group), {**_KEY, 'hw:cpu_policy': 'shared'}
+                         ) == {
+        'nova_accel:profile': 'p',
+        'resources_ACCEL0:PGPU': '2',
+        'trait_ACCEL0:CUSTOM_NOVA_ACCEL': 'required',
+        'trait_ACCEL0:CUSTOM_X': 'required',
+        'trait_ACCEL0:CUSTOM_Y': 'forbidden',
+        'nova_accel:numa_ACCEL0': 'required',
+        'hw:cpu_policy': 'shared'}
+
+
+def test_the_flavors_own_specs_are_not_changed():
+    own = dict(_KEY)
+    flavor.expand(_profile(_GPU), own)
+    assert own == _KEY
+
+
+@pytest.mark.parametrize('groups, own, policy', [
+    (1, {}, None),
+    (2, {}, 'none'),
+    (1, {'resources:CUSTOM_X': '1'}, None),
+    (1, {'resources1:CUSTOM_X': '1'}, 'none'),
+    (1, {'trait_FOO:CUSTOM_X': 'required'}, 'none'),
+    (2, {'group_policy': 'isolate'}, 'isolate'),
+])
+def test_several_groups_get_a_policy(groups, own, policy):
+    specs = flavor.expand(_profile(*[_GPU] * groups), {**_KEY, **own})
+    assert specs.get('group_policy') == policy
+
+
+@pytest.mark.parametrize('own, policy', [
+    ({}, 'isolate'), ({'group_policy': 'none'}, 'none')])
+def test_the_policy_is_the_flavors_or_else_the_profiles(own, policy):
+    specs = flavor.expand(_profile(_GPU, _GPU, group_policy='isolate'),
+                          {**_KEY, **own})
+    assert specs['group_policy'] == policy
+
+
+@pytest.mark.parametrize('key, says', [
+    ('resources:PGPU', 'the flavor itself also asks for PGPU '
+     '(resources:PGPU); leave it to one of the two'),
+    ('resources1:PGPU', '(resources1:PGPU)'),
+    ('resources_GPUS:PGPU', '(resources_GPUS:PGPU)'),
+    ('resources_ACCEL0:CUSTOM_X', 'the flavor itself has '
+     'resources_ACCEL0:CUSTOM_X, which the profile would write'),
+    ('trait_ACCEL7:CUSTOM_X', 'trait_ACCEL7:CUSTOM_X'),
+    ('nova_accel:numa_ACCEL0', 'take it off the flavor'),
+])
+def test_what_contradicts_the_profile_is_refused(key, says):
+    assert says in _problem(_profile(_GPU), {**_KEY, key: '1'})
+
+
+@pytest.mark.parametrize('key', [
+    'resources:VGPU', 'resources1:VGPU', 'trait:CUSTOM_X', 'hw:PGPU',
+    'quota:PGPU', 'resources_ACCEL:VGPU', 'traits_ACCEL0:X'])
+def test_what_does_not_contradict_it_stays(key):
+    assert flavor.expand(_profile(_GPU), {**_KEY, key: '1'})[key] == '1'
+
+
+def test_what_is_not_supported_yet_cannot_be_used():
+    assert _problem(_profile(_GPU, unsupported=('group 0: accel:x',))) == (
+        "device profile 'p': asks for what nova-accel does not do yet: "
+        'group 0: accel:x')
+
+
+def test_a_key_of_novas_limit_fits_and_a_longer_one_does_not():
+    def wanted(length):
+        name = 'CUSTOM_'.ljust(length - len('trait_ACCEL0:'), 'X')
+        return _profile(profile.Group({'PGPU': 1}, {name: 'required'}))
+
+    flavor.expand(wanted(255), _KEY)
+    assert 'longer than the 255 characters' in _problem(wanted(256))
+
+
+def test_a_value_that_is_too_long_is_refused():
+    assert "'hw:x' is longer" in _problem(
+        _profile(_GPU), {**_KEY, 'hw:x': 'y' * 256})
+
+
+def test_more_than_a_flavor_holds_is_refused():
+    assert 'a flavor holds 15360; ask for fewer' in _problem(
+        _profile(*[_GPU] * 256))
+
+
+def test_as_much_as_a_flavor_holds_is_fine():
+    own = {f'k{number:03}': 'v' * 200 for number in range(70)}
+    size = sum(len(key) + len(value) for key, value in flavor.expand(
+        _profile(_GPU), {**_KEY, **own}).items())
+    left = flavor.MAX_BYTES - size
+    rest = {f'r{number:03}': 'v' * 96 for number in range(left // 100)}
+    rest['r'] = 'v' * (left % 100 - 1)
+    fits = {**_KEY, **own, **rest}
+    flavor.expand(_profile(_GPU), fits)
+    assert 'comes to 15361 bytes' in _problem(
+        _profile(_GPU), {**fits, 'k000': 'v' * 201})
+
+
+@pytest.mark.xfail(strict=True, reason='flavor._check_size counts characters '
+                   'and calls them bytes')
+def test_the_size_is_counted_in_bytes():
+    _problem(_profile(_GPU), {
+        **_KEY, **{f'k{number}': '€' * 250 for number in range(40)}})
+
+
+@pytest.mark.xfail(strict=True, reason='flavor._group_keys lets the '
+                   'profile\'s own wish for the marker win')
+def test_a_profile_cannot_forbid_our_own_providers():
+    group = profile.Group({'PGPU': 1},
+                          {identity.MARKER_TRAIT: profile.FORBIDDEN})
+    _problem(_profile(group))
+
+
+_classes = st.sampled_from(['PGPU', 'VGPU', 'FPGA', 'CUSTOM_A', 'CUSTOM_B2'])
+_traits = st.sampled_from(['CUSTOM_X', 'CUSTOM_Y_Z', 'HW_GPU_API_VULKAN'])
+_groups = st.lists(st.builds(
+    profile.Group,
+    st.dictionaries(_classes, st.integers(1, 1024), min_size=1),
+    st.dictionaries(_traits, st.sampled_from(['required', 'forbidden'])),
+    st.sampled_from(['required', 'preferred', 'off'])),
+    min_size=1, max_size=12)
+
+
+@given(_groups, st.sampled_from([None, 'none', 'isolate']))
+def test_what_is_expanded_is_read_back(groups, policy):
+    specs = flavor.expand(_profile(*groups, group_policy=policy),
+                          {**_KEY, 'hw:x': 'y', 'trait:CUSTOM_Q': 'required'})
+    read = flavor.read(specs)
+    assert list(read) == [f'ACCEL{index}' for index in range(len(groups))]
+    for group, wanted in zip(read.values(), groups, strict=True):
+        assert group.resources == wanted.resources
+        assert group.traits == {identity.MARKER_TRAIT: 'required',
+                                **wanted.traits}
+        assert group.numa == wanted.numa
+    assert flavor.classes(specs) == {
+        name for group in groups for name in group.resources}
+    assert flavor.PROFILE_KEY not in specs
+    assert all(isinstance(value, str) for value in specs.values())
+
+
+def test_groups_are_read_in_the_order_of_their_numbers():
+    specs = {f'resources_ACCEL{number}:PGPU': '1' for number in (10, 2, 0)}
+    assert list(flavor.read(specs)) == ['ACCEL0', 'ACCEL2', 'ACCEL10']
+
+
+@pytest.mark.parametrize('specs', [
+    {}, {'resources:PGPU': '1'}, {'resources1:PGPU': '1'},
+    {'resources_GPU:PGPU': '1'}, {'resources_ACCEL:PGPU': '1'},
+    {'resources_ACCELX:PGPU': '1'}, {'resourcesACCEL0:PGPU': '1'},
+    {'nova_accel:numa_ACCEL0': 'required'}, _KEY])
+def test_a_flavor_without_groups_of_ours_has_none(specs):
+    assert flavor.read(specs) == {}
+
+
+@pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
+def test_an_amount_that_is_no_number_is_not_read(value):
+    assert flavor.read({'resources_ACCEL0:PGPU': value,
+                        'trait_ACCEL0:CUSTOM_X': 'required'}) == {
+        'ACCEL0': profile.Group({}, {'CUSTOM_X': 'required'}, 'off')}
+
+
+@given(st.dictionaries(
+    st.text() | st.from_regex(r'(resources|trait)_ACCEL\d+:\w*',
+                              fullmatch=True), st.text()))
+def test_any_extra_specs_can_be_read(specs):
+    for group in flavor.read(specs).values():
+        assert all(isinstance(amount, int)
+                   for amount in group.resources.values())
+
+
+@pytest.mark.parametrize('specs, classes', [
+    ({'resources:A': '1', 'resources1:B': '0', 'resources_X:C': '2'},
+     {'A', 'B', 'C'}),
+    ({'trait:A': 'required', 'hw:resources': '1', 'resource:B': '1'}, set()),
+])
+def test_classes_are_those_of_every_group(specs, classes):
+    assert flavor.classes(specs) == classes

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that other programs see."""
+
+import re
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+import os_resource_classes as orc
+import os_traits
+import pytest
+
+from nova_accel.core import identity
+from tests.unit import build
+
+
+@pytest.mark.parametrize('name, accepted', [
+    ('PGPU', True),
+    ('VGPU', True),
+    ('FPGA', True),
+    ('CUSTOM_GPU', True),
+    ('CUSTOM_' + 'A' * 248, True),
+    ('CUSTOM_' + 'A' * 249, False),
+    ('CUSTOM_', False),
+    ('CUSTOM_lower-case', False),
+    ('CUSTOM_A\n', False),
+    ('GPU', False),
+    ('VCPU', False),
+    ('PCPU', False),
+    ('MEMORY_MB', False),
+    ('DISK_GB', False),
+    ('', False),
+])
+def test_a_class_is_standard_or_custom_and_not_novas_own(name, accepted):
+    assert identity.is_resource_class(name) is accepted
+
+
+@pytest.mark.parametrize('name, accepted', [
+    (os_traits.HW_GPU_API_VULKAN, True),
+    ('CUSTOM_NVLINK', True),
+    ('CUSTOM_' + 'A' * 248, True),
+    ('CUSTOM_' + 'A' * 249, False),
+    ('CUSTOM_nvlink', False),
+    ('HW_GPU_API_NONESUCH', False),
+    ('NVLINK', False),
+    ('', False),
+])
+def test_a_trait_is_standard_or_custom(name, accepted):
+    assert identity.is_trait(name) is accepted
+
+
+@pytest.mark.parametrize('text, name', [
+    ('PGPU', 'PGPU'),
+    (' pgpu ', 'PGPU'),
+    ('CUSTOM_GPU', 'CUSTOM_GPU'),
+    ('custom_gpu', 'CUSTOM_GPU'),
+    ('A100 80GB', 'CUSTOM_A100_80GB'),
+    ('gpu', 'CUSTOM_GPU'),
+    ('é', 'CUSTOM__'),
+])
+def test_free_text_becomes_a_class(text, name):
+    assert identity.normalise_resource_class(text) == name
+
+
+@pytest.mark.parametrize('text, name', [
+    ('hw_gpu_api_vulkan', os_traits.HW_GPU_API_VULKAN),
+    ('nvlink', 'CUSTOM_NVLINK'),
+    ('CUSTOM_X', 'CUSTOM_X'),
+    ('with-hyphen', 'CUSTOM_WITH_HYPHEN'),
+])
+def test_free_text_becomes_a_trait(text, name):
+    assert identity.normalise_trait(text) == name
+
+
+@given(st.text(max_size=200))
+def test_normalised_text_is_accepted_and_stays(text):
+    trait = identity.normalise_trait(text)
+    name = identity.normalise_resource_class(text)
+    assert identity.normalise_trait(trait) == trait
+    assert identity.normalise_resource_class(name) == name
+    if text.strip():
+        assert identity.is_trait(trait) or len(trait) > 255
+        assert (identity.is_resource_class(name) or len(name) > 255
+                or name in identity.NOVAS_OWN_CLASSES)
+
+
+def test_novas_own_classes_are_standard_ones():
+    assert identity.NOVAS_OWN_CLASSES <= set(orc.STANDARDS)
+
+
+def test_the_default_class_is_novas():
+    function = build.function('0000:81:00.0', '10de:20b0')
+    assert identity.default_resource_class(function) == 'CUSTOM_PCI_10DE_20B0'
+
+
+def test_providers_are_named_after_host_and_address():
+    region = build.region('CUSTOM_QAT')
+    device = build.device(region)
+    assert identity.device_provider_name('host1', device) == (
+        'host1_accel_0000:81:00.0')
+    assert identity.region_provider_name('host1', device, region) == (
+        'host1_accel_0000:81:00.0_CUSTOM_QAT')
+
+
+def test_long_names_stay_within_placements_limit_and_apart():
+    region = build.region()
+    devices = [build.device(region, at=f'0000:81:00.{number}')
+               for number in range(8)]
+    long = 'h' * 190
+    names = {identity.device_provider_name(long, device)
+             for device in devices}
+    names |= {identity.region_provider_name(long + end, device, region)
+              for device in devices for end in ('a', 'b')}
+    assert len(names) == 24
+    assert all(len(name) <= 200 for name in names)
+    assert all(name.startswith('hhh') for name in names)
+
+
+def test_a_name_of_the_limit_is_whole():
+    device = build.device(build.region())
+    host = 'h' * (200 - len('_accel_0000:81:00.0'))
+    assert identity.device_provider_name(host, device) == (
+        f'{host}_accel_0000:81:00.0')
+
+
+def test_a_providers_uuid_is_a_function_of_what_it_names():
+    address = build.address('0000:81:00.0')
+    assert identity.provider_uuid(build.ROOT, address) == str(uuid.uuid5(
+        uuid.UUID(build.ROOT), 'accel/0000:81:00.0'))
+    assert identity.provider_uuid(build.ROOT, address, 'CUSTOM_QAT') == str(
+        uuid.uuid5(uuid.UUID(build.ROOT), 'accel/0000:81:00.0/CUSTOM_QAT'))
+
+
+def test_providers_of_other_hosts_and_devices_have_other_uuids():
+    one, two = map(build.address, ('0000:81:00.0', '0000:81:00.1'))
+    other = str(uuid.uuid4())
+    uuids = {identity.provider_uuid(*key) for key in (
+        (build.ROOT, one), (build.ROOT, two), (other, one),
+        (build.ROOT, one, 'A'), (build.ROOT, one, 'B'))}
+    assert len(uuids) == 5
+
+
+@given(st.sampled_from(['', 'ACCEL0', 'ACCEL255', 'a-b']), st.uuids(),
+       st.integers(0, 5000))
+def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index):
+    alias = identity.alias(group, str(provider), index)
+    assert re.fullmatch(r'ua-[A-Za-z0-9_-]+', alias)
+    assert identity.parse_alias(alias) == (group or 'flavor', str(provider))
+
+
+@pytest.mark.parametrize('text', [
+    '', 'hostdev0', 'ua-mine', 'ua-accel-ACCEL0-no-uuid-0',
+    f'ua-accel-ACCEL0-{build.ROOT}', f'ua-accel--{build.ROOT}-0',
+    f'ua-accel-ACCEL0-{build.ROOT}-x', f'ua-accel-ACCEL0-{build.ROOT}-0\n',
+])
+def test_an_alias_of_somebody_elses_is_not_ours(text):
+    assert identity.parse_alias(text) is None

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checked document means, in our grammar and in Cyborg's."""
+
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import profile
+
+
+def _parse(*groups, **document):
+    return profile.parse({'name': 'p', 'groups': list(groups), **document},
+                         'p.yaml')
+
+
+def _group(group):
+    return _parse(group).groups[0]
+
+
+def _problem(*groups):
+    with pytest.raises(errors.ProfileError) as caught:
+        _parse(*groups)
+    message = str(caught.value)
+    assert "profile 'p' in p.yaml" in message
+    assert '\n' not in message
+    return message
+
+
+def test_our_group_is_read():
+    assert _group({'resources': {'PGPU': 2, 'CUSTOM_A': 1},
+                   'traits': {'CUSTOM_X': 'required',
+                              'CUSTOM_W': 'forbidden'},
+                   'numa': 'required'}) == profile.Group(
+        {'CUSTOM_A': 1, 'PGPU': 2},
+        {'CUSTOM_W': 'forbidden', 'CUSTOM_X': 'required'}, 'required')
+
+
+def test_cyborgs_group_is_read():
+    assert _group({'resources:FPGA': '1', 'trait:CUSTOM_X': 'required',
+                   'accel:whatever': None}) == profile.Group(
+        {'FPGA': 1}, {'CUSTOM_X': 'required'}, 'preferred')
+
+
+@pytest.mark.parametrize('group', [
+    {'resources:FPGA': 1}, {'resources:FPGA': ' 1 '},
+    {'resources: FPGA ': '01'}, {'resources': {'FPGA': 1}}])
+def test_spaces_and_text_mean_what_they_mean_to_cyborg(group):
+    assert _group(group) == profile.Group({'FPGA': 1}, {})
+
+
+def test_what_is_left_out_has_a_default():
+    parsed = _parse({'resources': {'PGPU': 1}})
+    assert parsed == profile.Profile(
+        'p', (profile.Group({'PGPU': 1}, {}, 'preferred'),), '', None, ())
+
+
+def test_description_and_policy_are_kept():
+    parsed = _parse({'resources': {'PGPU': 1}}, description='d',
+                    group_policy='isolate')
+    assert (parsed.description, parsed.group_policy) == ('d', 'isolate')
+
+
+def test_a_description_of_none_is_none():
+    assert _parse({'resources:PGPU': 1}, description=None).description == ''
+
+
+def test_a_count_makes_so_many_groups_in_order():
+    parsed = _parse({'resources': {'PGPU': 1}, 'count': 3},
+                    {'resources': {'FPGA': 1}})
+    assert [list(group.resources) for group in parsed.groups] == [
+        ['PGPU'], ['PGPU'], ['PGPU'], ['FPGA']]
+
+
+def test_the_counts_together_may_come_to_the_limit():
+    half = {'resources': {'PGPU': 1}, 'count': 128}
+    assert len(_parse(half, half).groups) == profile.MAX_GROUPS
+    assert _problem(half, half, {'resources': {'PGPU': 1}}) == (
+        "profile 'p' in p.yaml, group 2: the profile asks for more than 256 "
+        'groups')
+
+
+def test_a_billion_groups_are_refused_at_once():
+    assert 'more than 256 groups' in _problem(
+        {'resources': {'PGPU': 1}, 'count': 10 ** 9})
+
+
+@pytest.mark.parametrize('key', ['accel:bitstream_id', 'accel:function_id',
+                                 'accel: bitstream_id '])
+def test_a_bitstream_is_noted_as_not_supported_yet(key):
+    parsed = _parse({'resources:FPGA': 1},
+                    {'resources:FPGA': 1, key: 'x'})
+    assert parsed.unsupported == (f'group 1: {key}',)
+
+
+@pytest.mark.parametrize('group, says', [
+    ({'trait:CUSTOM_X': 'required'}, 'group 0: asks for no resource'),
+    ({'resources': {}}, 'group 0: asks for no resource'),
+    ({'resources:GPU': 1}, "resources 'GPU' is neither a standard resource "
+     'class nor CUSTOM_ and A-Z, 0-9, _; PGPU, VGPU and FPGA are standard'),
+    ({'resources:CUSTOM_lower-case': 1}, "'CUSTOM_lower-case' is neither"),
+    ({'resources:': 1}, "resources '' is neither"),
+    ({'resources': {'VCPU': 1}},
+     'resources VCPU is what Nova itself counts; set it on the flavor'),
+    ({'resources': {'MEMORY_MB': 1}}, 'MEMORY_MB is what Nova itself'),
+    ({'resources:FPGA': '1025'}, 'FPGA: 1025 is more than 1024'),
+    ({'resources': {'PGPU': 1}, 'traits': {'NVLINK': 'required'}},
+     "trait 'NVLINK' is neither a standard trait nor CUSTOM_"),
+    ({'resources:PGPU': 1, 'trait:CUSTOM_low': 'required'},
+     "trait 'CUSTOM_low' is neither"),
+    ({'resources': {'PG\nPU': 1}}, "'PG\\nPU' is neither"),
+    ({'resources': {'PGPU': 1}, 'traits': {'A\nB': 'required'}},
+     "'A\\nB' is neither"),
+    ({'resources': {'X' * 5000: 1}}, 'XX… is neither'),
+])
+def test_a_group_that_makes_no_sense_gives_one_clear_line(group, says):
+    message = _problem(group)
+    assert says in message
+    assert 'group 0: ' in message
+    assert len(message) < 400
+
+
+@pytest.mark.xfail(strict=True, reason='profile._check_resources repeats the '
+                   'name of an amount that is too large unquoted')
+def test_a_class_with_a_newline_and_a_large_amount_gives_one_line():
+    _problem({'resources:A\nB': '9999'})
+
+
+@pytest.mark.xfail(strict=True, reason='profile.parse lists the key as it is '
+                   'written, and spaces around it are let through')
+def test_an_unsupported_key_with_a_newline_is_one_line():
+    parsed = _parse({'resources:FPGA': 1, 'accel:bitstream_id\n': 'x'})
+    assert '\n' not in ''.join(parsed.unsupported)
+
+
+@pytest.mark.xfail(strict=True, reason='profile._group makes a dict of them, '
+                   'and the last one silently wins')
+def test_a_class_that_is_there_twice_but_for_spaces_is_not_lost():
+    _problem({'resources:FPGA': 1, 'resources: FPGA': 2})
+
+
+@pytest.mark.parametrize('group, cyborgs', [
+    ({'resources:FPGA': 1}, True), ({'trait:X': 'required'}, True),
+    ({'resources': {'FPGA': 1}}, False), ({}, False), ({1: 2}, False)])
+def test_cyborgs_groups_are_known_by_their_colons(group, cyborgs):
+    assert profile.is_cyborgs(group) is cyborgs
