@@ -97,9 +97,11 @@ class _Offer:
             function = self._functions[address]
             if address in seen or self._is_card_of_offered_vfs(function):
                 continue
-            group = self._groups.get(function.iommu_group, [function])
-            unit = [f for f in group
-                    if f is function or not f.is_forwarding_bridge]
+            # A bridge drags nothing along: it is refused by itself.
+            group = [] if function.is_bridge else self._groups.get(
+                function.iommu_group, [])
+            unit = [f for f in group if not f.is_forwarding_bridge
+                    ] or [function]
             seen.update(f.address for f in unit)
             yield tuple(unit)
 

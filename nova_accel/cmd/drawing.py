@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Host as a tree that can be read at a glance."""
+
+import collections
+import collections.abc
+
+from nova_accel.core import model
+
+# PCI Code and ID Assignment Specification: base class, or base class and
+# subclass. Those of the first table are shown unless an entry names them.
+_ACCELERATORS = {
+    0x0300: 'VGA controller', 0x0302: '3D controller',
+    0x0380: 'display controller', 0x0b40: 'co-processor',
+    0x1000: 'network encryption', 0x1080: 'encryption',
+    0x1200: 'processing accelerator',
+}
+_COMPANIONS = {
+    0x0108: 'NVMe', 0x0200: 'Ethernet', 0x0207: 'InfiniBand',
+    0x0280: 'network controller',
+}
+_OTHERS = {
+    0x0100: 'SCSI', 0x0101: 'IDE', 0x0104: 'RAID', 0x0106: 'SATA',
+    0x0107: 'SAS', 0x0403: 'audio', 0x0600: 'host bridge',
+    0x0601: 'ISA bridge', 0x0604: 'PCI bridge', 0x0880: 'system peripheral',
+    0x0c03: 'USB', 0x0c05: 'SMBus', 0x1101: 'performance counters',
+}
+_NAMES = {**_ACCELERATORS, **_COMPANIONS, **_OTHERS}
+
+Branch = dict[str, 'Branch']
+
+
+def draw(host: model.Host, source: str, problems: list[str],
+         everything: bool = False) -> collections.abc.Iterator[str]:
+    """The lines of the picture.
+
+    :param source: where the Host was read
+    :param problems: shown last, one line each
+    :param everything: also functions that are no accelerators
+    """
+    offered = sum(len(region.units) for device in host.devices
+                  for region in device.regions)
+    yield (f'{source}: PCI functions: {len(host.functions)}, NUMA nodes: '
+           f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')
+    yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
+           f'functions refused: {len(host.refusals)}')
+    yield from _lines(_branches(host, everything))
+    remedies = {refusal.reason: refusal.remedy for refusal in host.refusals
+                if refusal.remedy}
+    for reason, remedy in remedies.items():
+        yield f'! {reason}: {remedy}'
+    for problem in problems:
+        yield f'! {problem}'
+
+
+def suggest(host: model.Host) -> collections.abc.Iterator[str]:
+    """For a host without entries: entries that would name its devices."""
+    found = collections.Counter(
+        (function.vendor_id, function.product_id)
+        for function in host.functions
+        if function.class_code >> 8 in _ACCELERATORS)
+    if not found:
+        return
+    yield ('Nothing is offered, because no device_spec names it. In nova.conf '
+           'under [nova_accel], these would:')
+    for (vendor, product), count in sorted(found.items()):
+        yield (f'  device_spec = {{"vendor_id": "{vendor}", '
+               f'"product_id": "{product}"}}  # {count} functions')
+
+
+def _iommu_groups(host: model.Host) -> str:
+    groups = {function.iommu_group for function in host.functions
+              if function.iommu_group is not None}
+    return str(len(groups)) if groups else 'none; nothing can be offered'
+
+
+def _branches(host: model.Host, everything: bool) -> Branch:
+    """NUMA node, host bridge, switch, function; as nested dictionaries."""
+    states = _states(host)
+    tree: Branch = {}
+    for function in sorted(host.functions, key=_place):
+        known = function.class_code >> 8 in {**_ACCELERATORS, **_COMPANIONS}
+        if not (function.address in states or everything or (
+                known and not function.physfn)):
+            continue
+        place = function.location
+        node = ('NUMA node unknown' if place.numa_node is None
+                else f'NUMA node {place.numa_node}')
+        branch = tree.setdefault(node, {}).setdefault(
+            place.root or 'host bridge unknown', {})
+        if place.switch:
+            branch = branch.setdefault(f'switch {place.switch}', {})
+        branch[_label(function, states.get(function.address, 'not named'))
+               ] = {}
+    return tree
+
+
+def _place(function: model.Function):
+    place = function.location
+    return (place.numa_node is None, place.numa_node or 0, place.root,
+            place.switch or '', function.address)
+
+
+def _label(function: model.Function, state: str) -> str:
+    kind = _NAMES.get(function.class_code >> 8,
+                      f'class {function.class_code >> 8:04x}')
+    if function.physfn:
+        kind = f'VF of {function.physfn}'
+    elif function.num_vfs:
+        kind += f', {function.num_vfs} VFs'
+    return f'{function.address}  {function.ids}  {kind}: {state}'
+
+
+def _states(host: model.Host) -> dict[model.PciAddress, str]:
+    states = {refusal.address: f'REFUSED, {refusal.reason}'
+              for refusal in host.refusals}
+    for device in host.devices:
+        states[device.address] = 'offered by its VFs'
+        for region in device.regions:
+            traits = ''.join(f' +{trait}' for trait in sorted(region.traits))
+            for unit in region.units:
+                for address in unit:
+                    states[address] = f'{region.resource_class}{traits}'
+                for address in unit[1:]:
+                    states[address] = f'goes with {unit[0]}'
+    return states
+
+
+def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:
+    for index, (label, branch) in enumerate(tree.items(), 1):
+        last = index == len(tree)
+        yield f'{indent}{"└─" if last else "├─"} {label}'
+        yield from _lines(branch, indent + ('   ' if last else '│  '))

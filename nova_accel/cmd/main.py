@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``nova-accel``: look at a host, look at profiles.
+
+It reads nova.conf where there is one, and needs neither Nova nor a service.
+"""
+
+import argparse
+import logging
+import sys
+
+from oslo_config import cfg
+
+from nova_accel import conf
+from nova_accel import foreign
+from nova_accel.cmd import host
+from nova_accel.cmd import profile
+from nova_accel.core import errors
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command.
+
+    :param argv: arguments, default those of the process
+    :returns: 0, or 1 where what was asked for is not there or not right
+    """
+    arguments = _parser().parse_args(argv)
+    # What services log, this command prints.
+    logging.getLogger('nova_accel').addHandler(logging.NullHandler())
+    try:
+        return arguments.run(arguments, _configuration(arguments))
+    except (errors.AccelError, cfg.Error, OSError) as error:
+        print(f'nova-accel: {error}', file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        'nova-accel', description='Accelerators for OpenStack Nova: what a '
+        'host offers, and what profiles ask for.')
+    parser.add_argument(
+        '--config-file', action='append', metavar='FILE',
+        help='nova.conf to read; can be repeated (default: where Nova\'s is)')
+    parser.add_argument('--config-dir', action='append', metavar='DIR',
+                        help='directory of *.conf files to read')
+    topics = parser.add_subparsers(title='topics', required=True,
+                                   metavar='host|profile')
+    host.add_parser(topics)
+    profile.add_parser(topics)
+    return parser
+
+
+def _configuration(arguments: argparse.Namespace) -> cfg.ConfigOpts:
+    configuration = cfg.ConfigOpts()
+    conf.register_opts(configuration)
+    configuration(
+        [], project='nova', prog='nova-accel',
+        # None lets oslo.config look in the usual places.
+        default_config_files=arguments.config_file,
+        default_config_dirs=arguments.config_dir)
+    foreign.register_opts(configuration)
+    return configuration
+
+
+if __name__ == '__main__':
+    sys.exit(main())

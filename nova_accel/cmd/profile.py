@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel profile``: what profiles there are, and whether they are right.
+"""
+
+import argparse
+import collections
+import json
+import os
+import sys
+
+from oslo_config import cfg
+import prettytable
+
+from nova_accel.core import errors
+from nova_accel.core import flavor
+from nova_accel.core import profile as profiles
+from nova_accel.profiles import store
+
+
+def add_parser(topics) -> None:
+    verbs = topics.add_parser(
+        'profile', help='device profiles').add_subparsers(
+        title='verbs', required=True, metavar='show|check')
+    show = verbs.add_parser('show', help='all profiles, or one and the extra '
+                                         'specs that it becomes')
+    _add_common(show)
+    show.add_argument('name', nargs='?', help='one profile')
+    show.set_defaults(run=_show)
+    check = verbs.add_parser('check', help='say what is wrong; exit with 1 '
+                                           'where something is')
+    _add_common(check)
+    check.add_argument('file', nargs='*', help='files to check in place of '
+                                               'the directories')
+    check.set_defaults(run=_check)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--profile-dir', action='append', metavar='DIR',
+                        help='directory to look in; can be repeated '
+                             '(default: profile_dirs in nova.conf)')
+    parser.add_argument('--json', action='store_true', help='for programs')
+
+
+def _store(arguments: argparse.Namespace,
+           conf: cfg.ConfigOpts) -> store.Store:
+    return store.Store(arguments.profile_dir or conf.nova_accel.profile_dirs)
+
+
+def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
+    kept = _store(arguments, conf)
+    found = [profile for profile in kept.all()
+             if arguments.name in (None, profile.name)]
+    for problem in kept.problems():
+        print(f'nova-accel: {problem}', file=sys.stderr)
+    if arguments.name is not None and not found:
+        raise errors.ProfileError(
+            f'profile {errors.quote(arguments.name)}', 'is not known; looked '
+            f'for in {", ".join(kept.directories)}')
+    if arguments.json:
+        print(json.dumps([as_data(profile) for profile in found], indent=2))
+    elif arguments.name is None:
+        print(_table(('profile', 'groups', 'asks for', 'description'), [
+            (profile.name, len(profile.groups), _wishes(profile),
+             profile.description) for profile in found]))
+    else:
+        _show_one(found[0])
+    return 0
+
+
+def _show_one(profile: profiles.Profile) -> None:
+    print(f'{profile.name}: {profile.description or "(no description)"}')
+    print(_table(('group', 'resources', 'traits', 'numa'), [
+        (f'ACCEL{index}', _wish(group), _traits(group), group.numa)
+        for index, group in enumerate(profile.groups)]))
+    print(f'A flavor with {flavor.PROFILE_KEY}={profile.name} becomes, for '
+          'its servers:')
+    for key, value in flavor.expand(profile, {}).items():
+        print(f'  {key}={value}')
+
+
+def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
+    found, problems = (_read(arguments.file) if arguments.file else
+                       _read_store(_store(arguments, conf)))
+    for profile in found:
+        try:
+            flavor.expand(profile, {})
+        except errors.ProfileError as error:
+            problems.append(error)
+    if arguments.json:
+        print(json.dumps({
+            'profiles': [profile.name for profile in found],
+            'problems': [{'thing': error.thing, 'reason': error.reason,
+                          'remedy': error.remedy} for error in problems],
+        }, indent=2))
+    else:
+        for error in problems:
+            print(f'! {error}')
+        print(f'{len(found)} profiles, {len(problems)} problems')
+    return 1 if problems else 0
+
+
+def _read(files: list[str]):
+    found: list[profiles.Profile] = []
+    problems: list[errors.ProfileError] = []
+    for path in files:
+        try:
+            good, bad = store.read_file(os.fspath(path))
+        except errors.ProfileError as error:
+            good, bad = [], [error]
+        found.extend(good)
+        problems.extend(bad)
+    return found, problems
+
+
+def _read_store(kept: store.Store):
+    return kept.all(), list(kept.problems())
+
+
+def as_data(profile: profiles.Profile) -> dict:
+    """The Profile for programs."""
+    data = {
+        'name': profile.name,
+        'description': profile.description,
+        'group_policy': profile.group_policy,
+        'groups': [{'resources': dict(group.resources),
+                    'traits': dict(group.traits), 'numa': group.numa}
+                   for group in profile.groups],
+        'unsupported': list(profile.unsupported),
+    }
+    if not profile.unsupported:
+        data['extra_specs'] = flavor.expand(profile, {})
+    return data
+
+
+def _wish(group: profiles.Group) -> str:
+    return ', '.join(f'{amount} {name}'
+                     for name, amount in group.resources.items())
+
+
+def _wishes(profile: profiles.Profile) -> str:
+    """Equal groups on one line: ``2 × 1 CUSTOM_GPU``."""
+    counts = collections.Counter(map(_wish, profile.groups))
+    return '\n'.join(wish if count == 1 else f'{count} × {wish}'
+                     for wish, count in counts.items())
+
+
+def _traits(group: profiles.Group) -> str:
+    return '\n'.join(name if wish == profiles.REQUIRED else f'not {name}'
+                     for name, wish in group.traits.items())
+
+
+def _table(head, rows) -> prettytable.PrettyTable:
+    table = prettytable.PrettyTable(head, align='l')
+    table.add_rows(rows)
+    return table
