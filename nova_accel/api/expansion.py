@@ -9,9 +9,9 @@ must go on showing what the operator wrote. Checked with Nova 33 and 34.
 
 import functools
 
+from nova import exception
 from nova.compute import flavors
 import nova.conf
-from nova import exception
 from oslo_log import log as logging
 
 from nova_accel import conf

@@ -55,7 +55,7 @@ def assign(promised: Promised,
     for uuid, names in labels.items():
         units = _free_units(here[uuid], len(names), holders, holder, keep)
         grants.extend(Grant(name, here[uuid], unit)
-                      for name, unit in zip(names, units))
+                      for name, unit in zip(names, units, strict=True))
     return tuple(sorted(grants, key=_order))
 
 

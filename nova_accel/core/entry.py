@@ -60,13 +60,13 @@ class Entry:
         texts = (f'{getattr(address, part):0{digits}x}'
                  for part, _limit, digits in _ADDRESS_PARTS)
         return all(pattern.match(text)
-                   for pattern, text in zip(self.address, texts))
+                   for pattern, text in zip(self.address, texts, strict=True))
 
 
 def parse_all(texts: collections.abc.Iterable[str],
               option: str = '[nova_accel] device_spec',
               ) -> tuple[list[Entry], list[errors.EntryError]]:
-    """Every usable entry of a repeatable option, and what is wrong with others.
+    """Every usable entry of a repeatable option, and what is wrong elsewhere.
 
     :param texts: the option's values, each a JSON object or a list of them
     """
@@ -178,7 +178,8 @@ def _read_glob(text: str) -> dict[str, typing.Any]:
         raise ValueError('has more than domain:bus:slot.function')
     fields = [''] * (3 - len(fields)) + fields + [function.strip()]
     patterns, numbers = [], []
-    for field, (part, limit, digits) in zip(fields, _ADDRESS_PARTS):
+    for field, (part, limit, digits) in zip(fields, _ADDRESS_PARTS,
+                                            strict=True):
         if field in ('', '*'):
             patterns.append(re.compile(''))
             continue

@@ -156,9 +156,8 @@ class _Offer:
         ours = self._entry[named.address]
         if self._entry.get(function.address) is not ours:
             raise _Refused(
-                f'its IOMMU group {named.iommu_group} also has '
-                f'{function.address} ({function.ids}), which {ours.label} '
-                'does not name',
+                f'IOMMU group {named.iommu_group} has {function.address} '
+                f'({function.ids}), which {ours.label} does not name',
                 'name all functions of the group in one entry')
 
     def _device(self, address, units) -> model.Device:

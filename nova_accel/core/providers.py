@@ -41,7 +41,7 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True)
 class Existing:
-    """One provider as it is; the same fields, inventory as Placement has it."""
+    """One provider as it is, its inventory as Placement has it."""
 
     uuid: str
     name: str

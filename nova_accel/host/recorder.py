@@ -32,16 +32,12 @@ class _Notes:
 
     def names(self, path: str) -> list[str]:
         names = self._tree.names(path)
-        if names:
-            self.folders.add(path)
-            for name in names:
-                self._note_name(posixpath.join(path, name))
+        for name in names:
+            child = posixpath.join(path, name)
+            # What is no link is kept as a name; its content, if it is read.
+            if self.link(child) is None:
+                self.folders.add(child)
         return names
-
-    def _note_name(self, path: str) -> None:
-        target = self._tree.link(path)
-        if target is not None:
-            self.links[path] = target
 
     def text(self, path: str) -> str | None:
         text = self._tree.text(path)
@@ -69,7 +65,8 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
                                       f'{function.address}')
             for name in _IDENTIFYING:
                 notes.text(f'{path}/{name}')
-        return trees.Recording(notes.files, notes.links, notes.folders)
+        return trees.Recording(notes.files, notes.links,
+                               notes.folders - notes.files.keys())
     return _anonymous(notes)
 
 
@@ -89,7 +86,7 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         {clean(path): clean(text) for path, text in sorted(files.items())},
         {clean(path): clean(text)
          for path, text in sorted(notes.links.items())},
-        map(clean, notes.folders))
+        map(clean, notes.folders - notes.files.keys()))
 
 
 def _scrub_mounts(text: str) -> str:

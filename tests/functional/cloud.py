@@ -11,14 +11,13 @@ import re
 import sys
 
 import fixtures
+import nova.conf
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import yaml
 
 from nova_accel import conf
 from nova_accel.host import tree
-
-import nova.conf
 
 CONF = nova.conf.CONF
 
@@ -100,7 +99,8 @@ class Cloud(base.ServersTestBase):
     def write_profile(self, name, **profile):
         """Write a profile's file, and make sure that its time differs."""
         path = pathlib.Path(self.profiles, f'{name}.yaml')
-        path.write_text(yaml.safe_dump({'name': name, **profile}))
+        path.write_text(yaml.safe_dump({'name': name, **profile},
+                                       sort_keys=False))
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
         return path

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded machine, a real Placement, the real services of Nova, and servers
+with devices.
+
+nova-api, nova-scheduler, nova-conductor and nova-compute run in this process,
+as in Nova's own functional tests; only libvirt is a fake.
+"""
+
+import logging
+import time
+
+from lxml import etree
+import prettytable
+
+from nova_accel.cmd import drawing
+from nova_accel.core import entry
+from nova_accel.core import flavor
+from nova_accel.host import reader
+from nova_accel.host import tree
+from nova_accel.profiles import store
+from tests.functional import cloud
+
+HOST = 'compute1'
+
+
+class Story(cloud.Cloud):
+
+    def __init__(self, method, screen):
+        super().__init__(method)
+        # Nova's test cases forget what does not begin with an underscore.
+        self._screen = screen
+
+    def setUp(self):
+        begin = time.monotonic()
+        super().setUp()
+        self._setup_seconds = time.monotonic() - begin
+        self._heard = []
+        handler = _Listener(self._heard)
+        logging.getLogger('nova_accel').addHandler(handler)
+        self.addCleanup(logging.getLogger('nova_accel').removeHandler,
+                        handler)
+
+    def tell(self):
+        self.discover()
+        self.start()
+        self.report()
+        self.write_profiles()
+        first = self.create('h100', 'A server with one GPU')
+        self.create('h100-pair', 'Two GPUs on one NUMA node')
+        self.refuse('h100-five', 'Five on one NUMA node, where each has four')
+        self.grow(first)
+
+    def discover(self):
+        with self._screen.step('A recorded machine is read') as facts:
+            entries, _broken = entry.parse_all([cloud.GPU_SPEC])
+            host = reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
+            self._screen.show(f'device_spec = {cloud.GPU_SPEC}')
+            self._screen.show('\n'.join(drawing.draw(
+                host, cloud.EIGHT_GPUS.name, [])))
+            facts['devices'] = [str(device.address)
+                                for device in host.devices]
+
+    def start(self):
+        with self._screen.step('Nova and Placement are started') as facts:
+            self.start_compute(HOST)
+            driver = self.computes[HOST].driver
+            self._screen.good(
+                'compute_driver = accel.LibvirtDriver is '
+                f'{type(driver).__module__}.{type(driver).__name__}')
+            self._screen.show('(the other services and the databases took '
+                              f'{self._setup_seconds:.2f} s before)')
+            facts['setup_seconds'] = round(self._setup_seconds, 2)
+
+    def report(self):
+        with self._screen.step('The provider tree in Placement') as facts:
+            table = prettytable.PrettyTable(
+                ('resource provider', 'inventory', 'traits'), align='l')
+            facts['providers'] = {}
+            for name, provider in self.providers().items():
+                inventory = self._get_provider_inventory(provider['uuid'])
+                traits = self._get_provider_traits(provider['uuid'])
+                totals = {resource_class: record['total']
+                          for resource_class, record in inventory.items()}
+                facts['providers'][name] = totals
+                table.add_row((name, _pairs(totals),
+                               ' '.join(sorted(traits))))
+            self._screen.show(str(table))
+
+    def write_profiles(self):
+        with self._screen.step('Profiles, and what one expands to') as facts:
+            for name, count in (('h100', 1), ('h100-pair', 2),
+                                ('h100-five', 5)):
+                path = self.gpu_profile(name, count)
+                if name == 'h100-pair':
+                    self._screen.show(path.read_text())
+            pair = store.Store([self.profiles]).get('h100-pair')
+            specs = flavor.expand(pair, {flavor.PROFILE_KEY: pair.name})
+            for key, value in specs.items():
+                self._screen.show(f'→ {key}={value}')
+            facts['extra_specs'] = specs
+
+    def create(self, profile, title):
+        with self._screen.step(title) as facts:
+            server = self.boot(self.flavor(profile))
+            self._screen.good(f'server {server["id"]} is ACTIVE')
+            self._show_devices(server, facts)
+        return server
+
+    def refuse(self, profile, title):
+        with self._screen.step(title) as facts:
+            self._heard.clear()
+            server = self.boot(self.flavor(profile), state='ERROR')
+            facts['fault'] = server['fault']['message'].strip()
+            facts['reasons'] = list(self._heard)
+            self._screen.bad(f'server {server["id"]} is in ERROR: '
+                             f'{facts["fault"]}')
+            for line in facts['reasons']:
+                self._screen.show(f'nova-scheduler: {line}')
+            self._delete_server(server)
+
+    def grow(self, server):
+        with self._screen.step('A resize from one GPU to two') as facts:
+            self.flags(allow_resize_to_same_host=True)
+            self._resize_server(server, self.flavor('h100-pair'))
+            self._confirm_resize(server)
+            self._screen.good(f'server {server["id"]} is resized')
+            self._show_devices(server, facts)
+
+    def _show_devices(self, server, facts):
+        facts['server'] = server['id']
+        facts['allocations'] = self.allocated(server)
+        for name, resources in facts['allocations'].items():
+            self._screen.show(f'Placement: {name}: {_pairs(resources)}')
+        domain = etree.fromstring(self.domain(server).defined_xml)
+        facts['hostdevs'] = [_text(hostdev) for hostdev in
+                             domain.findall('./devices/hostdev')]
+        for xml in facts['hostdevs']:
+            self._screen.show(xml)
+
+
+class _Listener(logging.Handler):
+    """What the scheduler's filter has to say."""
+
+    def __init__(self, lines):
+        super().__init__(logging.INFO)
+        self._lines = lines
+
+    def emit(self, record):
+        if 'scheduler' in record.name:
+            self._lines.append(record.getMessage())
+
+
+def _pairs(amounts) -> str:
+    return ', '.join(f'{name}: {amount}' for name, amount in amounts.items())
+
+
+def _text(element) -> str:
+    etree.indent(element)
+    return etree.tostring(element, encoding='unicode').strip()
