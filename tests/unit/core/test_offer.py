@@ -99,9 +99,10 @@ def test_a_group_with_a_function_that_is_not_named_is_refused():
     other = build.function('0000:82:00.0', '1b36:0005', iommu_group='24')
     gpu = build.function('0000:81:00.0', iommu_group='24')
     host = build.host([gpu, other], {'vendor_id': '10de'})
-    assert build.refusals(host) == {
-        '0000:81:00.0': 'its IOMMU group 24 also has 0000:82:00.0 '
-        '(1b36:0005), which [nova_accel] device_spec #1 does not name'}
+    [reason] = build.refusals(host).values()
+    for part in ('IOMMU group 24', '0000:82:00.0 (1b36:0005)',
+                 '[nova_accel] device_spec #1 does not name'):
+        assert part in reason
 
 
 def test_a_group_that_two_entries_share_is_refused():
@@ -131,8 +132,6 @@ def test_another_bridge_may_not_be_in_the_group():
     assert set(build.refusals(host)) == {'0000:81:00.0'}
 
 
-@pytest.mark.xfail(strict=True, reason='offer._units makes a unit of the '
-                   'bridge and of the devices behind it')
 @pytest.mark.parametrize('at', ['0000:40:01.0', '0000:99:01.0'])
 def test_naming_the_bridge_too_takes_nothing_from_its_group(at):
     bridge = build.function(at, '10de:1af1', iommu_group='24',

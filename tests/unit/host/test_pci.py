@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI functions as sysfs shows them, whole, broken or half gone."""
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import model
+from nova_accel.host import pci
+from nova_accel.host import reader
+from nova_accel.host import tree
+from tests.unit import build
+
+_AT = 'pci0000:80/0000:80:01.0/0000:81:00.0'
+_NAME = '0000:81:00.0'
+
+
+def _read(**changes):
+    """The one function, or the one problem."""
+    found, problems = pci.read(build.sysfs({_AT: changes}))
+    assert len(found) + len(problems) == 1
+    return found[0] if found else problems[0]
+
+
+def test_a_function_is_read_whole():
+    recording = build.sysfs({_AT: {
+        'driver': '../../../../bus/pci/drivers/nvidia',
+        'sriov_totalvfs': '16\n', 'sriov_numvfs': '4\n'}},
+        folders=[f'sys/devices/{_AT}/mdev_supported_types/nvidia-{number}'
+                 for number in (474, 475)])
+    [function], problems = pci.read(recording)
+    assert problems == []
+    assert function == model.Function(
+        address=build.address(_NAME), vendor_id='10de', product_id='2330',
+        class_code=0x030200, subsystem_vendor_id='10de',
+        subsystem_product_id='16c1', revision=0xa1,
+        location=model.Location(1, 'pci0000:80', ('0000:80:01.0',)),
+        iommu_group='0', driver='nvidia', total_vfs=16, num_vfs=4,
+        mdev_types=('nvidia-474', 'nvidia-475'))
+
+
+def test_a_virtual_function_knows_its_card():
+    assert _read(physfn='../0000:81:00.7').physfn == build.address(
+        '0000:81:00.7')
+
+
+@pytest.mark.parametrize('text, node', [
+    ('0', 0), ('3\n', 3), ('-1\n', None), (None, None), ('', None),
+    ('x', None), ('\0\xff', None)])
+def test_a_numa_node_is_a_number_or_unknown(text, node):
+    assert _read(numa_node=text).location.numa_node == node
+
+
+@pytest.mark.parametrize('changes, field, value', [
+    ({'sriov_totalvfs': None}, 'total_vfs', 0),
+    ({'sriov_numvfs': 'x'}, 'num_vfs', 0),
+    ({'sriov_numvfs': '-3'}, 'num_vfs', 0),
+    ({'revision': None}, 'revision', 0),
+    ({'revision': 'x'}, 'revision', 0),
+    ({'subsystem_vendor': None}, 'subsystem_vendor_id', ''),
+    ({'subsystem_vendor': ''}, 'subsystem_vendor_id', ''),
+    ({'subsystem_device': '0x12345'}, 'subsystem_product_id', ''),
+    ({'iommu_group': None}, 'iommu_group', None),
+    ({'driver': None}, 'driver', None),
+    ({'physfn': None}, 'physfn', None),
+])
+def test_what_may_be_missing_may_be_missing_or_nonsense(
+        changes, field, value):
+    assert getattr(_read(**changes), field) == value
+
+
+@pytest.mark.parametrize('changes, says', [
+    ({'vendor': None}, 'its vendor is missing'),
+    ({'device': None}, 'its device is missing'),
+    ({'class': None}, 'its class is missing'),
+    ({'vendor': ''}, "its vendor is '', not a number"),
+    ({'vendor': '\0\ufffd'}, "its vendor is '\\x00�', not a number"),
+    ({'vendor': '0x10de\n0x10de\n'}, "'0x10de\\n0x10de\\n', not a number"),
+    ({'device': '0x12345'}, 'its device is not 16 bits wide'),
+    ({'device': '-1'}, 'its device is not 16 bits wide'),
+    ({'class': 'x' * 100_000}, 'not a number'),
+    ({'physfn': '../nonsense\n'}, "not a PCI address: 'nonsense\\n'"),
+])
+def test_what_has_to_be_there_is_reported_in_one_line(changes, says):
+    problem = _read(**changes)
+    assert problem.startswith(f"PCI device '{_NAME}': ")
+    assert problem.endswith('; it is left out')
+    assert says in problem
+    assert '\n' not in problem
+    assert len(problem) < 300
+
+
+@pytest.mark.parametrize('name', ['', 'nonsense', '0000:81:00', 'a\nb'])
+def test_a_name_that_is_no_address_is_reported(name):
+    found, problems = pci.read(tree.Recording(
+        links={f'{pci.DEVICES}/{name}x': '../../../devices/y'}))
+    assert found == []
+    assert len(problems) == 1
+    assert '\n' not in problems[0]
+
+
+def test_a_broken_device_leaves_the_others_alone():
+    found, problems = pci.read(build.sysfs({
+        _AT: {'vendor': None}, 'pci0000:80/0000:82:00.0': {}}))
+    assert [str(function.address) for function in found] == ['0000:82:00.0']
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize('path, root, ports, switch', [
+    ('pci0000:80/0000:81:00.0', 'pci0000:80', (), None),
+    ('pci0000:80/0000:80:01.0/0000:81:00.0', 'pci0000:80',
+     ('0000:80:01.0',), None),
+    ('pci0000:40/0000:40:00.0/0000:41:00.0/0000:42:01.0/0000:81:00.0',
+     'pci0000:40', ('0000:40:00.0', '0000:41:00.0', '0000:42:01.0'),
+     '0000:41:00.0'),
+    ('pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:e1:00.0',
+     'pci0000:00', ('0000:00:0e.0', '10000:00:02.0'), None),
+    ('platform/x.pcie/pci0004:00/0004:00:00.0/0004:81:00.0',
+     'pci0004:00', ('0004:00:00.0',), None),
+    ('LNXSYSTM:00/odd/0000:81:00.0', '', (), None),
+])
+def test_a_place_is_read_off_the_path(path, root, ports, switch):
+    [function], problems = pci.read(build.sysfs({path: {}}))
+    assert problems == []
+    assert function.location == model.Location(1, root, ports, switch)
+
+
+def test_a_domain_of_more_than_16_bits_is_read():
+    path = 'pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:e1:00.0'
+    [function], _problems = pci.read(build.sysfs({path: {}}))
+    assert function.address == model.PciAddress(0x10000, 0xe1, 0, 0)
+
+
+@pytest.mark.parametrize('names, nodes', [
+    ([], ()),
+    (['node0'], (0,)),
+    (['node10', 'node2', 'node0'], (0, 2, 10)),
+    (['node0', 'possible', 'online', 'nodeX', 'node', 'xnode1', 'node1\n'],
+     (0,)),
+])
+def test_numa_nodes_are_those_that_the_machine_has(names, nodes):
+    recording = tree.Recording(
+        folders=[f'{pci.NODES}/{name}' for name in names])
+    assert pci.read_numa_nodes(recording) == nodes
+
+
+class _Vanishing:
+    """A Tree whose files are gone after so many reads."""
+
+    def __init__(self, under, reads):
+        self._under, self._left = under, reads
+
+    def names(self, path):
+        return self._under.names(path)
+
+    def link(self, path):
+        return self._under.link(path) if self._left > 0 else None
+
+    def text(self, path):
+        self._left -= 1
+        return self._under.text(path) if self._left >= 0 else None
+
+
+@pytest.mark.parametrize('reads', range(12))
+def test_a_device_that_vanishes_while_it_is_read_is_left_out_or_whole(reads):
+    host = reader.read(_Vanishing(build.sysfs({_AT: {}}), reads),
+                       build.entries({}))
+    assert len(host.functions) + len(host.problems) == 1
+    for function in host.functions:
+        assert function.ids == '10de:2330'
+    if reads < 2:
+        assert 'is missing' in host.problems[0]
+
+
+def test_looping_and_half_gone_entries_are_reported_not_raised(tmp_path):
+    build.sysfs({_AT: {}}).write(tmp_path)
+    devices = tmp_path / pci.DEVICES
+    (devices / '0000:90:00.0').symlink_to('0000:90:00.0')
+    (devices / '0000:91:00.0').symlink_to('../../../devices/gone')
+    (devices / '0000:92:00.0').mkdir()
+    (devices / '0000:93:00.0').write_text('not a directory')
+    os.mkfifo(devices / '0000:94:00.0')
+    found, problems = pci.read(tree.Directory(tmp_path / 'sys'))
+    assert [str(function.address) for function in found] == [_NAME]
+    assert len(problems) == 5
+
+
+@pytest.mark.parametrize('content', [
+    b'', b'\xff\xfe\0', b'0x10de' * 100_000, b'-', b'0x', b'\n\n', b'0b1'])
+def test_any_bytes_in_any_file_of_a_real_directory_raise_nothing(
+        tmp_path, content):
+    build.sysfs({_AT: {}}).write(tmp_path)
+    for name in (*build.ATTRIBUTES, 'sriov_numvfs', 'sriov_totalvfs'):
+        (tmp_path / 'sys' / 'devices' / _AT / name).write_bytes(content)
+    found, problems = pci.read(tree.Directory(tmp_path / 'sys'))
+    assert len(found) + len(problems) == 1
+    assert not any('\n' in problem for problem in problems)
+
+
+_NUMBERS = st.from_regex(r'\s*-?(0x)?[0-9a-f]{1,12}\n?', fullmatch=True)
+
+
+@given(st.dictionaries(
+    st.sampled_from([*build.ATTRIBUTES, 'sriov_numvfs', 'sriov_totalvfs',
+                     'iommu_group', 'driver', 'physfn']),
+    st.none() | st.text() | _NUMBERS | st.just('../0000:82:00.0')))
+def test_random_text_anywhere_is_at_most_one_problem_a_device(changes):
+    other = 'pci0000:80/0000:82:00.0'
+    host = reader.read(build.sysfs({_AT: changes, other: {}}),
+                       build.entries({}))
+    assert len(host.problems) <= 1
+    assert not any('\n' in problem for problem in host.problems)
+    assert '0000:82:00.0' in {str(f.address) for f in host.functions}
+    assert len(host.functions) + len(host.problems) == 2

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine read into a Host: the two recorded ones, and odd ones."""
+
+import pytest
+
+from nova_accel.core import model
+from nova_accel.host import reader
+from nova_accel.host import tree
+from tests.unit import build
+
+
+def _read(name, *specs):
+    return reader.read(build.recorded(name), build.entries(*specs))
+
+
+def test_a_recorded_machine_has_all_its_functions():
+    host = _read('l1')
+    assert len(host.functions) == 38
+    assert (host.devices, host.refusals, host.problems) == ((), (), ())
+    functions = {str(f.address): f for f in host.functions}
+    assert functions['0000:44:00.0'].num_vfs == 4
+    assert functions['0000:44:00.4'].physfn == build.address('0000:44:00.0')
+    assert functions['0000:84:00.0'].ids == '10de:2330'
+    assert functions['0000:84:00.0'].location.numa_node == 1
+    assert functions['0000:00:02.0'].use == 'disk vda is mounted'
+    assert functions['0000:00:03.0'].use == (
+        'network port eth0 has an address')
+
+
+def test_a_recorded_machine_of_eight_gpus_says_where_they_are():
+    host = _read('l1-8gpu', {'product_id': '2330'})
+    assert {str(device.address): (device.location.numa_node,
+                                  device.location.switch)
+            for device in host.devices} == {
+        '0000:43:00.0': (0, '0000:41:00.0'),
+        '0000:44:00.0': (0, '0000:41:00.0'),
+        '0000:48:00.0': (0, '0000:46:00.0'),
+        '0000:49:00.0': (0, '0000:46:00.0'),
+        '0000:83:00.0': (1, '0000:81:00.0'),
+        '0000:84:00.0': (1, '0000:81:00.0'),
+        '0000:88:00.0': (1, '0000:86:00.0'),
+        '0000:89:00.0': (1, '0000:86:00.0')}
+    assert host.refusals == ()
+
+
+@pytest.mark.parametrize('name', ['l1', 'l1-8gpu'])
+def test_what_is_refused_of_a_real_machine_says_why(name):
+    host = _read(name, {})
+    assert all(refusal.reason for refusal in host.refusals)
+    assert {'0000:00:02.0', '0000:00:03.0'} <= set(build.refusals(host))
+
+
+@pytest.mark.parametrize('spec, units', [
+    ({'product_id': '20b0', 'resource_class': 'CUSTOM_X'},
+     ['0000:44:00.4', '0000:44:00.5', '0000:44:00.6', '0000:44:00.7']),
+    ({'product_id': '37c9', 'resource_class': 'CUSTOM_X'},
+     ['0000:85:01.0', '0000:85:01.1']),
+    ({'vendor_id': '1b36', 'product_id': '0010',
+      'resource_class': 'CUSTOM_X'},
+     ['0000:81:00.0', '0000:82:00.0 0000:82:00.1']),
+    ({'address': {'bus': '42'}, 'resource_class': 'CUSTOM_X'},
+     ['0000:42:01.0 0000:42:02.0']),
+])
+def test_a_recorded_machine_is_offered_as_its_groups_are(spec, units):
+    assert build.units(_read('l1', spec)) == {'CUSTOM_X': units}
+
+
+def test_half_a_recorded_group_is_refused():
+    host = _read('l1', {'vendor_id': '1234', 'address': '0000:42:01.0'})
+    assert host.devices == ()
+    reason = build.refusals(host)['0000:42:01.0']
+    assert 'IOMMU group 24' in reason
+    assert '0000:42:02.0' in reason
+
+
+def test_numa_nodes_are_the_machines():
+    recording = build.sysfs(
+        {'pci0000:80/0000:81:00.0': {}},
+        folders=['sys/devices/system/node/node0'])
+    assert reader.read(recording).only_node == 0
+
+
+@pytest.mark.parametrize('spec', [
+    {'address': '0000:00:02.0'}, {'address': '0000:00:03.0'}])
+def test_what_the_host_uses_is_not_offered(spec):
+    host = _read('l1', spec)
+    assert host.devices == ()
+    [reason] = build.refusals(host).values()
+    assert reason.startswith('the host uses it: ')
+
+
+def test_foreign_claims_are_heeded():
+    host = reader.read(
+        build.recorded('l1-8gpu'), build.entries({'product_id': '2330'}),
+        build.entries({'address': '0000:43:00.0'},
+                      option='[pci] device_spec'))
+    assert list(build.refusals(host)) == ['0000:43:00.0']
+    assert len(host.devices) == 7
+
+
+@pytest.mark.parametrize('machine', [
+    tree.Recording(), tree.Directory('/nonexistent/sys'),
+    tree.Recording(folders=['sys/bus/pci/devices'])])
+def test_a_machine_without_pci_is_an_empty_host(machine):
+    assert reader.read(machine, build.entries({})) == model.Host()
+
+
+def test_a_directory_reads_as_its_recording_does(tmp_path):
+    recording = build.recorded('l1')
+    recording.write(tmp_path)
+    entries = build.entries({})
+    assert reader.read(tree.open_tree(tmp_path), entries) == reader.read(
+        recording, entries)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host itself uses of its PCI functions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.host import tree
+from nova_accel.host import usage
+
+_PCI = 'sys/devices/pci0000:00/0000:00:02.0'
+_SWAPS = 'Filename Type Size Used Priority\n'
+_ROUTES = 'Iface Destination Gateway\n'
+
+
+def _uses(files=(), links=(), folders=()):
+    found = usage.read(tree.Recording(dict(files), dict(links), folders))
+    return {str(address): use for address, use in found.items()}
+
+
+def _disk(name, at=f'{_PCI}/virtio0', number='254:0'):
+    """Files and links of a disk or of a partition of it."""
+    path = f'{at}/block/{name}'
+    return ({f'{path}/dev': f'{number}\n'},
+            {f'{usage.BLOCK}/{name}': f'../../{path[4:]}'})
+
+
+def _mounts(*lines):
+    return {usage.MOUNTS[0]: ''.join(f'{line}\n' for line in lines)}
+
+
+def test_nothing_is_used_on_a_machine_that_says_nothing():
+    assert _uses() == {}
+    assert _uses(*_disk('vda')) == {}
+
+
+@pytest.mark.parametrize('mounts', usage.MOUNTS)
+@pytest.mark.parametrize('line', [
+    '21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw',
+    '21 1 254:0 / / rw - ext4 none rw',
+    '21 1 0:40 /@ / rw - btrfs /dev/vda rw',
+    '0 0 254:0 / / rw - fs /dev/vda',
+])
+def test_a_mounted_disk_is_in_use(mounts, line):
+    files, links = _disk('vda')
+    assert _uses({**files, mounts: line}, links) == {
+        '0000:00:02.0': 'disk vda is mounted'}
+
+
+@pytest.mark.parametrize('line', [
+    '21 1 254:1 / / rw - ext4 /dev/vdb rw',
+    '21 1 0:5 / /proc rw - proc proc rw',
+    '21 1 254:01 / / rw - ext4 /dev/vdaa rw',
+    '', 'x', '- -', '21 1', ' - ', '\0\ufffd',
+])
+def test_other_mounts_are_not_the_disks(line):
+    files, links = _disk('vda')
+    assert _uses({**files, **_mounts(line)}, links) == {}
+
+
+def test_a_mounted_partition_uses_its_disks_card():
+    files, links = _disk('vda1', f'{_PCI}/virtio0/block/vda', '254:1')
+    links = {'sys/class/block/vda1':
+             '../../devices/pci0000:00/0000:00:02.0/virtio0/block/vda/vda1'}
+    files = {f'{_PCI}/virtio0/block/vda/vda1/dev': '254:1\n'}
+    assert _uses({**files, **_mounts('1 1 254:1 / / rw - ext4 x rw')},
+                 links) == {'0000:00:02.0': 'disk vda1 is mounted'}
+
+
+@pytest.mark.parametrize('swap', ['/dev/vda', 'vda'])
+def test_swap_space_is_in_use(swap):
+    files, links = _disk('vda')
+    assert _uses({**files, usage.SWAPS:
+                  f'{_SWAPS}{swap} partition 1 0 -2\n'}, links) == {
+        '0000:00:02.0': 'disk vda is swap space'}
+
+
+def test_a_disk_under_something_stacked_is_in_use():
+    files, links = _disk('vda')
+    assert _uses(files, {**links, f'{_PCI}/virtio0/block/vda/holders/dm-0':
+                         '../../../x'}) == {
+        '0000:00:02.0': 'disk vda is part of dm-0'}
+
+
+def test_an_empty_holders_directory_is_nobodys():
+    files, links = _disk('vda')
+    assert _uses(files, links,
+                 [f'{_PCI}/virtio0/block/vda/holders']) == {}
+
+
+def test_a_multipath_namespace_uses_every_controller():
+    subsystem = 'sys/devices/virtual/nvme-subsystem/nvme-subsys0'
+    links = {'sys/class/block/nvme0n1':
+             '../../devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1',
+             f'{subsystem}/nvme0': '../../../pci0000:00/0000:81:00.0/nvme/x',
+             f'{subsystem}/nvme1': '../../../pci0000:00/0000:82:00.0/nvme/x'}
+    files = {f'{subsystem}/nvme0n1/dev': '259:0\n',
+             **_mounts('1 1 259:0 / / rw - ext4 /dev/nvme0n1 rw')}
+    assert _uses(files, links) == {
+        '0000:81:00.0': 'disk nvme0n1 is mounted',
+        '0000:82:00.0': 'disk nvme0n1 is mounted'}
+
+
+def test_a_function_deep_in_the_tree_is_the_one_that_is_used():
+    at = 'sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/ata1'
+    files, links = _disk('sda', at)
+    assert list(_uses({**files, **_mounts(
+        '1 1 254:0 / / rw - ext4 /dev/sda rw')}, links)) == ['0000:01:00.0']
+
+
+def test_a_virtual_disk_uses_no_function():
+    files, links = _disk('dm-0', 'sys/devices/virtual')
+    assert _uses({**files, **_mounts('1 1 254:0 / / rw - ext4 x rw')},
+                 links) == {}
+
+
+def _port(name='eth0', at=_PCI):
+    return {f'{usage.NET}/{name}': f'../../{at[4:]}/net/{name}'}
+
+
+@pytest.mark.parametrize('files, links, use', [
+    ({}, {}, None),
+    ({usage.ROUTES: f'{_ROUTES}eth0 0000A8C0 0\n'}, {}, 'has an address'),
+    ({usage.ADDRESSES: 'fe80 02 40 20 80 eth0\n'}, {}, 'has an address'),
+    ({usage.ADDRESSES: 'fe80 02 40 20 80 eth00\n'}, {}, None),
+    ({usage.ROUTES: 'eth0 is not a header\n'}, {}, None),
+    ({usage.ROUTES: '\n\0\n \n', usage.ADDRESSES: '\n \n'}, {}, None),
+    ({}, {f'{_PCI}/net/eth0/master': '../../../virtual/net/br0'},
+     'belongs to br0'),
+    ({}, {f'{_PCI}/net/eth0/upper_vlan7': '../x'}, 'is under vlan7'),
+])
+def test_a_port_is_in_use_by_address_or_by_what_is_stacked_on_it(
+        files, links, use):
+    expected = {} if use is None else {
+        '0000:00:02.0': f'network port eth0 {use}'}
+    assert _uses(files, {**_port(), **links}) == expected
+
+
+def test_a_port_without_a_pci_function_is_nobodys():
+    assert _uses({usage.ROUTES: f'{_ROUTES}lo 0 0\n'},
+                 _port('lo', 'sys/devices/virtual')) == {}
+
+
+def test_a_card_with_two_uses_is_in_use_once():
+    files, links = _disk('vda')
+    assert len(_uses({**files, usage.ROUTES: f'{_ROUTES}eth0 0 0\n',
+                      **_mounts('1 1 254:0 / / rw - x /dev/vda rw')},
+                     {**links, **_port()})) == 1
+
+
+@given(st.dictionaries(
+    st.sampled_from([*usage.MOUNTS, usage.SWAPS, usage.ROUTES,
+                     usage.ADDRESSES, f'{_PCI}/virtio0/block/vda/dev']),
+    st.text() | st.text(alphabet=' -\n/devab0:1\t')))
+def test_random_text_anywhere_raises_nothing(files):
+    _files, links = _disk('vda')
+    assert set(_uses(files, {**links, **_port()})) <= {'0000:00:02.0'}
