@@ -40,14 +40,14 @@ class AcceleratorFilter(filters.BaseHostFilter):
         if not wishes or not host_state.allocation_candidates:
             return True
         locations = summary.loads((host_state.stats or {}).get(summary.KEY))
-        guest, only_node = _guest_nodes(host_state, spec_obj)
+        guest_nodes = _GuestNodes(host_state, spec_obj)
         objections: dict[str, None] = {}
         costs: dict[int, tuple[int, ...]] = {}
 
         def keep(candidate):
             verdict = topology.judge(
-                wishes, _places(candidate, wishes, locations), guest,
-                only_node)
+                wishes, _places(candidate, wishes, locations),
+                guest_nodes.with_(candidate), guest_nodes.only_node)
             costs[id(candidate)] = verdict.cost
             if verdict.objection:
                 objections[verdict.objection] = None
@@ -75,24 +75,43 @@ def _places(candidate, wishes, locations) -> dict[str, model.Location | None]:
             for group in wishes for provider in mappings.get(group, ())}
 
 
-def _guest_nodes(host_state, spec_obj):
-    """The host's NUMA nodes that the guest will be on, and the only one.
+class _GuestNodes:
+    """The host's NUMA nodes that the guest will be on.
 
     nova-compute will fit the guest into the host by this same function over
     the same state; without a NUMA topology a guest is not put anywhere.
     """
-    host = host_state.numa_topology
-    cells = host.cells if host else ()
-    only_node = cells[0].id if len(cells) == 1 else None
-    if not spec_obj.numa_topology or not host:
-        return None, only_node
-    # The function writes into the topology that it is given.
-    wanted = spec_obj.obj_clone().numa_topology
-    fitted = hardware.numa_fit_instance_to_host(
-        host, wanted, limits=objects.NUMATopologyLimits(
-            cpu_allocation_ratio=host_state.cpu_allocation_ratio,
-            ram_allocation_ratio=host_state.ram_allocation_ratio))
-    if not fitted:
+
+    def __init__(self, host_state, spec_obj):
+        self._host_state = host_state
+        self._spec = spec_obj
+        cells = host_state.numa_topology.cells if (
+            host_state.numa_topology) else ()
+        self.only_node = cells[0].id if len(cells) == 1 else None
+        pci_requests = spec_obj.pci_requests
+        self._pci_requests = pci_requests.requests if pci_requests else []
+        self._same_for_all: list[frozenset[int] | None] = []
+
+    def with_(self, candidate) -> frozenset[int] | None:
+        """The nodes where a candidate is taken; None for anywhere."""
+        if self._pci_requests:
+            return self._fit(candidate)
+        if not self._same_for_all:
+            self._same_for_all.append(self._fit(candidate))
+        return self._same_for_all[0]
+
+    def _fit(self, candidate) -> frozenset[int] | None:
+        state = self._host_state
+        if not self._spec.numa_topology or not state.numa_topology:
+            return None
+        fitted = hardware.numa_fit_instance_to_host(
+            state.numa_topology,
+            # The function writes into what it is given.
+            self._spec.numa_topology.obj_clone(),
+            limits=objects.NUMATopologyLimits(
+                cpu_allocation_ratio=state.cpu_allocation_ratio,
+                ram_allocation_ratio=state.ram_allocation_ratio),
+            pci_requests=self._pci_requests, pci_stats=state.pci_stats,
+            provider_mapping=candidate['mappings'])
         # Whether it fits at all is the NUMATopologyFilter's business.
-        return None, only_node
-    return frozenset(cell.id for cell in fitted.cells), only_node
+        return frozenset(cell.id for cell in fitted.cells) if fitted else None

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nova-compute reports, and when it writes."""
+
+import shutil
+
+import fixtures
+
+from tests.functional import cloud
+
+
+class PlacementTest(cloud.Cloud):
+
+    def update(self, host='compute1'):
+        """A resource tracker's round, and the requests that it made."""
+        requests = []
+        client = self.computes[host].manager.reportclient._client
+        send = client.request
+
+        def request(url, method, *args, **kwargs):
+            requests.append((method, url))
+            return send(url, method, *args, **kwargs)
+
+        with fixtures.MockPatchObject(client, 'request', request):
+            self._run_periodics()
+        return requests
+
+    def writes(self, requests):
+        return [(method, url) for method, url in requests if method != 'GET']
+
+    def totals(self, host='compute1'):
+        return {name: {resource_class: (record['total'], record['reserved'])
+                       for resource_class, record in
+                       self._get_provider_inventory(provider['uuid']).items()}
+                for name, provider in self.providers(host).items()}
+
+    def traits(self, name, host='compute1'):
+        return self._get_provider_traits(self.providers(host)[name]['uuid'])
+
+    def test_one_provider_per_device(self):
+        self.start_compute('compute1')
+        self.assertEqual(
+            {f'compute1_accel_0000:{bus}:00.0': {cloud.GPU: (1, 0)}
+             for bus in ('43', '44', '48', '49', '83', '84', '88', '89')},
+            self.totals())
+        self.assertCountEqual(
+            ['CUSTOM_NOVA_ACCEL', 'CUSTOM_NVLINK', 'OWNER_NOVA'],
+            self.traits('compute1_accel_0000:43:00.0'))
+
+    def test_hosts_of_the_same_kind_have_their_own(self):
+        self.start_compute('compute1')
+        self.start_compute('compute2')
+        uuids = [provider['uuid'] for host in ('compute1', 'compute2')
+                 for provider in self.providers(host).values()]
+        self.assertEqual(16, len(set(uuids)))
+
+    def test_nothing_changed_nothing_written(self):
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        self.boot(self.flavor('gpu'))
+        self.assertEqual([], self.writes(self.update()))
+
+    def test_restart_writes_nothing(self):
+        self.start_compute('compute1')
+        before = {name: provider['generation']
+                  for name, provider in self.providers().items()}
+        self.restart_compute_service('compute1')
+        self.assertEqual(before, {
+            name: provider['generation']
+            for name, provider in self.providers().items()})
+
+    def test_virtual_functions_are_one_pool(self):
+        self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
+                   device_spec=['{"vendor_id": "8086", "product_id": "37c9", '
+                                '"resource_class": "CUSTOM_QAT"}'],
+                   group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual(
+            {'compute1_accel_0000:85:00.0': {'CUSTOM_QAT': (2, 0)}},
+            self.totals())
+        self.write_profile('qat', groups=[{'resources': {'CUSTOM_QAT': 2}}])
+        server = self.boot(self.flavor('qat'))
+        self.assertEqual({'0000:85:01.0', '0000:85:01.1'},
+                         set(self.hostdevs(server)))
+        self.boot(self.flavor('qat'), state='ERROR')
+
+    def test_two_kinds_of_functions_on_one_card(self):
+        self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
+                   device_spec=[
+                       '{"address": "0000:44:00.4", "resource_class": "BIG"}',
+                       '{"vendor_id": "10de", "product_id": "20b0", '
+                       '"resource_class": "SMALL"}'], group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual(
+            {'compute1_accel_0000:44:00.0': {},
+             'compute1_accel_0000:44:00.0_CUSTOM_BIG': {'CUSTOM_BIG': (1, 0)},
+             'compute1_accel_0000:44:00.0_CUSTOM_SMALL':
+                 {'CUSTOM_SMALL': (3, 0)}}, self.totals())
+        self.write_profile('both', groups=[
+            {'resources': {'CUSTOM_BIG': 1}},
+            {'resources': {'CUSTOM_SMALL': 2}}])
+        server = self.boot(self.flavor('both'))
+        self.assertIn('0000:44:00.4', self.hostdevs(server))
+        self.assertEqual(3, len(self.hostdevs(server)))
+        self.assertEqual([], self.writes(self.update()))
+
+    def test_device_that_goes_while_nobody_has_it(self):
+        machine = self.directory_host()
+        self.start_compute('compute1')
+        (machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
+        self.update()
+        self.assertNotIn('compute1_accel_0000:43:00.0', self.totals())
+        self.assertEqual(7, len(self.totals()))
+
+    def test_device_that_goes_while_a_server_has_it(self):
+        machine = self.directory_host()
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        [(name, _resources)] = self.allocated(server).items()
+        [address] = self.hostdevs(server)
+        shutil.rmtree(
+            (machine / 'sys/bus/pci/devices' / address).resolve())
+        (machine / 'sys/bus/pci/devices' / address).unlink()
+        self.update()
+        self.assertEqual({cloud.GPU: (1, 1)}, self.totals()[name])
+        self.assertEqual([], self.writes(self.update()))
+        self._delete_server(server)
+        self.update()
+        self.assertNotIn(name, self.totals())
+
+    def test_class_that_changes_while_a_server_has_it(self):
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        [(name, _resources)] = self.allocated(server).items()
+        held = self.hostdevs(server)
+        self.flags(device_spec=[
+            '{"vendor_id": "10de", "resource_class": "PGPU"}'],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
+        totals = self.totals()
+        self.assertEqual({cloud.GPU: (1, 1)}, totals.pop(name))
+        self.assertEqual([{'PGPU': (1, 0)}] * 7, list(totals.values()))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+        self._delete_server(server)
+        self.update()
+        self.assertEqual([{'PGPU': (1, 0)}] * 8,
+                         list(self.totals().values()))
+
+    def test_operator_stops_offering(self):
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        self.flags(device_spec=[], group='nova_accel')
+        self.restart_compute_service('compute1')
+        [(name, _resources)] = self.allocated(server).items()
+        self.assertEqual({name: {cloud.GPU: (1, 1)}}, self.totals())
+
+    def test_bad_entry_leaves_the_others(self):
+        self.flags(device_spec=['{"vendor_id": "10de", "colour": "green"}',
+                                'not json', cloud.GPU_SPEC],
+                   group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual(8, len(self.totals()))
+        log = self.stdlog.logger.output
+        self.assertEqual(1, log.count("does not know the key 'colour'"))
+        self.assertEqual(1, log.count('device_spec #2: is not JSON'))
+
+    def test_unreadable_root_leaves_nova_compute_up(self):
+        self.flags(sysfs_root='/nowhere', group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual({}, self.totals())
+        self.boot(self.flavor())
+        self.assertIn("sysfs_root '/nowhere'", self.stdlog.logger.output)
+
+    def test_unreadable_root_takes_nothing_away(self):
+        self.start_compute('compute1')
+        self.flags(sysfs_root='/nowhere', group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.assertEqual(8, len(self.totals()))
+
+    def test_what_the_host_uses_is_refused(self):
+        self.flags(device_spec=['{"vendor_id": "1af4"}'], group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual(['compute1_accel_0000:00:01.0'],
+                         list(self.totals()))
+        log = self.stdlog.logger.output
+        self.assertIn('0000:00:02.0 (1af4:1001): the host uses it: '
+                      'disk vda is mounted', log)
+        self.assertIn('0000:00:03.0 (1af4:1000): the host uses it: '
+                      'network port eth0 has an address', log)
+
+    def test_what_nova_claims_is_refused(self):
+        self.flags(device_spec=[
+            '{"address": "0000:43:00.*"}', '{"address": "0000:44:*"}'],
+            group='pci')
+        self.start_compute('compute1')
+        self.assertEqual(6, len(self.totals()))
+        self.assertIn('[pci] device_spec #1 claims it as well as '
+                      '[nova_accel] device_spec #1',
+                      self.stdlog.logger.output)
+
+    def test_host_without_iommu_groups(self):
+        machine = self.directory_host()
+        for device in (machine / 'sys/bus/pci/devices').iterdir():
+            (device / 'iommu_group').unlink()
+        self.start_compute('compute1')
+        self.assertEqual({}, self.totals())
+        self.assertEqual(1, self.stdlog.logger.output.count(
+            'this host has no IOMMU groups'))
