@@ -82,8 +82,9 @@ def region(name='CUSTOM_GPU', count=1, bus=0x81, traits=(), size=1,
         **fields)
 
 
-def device(*regions, at='0000:81:00.0', location=model.Location()):
-    return model.Device(address(at), '10de:2330', location, tuple(regions))
+def device(*regions, at='0000:81:00.0', location=None):
+    return model.Device(address(at), '10de:2330',
+                        location or model.Location(), tuple(regions))
 
 
 def offered(*regions, **fields):

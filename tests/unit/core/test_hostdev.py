@@ -9,7 +9,7 @@ from tests.unit import build
 
 def _grants(item, *groups):
     return [assignment.Grant(group, item, unit)
-            for group, unit in zip(groups, item.region.units)]
+            for group, unit in zip(groups, item.region.units, strict=True)]
 
 
 def test_a_grant_is_a_hostdev_that_names_what_it_serves():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The provider tree that is wanted, and the way to it."""
 
-import os_traits
 from hypothesis import given
 from hypothesis import strategies as st
+import os_traits
 import pytest
 
 from nova_accel.core import identity

@@ -16,7 +16,7 @@ def _place(node=0, root='pci0000:40', switch=None, ports=()):
 def _judge(wish, places, **facts):
     groups = [f'_ACCEL{index}' for index in range(len(places))]
     return topology.judge(dict.fromkeys(groups, wish),
-                          dict(zip(groups, places)), **facts)
+                          dict(zip(groups, places, strict=True)), **facts)
 
 
 @pytest.mark.parametrize('nodes, objection', [

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles kept true to their files, which come, change, break and go."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nova_accel.profiles import document
+from nova_accel.profiles import store
+from tests.unit import build
+
+
+def _text(*names, amount=1):
+    return json.dumps([{'name': name, 'groups': [
+        {'resources': {'PGPU': amount}}]} for name in names])
+
+
+def _write(path, text):
+    """Write as an editor does, by a new file in the old one's place."""
+    new = path.with_name(f'.{path.name}.new')
+    new.write_bytes(text if isinstance(text, bytes) else text.encode())
+    os.replace(new, path)
+
+
+def _names(profiles):
+    return [profile.name for profile in profiles.all()]
+
+
+def _amount(profiles, name='p'):
+    return profiles.get(name).groups[0].resources['PGPU']
+
+
+def _problem(profiles):
+    """The one message."""
+    [error] = profiles.problems()
+    assert '\n' not in str(error)
+    return str(error)
+
+
+@pytest.fixture
+def profiles(tmp_path):
+    return store.Store([str(tmp_path)])
+
+
+@pytest.mark.parametrize('directories', [[], ['/nonexistent/profiles']])
+def test_no_directory_is_no_profile_and_no_problem(directories):
+    empty = store.Store(directories)
+    assert (empty.all(), empty.problems(), empty.get('p')) == ([], (), None)
+
+
+def test_profiles_are_found_by_name_in_any_file(tmp_path, profiles):
+    _write(tmp_path / 'a.json', _text('q', 'p'))
+    _write(tmp_path / 'b.yaml', _text('r'))
+    _write(tmp_path / 'c.yml', _text('a'))
+    assert _names(profiles) == ['a', 'p', 'q', 'r']
+    assert profiles.get('q').name == 'q'
+    assert profiles.get('s') is None
+    assert profiles.problems() == ()
+
+
+@pytest.mark.parametrize('name', [
+    '.hidden.yaml', 'p.txt', 'p.yaml~', 'p.yaml.bak', 'yaml', 'README.rst'])
+def test_other_files_are_not_looked_at(tmp_path, profiles, name):
+    (tmp_path / name).write_bytes(b'\xff')
+    assert (profiles.all(), profiles.problems()) == ([], ())
+
+
+def test_bare_groups_are_called_as_their_file(tmp_path, profiles):
+    _write(tmp_path / 'nvme.profile.json', '[{"resources:CUSTOM_PCI": "1"}]')
+    assert 'nvme.profile' in _problem(profiles)
+    _write(tmp_path / 'nvme-profile.json', '[{"resources:CUSTOM_PCI": "1"}]')
+    assert _names(profiles) == ['nvme-profile']
+
+
+def test_cyborgs_examples_live_together_in_one_directory():
+    samples = store.Store([build.DATA / 'profiles'])
+    assert {'afexample_3', 'fpga-dp1', 'bym-1', 'dp_example_1', 'pci-sim',
+            'nvme-profile', 'fake_xilinx_fpga_dp', 'fakedev-dp'} == set(
+        _names(samples))
+
+
+def test_a_profile_comes_changes_and_goes_with_its_file(tmp_path, profiles):
+    path = tmp_path / 'a.json'
+    assert profiles.get('p') is None
+    _write(path, _text('p'))
+    assert _amount(profiles) == 1
+    _write(path, _text('p', amount=2))
+    assert _amount(profiles) == 2
+    path.unlink()
+    assert profiles.get('p') is None
+
+
+def test_a_profile_removed_from_its_file_disappears(tmp_path, profiles):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p', 'q'))
+    assert _names(profiles) == ['p', 'q']
+    _write(path, _text('q'))
+    assert _names(profiles) == ['q']
+
+
+@pytest.mark.parametrize('broken', [
+    b'{', b'', b'\xff\xfe\0binary', b'[' * 100_000, b'x' * 600_000])
+def test_a_broken_file_keeps_its_last_good_content_and_recovers(
+        tmp_path, profiles, broken):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p'))
+    assert _amount(profiles) == 1
+    _write(path, broken)
+    assert _amount(profiles) == 1
+    assert str(path) in _problem(profiles)
+    _write(path, _text('p', amount=3))
+    assert _amount(profiles) == 3
+    assert profiles.problems() == ()
+
+
+def test_a_broken_profile_keeps_its_own_last_good_content(
+        tmp_path, profiles):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p', 'q'))
+    profiles.refresh()
+    broken = json.loads(_text('p', 'q', amount=2))
+    broken[0]['groups'] = []
+    _write(path, json.dumps(broken))
+    assert (_amount(profiles, 'p'), _amount(profiles, 'q')) == (1, 2)
+    assert "profile 'p' in " in _problem(profiles)
+
+
+def test_a_file_that_was_broken_from_the_start_has_nothing(
+        tmp_path, profiles):
+    _write(tmp_path / 'a.yaml', 'name: [')
+    _write(tmp_path / 'b.yaml', _text('p'))
+    assert _names(profiles) == ['p']
+    assert str(tmp_path / 'a.yaml') in _problem(profiles)
+
+
+@pytest.mark.parametrize('content, says', [
+    (b'x' * 10_000_000, f'is larger than {document.MAX_BYTES} bytes'),
+    (b'\xff\xfe\x00\x01', 'is not UTF-8 text'),
+    (b'name: \xff', 'is not UTF-8 text'),
+    (b'[' * 100_000, 'is nested too deep'),
+    (b'a: &a [x]\nb: *a\n', 'aliases (*name) are not accepted'),
+    (b'name: a/b\ngroups: [{resources: {PGPU: 1}}]', "profile 'a/b' in "),
+    (b'name: "a\\nb"\ngroups: [{resources: {PGPU: 1}}]',
+     "profile 'a\\nb' in "),
+    (b'name: ' + b'x' * 300 + b'\ngroups: [{resources: {PGPU: 1}}]',
+     'is no name: 1 to 255'),
+])
+def test_a_file_that_cannot_be_used_gives_one_clear_line(
+        tmp_path, profiles, content, says):
+    path = tmp_path / 'a.yaml'
+    _write(path, content)
+    message = _problem(profiles)
+    assert says in message
+    assert str(path) in message
+    assert len(message) < 500
+    assert profiles.all() == []
+
+
+def test_a_file_of_the_limit_is_read(tmp_path, profiles):
+    text = _text('p')
+    _write(tmp_path / 'a.yaml',
+           text + '\n' + ' ' * (document.MAX_BYTES - len(text) - 1))
+    assert _names(profiles) == ['p']
+
+
+def test_what_is_no_file_gives_one_clear_line(tmp_path):
+    for number, make in enumerate((
+            lambda path: path.mkdir(),
+            lambda path: path.symlink_to(path.name),
+            lambda path: path.symlink_to('gone'))):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        make(directory / 'a.yaml')
+        message = _problem(store.Store([directory]))
+        assert f'{directory / "a.yaml"}: cannot be read (' in message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
+def test_a_file_that_may_not_be_read_is_read_when_it_may(tmp_path, profiles):
+    path = tmp_path / 'a.yaml'
+    _write(path, _text('p'))
+    path.chmod(0)
+    assert 'cannot be read (Permission denied)' in _problem(profiles)
+    path.chmod(0o600)
+    assert _names(profiles) == ['p']
+
+
+@pytest.mark.xfail(strict=True, reason='store.read_file opens a pipe and '
+                   'waits for a writer',
+                   raises=subprocess.TimeoutExpired)
+def test_a_pipe_blocks_nobody(tmp_path):
+    os.mkfifo(tmp_path / 'a.yaml')
+    program = ('import sys; from nova_accel.profiles import store; '
+               'print(store.Store(sys.argv[1:]).problems())')
+    done = subprocess.run([sys.executable, '-c', program, str(tmp_path)],
+                          cwd=build.DATA.parent.parent, timeout=10,
+                          capture_output=True, check=True, text=True)
+    assert 'a.yaml' in done.stdout
+
+
+@pytest.mark.parametrize('make', [
+    lambda path: path.write_text('x'), lambda path: path.symlink_to(path)])
+def test_a_directory_that_cannot_be_listed_gives_one_clear_line(
+        tmp_path, make):
+    (tmp_path / 'good').mkdir()
+    _write(tmp_path / 'good' / 'a.json', _text('p'))
+    make(tmp_path / 'bad')
+    both = store.Store([tmp_path / 'bad', tmp_path / 'good'])
+    assert f'{tmp_path / "bad"}: cannot be listed (' in _problem(both)
+    assert _names(both) == ['p']
+
+
+@pytest.mark.xfail(strict=True, reason='store.refresh forgets the files of a '
+                   'directory that it cannot list')
+def test_a_directory_that_cannot_be_listed_keeps_its_last_good_content(
+        tmp_path):
+    directory = tmp_path / 'd'
+    directory.mkdir()
+    _write(directory / 'a.json', _text('p'))
+    profiles = store.Store([directory])
+    assert _names(profiles) == ['p']
+    directory.rename(tmp_path / 'away')
+    directory.symlink_to('d')
+    assert 'cannot be listed' in _problem(profiles)
+    assert _names(profiles) == ['p']
+
+
+@pytest.mark.xfail(strict=True, reason='the path is part of messages as it '
+                   'is')
+def test_a_file_name_with_a_newline_gives_one_line(tmp_path, profiles):
+    (tmp_path / 'a\nb.yaml').write_text('[')
+    _problem(profiles)
+
+
+def test_of_two_files_with_the_same_profile_the_first_is_used(
+        tmp_path, profiles):
+    _write(tmp_path / 'b.json', _text('p', amount=2))
+    assert _amount(profiles) == 2
+    _write(tmp_path / 'a.json', _text('p', amount=1))
+    assert _amount(profiles) == 1
+    message = _problem(profiles)
+    assert message.startswith(
+        f"profile 'p' in {tmp_path / 'b.json'}: {tmp_path / 'a.json'} has")
+    (tmp_path / 'a.json').unlink()
+    assert _amount(profiles) == 2
+    assert profiles.problems() == ()
+
+
+def test_of_two_directories_the_first_is_used(tmp_path):
+    for amount, name in ((1, 'z'), (2, 'a')):
+        (tmp_path / name).mkdir()
+        _write(tmp_path / name / 'p.json', _text('p', amount=amount))
+    assert _amount(store.Store([tmp_path / 'z', tmp_path / 'a'])) == 1
+    assert _amount(store.Store([tmp_path / 'a', tmp_path / 'z'])) == 2
+
+
+def test_the_same_profile_said_twice_is_no_contradiction(tmp_path, profiles):
+    _write(tmp_path / 'a.json', _text('p'))
+    _write(tmp_path / 'b.json', _text('p'))
+    assert (_names(profiles), profiles.problems()) == (['p'], ())
+
+
+def test_a_profile_twice_in_one_file_is_reported_and_the_first_used(
+        tmp_path, profiles):
+    twice = json.loads(_text('p')) + json.loads(_text('p', amount=2))
+    _write(tmp_path / 'a.json', json.dumps(twice))
+    assert _amount(profiles) == 1
+    assert "profile 'p' in " in _problem(profiles)
+
+
+def test_a_file_that_did_not_change_is_not_read_again(tmp_path, profiles):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p'))
+    before = profiles.get('p')
+    assert profiles.get('p') is before
+    os.utime(path, ns=(1, 1))
+    assert profiles.get('p') is not before
+
+
+def test_a_problem_is_logged_once_until_it_is_another(
+        tmp_path, profiles, caplog):
+    path = tmp_path / 'a.json'
+    with caplog.at_level(logging.INFO, store.__name__):
+        _write(path, '{')
+        for _time in range(3):
+            profiles.refresh()
+        assert [record.levelname for record in caplog.records] == ['ERROR']
+        _write(path, '[')
+        profiles.refresh()
+        _write(path, _text('p'))
+        profiles.refresh()
+        _write(path, '{')
+        profiles.refresh()
+    assert [record.levelname for record in caplog.records] == [
+        'ERROR', 'ERROR', 'INFO', 'ERROR']
+    assert not any('\n' in record.getMessage() for record in caplog.records)
+
+
+def test_many_profiles_are_read_in_reasonable_time(tmp_path, profiles):
+    _write(tmp_path / 'a.json', _text(*(f'p{n}' for n in range(1000))))
+    assert len(profiles.all()) == 1000

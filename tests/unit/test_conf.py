@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our options, and the claims that Nova's options make."""
+
+from oslo_config import cfg
+import pytest
+
+from nova_accel import conf
+from nova_accel import foreign
+from nova_accel.core import entry
+from tests.unit import build
+
+_GPU = build.function('0000:81:00.0', '10de:2330',
+                      mdev_types=('nvidia-474', 'nvidia-475'))
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """A function from the text of nova.conf to a configuration."""
+    def make(text=''):
+        path = tmp_path / 'nova.conf'
+        path.write_text(text)
+        configuration = cfg.ConfigOpts()
+        configuration(['--config-file', str(path)], project='nova')
+        return configuration
+    return make
+
+
+def test_the_defaults_are_those_of_a_host_that_offers_nothing(configured):
+    configuration = configured()
+    conf.register_opts(configuration)
+    conf.register_opts(configuration)
+    assert configuration.nova_accel.device_spec == []
+    assert configuration.nova_accel.profile_dirs == [
+        '/etc/nova/device_profiles.d']
+    assert configuration.nova_accel.sysfs_root == '/sys'
+
+
+def test_device_spec_can_be_given_several_times(configured):
+    configuration = configured('[nova_accel]\n'
+                               'device_spec = {"vendor_id": "10de"}\n'
+                               'device_spec = {"vendor_id": "8086"}\n')
+    conf.register_opts(configuration)
+    assert configuration.nova_accel.device_spec == [
+        '{"vendor_id": "10de"}', '{"vendor_id": "8086"}']
+
+
+def test_the_example_of_device_spec_is_one():
+    [(_group, options)] = conf.list_opts()
+    [example] = next(option.sample_default for option in options
+                     if option.name == 'device_spec')
+    entries, problems = entry.parse_all([example])
+    assert problems == []
+    assert entries[0].resource_class == 'CUSTOM_GPU_A100'
+
+
+def _claims(configuration):
+    foreign.register_opts(configuration)
+    return foreign.claims(configuration)
+
+
+def test_novas_device_spec_is_a_claim(configured):
+    [claim] = _claims(configured(
+        '[pci]\ndevice_spec = {"vendor_id": "10de", '
+        '"physical_network": "net1"}\n'))
+    assert claim.label == '[pci] device_spec #1'
+    assert claim.matches(_GPU)
+
+
+@pytest.mark.parametrize('text, matches', [
+    ('enabled_mdev_types = nvidia-474', True),
+    ('enabled_mdev_types = nvidia-1', False),
+    ('enabled_mdev_types = nvidia-474\n[mdev_nvidia-474]\n'
+     'device_addresses = 0000:81:00.0,0000:82:00.0', True),
+    ('enabled_mdev_types = nvidia-474\n[mdev_nvidia-474]\n'
+     'device_addresses = 0000:82:00.0', False),
+])
+def test_an_enabled_mdev_type_is_a_claim(configured, text, matches):
+    [claim] = _claims(configured(f'[devices]\n{text}\n'))
+    assert claim.label.startswith('[devices] enabled_mdev_types nvidia-')
+    assert claim.matches(_GPU) is matches
+
+
+def test_a_nova_without_devices_claims_nothing(configured):
+    assert _claims(configured()) == []
+
+
+def test_a_claim_takes_the_device_from_us(configured):
+    claims = _claims(configured(
+        '[devices]\nenabled_mdev_types = nvidia-475\n'))
+    host = build.host([_GPU], {}, foreign=claims)
+    assert host.devices == ()
+    assert '[devices] enabled_mdev_types nvidia-475' in build.refusals(host)[
+        '0000:81:00.0']

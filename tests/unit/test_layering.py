@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which package may import what, read off the source."""
+
+import ast
+import graphlib
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).parent.parent.parent
+_OURS = 'nova_accel'
+_FILES = sorted((_ROOT / _OURS).rglob('*.py'))
+
+#: What a package may import beside the standard library and itself.
+_MAY = {
+    'core': {'os_traits', 'os_resource_classes'},
+    'host': {'nova_accel.core', 'jsonschema', 'oslo_log', 'yaml'},
+    'profiles': {'nova_accel.core', 'jsonschema', 'oslo_log', 'yaml'},
+    'conf': {'nova_accel.core', 'oslo_config'},
+    'foreign': {'nova_accel.core', 'oslo_config'},
+    'shim': {'nova_accel.compute'},
+}
+
+#: What a package must not import; the rest is its own business.
+_MUST_NOT = {
+    'api': {'nova_accel.compute', 'nova_accel.scheduler', 'nova_accel.cmd',
+            'nova_accel.shim'},
+    'compute': {'nova_accel.api', 'nova_accel.scheduler', 'nova_accel.cmd',
+                'nova_accel.shim'},
+    'scheduler': {'nova_accel.api', 'nova_accel.compute', 'nova_accel.cmd',
+                  'nova_accel.shim', 'nova_accel.host'},
+    'cmd': {'nova', 'nova_accel.api', 'nova_accel.compute',
+            'nova_accel.scheduler', 'nova_accel.shim'},
+}
+
+
+def imports(source):
+    """Every module that a source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, 'relative imports are not used here'
+            found.update(f'{node.module}.{alias.name}'
+                         for alias in node.names)
+    return found
+
+
+def _is_in(module, packages):
+    return any(module == package or module.startswith(f'{package}.')
+               for package in packages)
+
+
+def _part(path):
+    """The package, or the module, directly below ours."""
+    return path.relative_to(_ROOT / _OURS).parts[0].removesuffix('.py')
+
+
+def _module(path):
+    parts = path.relative_to(_ROOT).with_suffix('').parts
+    return '.'.join(parts).removesuffix('.__init__')
+
+
+def _imported_by(part):
+    return {(_module(path), module) for path in _FILES if _part(path) == part
+            for module in imports(path.read_text())}
+
+
+def test_imports_are_seen_in_every_form():
+    assert imports('import a.b, c as d\n'
+                   'def f():\n'
+                   '    from e.f import g as h, i\n'
+                   'if 0:\n'
+                   '    import nova\n') == {
+        'a.b', 'c', 'e.f.g', 'e.f.i', 'nova'}
+
+
+def test_every_part_has_a_rule():
+    assert {_part(path) for path in _FILES} - {'__init__'} <= {
+        *_MAY, *_MUST_NOT}
+
+
+@pytest.mark.parametrize('part', _MAY)
+def test_a_part_imports_only_what_it_may(part):
+    allowed = {*_MAY[part], f'{_OURS}.{part}', *sys.stdlib_module_names}
+    assert [(importer, module) for importer, module in _imported_by(part)
+            if not _is_in(module, allowed)] == []
+
+
+@pytest.mark.parametrize('part', _MUST_NOT)
+def test_a_part_imports_nothing_that_it_must_not(part):
+    assert [(importer, module) for importer, module in _imported_by(part)
+            if _is_in(module, _MUST_NOT[part])] == []
+
+
+def test_only_the_plugins_import_nova():
+    importers = {_part(path) for path in _FILES
+                 if any(_is_in(module, {'nova'})
+                        for module in imports(path.read_text()))}
+    assert importers <= {'api', 'compute', 'scheduler'}
+    assert importers
+
+
+def test_imports_within_the_core_are_no_circle():
+    graph = {importer: {module for other in _FILES
+                        if (module := _module(other)) in wanted}
+             for importer, wanted in (
+                 (_module(path), imports(path.read_text()))
+                 for path in _FILES if _part(path) == 'core')}
+    assert any(graph.values())
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_core_host_and_profiles_do_without_nova():
+    program = '''
+import importlib, pkgutil, sys
+sys.modules['nova'] = None
+for name in ('core', 'host', 'profiles'):
+    package = importlib.import_module(f'nova_accel.{name}')
+    for module in pkgutil.iter_modules(package.__path__):
+        print(importlib.import_module(
+            f'{package.__name__}.{module.name}').__name__)
+for name in ('conf', 'foreign'):
+    print(importlib.import_module(f'nova_accel.{name}').__name__)
+'''
+    done = subprocess.run([sys.executable, '-c', program], cwd=_ROOT,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {_module(path) for path in _FILES
+            if _part(path) in ('core', 'host', 'profiles', 'conf', 'foreign')
+            and path.stem != '__init__'} == set(done.stdout.split())
