@@ -38,9 +38,10 @@ def install() -> None:
     original = flavors.get_flavor_by_flavor_id
 
     @functools.wraps(original)
-    def get_flavor_by_flavor_id(ctxt, flavorid, read_deleted='yes'):
-        flavor = original(ctxt, flavorid, read_deleted)
-        if read_deleted == 'no':
+    def get_flavor_by_flavor_id(*args, **kwargs):
+        # Nova 34 has the context before the id, Nova 33 after it.
+        flavor = original(*args, **kwargs)
+        if kwargs.get('read_deleted') == 'no':
             expand(flavor)
         return flavor
 

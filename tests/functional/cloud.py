@@ -5,6 +5,7 @@ nova-api, nova-scheduler, nova-conductor and nova-compute are the real ones, as
 is Placement; libvirt is Nova's fake. The hardware is a recording.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -123,6 +124,24 @@ class Cloud(base.ServersTestBase):
         tree.open_tree(recording).write(path)
         self.flags(sysfs_root=f'{path}/sys', group='nova_accel')
         return pathlib.Path(path)
+
+    @contextlib.contextmanager
+    def placement_requests(self, host='compute1'):
+        """The requests that a nova-compute makes: (method, URL)."""
+        client = self.computes[host].manager.reportclient
+        requests = []
+
+        def noted(method, send):
+            def request(url, *args, **kwargs):
+                requests.append((method, url))
+                return send(url, *args, **kwargs)
+            return request
+
+        with contextlib.ExitStack() as patches:
+            for method in ('get', 'put', 'post', 'delete'):
+                patches.enter_context(fixtures.MockPatchObject(
+                    client, method, noted(method, getattr(client, method))))
+            yield requests
 
     # What the tenant does
 

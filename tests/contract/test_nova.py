@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What we rely on in Nova, held against the Nova that is installed.
+
+When Nova changes one of these, this says so before an operator does.
+"""
+
+import ast
+import inspect
+import pathlib
+
+import nova
+from nova import exception
+from nova.api.openstack.compute import servers
+from nova.api.validation.extra_specs import base as extra_specs
+from nova.api.validation.extra_specs import validators
+from nova.compute import flavors
+from nova.compute import manager as compute_manager
+from nova.compute import provider_tree
+from nova.scheduler.client import report
+from nova.scheduler import filters
+from nova.scheduler import host_manager
+from nova.scheduler import manager as scheduler_manager
+from nova.virt import driver as virt_driver
+from nova.virt import hardware
+from nova.virt.libvirt import config
+from nova.virt.libvirt import driver as libvirt_driver
+from nova.virt.libvirt import host as libvirt_host
+from oslo_utils import importutils
+import pytest
+
+from nova_accel.compute import driver
+from nova_accel.scheduler import filter as filter_
+
+
+def parameters(function):
+    return [name for name in inspect.signature(function).parameters
+            if name != 'self']
+
+
+def calls(function_name):
+    """Every call of a name in Nova but in its tests: (module, call)."""
+    root = pathlib.Path(nova.__file__).parent
+    for path in sorted(root.rglob('*.py')):
+        if 'tests' in path.parts:
+            continue
+        text = path.read_text()
+        if function_name not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and function_name == getattr(
+                    node.func, 'attr', getattr(node.func, 'id', None)):
+                yield str(path.relative_to(root)), node
+
+
+# nova-compute
+
+#: Overridden methods, and the parameters that our overrides name.
+OVERRIDDEN = {
+    '__init__': ['virtapi'],
+    'init_host': [],
+    'get_available_resource': [],
+    'update_provider_tree': ['provider_tree', 'nodename'],
+    'spawn': ['context', 'instance', 'image_meta', 'injected_files',
+              'admin_password', 'allocations'],
+    'finish_migration': ['context', 'migration', 'instance', 'disk_info',
+                         'network_info', 'image_meta', 'resize_instance',
+                         'allocations'],
+    '_hard_reboot': ['context', 'instance'],
+    '_get_guest_config': ['instance'],
+}
+OUR_OWN = {'_hostdevs', '_choose', '_choose_as_placement_says', '_node',
+           '_is_allocated'}
+
+
+@pytest.mark.parametrize('name', OVERRIDDEN)
+def test_overridden_method_begins_with_the_same_parameters(name):
+    wanted = OVERRIDDEN[name]
+    theirs = parameters(getattr(libvirt_driver.LibvirtDriver, name))
+    assert theirs[:len(wanted)] == wanted
+    ours = parameters(vars(driver.LibvirtDriver)[name])
+    assert ours == [*wanted, 'args', 'kwargs']
+
+
+def test_nothing_else_is_overridden():
+    methods = {name for name, value in vars(driver.LibvirtDriver).items()
+               if inspect.isfunction(value)}
+    assert methods == set(OVERRIDDEN) | OUR_OWN
+
+
+def test_our_own_methods_hide_none_of_novas():
+    assert not [name for name in OUR_OWN | {'_machine', '_record', '_claims'}
+                if hasattr(libvirt_driver.LibvirtDriver, name)]
+
+
+def test_driver_is_looked_for_below_nova_virt():
+    assert "'nova.virt.%s'" in inspect.getsource(
+        virt_driver.load_compute_driver)
+
+
+def test_driver_is_there():
+    loaded = importutils.import_class('nova.virt.accel.LibvirtDriver')
+    assert loaded is driver.LibvirtDriver
+    assert issubclass(loaded, libvirt_driver.LibvirtDriver)
+
+
+def test_all_guest_xml_goes_through_one_method():
+    found = list(calls('_get_guest_config'))
+    assert [module for module, _call in found] == ['virt/libvirt/driver.py']
+    assert [ast.unparse(argument) for argument in found[0][1].args][0] == (
+        'instance')
+
+
+def test_hard_reboot_is_called_with_positions():
+    found = [ast.unparse(call.args[1]) for _module, call
+             in calls('_hard_reboot')]
+    assert found and set(found) == {'instance'}
+
+
+@pytest.mark.parametrize(('method', 'wanted'), [
+    (libvirt_host.Host.get_node_uuid, []),
+    (libvirt_host.Host.get_hostname, []),
+    (libvirt_host.Host.list_instance_domains, ['only_running']),
+    (report.SchedulerReportClient.get_allocations_for_consumer,
+     ['context', 'consumer']),
+    (report.SchedulerReportClient.get_allocations_for_resource_provider,
+     ['context', 'rp_uuid']),
+    (provider_tree.ProviderTree.exists, ['name_or_uuid']),
+    (provider_tree.ProviderTree.data, ['name_or_uuid']),
+    (provider_tree.ProviderTree.remove, ['name_or_uuid']),
+    (provider_tree.ProviderTree.get_provider_uuids, ['name_or_uuid']),
+    (provider_tree.ProviderTree.new_child,
+     ['name', 'parent', 'uuid', 'generation']),
+    (provider_tree.ProviderTree.update_inventory,
+     ['name_or_uuid', 'inventory', 'generation']),
+    (provider_tree.ProviderTree.update_traits,
+     ['name_or_uuid', 'traits', 'generation']),
+], ids=lambda value: getattr(value, '__qualname__', None))
+def test_called_methods_take_the_same_parameters(method, wanted):
+    assert parameters(method) == wanted
+
+
+def test_provider_data_has_what_we_read():
+    tree = provider_tree.ProviderTree()
+    uuid = tree.new_root('root', '7d6a5fa9-5f0c-4f55-9f0f-d2a0a15e2b7d')
+    data = tree.data(tree.new_child('child', uuid))
+    assert (data.name, data.parent_uuid, data.inventory, set(data.traits)
+            ) == ('child', uuid, {}, set())
+
+
+def test_hostdev_element_still_leaves_its_alias_out():
+    # Should Nova write it one day, compute/guest.py has nothing left to do.
+    element = config.LibvirtConfigGuestHostdevPCI()
+    element.domain = element.bus = element.slot = element.function = '0'
+    element.alias = 'ua-x'
+    assert element.format_dom().find('alias') is None
+
+
+def test_refused_devices_make_nova_try_the_next_host():
+    source = inspect.getsource(
+        compute_manager.ComputeManager._build_and_run_instance)
+    assert 'exception.ComputeResourcesUnavailable' in source
+    assert 'exception.RescheduledException' in source
+    assert str(exception.ComputeResourcesUnavailable(reason='why')
+               ).endswith(': why.')
+
+
+# nova-api
+
+def test_flavor_is_loaded_in_these_places_only():
+    found = {(module, tuple(ast.unparse(keyword.value)
+                            for keyword in call.keywords
+                            if keyword.arg == 'read_deleted'))
+             for module, call in calls('get_flavor_by_flavor_id')}
+    assert found == {
+        ('api/openstack/compute/servers.py', ("'no'",)),
+        ('compute/api.py', ("'no'",)),
+        ('api/openstack/compute/flavors.py', ())}
+
+
+def test_flavor_loader_is_wrapped_by_loading_the_validators():
+    assert hasattr(flavors.get_flavor_by_flavor_id, 'nova_accel')
+
+
+def test_rejection_becomes_a_400():
+    assert exception.InvalidRequest in servers.INVALID_FLAVOR_IMAGE_EXCEPTIONS
+    for action in (servers.ServersController.create,
+                   servers.ServersController._resize):
+        assert 'INVALID_FLAVOR_IMAGE_EXCEPTIONS' in inspect.getsource(
+            inspect.unwrap(action))
+
+
+def test_validators_are_registered():
+    assert 'nova_accel:profile' in validators.VALIDATORS
+    assert 'nova_accel:numa_{group}' in validators.VALIDATORS
+    assert {'name', 'description', 'value', 'parameters'} <= set(
+        parameters(extra_specs.ExtraSpecValidator))
+
+
+# nova-scheduler
+
+def test_filter():
+    assert parameters(filters.BaseHostFilter.host_passes)[0] == 'host_state'
+    assert filters.BaseHostFilter.RUN_ON_REBUILD is False
+    assert issubclass(filter_.AcceleratorFilter, filters.BaseHostFilter)
+
+
+def test_first_candidate_is_what_nova_claims():
+    assert 'host.allocation_candidates[0]' in inspect.getsource(
+        scheduler_manager.SchedulerManager._schedule)
+
+
+def test_host_state_has_what_the_filter_reads():
+    state = host_manager.HostState('host', 'node', None)
+    for name in ('allocation_candidates', 'numa_topology', 'pci_stats',
+                 'cpu_allocation_ratio', 'ram_allocation_ratio'):
+        assert hasattr(state, name), name
+    assert 'self.stats = compute.stats' in inspect.getsource(
+        host_manager.HostState)
+
+
+def test_guest_is_fitted_by_this_function():
+    assert parameters(hardware.numa_fit_instance_to_host) == [
+        'host_topology', 'instance_topology', 'provider_mapping', 'limits',
+        'pci_requests', 'pci_stats']

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command nova-accel, as a person or a program calls it."""
+
+import json
+import pathlib
+
+import pytest
+
+from nova_accel.cmd import main
+
+HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'
+EIGHT_GPUS = str(HOSTS / 'l1-8gpu.json')
+L1 = str(HOSTS / 'l1.json')
+GPUS = '{"vendor_id": "10de", "product_id": "2330"}'
+
+PROFILE = """
+name: pair
+description: Two GPUs on one NUMA node
+groups:
+- resources: {CUSTOM_GPU: 1}
+  count: 2
+  numa: required
+"""
+
+
+@pytest.fixture
+def run(capsys, tmp_path):
+    """Call the command; exit code, what it printed, what it complained."""
+    nova_conf = tmp_path / 'nova.conf'
+    nova_conf.write_text('')
+
+    def call(*arguments, conf=''):
+        nova_conf.write_text(conf)
+        code = main.main(['--config-file', str(nova_conf), *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+    return call
+
+
+def show(run, *arguments, **more):
+    code, out, _err = run('host', 'show', '--json', *arguments, **more)
+    return code, json.loads(out)
+
+
+def test_host_show_draws_the_topology(run):
+    code, out, err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                         '--device-spec', GPUS)
+    assert (code, err) == (0, '')
+    lines = out.splitlines()
+    assert 'NUMA nodes: 2' in lines[0]
+    assert lines[1].startswith('Devices offered: 8, units: 8')
+    switch = next(index for index, line in enumerate(lines)
+                  if 'switch 0000:81:00.0' in line)
+    assert ['0000:83:00.0', '0000:84:00.0', '0000:85:00.0'] == [
+        line.split('─ ')[1].split()[0]
+        for line in lines[switch + 1:switch + 4]]
+    assert 'CUSTOM_PCI_10DE_2330' in lines[switch + 1]
+    assert 'Ethernet: not named' in lines[switch + 3]
+
+
+def test_host_show_for_programs(run):
+    code, data = show(run, '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS)
+    assert code == 0
+    assert data['iommu_groups'] is True
+    assert data['numa_nodes'] == [0, 1]
+    assert [device['location']['numa_node'] for device in data['devices']
+            ] == [0] * 4 + [1] * 4
+    assert data['devices'][0]['regions'][0]['units'] == [['0000:43:00.0']]
+    states = {function['address']: function['state']
+              for function in data['functions']}
+    assert (states['0000:43:00.0'], states['0000:45:00.0']) == (
+        'offered', 'unnamed')
+
+
+def test_host_show_says_why_a_device_is_refused(run):
+    code, out, _err = run('host', 'show', '--sysfs-root', L1,
+                          '--device-spec', '{"vendor_id": "1af4"}')
+    assert code == 0
+    assert '0000:00:02.0  1af4:1001  SCSI: REFUSED, the host uses it' in out
+
+
+def test_host_show_reads_nova_conf(run):
+    code, data = show(run, conf=f"""
+[nova_accel]
+sysfs_root = {L1}
+device_spec = {{"vendor_id": "8086", "product_id": "37c9"}}
+device_spec = {{"address": "0000:84:00.0", "resource_class": "gpu"}}
+[pci]
+device_spec = {{"vendor_id": "10de", "address": "0000:84:*"}}
+""")
+    assert code == 0
+    assert [device['address'] for device in data['devices']
+            ] == ['0000:85:00.0']
+    [refusal] = data['refused']
+    assert refusal['address'] == '0000:84:00.0'
+    assert '[pci] device_spec #1 claims it' in refusal['reason']
+
+
+def test_host_show_refuses_what_nova_makes_mdevs_of(run):
+    _code, data = show(run, conf=f"""
+[nova_accel]
+sysfs_root = {L1}
+device_spec = {{"vendor_id": "10de", "product_id": "20b0"}}
+[devices]
+enabled_mdev_types = nvidia-470
+[mdev_nvidia-470]
+device_addresses = 0000:44:00.5
+""")
+    assert [refusal['address'] for refusal in data['refused']
+            ] == ['0000:44:00.5']
+    [device] = data['devices']
+    assert device['regions'][0]['total'] == 3
+
+
+def test_host_show_suggests_entries_where_there_are_none(run):
+    _code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS)
+    assert ('device_spec = {"vendor_id": "10de", "product_id": "2330"}  '
+            '# 8 functions') in out
+
+
+def test_host_show_says_what_is_wrong_with_an_entry(run):
+    code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                          '--device-spec', '{"vendor": "10de"}')
+    assert code == 1
+    assert "--device-spec #1: does not know the key 'vendor'" in out
+
+
+def test_host_show_of_nothing_is_one_clear_line(run):
+    code, out, err = run('host', 'show', '--sysfs-root', '/nowhere')
+    assert (code, out) == (1, '')
+    assert err.startswith("nova-accel: sysfs_root '/nowhere': cannot be read")
+    assert err.count('\n') == 1
+
+
+@pytest.mark.parametrize('name', ['host.json', 'host.json.gz'])
+def test_host_record_can_be_shown(run, tmp_path, name):
+    path = str(tmp_path / name)
+    code, out, _err = run('host', 'record', '--sysfs-root', L1, path)
+    assert code == 0
+    assert out.startswith(f'{path}: ')
+    assert show(run, '--sysfs-root', path, '--device-spec', GPUS) == show(
+        run, '--sysfs-root', L1, '--device-spec', GPUS)
+
+
+def test_host_record_to_standard_output(run):
+    code, out, _err = run('host', 'record', '--sysfs-root', L1, '-')
+    assert code == 0
+    assert out == pathlib.Path(L1).read_text()
+
+
+@pytest.fixture
+def profiles(tmp_path):
+    directory = tmp_path / 'profiles'
+    directory.mkdir()
+    (directory / 'pair.yaml').write_text(PROFILE)
+    return directory
+
+
+def test_profile_show_lists(run, profiles):
+    code, out, err = run('profile', 'show', '--profile-dir', str(profiles))
+    assert (code, err) == (0, '')
+    assert '| pair    | 2      | 2 × 1 CUSTOM_GPU |' in out
+
+
+def test_profile_show_one(run, profiles):
+    code, out, _err = run('profile', 'show', 'pair',
+                          '--profile-dir', str(profiles))
+    assert code == 0
+    assert '  resources_ACCEL1:CUSTOM_GPU=1' in out.splitlines()
+    assert '  group_policy=none' in out.splitlines()
+
+
+def test_profile_show_for_programs(run, profiles):
+    code, out, _err = run('profile', 'show', '--json', conf=(
+        f'[nova_accel]\nprofile_dirs = {profiles}\n'))
+    [profile] = json.loads(out)
+    assert code == 0
+    assert profile['name'] == 'pair'
+    assert profile['extra_specs']['nova_accel:numa_ACCEL0'] == 'required'
+
+
+def test_profile_show_of_an_unknown_one(run, profiles):
+    code, out, err = run('profile', 'show', 'nobody',
+                         '--profile-dir', str(profiles))
+    assert (code, out) == (1, '')
+    assert err == (f"nova-accel: profile 'nobody': is not known; looked for "
+                   f'in {profiles}\n')
+
+
+def test_profile_check(run, profiles):
+    assert run('profile', 'check', '--profile-dir', str(profiles))[:2] == (
+        0, '1 profiles, 0 problems\n')
+    (profiles / 'bad.yaml').write_text('name: bad\ngroups: []\n')
+    code, out, _err = run('profile', 'check', '--profile-dir', str(profiles))
+    assert code == 1
+    assert f"! profile 'bad' in {profiles}/bad.yaml" in out
+
+
+def test_profile_check_of_files_for_programs(run, profiles):
+    path = profiles / 'fpga.json'
+    path.write_text('[{"resources:FPGA": 1, "accel:function_id": "x"}]')
+    code, out, _err = run('profile', 'check', '--json', str(path))
+    assert code == 1
+    data = json.loads(out)
+    assert data['profiles'] == ['fpga']
+    assert 'accel:function_id' in data['problems'][0]['reason']
