@@ -35,6 +35,7 @@ def _problem(text):
     ({'vendor_id': '0x10de'}, True),
     ({'vendor_id': '*', 'product_id': '*'}, True),
     ({'vendor_id': '8086'}, False),
+    ({'vendor_id': '0'}, False),
     ({'product_id': '2330'}, True),
     ({'vendor_id': '10de', 'product_id': '2331'}, False),
     ({'address': '0000:81:00.0'}, True),

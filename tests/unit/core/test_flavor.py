@@ -47,6 +47,12 @@ def test_the_flavors_own_specs_are_not_changed():
     assert own == _KEY
 
 
+def test_the_name_that_is_kept_is_the_profiles():
+    specs = flavor.expand(_profile(_GPU),
+                          {**_KEY, flavor.EXPANDED_KEY: 'another'})
+    assert specs[flavor.EXPANDED_KEY] == 'p'
+
+
 @pytest.mark.parametrize('groups, own, policy', [
     (1, {}, None),
     (2, {}, 'none'),
@@ -84,7 +90,8 @@ def test_what_contradicts_the_profile_is_refused(key, says):
 
 @pytest.mark.parametrize('key', [
     'resources:VGPU', 'resources1:VGPU', 'trait:CUSTOM_X', 'hw:PGPU',
-    'quota:PGPU', 'resources_ACCEL:VGPU', 'traits_ACCEL0:X'])
+    'quota:PGPU', 'resources_ACCEL:VGPU', 'traits_ACCEL0:X',
+    'trait1:PGPU'])
 def test_what_does_not_contradict_it_stays(key):
     assert flavor.expand(_profile(_GPU), {**_KEY, key: '1'})[key] == '1'
 

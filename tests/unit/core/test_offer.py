@@ -4,6 +4,7 @@
 import itertools
 
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
@@ -103,6 +104,13 @@ def test_a_group_with_a_function_that_is_not_named_is_refused():
     for part in ('IOMMU group 24', '0000:82:00.0 (1b36:0005)',
                  '[nova_accel] device_spec #1 does not name'):
         assert part in reason
+
+
+def test_it_does_not_matter_which_of_the_group_comes_first():
+    other = build.function('0000:01:00.0', '1b36:0005', iommu_group='24')
+    gpu = build.function('0000:81:00.0', iommu_group='24')
+    host = build.host([other, gpu], {'vendor_id': '10de'})
+    assert list(build.refusals(host)) == ['0000:81:00.0']
 
 
 def test_a_group_that_two_entries_share_is_refused():
@@ -337,6 +345,7 @@ _specs = st.lists(st.sampled_from([
     max_size=3)
 
 
+@settings(max_examples=500)
 @given(_machines(), _specs, st.none() | st.just({'address': '*:02:*.*'}))
 def test_nothing_is_given_away_twice_or_by_mistake(functions, specs, claim):
     entries = build.entries(*specs)

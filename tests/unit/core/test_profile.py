@@ -78,6 +78,11 @@ def test_the_counts_together_may_come_to_the_limit():
         'groups')
 
 
+def test_an_amount_of_the_limit_is_fine():
+    assert _group({'resources': {'PGPU': profile.MAX_AMOUNT}}).resources == {
+        'PGPU': 1024}
+
+
 def test_a_billion_groups_are_refused_at_once():
     assert 'more than 256 groups' in _problem(
         {'resources': {'PGPU': 1}, 'count': 10 ** 9})
