@@ -169,7 +169,8 @@ def _never_fatal(what: str):
     """Keep nova-compute up, whatever a device, a file or our code does."""
     try:
         yield
-    except errors.AccelError as error:
-        LOG.error('Could not %s: %s', what, error)
+    except errors.TreeError as error:
+        # Said once already, and then at every round of the periodic tasks.
+        LOG.debug('Could not %s: %s', what, error)
     except Exception:
         LOG.exception('Could not %s', what)

@@ -9,6 +9,7 @@ from oslo_log import log as logging
 from nova_accel import conf
 from nova_accel import foreign
 from nova_accel.core import entry
+from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -36,12 +37,19 @@ class Machine:
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
         if self._tree is None:
-            self._tree = tree.open_tree(CONF.nova_accel.sysfs_root)
+            self._open()
         entries, broken = entry.parse_all(CONF.nova_accel.device_spec)
         host = reader.read(self._tree, entries, foreign.claims(CONF))
         self._say([(logging.ERROR, f'{error}; it is left out')
                    for error in broken] + _report(host))
         return host
+
+    def _open(self) -> None:
+        try:
+            self._tree = tree.open_tree(CONF.nova_accel.sysfs_root)
+        except errors.TreeError as error:
+            self._say([(logging.ERROR, str(error))])
+            raise
 
     def _say(self, lines: list[tuple[int, str]]) -> None:
         for level, line in lines:

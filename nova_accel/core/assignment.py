@@ -123,22 +123,26 @@ def _match(ours, left, groups, here) -> dict[str, str]:
 
 
 def _search(possible, left, groups) -> dict[str, str] | None:
-    names = sorted(groups, key=lambda name: len(possible[name]))
-    steps = 0
+    # What is hardest to place comes first; ways that failed are remembered.
+    names = sorted(groups, key=lambda name: (-_amount(groups[name]),
+                                             len(possible[name])))
+    failed: set[tuple[int, frozenset]] = set()
 
     def search(index, left):
-        nonlocal steps
-        steps += 1
         if index == len(names):
             return {}
+        state = index, frozenset(left.items())
+        if state in failed or len(failed) > _MAX_STEPS:
+            return None
         name = names[index]
         amount = _amount(groups[name])
         for uuid in possible[name]:
-            if left[uuid] < amount or steps > _MAX_STEPS:
+            if left[uuid] < amount:
                 continue
             rest = search(index + 1, {**left, uuid: left[uuid] - amount})
             if rest is not None:
                 return {name: uuid, **rest}
+        failed.add(state)
         return None
 
     return search(0, dict(left))

@@ -133,7 +133,8 @@ def _entry(item: dict[str, typing.Any], label: str) -> Entry:
     for key, read in _READERS.items():
         try:
             fields.update(read(item.get(key)))
-        except (ValueError, re.error) as error:
+        except (ValueError, re.error, OverflowError,
+                RecursionError) as error:
             raise errors.EntryError(
                 label, f'{key} {errors.quote(item.get(key))} {error}'
             ) from None
@@ -208,7 +209,16 @@ def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
         if not isinstance(pattern, str):
             raise ValueError(f'has a {name} that is not a string')
         patterns.append(re.compile(pattern))
-    return {'address': tuple(patterns), 'single': None}
+    return {'address': tuple(patterns), 'single': _whole_address(parts)}
+
+
+def _whole_address(parts) -> model.PciAddress | None:
+    """Four plain numbers are a whole address, here as in a string."""
+    try:
+        return model.PciAddress.parse(
+            '{domain}:{bus}:{slot}.{function}'.format(**parts))
+    except (KeyError, ValueError):
+        return None
 
 
 def _read_resource_class(value: object) -> dict[str, str | None]:

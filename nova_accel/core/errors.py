@@ -4,6 +4,10 @@
 Every error names the thing, the reason and, where there is one, the remedy.
 """
 
+import re
+
+_PLAIN = re.compile(r'[\w:.-]{1,80}', re.ASCII)
+
 #: Longest piece of outside text that a message repeats, in characters.
 QUOTE_LIMIT = 80
 
@@ -18,6 +22,11 @@ def quote(value: object) -> str:
     # Cut before repr as well: the value may be megabytes long.
     text = repr(value[:QUOTE_LIMIT + 1] if isinstance(value, str) else value)
     return text if len(text) <= QUOTE_LIMIT else text[:QUOTE_LIMIT - 1] + '…'
+
+
+def plain(text: str) -> str:
+    """A name as it is where it can do no harm, otherwise as a quotation."""
+    return text if _PLAIN.fullmatch(text) else quote(text)
 
 
 class AccelError(Exception):

@@ -48,10 +48,10 @@ def expand(profile: profiles.Profile,
     own = {key: value for key, value in extra_specs.items()
            if key != PROFILE_KEY}
     _check_conflicts(thing, profile, own)
-    added = {EXPANDED_KEY: profile.name}
+    added = {}
     for index, group in enumerate(profile.groups):
         added.update(_group_keys(f'{_GROUP}{index}', group))
-    specs = {**added, **own}
+    specs = {**own, **added, EXPANDED_KEY: profile.name}
     if len(_suffixes(specs)) > 1:
         # Placement answers 400 where several groups come without a policy.
         specs.setdefault('group_policy', profile.group_policy or 'none')
@@ -87,7 +87,7 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
 def _group_keys(name: str, group: profiles.Group) -> dict[str, str]:
     keys = {f'resources_{name}:{resource_class}': str(amount)
             for resource_class, amount in group.resources.items()}
-    traits = {identity.MARKER_TRAIT: profiles.REQUIRED, **group.traits}
+    traits = {**group.traits, identity.MARKER_TRAIT: profiles.REQUIRED}
     keys.update({f'trait_{name}:{trait}': wish
                  for trait, wish in traits.items()})
     if group.numa != profiles.OFF:
@@ -121,7 +121,7 @@ def _check_size(thing, specs) -> None:
             raise errors.ProfileError(
                 thing, f'{errors.quote(key)} is longer than the {MAX_LENGTH} '
                 'characters that a flavor holds')
-    size = sum(len(key) + len(value) for key, value in specs.items())
+    size = sum(len(f'{key}{value}'.encode()) for key, value in specs.items())
     if size > MAX_BYTES:
         raise errors.ProfileError(
             thing, f'comes to {size} bytes of extra specs; a flavor holds '

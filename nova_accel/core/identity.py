@@ -61,6 +61,18 @@ def default_resource_class(function: model.Function) -> str:
     return f'CUSTOM_PCI_{function.vendor_id}_{function.product_id}'.upper()
 
 
+def region_name(resource_class: str, traits: frozenset[str],
+                managed: bool) -> str:
+    """What tells a Region from others of its Device, whatever they are.
+
+    :returns: the class, with a short digest where there is more to it
+    """
+    if managed and not traits:
+        return resource_class
+    facts = ' '.join([str(managed), *sorted(traits)])
+    return f'{resource_class}_{uuid.uuid5(uuid.NAMESPACE_OID, facts).hex[:8]}'
+
+
 def device_provider_name(nodename: str, device: model.Device) -> str:
     return _limited(f'{nodename}_accel_{device.address}')
 

@@ -24,8 +24,19 @@ _NO_IOMMU = ('this host has no IOMMU groups',
 
 @dataclasses.dataclass(frozen=True)
 class _Refused(Exception):
+    """Why a unit is refused.
+
+    :param because_of: the function that is the cause, or None for all
+    """
+
     reason: str
     remedy: str = ''
+    because_of: model.PciAddress | None = None
+
+    def reason_for(self, function: model.Function) -> str:
+        if self.because_of in (None, function.address):
+            return self.reason
+        return f'{self.because_of} in its IOMMU group: {self.reason}'
 
 
 def offer(functions: collections.abc.Iterable[model.Function],
@@ -49,6 +60,8 @@ class _Offer:
         self._foreign = foreign
         self._problems = list(problems)
         self._entry = self._name(entries)
+        self._vfs = collections.Counter(
+            function.physfn for function in self._functions.values())
         self._groups = collections.defaultdict(list)
         for function in self._functions.values():
             if function.iommu_group is not None:
@@ -77,8 +90,8 @@ class _Offer:
                 self._check(unit)
             except _Refused as refused:
                 refusals.extend(
-                    model.Refusal(f.address, f.ids,
-                                  refused.reason, refused.remedy)
+                    model.Refusal(f.address, f.ids, refused.reason_for(f),
+                                  refused.remedy)
                     for f in unit if f.address in self._entry)
             else:
                 cards[unit[0].physfn or unit[0].address].append(unit)
@@ -108,16 +121,19 @@ class _Offer:
     def _is_card_of_offered_vfs(self, function) -> bool:
         # Where one entry names a PF and its VFs (they can have the same ids),
         # the VFs are what is meant once they are enabled.
-        return function.num_vfs > 0 and any(
-            f.physfn == function.address for f in
-            map(self._functions.get, self._entry))
+        return any(self._functions[address].physfn == function.address
+                   for address in self._entry)
 
     def _check(self, unit) -> None:
         if not self._groups:
             raise _Refused(*_NO_IOMMU)
         named = next(f for f in unit if f.address in self._entry)
         for function in unit:
-            self._check_function(function)
+            try:
+                self._check_function(function)
+            except _Refused as refused:
+                raise dataclasses.replace(
+                    refused, because_of=function.address) from None
         if named.iommu_group is None:
             raise _Refused('it is in no IOMMU group')
         for function in unit:
@@ -136,9 +152,11 @@ class _Offer:
                            'cannot name')
         if function.use:
             raise _Refused(f'the host uses it: {function.use}')
-        if function.num_vfs:
+        # Its own count and its VFs are not read at the same moment.
+        vfs = max(function.num_vfs, self._vfs[function.address])
+        if vfs:
             raise _Refused(
-                f'it has {function.num_vfs} virtual functions enabled',
+                f'it has {vfs} virtual functions enabled',
                 'name the virtual functions in device_spec, or write 0 to '
                 'its sriov_numvfs')
         if function.physfn and function.physfn not in self._functions:
@@ -174,14 +192,10 @@ class _Offer:
 
 
 def _regions(pools):
-    seen = collections.Counter()
-    for (resource_class, traits, managed), units in sorted(
-            pools.items(), key=lambda item: item[1]):
-        seen[resource_class] += 1
-        again = seen[resource_class]
-        name = resource_class if again == 1 else f'{resource_class}_{again}'
-        yield model.Region(name, resource_class, traits, tuple(units),
-                           managed)
+    for kind, units in sorted(pools.items(), key=lambda item: item[1]):
+        resource_class, traits, managed = kind
+        yield model.Region(identity.region_name(*kind), resource_class,
+                           traits, tuple(units), managed)
 
 
 def _kind(entry):

@@ -72,16 +72,19 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     unsupported = []
     for index, written in enumerate(document['groups']):
         here = f'{where}, group {index}'
-        count = written.get('count', 1)
+        # To JSON Schema, 2.0 is an integer too.
+        count = int(written.get('count', 1))
         if len(groups) + count > MAX_GROUPS:
             raise errors.ProfileError(
                 here, f'the profile asks for more than {MAX_GROUPS} groups')
         groups.extend([_group(written, here)] * count)
         unsupported.extend(
-            f'group {index}: {key}' for key in written
+            f'group {index}: {_canonical(key)}' for key in written
             if _canonical(key) in _NOT_YET)
     return Profile(name, tuple(groups), document.get('description') or '',
-                   document.get('group_policy'), tuple(unsupported))
+                   # Cyborg takes any key up here and makes nothing of it.
+                   None if any(map(is_cyborgs, document['groups']))
+                   else document.get('group_policy'), tuple(unsupported))
 
 
 def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
@@ -96,9 +99,12 @@ def _canonical(key: str) -> str:
 
 def _group(written, here: str) -> Group:
     if is_cyborgs(written):
-        pairs = [(*_canonical(key).split(':', 1), value)
-                 for key, value in written.items()]
-        resources = {name: int(value) for prefix, name, value in pairs
+        keys = [_canonical(key) for key in written]
+        if len(set(keys)) < len(keys):
+            raise errors.ProfileError(here, 'a key is there twice')
+        pairs = [(*key.split(':', 1), value) for key, value in
+                 zip(keys, written.values(), strict=True)]
+        resources = {name: value for prefix, name, value in pairs
                      if prefix == 'resources'}
         traits = {name: value for prefix, name, value in pairs
                   if prefix == 'trait'}
@@ -106,6 +112,7 @@ def _group(written, here: str) -> Group:
     else:
         resources, traits = written['resources'], written.get('traits', {})
         numa = written.get('numa', PREFERRED)
+    resources = {name: int(amount) for name, amount in resources.items()}
     _check_resources(resources, here)
     _check_traits(traits, here)
     return Group(dict(sorted(resources.items())),
@@ -119,7 +126,8 @@ def _check_resources(resources, here: str) -> None:
     for name, amount in resources.items():
         if amount > MAX_AMOUNT:
             raise errors.ProfileError(
-                here, f'{name}: {amount} is more than {MAX_AMOUNT}')
+                here, f'{errors.plain(name)}: {amount} is more than '
+                f'{MAX_AMOUNT}')
         if name in identity.NOVAS_OWN_CLASSES:
             raise errors.ProfileError(
                 here, f'resources {name} is what Nova itself counts',

@@ -18,7 +18,12 @@ from nova_accel.host import usage
 _IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
 
 # systemd names a port after its MAC address where it has nothing better.
-_MAC_NAME = re.compile(r'\b(en|wl|ww|ib|sl)x([0-9a-f]{12})\b')
+_MAC_NAME = re.compile(
+    r'(?<![A-Za-z0-9])(en|wl|ww|ib|sl)x([0-9a-f]{12})(?![A-Za-z0-9])')
+
+# A disk by the kernel's own name; names that people and tools give to disks
+# have a folder or a hyphen in them, and may be unique ids.
+_DISK = re.compile(r'/dev/[A-Za-z0-9!]+')
 
 
 class _Notes:
@@ -96,12 +101,17 @@ def _scrub_mounts(text: str) -> str:
         fields, _dash, source = line.partition(' - ')
         number = fields.split()[2:3]
         device = source.split()[1:2]
+        named = device and _DISK.fullmatch(device[0])
         # Everything that is not on a disk has major number 0.
-        on_disk = device and device[0].startswith('/dev/')
-        if number and (on_disk or not number[0].startswith('0:')):
+        if number and (named or not number[0].startswith('0:')):
             lines.append(f'0 0 {number[0]} / / rw - fs '
-                         f'{device[0] if on_disk else "none"}')
+                         f'{device[0] if named else "none"}')
     return _joined(lines)
+
+
+def _scrub_swaps(text: str) -> str:
+    names = [line.split()[0] for line in text.splitlines()[1:] if line]
+    return _joined(['Filename', *filter(_DISK.fullmatch, names)])
 
 
 def _scrub_routes(text: str) -> str:
@@ -122,6 +132,7 @@ def _joined(lines: collections.abc.Iterable[str]) -> str:
 
 _SCRUBBERS = {
     **dict.fromkeys(usage.MOUNTS, _scrub_mounts),
+    usage.SWAPS: _scrub_swaps,
     usage.ROUTES: _scrub_routes,
     usage.ADDRESSES: _scrub_addresses,
 }

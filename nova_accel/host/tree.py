@@ -17,6 +17,7 @@ import posixpath
 import stat
 import tarfile
 import typing
+import zlib
 
 from nova_accel.core import errors
 
@@ -161,8 +162,14 @@ class Recording:
         return cls(files, links, folders)
 
     def write(self, directory: str | os.PathLike) -> None:
-        """Lay the recording out as real files and links below a directory."""
+        """Lay the recording out as real files and links below a directory.
+
+        :raises ValueError: if a path would be outside of it
+        """
         base = pathlib.Path(directory)
+        for path in (*self.folders, *self.files, *self.links):
+            if path.startswith('/') or '..' in path.split('/'):
+                raise ValueError(f'leads out of the recording: {path!r}')
         for folder in self.folders:
             (base / folder).mkdir(parents=True, exist_ok=True)
         for path, content in self.files.items():
@@ -195,7 +202,8 @@ def open_tree(path: str | os.PathLike) -> Tree:
         if len(content) > MAX_RECORDING:
             raise ValueError(f'is larger than {MAX_RECORDING} bytes')
         return Recording.loads(content.decode())
-    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, tarfile.TarError,
+            zlib.error) as error:
         raise errors.TreeError(
             thing, f'cannot be read ({error})',
             'name /sys, a copy of it, or a file that "nova-accel host '

@@ -22,6 +22,9 @@ from nova_accel.profiles import schema
 MAX_BYTES = 512 * 1024
 
 
+# How much of a parser's complaint is repeated, in characters.
+_MAX_WHY = 200
+
 #: Deepest nesting of a document. A profile has five levels.
 MAX_DEPTH = 20
 
@@ -78,13 +81,17 @@ def _is_bare_group(item: object) -> bool:
 def _load(text: str, source: str) -> list[typing.Any]:
     try:
         if source.endswith('.json'):
-            return [json.loads(text, object_pairs_hook=_unique)]
-        _check_yaml(text)
-        return [document for document in yaml.load_all(text, _Loader)
-                if document is not None]
+            loaded = [json.loads(text, object_pairs_hook=_unique)]
+        else:
+            _check_yaml(text)
+            loaded = list(yaml.load_all(text, _Loader))
+        _check_plain(loaded)
+        return [document for document in loaded if document is not None]
     except (ValueError, yaml.YAMLError) as error:
-        raise errors.ProfileError(
-            source, ' '.join(f'cannot be read ({error})'.split())) from None
+        # What it says can be as long as the file, and on several lines.
+        why = ' '.join(str(error).split())
+        raise errors.ProfileError(source, 'cannot be read '
+                                  f'({why[:_MAX_WHY]})') from None
     except RecursionError:
         raise errors.ProfileError(source, 'is nested too deep') from None
 
@@ -106,6 +113,23 @@ def _check_yaml(text: str) -> None:
                    else 'aliases (*name) are not accepted'))
 
 
+def _check_plain(loaded: list[typing.Any]) -> None:
+    """Refuse keys that are no text, and nesting that JSON lets through."""
+    level = loaded
+    for _depth in range(MAX_DEPTH):
+        below: list[typing.Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    raise ValueError('has a key that is not a string')
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        level = below
+    if level:
+        raise ValueError('is nested too deep')
+
+
 def _unique(pairs):
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
@@ -118,14 +142,8 @@ def _check_shape(document, source) -> None:
     cyborgs = isinstance(groups, list) and any(
         isinstance(group, dict) and profiles.is_cyborgs(group)
         for group in groups)
-    try:
-        validator = _CYBORGS if cyborgs else _OURS
-        error = jsonschema.exceptions.best_match(
-            validator.iter_errors(document))
-    except TypeError:
-        # jsonschema sorts and matches keys, which YAML lets be anything.
-        raise errors.ProfileError(
-            source, 'has a key that is not a string') from None
+    validator = _CYBORGS if cyborgs else _OURS
+    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is not None:
         raise errors.ProfileError(_where(document, source, error.path),
                                   _why(error), _remedy(error))
@@ -140,7 +158,7 @@ def _where(document, source, path) -> str:
         where += f', group {path[1]}'
         path = path[2:]
     for key in path:
-        where += f', {key if isinstance(key, str) else f"item {key}"}'[:90]
+        where += f', {errors.plain(str(key))}'
     return where
 
 

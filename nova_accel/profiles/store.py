@@ -4,6 +4,8 @@
 import collections.abc
 import dataclasses
 import os
+import stat
+import threading
 
 from oslo_log import log as logging
 
@@ -40,6 +42,8 @@ class Store:
         self._files: dict[str, _File] = {}
         self._profiles: dict[str, model.Profile] = {}
         self._problems: tuple[errors.ProfileError, ...] = ()
+        # A file's entry is filled step by step, and nova-api has threads.
+        self._lock = threading.Lock()
 
     def get(self, name: str) -> model.Profile | None:
         """The profile as its file has it now, or None."""
@@ -57,6 +61,10 @@ class Store:
 
     def refresh(self) -> None:
         """Read what changed, and report what is newly wrong."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         paths, problems = self._paths()
         files = {}
         for path in paths:
@@ -82,7 +90,10 @@ class Store:
                 continue
             except OSError as error:
                 problems.append(errors.ProfileError(
-                    directory, f'cannot be listed ({error.strerror})'))
+                    _label(directory), f'cannot be listed ({error.strerror})'))
+                # Its files are as good as they were.
+                paths.extend(path for path in self._files
+                             if os.path.dirname(path) == directory)
                 continue
             paths.extend(os.path.join(directory, name) for name in names
                          if name.endswith(SUFFIXES)
@@ -101,13 +112,13 @@ class Store:
         except OSError as error:
             file.signature = None
             found, problems = [], [errors.ProfileError(
-                path, f'cannot be read ({error.strerror})')]
+                _label(path), f'cannot be read ({error.strerror})')]
         # What broke keeps what it was; what is fine is what it is now.
         kept = {profile.name: profile for profile in file.profiles
                 } if problems else {}
         kept.update((profile.name, profile) for profile in found)
         if file.problems and not problems:
-            LOG.info('%s: can be read again', path)
+            LOG.info('%s: can be read again', _label(path))
         file.profiles, file.problems = tuple(kept.values()), tuple(problems)
 
     @staticmethod
@@ -122,8 +133,10 @@ class Store:
                     collected[profile.name] = profile
                 elif collected[profile.name] != profile:
                     doubles.append(errors.ProfileError(
-                        f'profile {errors.quote(profile.name)} in {path}',
-                        f'{first} has one of the same name, which is used',
+                        f'profile {errors.quote(profile.name)} in '
+                        f'{_label(path)}',
+                        f'{_label(first)} has one of the same name, which is '
+                        'used',
                         'give one of them another name'))
         return collected, doubles
 
@@ -135,26 +148,40 @@ def read_file(path: str) -> tuple[list[model.Profile],
     :raises errors.ProfileError: if the file as a whole cannot be used
     :raises OSError: if it cannot be read
     """
-    with open(path, 'rb') as file:
+    label = _label(path)
+    # Not to wait for ever for what turns out to be a pipe.
+    with open(path, 'rb', opener=_open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise errors.ProfileError(label, 'is not a file')
         content = file.read(document.MAX_BYTES + 1)
     if len(content) > document.MAX_BYTES:
         raise errors.ProfileError(
-            path, f'is larger than {document.MAX_BYTES} bytes',
+            label, f'is larger than {document.MAX_BYTES} bytes',
             'spread its profiles over several files')
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise errors.ProfileError(path, 'is not UTF-8 text') from None
+        raise errors.ProfileError(label, 'is not UTF-8 text') from None
     name, _suffix = os.path.splitext(os.path.basename(path))
-    found, problems = document.read(text, path, name)
+    found, problems = document.read(text, label, name)
     unique: dict[str, model.Profile] = {}
     for profile in found:
         if profile.name in unique:
             problems.append(errors.ProfileError(
-                f'profile {errors.quote(profile.name)} in {path}',
+                f'profile {errors.quote(profile.name)} in {label}',
                 'is there twice; the first one is used'))
         unique.setdefault(profile.name, profile)
     return list(unique.values()), problems
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _label(path: str | os.PathLike) -> str:
+    """A path as messages have it: on one line, whatever it is."""
+    text = os.fspath(path)
+    return text if text.isprintable() else errors.quote(text)
 
 
 def _signature(path: str) -> tuple:
