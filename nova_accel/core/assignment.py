@@ -127,18 +127,22 @@ def _search(possible, left, groups) -> dict[str, str] | None:
     names = sorted(groups, key=lambda name: (-_amount(groups[name]),
                                              len(possible[name])))
     failed: set[tuple[int, frozenset]] = set()
+    # Providers that the same groups can use are as good as each other.
+    users = {uuid: tuple(name for name in names if uuid in possible[name])
+             for uuid in left}
 
     def search(index, left):
         if index == len(names):
             return {}
-        state = index, frozenset(left.items())
+        state = index, frozenset(collections.Counter(
+            (users[uuid], amount) for uuid, amount in left.items()).items())
         if state in failed or len(failed) > _MAX_STEPS:
             return None
         name = names[index]
         amount = _amount(groups[name])
-        for uuid in possible[name]:
-            if left[uuid] < amount:
-                continue
+        alike = {(users[uuid], left[uuid]): uuid for uuid in
+                 reversed(possible[name]) if left[uuid] >= amount}
+        for uuid in alike.values():
             rest = search(index + 1, {**left, uuid: left[uuid] - amount})
             if rest is not None:
                 return {name: uuid, **rest}
