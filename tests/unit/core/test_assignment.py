@@ -272,7 +272,5 @@ def test_groups_of_unlike_amounts_are_packed():
     assert len(_assign(*_packing(4))) == 20
 
 
-@pytest.mark.xfail(strict=True, reason='assignment._search takes small groups '
-                   'first and gives up after _MAX_STEPS')
 def test_many_groups_of_unlike_amounts_are_packed():
     assert len(_assign(*_packing(8))) == 40

@@ -46,5 +46,17 @@ def test_a_long_quote_is_cut(value):
     assert quoted.endswith('…')
 
 
+@pytest.mark.parametrize('text', [
+    'PGPU', 'resources:FPGA', '0000:81:00.0', 'a-b_c', 'x' * 80])
+def test_a_harmless_name_is_plain(text):
+    assert errors.plain(text) == text
+
+
+@pytest.mark.parametrize('text', [
+    '', 'a b', 'a\n', 'a\nb', 'é', '\x1b', 'x' * 81, 'x' * 10_000])
+def test_any_other_name_is_quoted(text):
+    assert errors.plain(text) == errors.quote(text)
+
+
 def test_a_quote_of_the_limit_is_whole():
     assert errors.quote('x' * 78) == repr('x' * 78)

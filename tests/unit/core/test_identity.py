@@ -102,6 +102,26 @@ def test_providers_are_named_after_host_and_address():
         'host1_accel_0000:81:00.0_CUSTOM_QAT')
 
 
+@pytest.mark.parametrize('facts, name', [
+    (('PGPU', frozenset(), True), 'PGPU'),
+    (('PGPU', frozenset(), False), 'PGPU_[0-9a-f]{8}'),
+    (('PGPU', frozenset({'CUSTOM_X'}), True), 'PGPU_[0-9a-f]{8}'),
+])
+def test_a_region_is_named_after_its_class_and_what_else_there_is(
+        facts, name):
+    assert re.fullmatch(name, identity.region_name(*facts))
+
+
+def test_regions_that_differ_have_other_names_and_always_the_same():
+    kinds = [('PGPU', frozenset(traits), managed)
+             for traits in ((), 'X', 'Y', ('X', 'Y'))
+             for managed in (True, False)]
+    names = [identity.region_name(*kind) for kind in kinds]
+    assert len(set(names)) == len(kinds)
+    assert names[6] == identity.region_name(
+        'PGPU', frozenset(('Y', 'X')), True) == 'PGPU_5be315e4'
+
+
 def test_long_names_stay_within_placements_limit_and_apart():
     region = build.region()
     devices = [build.device(region, at=f'0000:81:00.{number}')

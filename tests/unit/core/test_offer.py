@@ -27,11 +27,19 @@ def test_nothing_is_offered_that_no_entry_names():
 def test_a_card_is_one_region_of_one_unit():
     location = model.Location(1, 'pci0000:80', ('0000:80:01.0',))
     gpu = build.function('0000:81:00.0', '10de:2330', location=location)
-    host = build.host([gpu], {**_GPUS, 'traits': 'x', 'managed': 'no'})
+    host = build.host([gpu], _GPUS)
     assert host.devices == (model.Device(
         gpu.address, '10de:2330', location, (model.Region(
             'CUSTOM_PCI_10DE_2330', 'CUSTOM_PCI_10DE_2330',
-            frozenset({'CUSTOM_X'}), ((gpu.address,),), False),)),)
+            frozenset(), ((gpu.address,),), True),)),)
+
+
+def test_a_region_is_what_its_entry_says():
+    [device] = build.host([_GPU], {**_GPUS, 'resource_class': 'PGPU',
+                                   'traits': 'x', 'managed': 'no'}).devices
+    [region] = device.regions
+    assert (region.resource_class, region.traits, region.managed) == (
+        'PGPU', {'CUSTOM_X'}, False)
 
 
 def test_functions_of_one_group_travel_together():
@@ -150,8 +158,6 @@ def test_naming_the_bridge_too_takes_nothing_from_its_group(at):
     assert build.refusals(host) == {at: 'it is a bridge'}
 
 
-@pytest.mark.xfail(strict=True, reason='offer._check_function says "it" of '
-                   'the other functions of the group as well')
 @pytest.mark.parametrize('facts', [
     {'class_code': build.ISA_BRIDGE}, {'use': 'disk sda is mounted'},
     {'num_vfs': 2}])
@@ -211,8 +217,6 @@ def test_vfs_that_differ_in_traits_only_have_regions_with_names():
     assert len({region.name for region in regions}) == 2
 
 
-@pytest.mark.xfail(strict=True, reason='offer._regions counts per class and '
-                   'does not look whether CUSTOM_A_2 is a class itself')
 def test_the_names_of_a_cards_regions_are_unique():
     host = build.host(
         build.card('0000:85:00.0', 3),
@@ -223,8 +227,6 @@ def test_the_names_of_a_cards_regions_are_unique():
     assert len(set(names)) == 3
 
 
-@pytest.mark.xfail(strict=True, reason='offer._regions numbers them in the '
-                   'order of what is there now')
 def test_a_region_keeps_its_name_when_a_unit_of_another_goes():
     specs = ({'address': '0000:85:00.2', 'resource_class': 'A',
               'traits': 'x'},
@@ -239,8 +241,6 @@ def test_a_region_keeps_its_name_when_a_unit_of_another_goes():
                                if str(f.address) != '0000:85:00.1'])
 
 
-@pytest.mark.xfail(strict=True, reason='offer trusts sriov_numvfs, which is '
-                   'read before the virtual functions are')
 def test_a_card_is_not_given_away_beside_its_vfs_whatever_it_says():
     card = build.function('0000:85:00.0', '8086:37c8', num_vfs=0)
     virtual = build.function('0000:85:00.1', '8086:37c9',

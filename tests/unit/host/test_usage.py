@@ -128,6 +128,8 @@ def _port(name='eth0', at=_PCI):
     ({}, {f'{_PCI}/net/eth0/master': '../../../virtual/net/br0'},
      'belongs to br0'),
     ({}, {f'{_PCI}/net/eth0/upper_vlan7': '../x'}, 'is under vlan7'),
+    ({}, {f'{_PCI}/net/eth0/lower_eth1': '../x'}, None),
+    ({f'{_PCI}/net/eth0/address': 'x'}, {}, None),
 ])
 def test_a_port_is_in_use_by_address_or_by_what_is_stacked_on_it(
         files, links, use):

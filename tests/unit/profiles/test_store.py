@@ -13,6 +13,10 @@ from nova_accel.profiles import document
 from nova_accel.profiles import store
 from tests.unit import build
 
+_SLASH = pytest.mark.xfail(
+    strict=True, reason='store._paths compares the directory as it is given '
+    'with the dirname of a path')
+
 
 def _text(*names, amount=1):
     return json.dumps([{'name': name, 'groups': [
@@ -189,9 +193,6 @@ def test_a_file_that_may_not_be_read_is_read_when_it_may(tmp_path, profiles):
     assert _names(profiles) == ['p']
 
 
-@pytest.mark.xfail(strict=True, reason='store.read_file opens a pipe and '
-                   'waits for a writer',
-                   raises=subprocess.TimeoutExpired)
 def test_a_pipe_blocks_nobody(tmp_path):
     os.mkfifo(tmp_path / 'a.yaml')
     program = ('import sys; from nova_accel.profiles import store; '
@@ -214,23 +215,21 @@ def test_a_directory_that_cannot_be_listed_gives_one_clear_line(
     assert _names(both) == ['p']
 
 
-@pytest.mark.xfail(strict=True, reason='store.refresh forgets the files of a '
-                   'directory that it cannot list')
+@pytest.mark.parametrize('end', ['', pytest.param('/', marks=_SLASH)])
 def test_a_directory_that_cannot_be_listed_keeps_its_last_good_content(
-        tmp_path):
+        tmp_path, end):
     directory = tmp_path / 'd'
     directory.mkdir()
     _write(directory / 'a.json', _text('p'))
-    profiles = store.Store([directory])
+    profiles = store.Store([f'{directory}{end}'])
     assert _names(profiles) == ['p']
     directory.rename(tmp_path / 'away')
     directory.symlink_to('d')
-    assert 'cannot be listed' in _problem(profiles)
+    assert any('cannot be listed' in str(problem)
+               for problem in profiles.problems())
     assert _names(profiles) == ['p']
 
 
-@pytest.mark.xfail(strict=True, reason='the path is part of messages as it '
-                   'is')
 def test_a_file_name_with_a_newline_gives_one_line(tmp_path, profiles):
     (tmp_path / 'a\nb.yaml').write_text('[')
     _problem(profiles)
