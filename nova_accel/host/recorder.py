@@ -110,20 +110,22 @@ def _scrub_mounts(text: str) -> str:
 
 
 def _scrub_swaps(text: str) -> str:
-    names = [line.split()[0] for line in text.splitlines()[1:] if line]
+    names = [fields[0] for fields in _fields(text)[1:]]
     return _joined(['Filename', *filter(_DISK.fullmatch, names)])
 
 
 def _scrub_routes(text: str) -> str:
-    lines = text.splitlines()
-    ports = dict.fromkeys(line.split()[0] for line in lines[1:] if line)
+    ports = dict.fromkeys(fields[0] for fields in _fields(text)[1:])
     return _joined(['Iface', *ports])
 
 
 def _scrub_addresses(text: str) -> str:
-    ports = dict.fromkeys(line.split()[-1] for line in text.splitlines()
-                          if line)
+    ports = dict.fromkeys(fields[-1] for fields in _fields(text))
     return _joined([f'{0:032x} 00 00 00 00 {port}' for port in ports])
+
+
+def _fields(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
 
 
 def _joined(lines: collections.abc.Iterable[str]) -> str:

@@ -175,7 +175,9 @@ class Recording:
         for path, content in self.files.items():
             (base / path).parent.mkdir(parents=True, exist_ok=True)
             (base / path).write_text(content)
-        for path, target in self.links.items():
+        # From the depths up, so that no path leads through a link.
+        for path, target in sorted(self.links.items(), reverse=True,
+                                   key=lambda link: link[0].count('/')):
             (base / path).parent.mkdir(parents=True, exist_ok=True)
             (base / path).symlink_to(target)
 

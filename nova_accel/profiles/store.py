@@ -92,8 +92,8 @@ class Store:
                 problems.append(errors.ProfileError(
                     _label(directory), f'cannot be listed ({error.strerror})'))
                 # Its files are as good as they were.
-                paths.extend(path for path in self._files
-                             if os.path.dirname(path) == directory)
+                paths.extend(path for path in self._files if path.startswith(
+                    os.path.join(directory, '')))
                 continue
             paths.extend(os.path.join(directory, name) for name in names
                          if name.endswith(SUFFIXES)

@@ -16,10 +16,10 @@ from nova.api.validation.extra_specs import validators
 from nova.compute import flavors
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
-from nova.scheduler.client import report
 from nova.scheduler import filters
 from nova.scheduler import host_manager
 from nova.scheduler import manager as scheduler_manager
+from nova.scheduler.client import report
 from nova.virt import driver as virt_driver
 from nova.virt import hardware
 from nova.virt.libvirt import config
