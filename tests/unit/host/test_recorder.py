@@ -144,6 +144,47 @@ def test_the_unique_id_of_a_mounted_disk_is_not_recorded(source):
     assert '0f2e8a5c' not in recorder.record(machine).dumps()
 
 
+_HEADER = 'Filename Type Size Used Priority\n'
+_NO_ADDRESS = '0' * 32 + ' 00 00 00 00 '
+
+
+@pytest.mark.parametrize('path, text, recorded', [
+    ('proc/1/mountinfo', '', ''),
+    ('proc/1/mountinfo',
+     '21 1 8:1 /a /b rw,x shared:1 - ext4 /dev/sda1 rw,y\n'
+     '22 1 0:21 / /proc rw - proc proc rw\n'
+     '23 1 0:40 /@ / rw - btrfs /dev/sda2 rw\n'
+     '24 1 8:3 / /c rw - ext4 UUID=1234 rw\n'
+     '25 1\n',
+     '0 0 8:1 / / rw - fs /dev/sda1\n'
+     '0 0 0:40 / / rw - fs /dev/sda2\n'
+     '0 0 8:3 / / rw - fs none\n'),
+    ('proc/swaps', f'{_HEADER}/dev/sda3 partition 1 0 -2\n/swap file 1\n',
+     'Filename\n/dev/sda3\n'),
+    ('proc/net/route', 'Iface Destination\neth1 0 1\neth0 0 2\neth1 3 4\n',
+     'Iface\neth1\neth0\n'),
+    ('proc/net/if_inet6', 'fe80 02 40 20 80 eth1\n'
+     'fe81 02 40 20 80 eth0\nfe82 02 40 20 80 eth1\n',
+     f'{_NO_ADDRESS}eth1\n{_NO_ADDRESS}eth0\n'),
+])
+def test_what_is_recorded_of_proc_is_what_the_reader_needs(
+        path, text, recorded):
+    assert recorder.record(tree.Recording({path: text})).files == {
+        path: recorded}
+
+
+def test_ports_named_by_mac_are_numbered_in_one_order():
+    machine = tree.Recording(
+        {'proc/net/route': 'Iface\nenx00aa00aa00aa\nwlx00bb00bb00bb\n'},
+        {f'sys/class/net/{name}': f'../../devices/x/net/{name}'
+         for name in ('wlx00bb00bb00bb', 'enx00aa00aa00aa')})
+    recording = recorder.record(machine)
+    assert recording.text('proc/net/route') == (
+        'Iface\nenx000000000000\nwlx000000000001\n')
+    assert set(recording.links) == {'sys/class/net/enx000000000000',
+                                    'sys/class/net/wlx000000000001'}
+
+
 @pytest.mark.xfail(strict=True, reason='recorder._scrub_routes, _swaps and '
                    '_addresses take a line of spaces for a line of words')
 @given(st.dictionaries(

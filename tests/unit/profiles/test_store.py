@@ -249,6 +249,13 @@ def test_of_two_files_with_the_same_profile_the_first_is_used(
     assert profiles.problems() == ()
 
 
+def test_files_are_taken_in_the_order_of_their_names(tmp_path, profiles):
+    for number in (5, 3, 8, 1, 9, 7, 2, 6, 4):
+        _write(tmp_path / f'{number}.json', _text('p', amount=number))
+    assert _amount(profiles) == 1
+    assert len(profiles.problems()) == 8
+
+
 def test_of_two_directories_the_first_is_used(tmp_path):
     for amount, name in ((1, 'z'), (2, 'a')):
         (tmp_path / name).mkdir()
