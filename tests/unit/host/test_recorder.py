@@ -185,8 +185,6 @@ def test_ports_named_by_mac_are_numbered_in_one_order():
                                     'sys/class/net/wlx000000000001'}
 
 
-@pytest.mark.xfail(strict=True, reason='recorder._scrub_routes, _swaps and '
-                   '_addresses take a line of spaces for a line of words')
 @given(st.dictionaries(
     st.sampled_from([*usage.MOUNTS, usage.SWAPS, usage.ROUTES,
                      usage.ADDRESSES]),

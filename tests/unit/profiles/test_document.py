@@ -121,6 +121,17 @@ def test_cyborgs_examples_are_accepted_in_every_wrapping(
             name: _EXAMPLES[file][name]}
 
 
+@pytest.mark.parametrize('items, says', [
+    ([{'groups': [], 'a:b': 1}], 'n.json: has no name'),
+    ([{'foo': 1}], 'n.json: has no name'),
+    ([{}], 'n.json: has no name'),
+    ([{'resources': {'PGPU': 0}}], "profile 'n' in n.json, group 0"),
+    ([{'resources:PGPU': 0}], "profile 'n' in n.json, group 0"),
+])
+def test_a_list_is_of_groups_where_all_of_it_looks_like_groups(items, says):
+    assert says in _problem(json.dumps(items), 'n.json')
+
+
 def test_a_bitstream_is_noted_as_not_supported_yet():
     [found], _problems = document.read(
         (_SAMPLES / 'device_profiles-getone-resp.json').read_text(), 'x.json')

@@ -13,10 +13,6 @@ from nova_accel.profiles import document
 from nova_accel.profiles import store
 from tests.unit import build
 
-_SLASH = pytest.mark.xfail(
-    strict=True, reason='store._paths compares the directory as it is given '
-    'with the dirname of a path')
-
 
 def _text(*names, amount=1):
     return json.dumps([{'name': name, 'groups': [
@@ -215,7 +211,7 @@ def test_a_directory_that_cannot_be_listed_gives_one_clear_line(
     assert _names(both) == ['p']
 
 
-@pytest.mark.parametrize('end', ['', pytest.param('/', marks=_SLASH)])
+@pytest.mark.parametrize('end', ['', '/'])
 def test_a_directory_that_cannot_be_listed_keeps_its_last_good_content(
         tmp_path, end):
     directory = tmp_path / 'd'
