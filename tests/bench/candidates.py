@@ -17,7 +17,6 @@ from nova_accel.core import summary
 from nova_accel.host import reader
 from nova_accel.host import tree
 from nova_accel.scheduler import filter as filter_
-
 from tests.functional import cloud
 
 ROOT = '6f9e9a1e-5c8c-4a39-8a3c-4a6f6f5d3c11'
