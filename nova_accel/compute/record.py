@@ -2,8 +2,9 @@
 """Who holds which device, read from libvirt, which is where it is kept.
 
 Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``. Checked with Nova
-33 and 34. XML: libvirt's formatdomain, "Host device assignment"; a network
-interface of type hostdev holds its function in the same way.
+33 and 34. XML: libvirt's formatdomain, "Host device assignment"; network
+interfaces of type hostdev and disks of type nvme hold their functions in the
+same way, and so may domains that are not Nova's.
 """
 
 import collections.abc
@@ -17,8 +18,8 @@ from nova_accel.core import model
 
 LOG = logging.getLogger(__name__)
 
-_SOURCES = etree.XPath(
-    "./devices/*[(self::hostdev or self::interface) and source/address/@bus]")
+# USB and SCSI addresses have a bus, too, but no slot.
+_HOLDING = etree.XPath('./devices/*[source/address/@slot]')
 
 
 class Record:
@@ -60,7 +61,7 @@ def parse(xml: str) -> tuple[str, tuple[hostdev.Hostdev, ...]]:
         hostdev.Hostdev(_address(element.find('source/address')),
                         _alias(element),
                         element.get('managed', 'yes') == 'yes')
-        for element in _SOURCES(domain))
+        for element in _HOLDING(domain))
 
 
 def _address(element) -> model.PciAddress:
