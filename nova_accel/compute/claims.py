@@ -7,6 +7,7 @@ records it; it keeps two servers that start at the same time apart.
 
 import collections.abc
 import contextlib
+import dataclasses
 import threading
 
 from nova_accel.compute import record
@@ -23,6 +24,19 @@ from nova_accel.core import topology
 Hostdevs = tuple[hostdev.Hostdev, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """The compute node's resource provider.
+
+    :param ours: names by uuid of the providers of ours below it, also of
+        those whose device has gone
+    """
+
+    uuid: str
+    name: str
+    ours: collections.abc.Mapping[str, str]
+
+
 class Claims:
     """The claims of one nova-compute.
 
@@ -35,17 +49,16 @@ class Claims:
         self._lock = threading.Lock()
 
     def choose(self, instance, promised: assignment.Promised,
-               host: model.Host, root: str, nodename: str) -> Hostdevs:
+               host: model.Host, node: Node) -> Hostdevs:
         """Choose the devices that keep a promise, and claim them.
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
-        :param root: uuid of the compute node's provider
         :raises errors.AssignmentError: if the promise cannot be kept whole
         """
         groups = flavor.read(instance.flavor.extra_specs)
-        offered = providers.offered(host, root, nodename)
-        _check_offered(promised, offered, host, root)
+        offered = providers.offered(host, node.uuid, node.name)
+        _check_offered(promised, offered, host, node)
         with self._lock:
             # Looked up under the lock: a claim ends when its record begins.
             held = self._record.holders()
@@ -89,16 +102,19 @@ class Claims:
                 self._claimed.pop(instance.uuid, None)
 
 
-def _check_offered(promised, offered, host, root) -> None:
-    """Say it plainly where a device that was promised is refused now."""
-    here = {item.uuid for item in offered}
-    refused = providers.withheld(host, root)
-    for uuid in promised:
-        if uuid in refused and uuid not in here:
+def _check_offered(promised, offered, host, node) -> None:
+    """Say it plainly where a promised device is refused now, or gone."""
+    refused = providers.withheld(host, node.uuid)
+    for uuid in set(promised) - {item.uuid for item in offered}:
+        if uuid in refused:
             refusal = refused[uuid]
             raise errors.AssignmentError(
                 f'device {refusal.address} ({refusal.ids})',
                 f'is not offered: {refusal.reason}', refusal.remedy)
+        if uuid in node.ours:
+            raise errors.AssignmentError(
+                f'resource provider {node.ours[uuid]}',
+                'its device is not there, or no entry names it any more')
 
 
 def _check_topology(instance, groups, grants, host) -> None:

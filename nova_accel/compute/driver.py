@@ -62,8 +62,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         resources = super().get_available_resource(*args, **kwargs)
         with _never_fatal('tell the scheduler where devices are'):
             stats = dict(resources.get('stats') or {})
+            node = self._node()
             stats[summary.KEY] = summary.dumps(providers.offered(
-                self._machine.read(), *self._node()))
+                self._machine.read(), node.uuid, node.name))
             resources['stats'] = stats
         return resources
 
@@ -137,7 +138,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     for uuid, allocation in (allocations or {}).items()}
         try:
             chosen = self._claims.choose(instance, promised,
-                                         self._machine.read(), *self._node())
+                                         self._machine.read(), self._node())
         except errors.AccelError as error:
             LOG.warning('Server gets no devices: %s', error,
                         instance=instance)
@@ -149,9 +150,13 @@ class LibvirtDriver(driver.LibvirtDriver):
                 instance=instance)
         return chosen
 
-    def _node(self) -> tuple[str, str]:
-        """The compute node's provider: its uuid and its name."""
-        return self._host.get_node_uuid(), self._host.get_hostname()
+    def _node(self) -> claims.Node:
+        name = self._host.get_hostname()
+        # Nova's copy of the tree; None until the first update.
+        known = (provider_trees.existing(self.provider_tree, name)
+                 if self.provider_tree else [])
+        return claims.Node(self._host.get_node_uuid(), name, {
+            provider.uuid: provider.name for provider in known})
 
     def _is_allocated(self, provider: str) -> bool:
         allocations = (

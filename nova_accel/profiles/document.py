@@ -86,7 +86,11 @@ def _load(text: str, source: str) -> list[typing.Any]:
             _check_yaml(text)
             loaded = list(yaml.load_all(text, _Loader))
         _check_plain(loaded)
-        return [document for document in loaded if document is not None]
+        documents = [document for document in loaded if document is not None]
+        if not documents:
+            # As a file is while somebody is about to write it.
+            raise ValueError('there is nothing in it')
+        return documents
     except (ValueError, yaml.YAMLError) as error:
         # What it says can be as long as the file, and on several lines.
         why = ' '.join(str(error).split())

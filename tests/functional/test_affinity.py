@@ -90,6 +90,8 @@ class AffinityTest(cloud.Cloud):
         # Nova fills one node before it begins the next.
         self.flags(packing_host_numa_cells_allocation_strategy=True,
                    group='compute')
+        # Four of eight are 1680 candidates, and every one may be needed.
+        self.flags(max_placement_results=2000, group='scheduler')
         self.gpu_profile('four', count=4, numa='required')
         self.gpu_profile('gpu', numa='required')
         numa = {'hw:numa_nodes': '1'}

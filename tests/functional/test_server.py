@@ -145,3 +145,13 @@ class ServerTest(cloud.Cloud):
         self.assertIn(address, failed['fault']['message'])
         self.assertIn(servers[0]['id'], failed['fault']['message'])
         self.assertEqual([servers[0]['id']], self.held()[address])
+
+    def test_class_on_the_flavor_alone_and_a_device_that_has_gone(self):
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
+        for bus in ('43', '44', '48', '49', '83', '84', '88', '89'):
+            (machine / f'sys/bus/pci/devices/0000:{bus}:00.0').unlink()
+        # nova-compute has not looked since; Placement still offers eight.
+        flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
+        server = self.boot(flavor, state='ERROR', az='nova:compute1')
+        self.assertIn('its device is not there', server['fault']['message'])

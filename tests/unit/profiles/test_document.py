@@ -144,13 +144,19 @@ def test_a_bitstream_is_noted_as_not_supported_yet():
     (f'---\n{_OURS}...\n', ['p']),
     (f'# only a comment\n{_OURS}', ['p']),
     (f'[{json.dumps(yaml.safe_load(_OURS))}]', ['p']),
-    ('', []),
-    ('# nothing\n---\n---\n', []),
     ('[]', []),
     ('{"device_profiles": []}', []),
 ])
 def test_a_yaml_file_holds_any_number_of_profiles(text, names):
     assert list(_groups(text, 'a.yaml')) == names
+
+
+@pytest.mark.parametrize('text', ['', '# nothing\n---\n---\n', 'null'])
+@pytest.mark.parametrize('source', ['a.yaml', 'a.json'])
+def test_a_file_with_nothing_in_it_is_not_one_without_profiles(text, source):
+    # It is what somebody sees who looks while the file is being written.
+    with pytest.raises(errors.ProfileError):
+        document.read(text, source)
 
 
 def test_our_grammar_is_read_whole():
@@ -413,8 +419,8 @@ _anything = st.recursive(
 @given(_anything)
 def test_any_document_is_profiles_or_single_lines(loaded):
     text = json.dumps(loaded)
-    if '.0' in text:
-        return  # See test_a_whole_number_with_a_point...
+    if '.0' in text or loaded is None:
+        return  # Each has a test of its own.
     found, problems = document.read(text, 'a.json', 'n')
     assert all('\n' not in str(problem) for problem in problems)
     for item in found:
