@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration: ``tox -e docs``."""
 
+import importlib.metadata
+
 project = 'nova-accel'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
               'reno.sphinxext']
 html_theme = 'openstackdocs'
 html_theme_options = {'display_badge': False, 'display_toc': True}
 openstackdocs_auto_name = False
+# Left alone, the theme makes one up from the number of commits.
+openstackdocs_auto_version = False
+version = release = importlib.metadata.version('nova-accel')
