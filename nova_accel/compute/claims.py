@@ -5,6 +5,7 @@ A claim exists only from the choice until libvirt has the definition that
 records it; it keeps two servers that start at the same time apart.
 """
 
+import collections
 import collections.abc
 import contextlib
 import dataclasses
@@ -46,6 +47,7 @@ class Claims:
     def __init__(self, recorded: record.Record):
         self._record = recorded
         self._claimed: dict[str, Hostdevs] = {}
+        self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
 
     def choose(self, instance, promised: assignment.Promised,
@@ -58,7 +60,12 @@ class Claims:
         """
         groups = flavor.read(instance.flavor.extra_specs)
         offered = providers.offered(host, node.uuid, node.name)
-        _check_offered(promised, offered, host, node)
+        refused = providers.withheld(host, node.uuid)
+        if not groups and not set(promised) & {
+                *(item.uuid for item in offered), *refused, *node.ours}:
+            # It asks for classes that others provide: Nova's own, say.
+            return self.claim(instance, ())
+        _check_offered(promised, offered, refused, node)
         with self._lock:
             # Looked up under the lock: a claim ends when its record begins.
             held = self._record.holders()
@@ -68,25 +75,27 @@ class Claims:
             grants = assignment.assign(promised, groups, offered, held,
                                        instance.uuid)
             _check_topology(instance, groups, grants, host)
-            chosen = hostdev.plan(grants)
-            self._claimed[instance.uuid] = chosen
-        return chosen
+            self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
+            return chosen
 
-    def keep(self, instance) -> Hostdevs:
-        """Claim what a server's definition holds, which is about to go.
-
-        :returns: the hostdevs, or () if they are not all that its flavor's
-            groups ask for
-        """
-        held = tuple(device for device in
-                     self._record.held_by(instance.uuid)
+    def held(self, instance) -> Hostdevs:
+        """What a server has: claimed already, or in its definition."""
+        claimed = self._claimed.get(instance.uuid)
+        if claimed is not None:
+            return claimed
+        return tuple(device for device in self._record.held_by(instance.uuid)
                      if identity.parse_alias(device.alias))
-        served = {identity.parse_alias(device.alias)[0] for device in held}
-        if not served >= set(flavor.read(instance.flavor.extra_specs)):
-            return ()
+
+    def claim(self, instance, hostdevs: Hostdevs) -> Hostdevs:
+        """Claim what a server has, whose definition is about to go."""
         with self._lock:
-            self._claimed[instance.uuid] = held
-        return held
+            self._claimed[instance.uuid] = hostdevs
+        return hostdevs
+
+    def release(self, instance) -> None:
+        """Let go of what turned out not to be what is wanted."""
+        with self._lock:
+            self._claimed.pop(instance.uuid, None)
 
     def of(self, instance) -> Hostdevs | None:
         """What is claimed for a server, or None outside an operation."""
@@ -94,17 +103,42 @@ class Claims:
 
     @contextlib.contextmanager
     def during(self, instance) -> collections.abc.Iterator[None]:
-        """Let go of an operation's claim when it ends, however it ends."""
+        """Let go of an operation's claim when it ends, however it ends.
+
+        Where one operation is part of another, the outer one lets go.
+        """
+        with self._lock:
+            self._operations[instance.uuid] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._claimed.pop(instance.uuid, None)
+                self._operations[instance.uuid] -= 1
+                if not self._operations[instance.uuid]:
+                    del self._operations[instance.uuid]
+                    self._claimed.pop(instance.uuid, None)
 
 
-def _check_offered(promised, offered, host, node) -> None:
+def keeps(hostdevs: Hostdevs, instance, promised: assignment.Promised,
+          ) -> bool:
+    """Whether what a server has is what it was promised.
+
+    :param promised: its allocations; empty where Placement did not answer,
+        and the groups that the definition names have to do
+    """
+    served = [identity.parse_alias(device.alias) for device in hostdevs]
+    if not {group for group, _provider in served} >= set(
+            flavor.read(instance.flavor.extra_specs)):
+        return False
+    counts = collections.Counter(provider for _group, provider in served)
+    # A unit can be several functions, so there can be more than promised.
+    return not promised or all(
+        uuid in promised and sum(promised[uuid].values()) <= count
+        for uuid, count in counts.items())
+
+
+def _check_offered(promised, offered, refused, node) -> None:
     """Say it plainly where a promised device is refused now, or gone."""
-    refused = providers.withheld(host, node.uuid)
     for uuid in set(promised) - {item.uuid for item in offered}:
         if uuid in refused:
             refusal = refused[uuid]

@@ -11,7 +11,9 @@ checked (tests/contract):
 ``update_provider_tree``     our providers
 ``spawn``                    devices for a new server
 ``finish_migration``         devices for a server that arrives
+``finish_revert_migration``  the old devices again
 ``_hard_reboot``             the same devices again
+``destroy``                  keep them, where a rebuild goes on to spawn
 ``_get_guest_config``        hostdev elements, on every way to guest XML
 ===========================  ==========================================
 """
@@ -21,6 +23,7 @@ import copy
 
 from nova import context as nova_context
 from nova import exception
+from nova.compute import task_states
 from nova.virt.libvirt import driver
 from oslo_log import log as logging
 
@@ -81,7 +84,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._choose(instance, allocations)
+            self._assign(instance, allocations)
             return super().spawn(context, instance, image_meta,
                                  injected_files, admin_password, allocations,
                                  *args, **kwargs)
@@ -90,53 +93,65 @@ class LibvirtDriver(driver.LibvirtDriver):
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._choose(instance, allocations)
+            self._assign(instance, allocations)
             return super().finish_migration(
                 context, migration, instance, disk_info, network_info,
                 image_meta, resize_instance, allocations, *args, **kwargs)
 
+    def finish_revert_migration(self, context, instance, *args, **kwargs):
+        with self._claims.during(instance):
+            self._assign_as_placement_says(instance)
+            return super().finish_revert_migration(context, instance, *args,
+                                                   **kwargs)
+
     def _hard_reboot(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
             # Its definition, the record, is about to be undefined.
-            if not self._claims.keep(instance):
-                self._choose_as_placement_says(instance)
+            self._assign_as_placement_says(instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
+
+    def destroy(self, context, instance, *args, **kwargs):
+        if (instance.task_state == task_states.REBUILDING
+                and flavor.classes(instance.flavor.extra_specs)):
+            # Its definition goes, and spawn comes: for the same devices.
+            self._claims.claim(instance, self._claims.held(instance))
+        return super().destroy(context, instance, *args, **kwargs)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
-        for hostdev in self._hostdevs(instance):
-            config.add_device(guest.hostdev_config(hostdev))
+        with self._claims.during(instance):
+            if self._claims.of(instance) is None:
+                self._assign_as_placement_says(instance)
+            for hostdev in self._claims.of(instance) or ():
+                config.add_device(guest.hostdev_config(hostdev))
         return config
 
-    def _hostdevs(self, instance) -> claims.Hostdevs:
-        """What belongs into a server's XML, on whatever way it is made."""
-        claimed = self._claims.of(instance)
-        if claimed is not None:
-            return claimed
-        with self._claims.during(instance):
-            return (self._claims.keep(instance)
-                    or self._choose_as_placement_says(instance))
+    def _assign_as_placement_says(self, instance) -> None:
+        if flavor.classes(instance.flavor.extra_specs):
+            # An operation's context may have no token, at host boot say.
+            report = self.virtapi.reportclient
+            self._assign(instance, report.get_allocations_for_consumer(
+                nova_context.get_admin_context(), instance.uuid))
 
-    def _choose_as_placement_says(self, instance) -> claims.Hostdevs:
-        if not flavor.classes(instance.flavor.extra_specs):
-            return ()
-        # An operation's own context may have no token, at host boot say.
-        allocations = self.virtapi.reportclient.get_allocations_for_consumer(
-            nova_context.get_admin_context(), instance.uuid)
-        return self._choose(instance, allocations)
+    def _assign(self, instance, allocations) -> None:
+        """Claim the devices that a server was promised.
 
-    def _choose(self, instance, allocations) -> claims.Hostdevs:
-        """Choose and claim devices.
+        Those that it has, if they are what it was promised, whatever the
+        configuration says by now; otherwise a choice.
 
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
-        extra_specs = instance.flavor.extra_specs
-        if not flavor.classes(extra_specs):
-            return ()
+        if not flavor.classes(instance.flavor.extra_specs):
+            return
         promised = {uuid: allocation['resources']
                     for uuid, allocation in (allocations or {}).items()}
         try:
+            held = self._claims.held(instance)
+            if held and claims.keeps(held, instance, promised):
+                self._claims.claim(instance, held)
+                return
+            self._claims.release(instance)
             chosen = self._claims.choose(instance, promised,
                                          self._machine.read(), self._node())
         except errors.AccelError as error:
@@ -148,7 +163,6 @@ class LibvirtDriver(driver.LibvirtDriver):
             LOG.info('Server gets %s', ', '.join(
                 str(hostdev.address) for hostdev in chosen),
                 instance=instance)
-        return chosen
 
     def _node(self) -> claims.Node:
         name = self._host.get_hostname()

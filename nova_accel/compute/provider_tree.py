@@ -34,7 +34,7 @@ def update(provider_tree, nodename: str, host: model.Host,
 def existing(provider_tree, nodename: str,
              wanted: collections.abc.Iterable[providers.Provider] = (),
              ) -> list[providers.Existing]:
-    """Our providers in the tree: those with our trait, parents first.
+    """Our providers in the tree: those of our name and trait, parents first.
 
     :param wanted: providers that are ours by uuid, with or without the trait
         (nova-compute may have died between creating and marking one)
@@ -43,7 +43,11 @@ def existing(provider_tree, nodename: str,
     found = []
     for uuid in provider_tree.get_provider_uuids(nodename):
         data = provider_tree.data(uuid)
-        if uuid in ours or identity.MARKER_TRAIT in data.traits:
+        # The trait alone proves nothing: anybody can set it on anything, the
+        # compute node's own provider among them.
+        if uuid in ours or (
+                data.parent_uuid and identity.MARKER_TRAIT in data.traits
+                and identity.is_provider_name(data.name)):
             found.append(providers.Existing(
                 uuid, data.name, data.parent_uuid, data.inventory,
                 frozenset(data.traits)))

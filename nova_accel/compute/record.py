@@ -8,15 +8,12 @@ same way, and so may domains that are not Nova's.
 """
 
 import collections.abc
-import contextlib
 
 from lxml import etree
-from oslo_log import log as logging
 
+from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
-
-LOG = logging.getLogger(__name__)
 
 # USB and SCSI addresses have a bus, too, but no slot.
 _HOLDING = etree.XPath('./devices/*[source/address/@slot]')
@@ -48,16 +45,35 @@ class Record:
         return held
 
     def _definitions(self) -> collections.abc.Iterator[str]:
+        libvirt = _libvirt()
         for domain in self._host.list_instance_domains(only_running=False):
-            # A domain can go between the list and the look.
-            with contextlib.suppress(_libvirt_error()):
+            try:
                 yield domain.XMLDesc(0)
+            except libvirt.libvirtError as error:
+                # A domain can go between the list and the look. Of any other
+                # nobody knows what it holds.
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                    raise errors.AssignmentError(
+                        'libvirt', f'does not describe a domain: {error}'
+                    ) from None
 
 
 def parse(xml: str) -> tuple[str, tuple[hostdev.Hostdev, ...]]:
-    """A domain's uuid and the PCI functions that it holds."""
-    domain = etree.fromstring(xml)
-    return domain.findtext('uuid'), tuple(
+    """A domain's uuid and the PCI functions that it holds.
+
+    :raises errors.AssignmentError: if it cannot be understood
+    """
+    try:
+        domain = etree.fromstring(xml)
+        return domain.findtext('uuid'), _hostdevs(domain)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise errors.AssignmentError(
+            'libvirt', f'describes a domain in XML that cannot be read: '
+            f'{error}') from None
+
+
+def _hostdevs(domain) -> tuple[hostdev.Hostdev, ...]:
+    return tuple(
         hostdev.Hostdev(_address(element.find('source/address')),
                         _alias(element),
                         element.get('managed', 'yes') == 'yes')
@@ -75,8 +91,8 @@ def _alias(element) -> str:
     return '' if alias is None else alias.get('name', '')
 
 
-def _libvirt_error() -> type[Exception]:
+def _libvirt():
     # Nova, too, gets hold of libvirt only when it first talks to it, so that
     # its modules can be loaded without it.
     from nova.virt.libvirt import host
-    return host.libvirt.libvirtError if host.libvirt else Exception
+    return host.libvirt

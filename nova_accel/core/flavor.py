@@ -79,9 +79,10 @@ def read(extra_specs: collections.abc.Mapping[str, str],
 
 
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
-    """Every resource class that the flavor asks for, in whatever group."""
+    """The resource classes that a device may have and the flavor asks for."""
     return {match[3] for key in extra_specs
-            if (match := _KEY.fullmatch(key)) and match[1] == 'resources'}
+            if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
+            } - identity.NOVAS_OWN_CLASSES
 
 
 def _group_keys(name: str, group: profiles.Group) -> dict[str, str]:

@@ -77,6 +77,11 @@ def device_provider_name(nodename: str, device: model.Device) -> str:
     return _limited(f'{nodename}_accel_{device.address}')
 
 
+def is_provider_name(name: str) -> bool:
+    """Whether a provider of ours could have this name."""
+    return bool(re.search(r'(_accel_|~[0-9a-f]{12}~)', name))
+
+
 def region_provider_name(nodename: str, device: model.Device,
                          region: model.Region) -> str:
     return _limited(f'{nodename}_accel_{device.address}_{region.name}')

@@ -93,6 +93,7 @@ class Function:
     :param num_vfs: VFs that are enabled
     :param mdev_types: mediated device types that its driver offers
     :param use: how the host itself uses it, in words, or ''
+    :param unreadable: nothing is known of it but its address and its group
     """
 
     address: PciAddress
@@ -110,6 +111,7 @@ class Function:
     num_vfs: int = 0
     mdev_types: tuple[str, ...] = ()
     use: str = ''
+    unreadable: bool = False
 
     @property
     def ids(self) -> str:

@@ -70,6 +70,8 @@ class _Offer:
     def _name(self, entries) -> dict[model.PciAddress, entries_.Entry]:
         named = {}
         for function in self._functions.values():
+            if function.unreadable:
+                continue
             matching = [e for e in entries if e.matches(function)]
             if not matching:
                 continue
@@ -97,7 +99,9 @@ class _Offer:
                 cards[unit[0].physfn or unit[0].address].append(unit)
         refusals.sort(key=lambda refusal: refusal.address)
         return model.Host(
-            functions=tuple(self._functions.values()),
+            functions=tuple(function for function in
+                            self._functions.values()
+                            if not function.unreadable),
             devices=tuple(self._device(address, cards[address])
                           for address in sorted(cards)),
             refusals=tuple(refusals),
@@ -145,6 +149,8 @@ class _Offer:
                            'functions of a card with other functions')
 
     def _check_function(self, function) -> None:
+        if function.unreadable:
+            raise _Refused('it cannot be read')
         if function.is_bridge:
             raise _Refused('it is a bridge', 'take it out of device_spec')
         if function.address.domain > MAX_DOMAIN:
@@ -162,13 +168,22 @@ class _Offer:
         if function.physfn and function.physfn not in self._functions:
             raise _Refused(f'its physical function {function.physfn} is not '
                            'there')
+        self._check_claims(function)
+
+    def _check_claims(self, function) -> None:
+        """Refuse what somebody else may take, or take from under it."""
+        ours = self._entry.get(function.address)
         for claim in self._foreign:
             if claim.matches(function):
-                ours = self._entry.get(function.address)
                 raise _Refused(
                     f'{claim.label} claims it as well'
                     + (f' as {ours.label}' if ours else ''),
                     'leave it to one of the two')
+            if function.physfn and claim.matches(
+                    self._functions[function.physfn]):
+                raise _Refused(
+                    f'{claim.label} claims its physical function '
+                    f'{function.physfn}', 'leave the card to one of the two')
 
     def _check_company(self, named, function) -> None:
         ours = self._entry[named.address]

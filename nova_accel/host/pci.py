@@ -35,6 +35,24 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     return found, problems
 
 
+def read_unreadable(tree: trees.Tree,
+                    found: collections.abc.Iterable[model.Function],
+                    ) -> list[model.Function]:
+    """What is there beside what was found, by its IOMMU group alone.
+
+    It cannot be offered, and nor can what shares its group.
+    """
+    known = {str(function.address) for function in found}
+    unreadable = []
+    for address in addresses(tree.names(DEVICES)):
+        path = trees.follow(tree, f'{DEVICES}/{address}')
+        group = _Attributes(tree, path).linked('iommu_group')
+        if group and str(address) not in known:
+            unreadable.append(model.Function(
+                address, '', '', 0, iommu_group=group, unreadable=True))
+    return unreadable
+
+
 def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
     """The machine's NUMA nodes, in order."""
     return tuple(sorted(int(name.removeprefix('node'))

@@ -26,5 +26,6 @@ def read(tree: trees.Tree,
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
                  for function in functions]
+    functions.extend(pci.read_unreadable(tree, functions))
     host = offer.offer(functions, entries, foreign, problems)
     return dataclasses.replace(host, numa_nodes=pci.read_numa_nodes(tree))

@@ -37,8 +37,10 @@ class AcceleratorFilter(filters.BaseHostFilter):
             f'_{name}': group.numa
             for name, group in flavor.read(spec_obj.flavor.extra_specs).items()
             if group.numa != profile.OFF}
-        if not host_state.allocation_candidates or (
-                len(wishes) < 2 and not spec_obj.numa_topology):
+        if not wishes or not host_state.allocation_candidates:
+            return True
+        if len(wishes) == 1 and not spec_obj.numa_topology:
+            # One device is together with itself, wherever it is.
             return True
         locations = summary.loads((host_state.stats or {}).get(summary.KEY))
         guest_nodes = _GuestNodes(host_state, spec_obj)

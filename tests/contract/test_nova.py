@@ -65,10 +65,12 @@ OVERRIDDEN = {
     'finish_migration': ['context', 'migration', 'instance', 'disk_info',
                          'network_info', 'image_meta', 'resize_instance',
                          'allocations'],
+    'finish_revert_migration': ['context', 'instance'],
     '_hard_reboot': ['context', 'instance'],
+    'destroy': ['context', 'instance'],
     '_get_guest_config': ['instance'],
 }
-OUR_OWN = {'_hostdevs', '_choose', '_choose_as_placement_says', '_node',
+OUR_OWN = {'_assign', '_assign_as_placement_says', '_node',
            '_is_allocated'}
 
 

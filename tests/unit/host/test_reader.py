@@ -3,6 +3,7 @@
 
 import pytest
 
+from nova_accel.core import entry
 from nova_accel.core import model
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -111,3 +112,29 @@ def test_a_directory_reads_as_its_recording_does(tmp_path):
     entries = build.entries({})
     assert reader.read(tree.open_tree(tmp_path), entries) == reader.read(
         recording, entries)
+
+
+def test_what_cannot_be_read_is_in_the_way_of_its_group():
+    recording = build.recorded('l1-8gpu')
+    first, second = (f'sys/devices/{function}' for function in ('a', 'b'))
+    for name, path in (('0000:c1:00.0', first), ('0000:c1:00.1', second)):
+        recording.links[f'sys/bus/pci/devices/{name}'] = (
+            f'../../../../{path}')
+        recording.links[f'{path}/iommu_group'] = '../kernel/iommu_groups/99'
+        recording.files.update({f'{path}/vendor': '0x1234',
+                                f'{path}/device': '0x0001',
+                                f'{path}/class': '0x120000'})
+    entries, _broken = entry.parse_all(['{"vendor_id": "1234"}'])
+
+    def read():
+        return reader.read(tree.Recording(recording.files, recording.links),
+                           entries)
+
+    [device] = read().devices
+    assert len(device.regions[0].units[0]) == 2
+    del recording.files[f'{second}/class']
+    host = read()
+    assert host.devices == ()
+    [refusal] = host.refusals
+    assert refusal.reason == (
+        '0000:c1:00.1 in its IOMMU group: it cannot be read')

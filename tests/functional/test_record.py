@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server keeps what it has, and nobody else gets it, whatever happens."""
+
+from unittest import mock
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+from nova.virt.libvirt import driver as libvirt_driver
+
+from tests.functional import cloud
+
+QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
+       '"resource_class": "CUSTOM_QAT"}')
+
+
+class RecordTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_compute('compute1')
+        self.gpu_profile('one')
+        self.one = self.flavor('one')
+
+    def pool(self):
+        """A host with a pool of two virtual functions instead."""
+        self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
+                   device_spec=[QAT], group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        return self.flavor('vf')
+
+    def assertApart(self):
+        shared = {address: servers for address, servers in
+                  self.held().items() if len(servers) > 1}
+        self.assertEqual({}, shared)
+
+    def test_rebuild(self):
+        server = self.boot(self.one)
+        held, allocated = self.hostdevs(server), self.allocated(server)
+        self._rebuild_server(server, cloud.IMAGE)
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(allocated, self.allocated(server))
+
+    def test_rebuild_after_the_operator_took_the_entry_away(self):
+        server = self.boot(self.one)
+        held, allocated = self.hostdevs(server), self.allocated(server)
+        self.flags(device_spec=['{"colour": 1}'], group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._rebuild_server(server, cloud.IMAGE)
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(allocated, self.allocated(server))
+
+    def test_resize_to_nothing_on_one_host(self):
+        server = self.boot(self.one)
+        self._resize_server(server, self.flavor())
+        self.assertEqual({}, self.hostdevs(server))
+        self._confirm_resize(server)
+        self.assertEqual({}, self.held())
+        self.assertEqual({}, self.allocated(server))
+
+    def test_revert_keeps_others_off(self):
+        flavor = self.pool()
+        server = self.boot(flavor)
+        self._resize_server(server, self.flavor())
+        create = libvirt_driver.LibvirtDriver._create_guest_with_network
+        others = []
+
+        def create_late(driver, *args, **kwargs):
+            # Between the choice and the definition another server comes.
+            if not others:
+                others.append(None)
+                others[0] = self.boot(flavor)
+            return create(driver, *args, **kwargs)
+
+        with mock.patch.object(libvirt_driver.LibvirtDriver,
+                               '_create_guest_with_network', create_late):
+            self._revert_resize(server)
+        self.assertEqual(1, len(self.hostdevs(server)))
+        self.assertEqual(1, len(self.hostdevs(others[0])))
+        self.assertApart()
+
+    def test_domain_that_libvirt_does_not_describe(self):
+        flavor = self.pool()
+        first = self.boot(flavor)
+        describe = fakelibvirt.Domain.XMLDesc
+        broken = fakelibvirt.make_libvirtError(
+            fakelibvirt.libvirtError, 'broken',
+            error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+        def fail(domain, flags):
+            if domain.UUIDString() == first['id']:
+                raise broken
+            return describe(domain, flags)
+
+        with mock.patch.object(fakelibvirt.Domain, 'XMLDesc', fail):
+            self.boot(flavor, state='ERROR')
+            # A server without devices has nothing to do with it.
+            self.boot(self.flavor())
+            self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
+        self.assertApart()
+
+    def test_hard_reboot_after_a_failed_resize(self):
+        server = self.boot(self.one)
+        with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
+                               side_effect=RuntimeError('no')):
+            # The services are in one process, so that its error arrives here.
+            self.assertRaises(
+                client.OpenStackApiException, self.api.post_server_action,
+                server['id'], {'resize': {'flavorRef': self.flavor('one')}})
+            self._wait_for_state_change(server, 'ERROR')
+        self.api.post_server_action(server['id'],
+                                    {'reboot': {'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(
+            {f'compute1_accel_{address}' for address in
+             self.hostdevs(server)}, set(self.allocated(server)))
+
+    def test_failed_spawn_leaves_nothing(self):
+        with mock.patch.object(libvirt_driver.LibvirtDriver,
+                               '_create_guest_with_network',
+                               side_effect=RuntimeError('no')):
+            self.boot(self.one, state='ERROR')
+        self.assertEqual({}, self.held())
+        flavor = self.one
+        for _time in range(8):
+            self.boot(flavor)
+        self.assertApart()
+
+    def test_servers_without_devices_are_not_looked_at(self):
+        self.boot(self.one)
+        plain = self.flavor()
+        with mock.patch.object(
+                self.computes['compute1'].driver._record, 'read',
+                side_effect=AssertionError('not asked for')):
+            server = self.boot(plain)
+            self._reboot_server(server, hard=True)
+
+    def test_our_trait_on_the_compute_node(self):
+        root = self.compute_rp_uuids['compute1']
+        self._set_provider_traits(root, [
+            *self._get_provider_traits(root), 'CUSTOM_NOVA_ACCEL'])
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        inventory = self._get_provider_inventory(root)
+        self.assertLess(inventory['VCPU']['reserved'],
+                        inventory['VCPU']['total'])
+        self.boot(self.one)
