@@ -147,7 +147,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
     changes: list[Change] = []
     for provider in wanted:
         before = now.get(provider.uuid)
-        if before and set(before.inventory) - set(provider.totals) and (
+        if before and _loses_its_class(before, provider) and (
                 is_allocated(provider.uuid)):
             # Placement lets nobody take away a class that is in use, and the
             # new class would offer what is still held under the old one.
@@ -167,6 +167,12 @@ def diff(wanted: collections.abc.Iterable[Provider],
         else:
             changes.append(Remove(provider.uuid, provider.name))
     return tuple(changes)
+
+
+def _loses_its_class(before: Existing, wanted: Provider) -> bool:
+    # Classes beside ours come from provider.yaml, and are not ours to keep.
+    return bool(before.inventory) and not (
+        set(wanted.totals) & set(before.inventory))
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:

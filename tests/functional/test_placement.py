@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nova-compute reports, and when it writes."""
 
+import pathlib
 import shutil
+
+import fixtures
 
 from tests.functional import cloud
 
@@ -197,3 +200,24 @@ class PlacementTest(cloud.Cloud):
         self.assertEqual({}, self.totals())
         self.assertEqual(1, self.stdlog.logger.output.count(
             'this host has no IOMMU groups'))
+
+    def test_inventory_that_provider_yaml_adds(self):
+        config = self.useFixture(fixtures.TempDir()).path
+        name = 'compute1_accel_0000:43:00.0'
+        self.flags(provider_config_location=config, group='compute')
+        self.start_compute('compute1')
+        pathlib.Path(config, 'more.yaml').write_text(f'''
+    meta: {{schema_version: '1.0'}}
+    providers:
+    - identification: {{name: "{name}"}}
+      inventories:
+        additional:
+        - CUSTOM_LICENCE: {{total: 3}}
+    ''')
+        self.restart_compute_service('compute1')
+        self.gpu_profile('gpu')
+        servers = [self.boot(self.flavor('gpu')) for _time in range(8)]
+        self.update()
+        self.assertEqual({cloud.GPU: (1, 0), 'CUSTOM_LICENCE': (3, 0)},
+                         self.totals()[name])
+        self.assertEqual(8, len(servers))
