@@ -115,7 +115,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                 and flavor.classes(instance.flavor.extra_specs)):
             # Its definition goes, and spawn comes: for the same devices.
             self._claims.claim(instance, self._claims.held(instance))
-        return super().destroy(context, instance, *args, **kwargs)
+            return super().destroy(context, instance, *args, **kwargs)
+        with self._claims.during(instance):
+            return super().destroy(context, instance, *args, **kwargs)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)

@@ -30,6 +30,12 @@ class RecordTest(cloud.Cloud):
         self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
         return self.flavor('vf')
 
+    def refused_by_this_process(self, server, action):
+        """An action whose error arrives here: the services are one process."""
+        self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
+            server['id'], action)
+
     def assertApart(self):
         shared = {address: servers for address, servers in
                   self.held().items() if len(servers) > 1}
@@ -50,6 +56,18 @@ class RecordTest(cloud.Cloud):
         self._rebuild_server(server, cloud.IMAGE)
         self.assertEqual(held, self.hostdevs(server))
         self.assertEqual(allocated, self.allocated(server))
+
+    def test_delete_after_a_rebuild_that_failed_half_way(self):
+        server = self.boot(self.one)
+        with mock.patch('nova.compute.manager.ComputeManager.'
+                        '_prep_block_device', side_effect=RuntimeError('no')):
+            self.refused_by_this_process(
+                server, {'rebuild': {'imageRef': cloud.IMAGE}})
+            self._wait_for_state_change(server, 'ERROR')
+        self._delete_server(server)
+        for _time in range(8):
+            self.boot(self.one)
+        self.assertApart()
 
     def test_resize_to_nothing_on_one_host(self):
         server = self.boot(self.one)
@@ -104,10 +122,8 @@ class RecordTest(cloud.Cloud):
         server = self.boot(self.one)
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
-            # The services are in one process, so that its error arrives here.
-            self.assertRaises(
-                client.OpenStackApiException, self.api.post_server_action,
-                server['id'], {'resize': {'flavorRef': self.flavor('one')}})
+            self.refused_by_this_process(
+                server, {'resize': {'flavorRef': self.flavor('one')}})
             self._wait_for_state_change(server, 'ERROR')
         self.api.post_server_action(server['id'],
                                     {'reboot': {'type': 'HARD'}})
