@@ -44,9 +44,11 @@ def draw(host: model.Host, source: str, problems: list[str],
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
     yield from _lines(_branches(host, everything))
-    remedies = {refusal.reason: refusal.remedy for refusal in host.refusals
-                if refusal.remedy}
-    for reason, remedy in remedies.items():
+    remedies: dict[str, str] = {}
+    for refusal in host.refusals:
+        remedies.setdefault(refusal.remedy, refusal.reason)
+    remedies.pop('', None)
+    for remedy, reason in remedies.items():
         yield f'! {reason}: {remedy}'
     for problem in problems:
         yield f'! {problem}'
