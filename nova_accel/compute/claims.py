@@ -60,12 +60,7 @@ class Claims:
         """
         groups = flavor.read(instance.flavor.extra_specs)
         offered = providers.offered(host, node.uuid, node.name)
-        refused = providers.withheld(host, node.uuid)
-        if not groups and not set(promised) & {
-                *(item.uuid for item in offered), *refused, *node.ours}:
-            # It asks for classes that others provide: Nova's own, say.
-            return self.claim(instance, ())
-        _check_offered(promised, offered, refused, node)
+        _check_offered(promised, offered, host, node)
         with self._lock:
             # Looked up under the lock: a claim ends when its record begins.
             held = self._record.holders()
@@ -119,6 +114,21 @@ class Claims:
                     self._claimed.pop(instance.uuid, None)
 
 
+def concerns_us(instance, promised: assignment.Promised, host: model.Host,
+                node: Node) -> bool:
+    """Whether a server was promised something of ours.
+
+    A flavor can ask by class alone, and others provide classes too: Nova's
+    own vGPU code does.
+    """
+    if flavor.read(instance.flavor.extra_specs):
+        return True
+    offered = providers.offered(host, node.uuid, node.name)
+    ours = {item.uuid for item in offered} | set(node.ours) | set(
+        providers.withheld(host, node.uuid))
+    return bool(ours & set(promised))
+
+
 def keeps(hostdevs: Hostdevs, instance, promised: assignment.Promised,
           ) -> bool:
     """Whether what a server has is what it was promised.
@@ -126,19 +136,24 @@ def keeps(hostdevs: Hostdevs, instance, promised: assignment.Promised,
     :param promised: its allocations; empty where Placement did not answer,
         and the groups that the definition names have to do
     """
+    specs = instance.flavor.extra_specs
     served = [identity.parse_alias(device.alias) for device in hostdevs]
-    if not {group for group, _provider in served} >= set(
-            flavor.read(instance.flavor.extra_specs)):
+    if not {group for group, _provider in served} >= set(flavor.read(specs)):
         return False
+    if not promised:
+        return True
     counts = collections.Counter(provider for _group, provider in served)
+    wanted = {uuid for uuid, amounts in promised.items()
+              if set(amounts) & flavor.classes(specs)}
     # A unit can be several functions, so there can be more than promised.
-    return not promised or all(
-        uuid in promised and sum(promised[uuid].values()) <= count
+    return wanted == set(counts) and all(
+        sum(promised[uuid].values()) <= count
         for uuid, count in counts.items())
 
 
-def _check_offered(promised, offered, refused, node) -> None:
+def _check_offered(promised, offered, host, node) -> None:
     """Say it plainly where a promised device is refused now, or gone."""
+    refused = providers.withheld(host, node.uuid)
     for uuid in set(promised) - {item.uuid for item in offered}:
         if uuid in refused:
             refusal = refused[uuid]

@@ -35,6 +35,7 @@ from nova_accel.compute import record
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import identity
+from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.core import summary
 
@@ -148,6 +149,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             return
         promised = {uuid: allocation['resources']
                     for uuid, allocation in (allocations or {}).items()}
+        node = self._node()
+        if not claims.concerns_us(instance, promised, self._seen(), node):
+            return
         try:
             held = self._claims.held(instance)
             if held and claims.keeps(held, instance, promised):
@@ -155,7 +159,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 return
             self._claims.release(instance)
             chosen = self._claims.choose(instance, promised,
-                                         self._machine.read(), self._node())
+                                         self._machine.read(), node)
         except errors.AccelError as error:
             LOG.warning('Server gets no devices: %s', error,
                         instance=instance)
@@ -165,6 +169,13 @@ class LibvirtDriver(driver.LibvirtDriver):
             LOG.info('Server gets %s', ', '.join(
                 str(hostdev.address) for hostdev in chosen),
                 instance=instance)
+
+    def _seen(self) -> model.Host:
+        """The Host, or an empty one where it cannot be read."""
+        try:
+            return self._machine.read()
+        except errors.TreeError:
+            return model.Host()
 
     def _node(self) -> claims.Node:
         name = self._host.get_hostname()

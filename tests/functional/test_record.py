@@ -118,6 +118,18 @@ class RecordTest(cloud.Cloud):
             self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
         self.assertApart()
 
+    def test_nothing_of_ours_can_be_read(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.flags(sysfs_root='/nowhere', group='nova_accel')
+        self.restart_compute_service('compute1')
+        # Who has a device keeps it, who wants none does not notice.
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+        self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
+        failed = self.boot(self.one, state='ERROR', az='nova:compute1')
+        self.assertIn("sysfs_root '/nowhere'", failed['fault']['message'])
+
     def test_hard_reboot_after_a_failed_resize(self):
         server = self.boot(self.one)
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
