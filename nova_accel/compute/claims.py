@@ -75,17 +75,16 @@ class Claims:
 
     def held(self, instance) -> Hostdevs:
         """What a server has: claimed already, or in its definition."""
-        claimed = self._claimed.get(instance.uuid)
+        claimed = self.of(instance)
         if claimed is not None:
             return claimed
         return tuple(device for device in self._record.held_by(instance.uuid)
                      if identity.parse_alias(device.alias))
 
-    def claim(self, instance, hostdevs: Hostdevs) -> Hostdevs:
+    def claim(self, instance, hostdevs: Hostdevs) -> None:
         """Claim what a server has, whose definition is about to go."""
         with self._lock:
             self._claimed[instance.uuid] = hostdevs
-        return hostdevs
 
     def release(self, instance) -> None:
         """Let go of what turned out not to be what is wanted."""

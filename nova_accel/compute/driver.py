@@ -150,7 +150,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         promised = {uuid: allocation['resources']
                     for uuid, allocation in (allocations or {}).items()}
         node = self._node()
-        if not claims.concerns_us(instance, promised, self._seen(), node):
+        host, unreadable = self._look()
+        if not claims.concerns_us(instance, promised, host, node):
+            # Said once for the whole operation.
+            self._claims.claim(instance, ())
             return
         try:
             held = self._claims.held(instance)
@@ -158,8 +161,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance)
-            chosen = self._claims.choose(instance, promised,
-                                         self._machine.read(), node)
+            if unreadable:
+                raise unreadable
+            chosen = self._claims.choose(instance, promised, host, node)
         except errors.AccelError as error:
             LOG.warning('Server gets no devices: %s', error,
                         instance=instance)
@@ -170,12 +174,12 @@ class LibvirtDriver(driver.LibvirtDriver):
                 str(hostdev.address) for hostdev in chosen),
                 instance=instance)
 
-    def _seen(self) -> model.Host:
-        """The Host, or an empty one where it cannot be read."""
+    def _look(self) -> tuple[model.Host, errors.TreeError | None]:
+        """The Host; or an empty one, and why it cannot be read."""
         try:
-            return self._machine.read()
-        except errors.TreeError:
-            return model.Host()
+            return self._machine.read(), None
+        except errors.TreeError as error:
+            return model.Host(), error
 
     def _node(self) -> claims.Node:
         name = self._host.get_hostname()

@@ -60,6 +60,8 @@ class _Offer:
         self._foreign = foreign
         self._problems = list(problems)
         self._entry = self._name(entries)
+        self._cards = {self._functions[address].physfn
+                       for address in self._entry}
         self._vfs = collections.Counter(
             function.physfn for function in self._functions.values())
         self._groups = collections.defaultdict(list)
@@ -112,7 +114,9 @@ class _Offer:
         seen = set()
         for address in self._entry:
             function = self._functions[address]
-            if address in seen or self._is_card_of_offered_vfs(function):
+            # Where one entry names a PF and its VFs (they can have the same
+            # ids), the VFs are what is meant once they are enabled.
+            if address in seen or address in self._cards:
                 continue
             # A bridge drags nothing along: it is refused by itself.
             group = [] if function.is_bridge else self._groups.get(
@@ -121,12 +125,6 @@ class _Offer:
                     ] or [function]
             seen.update(f.address for f in unit)
             yield tuple(unit)
-
-    def _is_card_of_offered_vfs(self, function) -> bool:
-        # Where one entry names a PF and its VFs (they can have the same ids),
-        # the VFs are what is meant once they are enabled.
-        return any(self._functions[address].physfn == function.address
-                   for address in self._entry)
 
     def _check(self, unit) -> None:
         if not self._groups:

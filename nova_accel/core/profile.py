@@ -83,13 +83,19 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
             if _canonical(key) in _NOT_YET)
     return Profile(name, tuple(groups), document.get('description') or '',
                    # Cyborg takes any key up here and makes nothing of it.
-                   None if any(map(is_cyborgs, document['groups']))
-                   else document.get('group_policy'), tuple(unsupported))
+                   None if are_cyborgs(document['groups']) else
+                   document.get('group_policy'), tuple(unsupported))
 
 
 def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
     """Whether a group is written as Cyborg writes it."""
     return any(isinstance(key, str) and ':' in key for key in group)
+
+
+def are_cyborgs(groups: object) -> bool:
+    """Whether a document's groups, checked or not yet, are Cyborg's."""
+    return isinstance(groups, list) and any(
+        isinstance(group, dict) and is_cyborgs(group) for group in groups)
 
 
 def _canonical(key: str) -> str:

@@ -42,12 +42,12 @@ def read_unreadable(tree: trees.Tree,
 
     It cannot be offered, and nor can what shares its group.
     """
-    known = {str(function.address) for function in found}
+    there = set(addresses(tree.names(DEVICES)))
     unreadable = []
-    for address in addresses(tree.names(DEVICES)):
+    for address in sorted(there - {function.address for function in found}):
         path = trees.follow(tree, f'{DEVICES}/{address}')
         group = _Attributes(tree, path).linked('iommu_group')
-        if group and str(address) not in known:
+        if group:
             unreadable.append(model.Function(
                 address, '', '', 0, iommu_group=group, unreadable=True))
     return unreadable

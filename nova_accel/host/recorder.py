@@ -33,7 +33,12 @@ class _Notes:
         self._tree = tree
         self.files: dict[str, str] = {}
         self.links: dict[str, str] = {}
-        self.folders: set[str] = set()
+        self._names: set[str] = set()
+
+    @property
+    def folders(self) -> set[str]:
+        """Names of which nothing more was asked."""
+        return self._names - self.files.keys()
 
     def names(self, path: str) -> list[str]:
         names = self._tree.names(path)
@@ -41,7 +46,7 @@ class _Notes:
             child = posixpath.join(path, name)
             # What is no link is kept as a name; its content, if it is read.
             if self.link(child) is None:
-                self.folders.add(child)
+                self._names.add(child)
         return names
 
     def text(self, path: str) -> str | None:
@@ -70,8 +75,7 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
                                       f'{function.address}')
             for name in _IDENTIFYING:
                 notes.text(f'{path}/{name}')
-        return trees.Recording(notes.files, notes.links,
-                               notes.folders - notes.files.keys())
+        return trees.Recording(notes.files, notes.links, notes.folders)
     return _anonymous(notes)
 
 
@@ -91,41 +95,34 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         {clean(path): clean(text) for path, text in sorted(files.items())},
         {clean(path): clean(text)
          for path, text in sorted(notes.links.items())},
-        map(clean, notes.folders - notes.files.keys()))
+        map(clean, notes.folders))
 
 
 def _scrub_mounts(text: str) -> str:
     """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
     lines = []
-    for line in text.splitlines():
-        fields, _dash, source = line.partition(' - ')
-        number = fields.split()[2:3]
-        device = source.split()[1:2]
-        named = device and _DISK.fullmatch(device[0])
+    for number, source in usage.mounts(text):
+        named = _DISK.fullmatch(source)
         # Everything that is not on a disk has major number 0.
-        if number and (named or not number[0].startswith('0:')):
-            lines.append(f'0 0 {number[0]} / / rw - fs '
-                         f'{device[0] if named else "none"}')
+        if number and (named or not number.startswith('0:')):
+            lines.append(f'0 0 {number} / / rw - fs '
+                         f'{source if named else "none"}')
     return _joined(lines)
 
 
 def _scrub_swaps(text: str) -> str:
-    names = [fields[0] for fields in _fields(text)[1:]]
+    names = [words[0] for words in usage.fields(text)[1:]]
     return _joined(['Filename', *filter(_DISK.fullmatch, names)])
 
 
 def _scrub_routes(text: str) -> str:
-    ports = dict.fromkeys(fields[0] for fields in _fields(text)[1:])
+    ports = dict.fromkeys(words[0] for words in usage.fields(text)[1:])
     return _joined(['Iface', *ports])
 
 
 def _scrub_addresses(text: str) -> str:
-    ports = dict.fromkeys(fields[-1] for fields in _fields(text))
+    ports = dict.fromkeys(words[-1] for words in usage.fields(text))
     return _joined([f'{0:032x} 00 00 00 00 {port}' for port in ports])
-
-
-def _fields(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if line.strip()]
 
 
 def _joined(lines: collections.abc.Iterable[str]) -> str:

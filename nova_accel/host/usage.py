@@ -35,8 +35,8 @@ def read(tree: trees.Tree) -> dict[model.PciAddress, str]:
 
 def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
     mounted = _mounted(tree)
-    swaps = {line.split()[0].rsplit('/', 1)[-1]
-             for line in _lines(tree, SWAPS)[1:]}
+    swaps = {words[0].rsplit('/', 1)[-1]
+             for words in fields(tree.text(SWAPS))[1:]}
     for name in tree.names(BLOCK):
         path = trees.follow(tree, f'{BLOCK}/{name}')
         number = (tree.text(f'{path}/dev') or '').strip()
@@ -55,13 +55,13 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
 def _mounted(tree) -> set[str]:
     """Numbers, ``259:0``, and names, ``sda1``, of what is mounted."""
     found = set()
-    for line in (line for path in MOUNTS for line in _lines(tree, path)):
-        fields, _dash, source = line.partition(' - ')
-        found.update(fields.split()[2:3])
+    for number, source in (mount for path in MOUNTS
+                           for mount in mounts(tree.text(path))):
+        found.add(number)
         # btrfs and its like mount under a number of their own.
-        found.update(name.removeprefix('/dev/') for name in
-                     source.split()[1:2] if name.startswith('/dev/'))
-    return found
+        if source.startswith('/dev/'):
+            found.add(source.removeprefix('/dev/'))
+    return found - {''}
 
 
 def _controllers(tree, path) -> list[str]:
@@ -80,8 +80,8 @@ def _controllers(tree, path) -> list[str]:
 
 
 def _ports(tree) -> collections.abc.Iterator[tuple[str, str]]:
-    routed = {line.split()[0] for line in _lines(tree, ROUTES)[1:]}
-    addressed = {line.split()[-1] for line in _lines(tree, ADDRESSES)}
+    routed = {words[0] for words in fields(tree.text(ROUTES))[1:]}
+    addressed = {words[-1] for words in fields(tree.text(ADDRESSES))}
     for name in tree.names(NET):
         path = trees.follow(tree, f'{NET}/{name}')
         master = tree.link(f'{path}/master')
@@ -97,6 +97,20 @@ def _ports(tree) -> collections.abc.Iterator[tuple[str, str]]:
                          + stacked[0].removeprefix('upper_'))
 
 
-def _lines(tree, path) -> list[str]:
-    return [line for line in (tree.text(path) or '').splitlines()
+def fields(text: str | None) -> list[list[str]]:
+    """The words of each line of a table in proc, empty lines left out."""
+    return [line.split() for line in (text or '').splitlines()
             if line.strip()]
+
+
+def mounts(text: str | None) -> list[tuple[str, str]]:
+    """Of each line of a mountinfo, the device's number and the source.
+
+    :returns: ``('259:1', '/dev/nvme0n1p1')``, '' for what a line lacks
+    """
+    found = []
+    for line in (text or '').splitlines():
+        front, _dash, back = line.partition(' - ')
+        found.append((''.join(front.split()[2:3]),
+                      ''.join(back.split()[1:2])))
+    return found

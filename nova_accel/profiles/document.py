@@ -143,10 +143,7 @@ def _unique(pairs):
 
 def _check_shape(document, source) -> None:
     groups = document.get('groups') if isinstance(document, dict) else None
-    cyborgs = isinstance(groups, list) and any(
-        isinstance(group, dict) and profiles.is_cyborgs(group)
-        for group in groups)
-    validator = _CYBORGS if cyborgs else _OURS
+    validator = _CYBORGS if profiles.are_cyborgs(groups) else _OURS
     error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is not None:
         raise errors.ProfileError(_where(document, source, error.path),

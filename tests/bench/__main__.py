@@ -2,19 +2,15 @@
 """Run the benchmarks: ``python -m tests.bench``. JSON on standard output."""
 
 import json
-import os
 import sys
-import tempfile
 import unittest
+
+from tests import quiet
 
 
 def main() -> int:
     figures: dict = {}
-    with (os.fdopen(os.dup(1), 'w') as out, os.fdopen(os.dup(2), 'w') as err,
-          tempfile.TemporaryFile() as noise):
-        # Nova logs and warns on both.
-        os.dup2(noise.fileno(), 1)
-        os.dup2(noise.fileno(), 2)
+    with quiet.quiet() as (out, err):
         result = _measure(figures)
         for _case, trace in (*result.errors, *result.failures):
             print(trace[-4000:], file=err)

@@ -70,7 +70,7 @@ OVERRIDDEN = {
     'destroy': ['context', 'instance'],
     '_get_guest_config': ['instance'],
 }
-OUR_OWN = {'_assign', '_assign_as_placement_says', '_node', '_seen',
+OUR_OWN = {'_assign', '_assign_as_placement_says', '_node', '_look',
            '_is_allocated'}
 
 

@@ -2,11 +2,10 @@
 """Run the demo: ``python -m tests.demo [--json]``."""
 
 import argparse
-import os
 import sys
-import tempfile
 import unittest
 
+from tests import quiet
 from tests.demo import screen
 
 
@@ -15,11 +14,7 @@ def main() -> int:
     parser.add_argument('--json', action='store_true',
                         help='one JSON document at the end, for programs')
     as_json = parser.parse_args().json
-    with (os.fdopen(os.dup(1), 'w') as out, os.fdopen(os.dup(2), 'w') as err,
-          tempfile.TemporaryFile() as noise):
-        # Nova logs and warns on both; the demo shows its own lines only.
-        os.dup2(noise.fileno(), 1)
-        os.dup2(noise.fileno(), 2)
+    with quiet.quiet() as (out, err):
         shown = screen.Screen(out, as_json)
         result = _tell(shown)
         for _case, trace in (*result.errors, *result.failures):
