@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's tests of servers with accelerators of Cyborg, told of our profiles.
+
+The flows are those of ``AcceleratorServer*`` in nova.tests.functional.
+test_servers, and after each step the same is asserted: what Placement says of
+every host, and, in the place of bound accelerator requests, what libvirt does.
+What Nova refuses with Cyborg is expected to succeed.
+"""
+
+import contextlib
+import pathlib
+from unittest import mock
+
+from nova import context
+from nova import exception
+from nova.compute import rpcapi
+from nova.virt.libvirt import driver as libvirt_driver
+
+from tests.functional import cloud
+
+CONF = cloud.CONF
+
+
+class Flow(cloud.Cloud):
+
+    HOSTS = ('compute1', 'compute2')
+    NODE = {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 1}
+
+    def setUp(self):
+        super().setUp()
+        for host in self.HOSTS:
+            self.start_compute(host)
+        self.gpu_profile('pair', count=2)
+        self.pair = self.flavor('pair')
+
+    def ledger(self, host):
+        """What Placement says of a host: who has what, by provider."""
+        uuids = {host: self.compute_rp_uuids[host], **{
+            name: provider['uuid']
+            for name, provider in self.providers(host).items()}}
+        allocations = {name: self._get_allocations_by_provider_uuid(uuid)
+                       for name, uuid in uuids.items()}
+        return {name: {consumer: allocation['resources']
+                       for consumer, allocation in consumers.items()}
+                for name, consumers in allocations.items() if consumers}
+
+    def assertHas(self, server, devices=2, host='compute1'):
+        """On one host, in Placement and in libvirt; nothing on the others."""
+        self.assertEqual(host, self._show_server(server)[
+            'OS-EXT-SRV-ATTR:host'])
+        held = self.held(host)
+        self.assertEqual([[server['id']]] * devices, list(held.values()))
+        granted = {f'{host}_accel_{address}': {server['id']: {cloud.GPU: 1}}
+                   for address in held}
+        self.assertEqual({host: {server['id']: self.NODE}, **granted},
+                         self.ledger(host))
+        self.assertNothingOn(*set(self.HOSTS) - {host})
+
+    def assertNothingOn(self, *hosts):
+        for host in hosts:
+            self.assertEqual({}, self.ledger(host))
+            self.assertEqual({}, self.held(host))
+
+    def assertNothingLeft(self):
+        # Nova says that a server is in ERROR before it has cleaned up.
+        self._wait_for_assert(lambda: self.assertNothingOn(*self.HOSTS))
+
+    @contextlib.contextmanager
+    def failing(self, *errors):
+        """As many starts of guests fail, one after the other."""
+        start = libvirt_driver.LibvirtDriver._create_guest_with_network
+        remaining = list(errors)
+
+        def start_or_fail(driver, *args, **kwargs):
+            if remaining:
+                raise remaining.pop(0)
+            return start(driver, *args, **kwargs)
+
+        with mock.patch.object(libvirt_driver.LibvirtDriver,
+                               '_create_guest_with_network', start_or_fail):
+            yield
+        self.assertEqual([], remaining)
+
+    def take_down(self, host):
+        self.computes[host].stop()
+        self._force_down(host, True)
+
+    def bring_back(self, host):
+        # In this order: it is not up before it has seen what was evacuated.
+        self.restart_compute_service(host)
+        self._force_down(host, False)
+
+    def _force_down(self, host, forced_down):
+        [service] = self.api.get_services(host=host, binary='nova-compute')
+        self.api.put_service(service['id'], {'forced_down': forced_down})
+
+
+class CreateTest(Flow):
+    """AcceleratorServerTest"""
+
+    HOSTS = ('compute1',)
+
+    def test_create_and_delete(self):
+        server = self.boot(self.pair)
+        self.assertHas(server)
+        self._delete_server(server)
+        self.assertNothingLeft()
+
+    def test_create_with_error(self):
+        error = exception.BuildAbortException(instance_uuid='', reason='no')
+        with self.failing(error):
+            server = self.boot(self.pair, state='ERROR')
+        self.assertNothingLeft()
+        self._delete_server(server)
+        self.assertNothingLeft()
+        self.assertHas(self.boot(self.pair))
+
+    def test_delete_while_the_host_is_down(self):
+        server = self.boot(self.pair)
+        self._stop_server(server)
+        self.assertHas(server)
+        self.take_down('compute1')
+        self._delete_server(server)
+        self.assertEqual({}, self.ledger('compute1'))
+        # Its definition is still there, and so nobody else has its devices.
+        self.bring_back('compute1')
+        self.assertEqual([[server['id']]] * 2,
+                         list(self.held('compute1').values()))
+        # Nova does so every half an hour.
+        self.computes['compute1'].manager._cleanup_running_deleted_instances(
+            context.get_admin_context())
+        self.assertNothingLeft()
+        self.assertHas(self.boot(self.pair))
+
+
+class RescheduleTest(Flow):
+    """AcceleratorServerReschedTest"""
+
+    def no_devices(self):
+        return exception.ComputeResourcesUnavailable(reason='no')
+
+    def test_next_host(self):
+        with self.failing(self.no_devices()):
+            server = self.boot(self.pair)
+        self.assertHas(server, host=server['OS-EXT-SRV-ATTR:host'])
+
+    def test_no_next_host(self):
+        with self.failing(self.no_devices(), self.no_devices()):
+            self.boot(self.pair, state='ERROR')
+        self.assertNothingLeft()
+
+
+class Operation(Flow):
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.boot(self.pair, host='compute1')
+        self.devices = self.hostdevs(self.server)
+
+    def assertKept(self):
+        """It has what it had, and not just as much."""
+        self.assertHas(self.server)
+        self.assertEqual(self.devices, self.hostdevs(self.server))
+
+    def confirm(self):
+        # One process, two computes: CONF.host is the one started last.
+        self.flags(host='compute1')
+        self._confirm_resize(self.server)
+
+
+class OperationTest(Operation):
+    """AcceleratorServerOpsTest"""
+
+    def assertUnshelved(self):
+        server = self._unshelve_server(self.server)
+        self.assertHas(server, host=server['OS-EXT-SRV-ATTR:host'])
+
+    def test_soft_reboot(self):
+        self._reboot_server(self.server)
+        self.assertKept()
+
+    def test_hard_reboot(self):
+        self._reboot_server(self.server, hard=True)
+        self.assertKept()
+
+    def test_pause_and_unpause(self):
+        self.api.post_server_action(self.server['id'], {'pause': {}})
+        self._wait_for_state_change(self.server, 'PAUSED')
+        self.assertKept()
+        self.api.post_server_action(self.server['id'], {'unpause': {}})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self.assertKept()
+
+    def test_stop_and_start(self):
+        self._stop_server(self.server)
+        self.assertKept()
+        self._start_server(self.server)
+        self.assertKept()
+
+    def test_lock_and_unlock(self):
+        self.api.post_server_action(self.server['id'], {'lock': {}})
+        self.assertTrue(self._show_server(self.server)['locked'])
+        self.assertKept()
+        self.api.post_server_action(self.server['id'], {'unlock': {}})
+        self.assertFalse(self._show_server(self.server)['locked'])
+        self.assertKept()
+
+    @mock.patch('nova.virt.libvirt.LibvirtDriver._live_snapshot', mock.Mock())
+    def test_backup(self):
+        self.api.post_server_action(self.server['id'], {'createBackup': {
+            'name': 'backup', 'backup_type': 'daily', 'rotation': 1}})
+        self.notifier.wait_for_versioned_notifications('instance.snapshot.end')
+        self.assertKept()
+
+    @mock.patch('nova.virt.libvirt.LibvirtDriver._live_snapshot', mock.Mock())
+    def test_create_image(self):
+        self.create_image()
+
+    def test_create_image_of_a_guest_that_is_suspended_for_it(self):
+        self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
+        self.create_image()
+        self._wait_for_log('Beginning cold snapshot process')
+
+    def create_image(self):
+        self._snapshot_server(self.server, 'image')
+        self.notifier.wait_for_versioned_notifications('instance.snapshot.end')
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self.assertKept()
+
+    def test_rescue_and_unrescue(self):
+        # Where nova-compute keeps the definition; nothing made it here.
+        pathlib.Path(CONF.instances_path, self.server['id']).mkdir()
+        self._rescue_server(self.server)
+        self.assertKept()
+        self._unrescue_server(self.server)
+        self.assertKept()
+
+    def test_rebuild(self):
+        image = self.glance.auto_disk_config_enabled_image['id']
+        self._rebuild_server(self.server, image)
+        self.assertKept()
+
+    def test_evacuate(self):
+        self.take_down('compute1')
+        self._evacuate_server(self.server, {'host': 'compute2'},
+                              expected_host='compute2')
+        self.bring_back('compute1')
+        self.assertHas(self.server, host='compute2')
+
+    def test_shelve_and_unshelve(self):
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, 'SHELVED')
+        self.assertKept()
+        self._unshelve_server(self.server)
+        self.assertKept()
+
+    def test_shelve_offload_and_unshelve(self):
+        self.flags(shelved_offload_time=-1)
+        self._shelve_server(self.server, 'SHELVED')
+        self._shelve_offload_server(self.server)
+        self.assertNothingLeft()
+        self.assertUnshelved()
+
+    def test_shelve_and_unshelve_with_old_computes(self):
+        # Nothing of ours is in Nova's messages.
+        self.flags(compute='5.0', group='upgrade_levels')
+        rpcapi.reset_globals()
+        self._shelve_server(self.server)
+        self.assertNothingLeft()
+        self.assertUnshelved()
+
+
+class RefusedWithCyborgTest(Operation):
+    """What Nova answers with 400 where Cyborg has the devices."""
+
+    def test_resize(self):
+        self.gpu_profile('one')
+        self._resize_server(self.server, self.flavor('one'))
+        self.confirm()
+        self.assertHas(self.server, devices=1, host='compute2')
+
+    def test_suspend_and_resume(self):
+        before = self.ledger('compute1')
+        self._suspend_server(self.server)
+        self.assertEqual(before, self.ledger('compute1'))
+        self._resume_server(self.server)
+        self.assertKept()
+
+    def test_migrate(self):
+        self._migrate_server(self.server)
+        self.confirm()
+        self.assertHas(self.server, host='compute2')
