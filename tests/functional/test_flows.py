@@ -11,6 +11,7 @@ import contextlib
 import pathlib
 from unittest import mock
 
+from lxml import etree
 from nova import context
 from nova import exception
 from nova.compute import rpcapi
@@ -44,12 +45,21 @@ class Flow(cloud.Cloud):
                        for consumer, allocation in consumers.items()}
                 for name, consumers in allocations.items() if consumers}
 
+    def plugged(self, server, host):
+        """PCI addresses of what a guest has, as libvirt describes it now."""
+        domain = etree.fromstring(self.domain(server, host).XMLDesc(0))
+        return ['{domain}:{bus}:{slot}.{function}'.format(**{
+            part: digits.removeprefix('0x')
+            for part, digits in address.attrib.items()})
+            for address in domain.findall('./devices/hostdev/source/address')]
+
     def assertHas(self, server, devices=2, host='compute1'):
         """On one host, in Placement and in libvirt; nothing on the others."""
         self.assertEqual(host, self._show_server(server)[
             'OS-EXT-SRV-ATTR:host'])
         held = self.held(host)
         self.assertEqual([[server['id']]] * devices, list(held.values()))
+        self.assertEqual(sorted(held), sorted(self.plugged(server, host)))
         granted = {f'{host}_accel_{address}': {server['id']: {cloud.GPU: 1}}
                    for address in held}
         self.assertEqual({host: {server['id']: self.NODE}, **granted},
