@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's test cases as stestr finds them, for one side of the comparison."""
+
+import importlib
+import os
+import pkgutil
+import sys
+import types
+
+from tests.suite import side
+
+_PACKAGE = 'nova.tests.functional.libvirt'
+
+
+def load_tests(loader, _tests, _pattern):
+    ours = os.environ[side.VARIABLE] == side.OURS
+    if not ours:
+        # Nova loads what the entry point names, so that is nothing of ours.
+        sys.modules['nova_accel.api.extra_specs'] = types.SimpleNamespace(
+            register=list)
+    # It monkey-patches, so nothing of Nova is imported before.
+    package = importlib.import_module(_PACKAGE)
+    cases = loader.loadTestsFromNames([
+        f'{_PACKAGE}.{module.name}'
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name.startswith('test_')])
+    from tests.suite import harness
+    harness.configure(harness.both_sides)
+    if ours:
+        from tests.suite import ours
+        harness.configure(ours.nova_conf)
+        ours.replace_driver()
+    return cases

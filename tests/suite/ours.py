@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova with nova_accel installed as README says, and no device named yet."""
+
+import pathlib
+
+from nova.virt import driver
+from nova.virt.libvirt import driver as libvirt_driver
+from oslo_config import cfg
+
+from nova_accel import conf as accel_conf
+from nova_accel.compute import driver as accel_driver
+
+#: Devices to be read, so that the machine that the tests run on is not.
+_HOST = pathlib.Path(__file__).parent.parent / 'data/hosts/l1-8gpu.json'
+
+
+def nova_conf(conf: cfg.ConfigOpts) -> None:
+    """Set what README has operators set, but for devices."""
+    accel_conf.register_opts(conf)
+    conf.set_default('sysfs_root', str(_HOST), group='nova_accel')
+    conf.set_default('available_filters', [
+        'nova.scheduler.filters.all_filters',
+        'nova_accel.scheduler.filter.AcceleratorFilter'],
+        group='filter_scheduler')
+    conf.set_default('enabled_filters', [
+        *conf.filter_scheduler.enabled_filters, 'AcceleratorFilter'],
+        group='filter_scheduler')
+
+
+def replace_driver() -> None:
+    """Have our driver loaded where a test says Nova's, and never Nova's."""
+    load = driver.load_compute_driver
+    create = libvirt_driver.LibvirtDriver.__init__
+
+    def load_ours(virtapi, compute_driver=None):
+        name = compute_driver or driver.CONF.compute_driver
+        return load(virtapi, 'accel.LibvirtDriver'
+                    if name == 'libvirt.LibvirtDriver' else name)
+
+    def create_ours(self, *args, **kwargs):
+        assert isinstance(self, accel_driver.LibvirtDriver), 'Nova\'s driver'
+        create(self, *args, **kwargs)
+
+    driver.load_compute_driver = load_ours
+    libvirt_driver.LibvirtDriver.__init__ = create_ours
