@@ -72,7 +72,6 @@ def _read(stream: bytes) -> dict[str, Outcome]:
 
 def _reason(details) -> str:
     """The last line of what a test says of its end."""
-    for name in ('traceback', 'reason'):
-        if name in details:
-            return details[name].as_text().strip().splitlines()[-1]
-    return ''
+    text = ''.join(details[name].as_text() for name in
+                   ('traceback', 'reason') if name in details)
+    return text.strip().rpartition('\n')[2]
