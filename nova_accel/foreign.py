@@ -31,7 +31,8 @@ class MdevClaim:
     def matches(self, function: model.Function) -> bool:
         if self.addresses:
             return str(function.address) in self.addresses
-        return self.mdev_type in function.mdev_types
+        return any(self.mdev_type == mdev_type.name
+                   for mdev_type in function.mdev_types)
 
 
 def claims(conf: cfg.ConfigOpts) -> list[entry.Entry | MdevClaim]:

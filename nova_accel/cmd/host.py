@@ -116,6 +116,8 @@ def _device(device: model.Device) -> dict:
             'resource_class': region.resource_class,
             'traits': sorted(region.traits),
             'managed': region.managed,
+            'mdev_type': region.mdev_type,
+            'live_migratable': region.live_migratable,
             'total': len(region.units),
             'units': [[str(address) for address in unit]
                       for unit in region.units],
@@ -139,7 +141,11 @@ def _function(function: model.Function, state: str) -> dict:
         'physfn': str(function.physfn) if function.physfn else None,
         'total_vfs': function.total_vfs,
         'num_vfs': function.num_vfs,
-        'mdev_types': list(function.mdev_types),
+        'mdev_types': [{'name': mdev_type.name,
+                        'available': mdev_type.available,
+                        'instances': list(mdev_type.instances)}
+                       for mdev_type in function.mdev_types],
+        'firmware': function.firmware,
         'use': function.use,
     }
 

@@ -22,8 +22,6 @@ from nova_accel.core import profile
 from nova_accel.core import providers
 from nova_accel.core import topology
 
-Hostdevs = tuple[hostdev.Hostdev, ...]
-
 
 @dataclasses.dataclass(frozen=True)
 class Node:
@@ -46,12 +44,12 @@ class Claims:
 
     def __init__(self, recorded: record.Record):
         self._record = recorded
-        self._claimed: dict[str, Hostdevs] = {}
+        self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
 
     def choose(self, instance, promised: assignment.Promised,
-               host: model.Host, node: Node) -> Hostdevs:
+               host: model.Host, node: Node) -> hostdev.Hostdevs:
         """Choose the devices that keep a promise, and claim them.
 
         :param instance: nova.objects.Instance
@@ -63,35 +61,66 @@ class Claims:
         _check_offered(promised, offered, host, node)
         with self._lock:
             # Looked up under the lock: a claim ends when its record begins.
-            held = self._record.holders()
-            held.update((device.address, uuid)
-                        for uuid, devices in self._claimed.items()
-                        for device in devices)
-            grants = assignment.assign(promised, groups, offered, held,
-                                       instance.uuid)
+            held = [*self._record.read().items(), *self._claimed.items()]
+            grants = assignment.assign(
+                promised, groups, offered,
+                {device.address: uuid for uuid, devices in held
+                 for device in devices},
+                instance.uuid, _count_mdevs(held, instance.uuid))
             _check_topology(instance, groups, grants, host)
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
             return chosen
 
-    def held(self, instance) -> Hostdevs:
+    def held(self, instance) -> hostdev.Hostdevs:
         """What a server has: claimed already, or in its definition."""
         claimed = self.of(instance)
         if claimed is not None:
             return claimed
-        return tuple(device for device in self._record.held_by(instance.uuid)
-                     if identity.parse_alias(device.alias))
+        return hostdev.ours(self._record.held_by(instance.uuid))
 
-    def claim(self, instance, hostdevs: Hostdevs) -> None:
+    def everything(self) -> set[model.Address]:
+        """What any server or other domain holds, or is about to."""
+        with self._lock:
+            # In this order: a claim ends when its record begins.
+            claimed = [device.address for devices in self._claimed.values()
+                       for device in devices]
+        return {*claimed, *self._record.holders()}
+
+    def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:
         """Claim what a server has, whose definition is about to go."""
         with self._lock:
             self._claimed[instance.uuid] = hostdevs
 
-    def release(self, instance) -> None:
-        """Let go of what turned out not to be what is wanted."""
-        with self._lock:
-            self._claimed.pop(instance.uuid, None)
+    def claim_again(self, instance, hostdevs: hostdev.Hostdevs) -> None:
+        """Claim what was chosen before, unless it is claimed still.
 
-    def of(self, instance) -> Hostdevs | None:
+        :raises errors.AssignmentError: if another server has it by now
+        """
+        with self._lock:
+            if instance.uuid in self._claimed:
+                return
+            held = {device.address: uuid for uuid, devices
+                    in (*self._record.read().items(), *self._claimed.items())
+                    for device in devices}
+            for device in hostdevs:
+                if held.get(device.address, instance.uuid) != instance.uuid:
+                    raise errors.AssignmentError(
+                        f'device {device.address}',
+                        f'is held by {held[device.address]} by now')
+            self._claimed[instance.uuid] = hostdevs
+
+    def release(self, uuid: str) -> None:
+        """Let go of what is not wanted, or what the record has by now."""
+        with self._lock:
+            self._claimed.pop(uuid, None)
+
+    def lingering(self) -> list[str]:
+        """The servers with claims that no operation is going to let go."""
+        with self._lock:
+            return [uuid for uuid in self._claimed
+                    if uuid not in self._operations]
+
+    def of(self, instance) -> hostdev.Hostdevs | None:
         """What is claimed for a server, or None outside an operation."""
         return self._claimed.get(instance.uuid)
 
@@ -123,12 +152,12 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
     if flavor.read(instance.flavor.extra_specs):
         return True
     offered = providers.offered(host, node.uuid, node.name)
-    ours = {item.uuid for item in offered} | set(node.ours) | set(
+    known = {item.uuid for item in offered} | set(node.ours) | set(
         providers.withheld(host, node.uuid))
-    return bool(ours & set(promised))
+    return bool(known & set(promised))
 
 
-def keeps(hostdevs: Hostdevs, instance, promised: assignment.Promised,
+def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
           ) -> bool:
     """Whether what a server has is what it was promised.
 
@@ -148,6 +177,14 @@ def keeps(hostdevs: Hostdevs, instance, promised: assignment.Promised,
     return wanted == set(counts) and all(
         sum(promised[uuid].values()) <= count
         for uuid, count in counts.items())
+
+
+def _count_mdevs(held, but: str) -> dict[str, int]:
+    """How many mdevs of each provider servers hold, but for one of them."""
+    mdevs = {(device.address, identity.parse_alias(device.alias))
+             for uuid, devices in held if uuid != but for device in devices
+             if isinstance(device.address, model.MdevAddress)}
+    return collections.Counter(alias[1] for _address, alias in mdevs if alias)
 
 
 def _check_offered(promised, offered, host, node) -> None:

@@ -5,17 +5,28 @@ Each override calls Nova's method and one thing of ours. Signatures are passed
 through, so that the class fits Nova 33 and 34, with which each seam was
 checked (tests/contract):
 
-===========================  ==========================================
-``init_host``                say what is offered and who holds it
-``get_available_resource``   locations, for the scheduler
-``update_provider_tree``     our providers
-``spawn``                    devices for a new server
-``finish_migration``         devices for a server that arrives
-``finish_revert_migration``  the old devices again
-``_hard_reboot``             the same devices again
-``destroy``                  keep them, where a rebuild goes on to spawn
-``_get_guest_config``        hostdev elements, on every way to guest XML
-===========================  ==========================================
+=====================================  ================================
+``init_host``                          say what is offered and held
+``get_available_resource``             locations, for the scheduler
+``update_provider_tree``               our providers
+``spawn``                              devices for a new server
+``finish_migration``                   devices for a server that arrives
+``finish_revert_migration``            the old devices again
+``_hard_reboot``                       the same devices again
+``destroy``                            keep them, where a rebuild goes on
+``_get_guest_config``                  hostdevs, on every way to guest XML
+``_create_guest``                      mdevs, on every way to a start
+``_allocate_mdevs``                    ours are not Nova's to make
+``suspend``                            the guest lets go of them
+``resume``                             the guest has them again
+``_get_mdevs_from_guest_config``       ours are not Nova's to attach
+``check_can_live_migrate_source``      can their state move, and what is it
+``check_source_migrate_data_at_dest``  like devices for it here
+``pre_live_migration``                 the like devices made ready
+``_live_migration_operation``          their names in the guest's XML
+``post_live_migration_at_destination`` the guest has them
+``rollback_live_migration_at_destination``  nobody needs them
+=====================================  ================================
 """
 
 import contextlib
@@ -25,19 +36,25 @@ from nova import context as nova_context
 from nova import exception
 from nova.compute import task_states
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
+from oslo_utils import excutils
 
 from nova_accel.compute import claims
 from nova_accel.compute import guest
+from nova_accel.compute import live_migration
 from nova_accel.compute import machine
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
+from nova_accel.compute import suspension
 from nova_accel.core import errors
 from nova_accel.core import flavor
-from nova_accel.core import identity
+from nova_accel.core import hostdev
+from nova_accel.core import migration
 from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.core import summary
+from nova_accel.host import domains
 
 LOG = logging.getLogger(__name__)
 
@@ -57,10 +74,15 @@ class LibvirtDriver(driver.LibvirtDriver):
         super().init_host(*args, **kwargs)
         with _never_fatal('read which devices servers hold'):
             self._machine.read()
-            held = [list(filter(_is_ours, hostdevs))
-                    for hostdevs in self._record.read().values()]
+            held = [ours for hostdevs in self._record.read().values()
+                    if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
-                     sum(map(len, held)), sum(map(bool, held)))
+                     sum(map(len, held)), len(held))
+            # A reboot of the host has taken mdevs with it; before somebody
+            # else takes their place, they are there again.
+            for hostdevs in held:
+                with _never_fatal('make mdevs that servers hold'):
+                    self._prepare(hostdevs)
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
@@ -74,6 +96,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def update_provider_tree(self, provider_tree, nodename, *args, **kwargs):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
+        with _never_fatal('clear up what nobody holds'):
+            self._clear_up()
         with _never_fatal('report devices to Placement'):
             provider_trees.update(provider_tree, nodename,
                                   self._machine.read(), self._is_allocated)
@@ -125,9 +149,171 @@ class LibvirtDriver(driver.LibvirtDriver):
         with self._claims.during(instance):
             if self._claims.of(instance) is None:
                 self._assign_as_placement_says(instance)
-            for hostdev in self._claims.of(instance) or ():
-                config.add_device(guest.hostdev_config(hostdev))
+            claimed = self._claims.of(instance) or ()
+            # Nova puts back the mdevs that it finds in the old XML.
+            addresses = {device.address for device in claimed}
+            config.devices = [element for element in config.devices
+                              if not guest.holds(element, addresses)]
+            for device in claimed:
+                config.add_device(guest.hostdev_config(device))
         return config
+
+    def _create_guest(self, context, xml, *args, **kwargs):
+        with _as_nova_says_it():
+            self._prepare(hostdev.ours(domains.parse(xml)[1]))
+        return super()._create_guest(context, xml, *args, **kwargs)
+
+    def _allocate_mdevs(self, allocations, *args, **kwargs):
+        ours = self._node().ours
+        return super()._allocate_mdevs({
+            uuid: allocation
+            for uuid, allocation in (allocations or {}).items()
+            if uuid not in ours}, *args, **kwargs)
+
+    # A guest that sleeps
+
+    def suspend(self, context, instance, *args, **kwargs):
+        with self._claims.during(instance):
+            held = hostdev.ours(self._record.running(instance.uuid))
+            self._claims.claim(instance, held)
+            suspension.let_go(self._host.get_guest(instance), held,
+                              lambda: self._record.running(instance.uuid))
+            try:
+                super().suspend(context, instance, *args, **kwargs)
+            except Exception:
+                with excutils.save_and_reraise_exception():
+                    self._have_again(instance, held)
+
+    def resume(self, context, instance, *args, **kwargs):
+        with self._claims.during(instance):
+            held = self._claims.held(instance)
+            self._claims.claim(instance, held)
+            super().resume(context, instance, *args, **kwargs)
+            self._have_again(instance, held)
+
+    def _have_again(self, instance, held: hostdev.Hostdevs) -> None:
+        """Give a running guest what it lacks of its devices.
+
+        One that cannot have them all is stopped: a reboot can cure it.
+        """
+        domain = self._host.get_guest(instance)
+        there = {device.address
+                 for device in self._record.running(instance.uuid)}
+        try:
+            suspension.take_up(domain, [device for device in held
+                                        if device.address not in there])
+        except errors.AccelError as error:
+            domain.poweroff()
+            raise exception.InstanceResumeFailure(
+                reason=f'{error}; the guest was stopped') from None
+
+    def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
+        held = {device.address
+                for device in hostdev.ours(domains.parse(xml)[1])}
+        return [element for element
+                in super()._get_mdevs_from_guest_config(
+                    xml, *args, **kwargs)
+                if not guest.holds(element, held)]
+
+    # A guest that moves
+
+    def check_can_live_migrate_source(self, context, instance, *args,
+                                      **kwargs):
+        held = hostdev.ours(self._record.running(instance.uuid))
+        described = {}
+        if held:
+            with _as_migration_check():
+                described = self._describe(held)
+        data = super().check_can_live_migrate_source(context, instance, *args,
+                                                     **kwargs)
+        if described:
+            live_migration.announce(data, described)
+        return data
+
+    def check_source_migrate_data_at_dest(self, ctxt, instance, migrate_data,
+                                          migration, limits, allocs, *args,
+                                          **kwargs):
+        announced = live_migration.take_announced(migrate_data)
+        pairs = {}
+        with _as_migration_check(), instance.mutated_migration_context():
+            if announced:
+                pairs = self._choose_likes(instance, allocs, announced)
+            elif self._concerns_us(instance, _promised(allocs)):
+                raise errors.AssignmentError(
+                    f'server {instance.uuid}', 'its host does not say which '
+                    'devices it has')
+        try:
+            data = super().check_source_migrate_data_at_dest(
+                ctxt, instance, migrate_data, migration, limits, allocs,
+                *args, **kwargs)
+        except Exception:
+            with excutils.save_and_reraise_exception():
+                self._claims.release(instance.uuid)
+        if pairs:
+            live_migration.answer(data, pairs, {
+                alias: address
+                for alias, (address, _text) in announced.items()})
+        return data
+
+    def pre_live_migration(self, context, instance, block_device_info,
+                           network_info, disk_info, migrate_data, *args,
+                           **kwargs):
+        planned = live_migration.answered(migrate_data)
+        if planned:
+            with _as_migration_check():
+                # The claim is lost if nova-compute was restarted meanwhile.
+                self._claims.claim_again(instance, planned)
+                self._prepare(planned)
+        return super().pre_live_migration(
+            context, instance, block_device_info, network_info, disk_info,
+            migrate_data, *args, **kwargs)
+
+    def _live_migration_operation(self, context, instance, dest,
+                                  block_migration, migrate_data, guest,
+                                  *args, **kwargs):
+        return super()._live_migration_operation(
+            context, instance, dest, block_migration, migrate_data,
+            live_migration.Moving(guest, migrate_data), *args, **kwargs)
+
+    def post_live_migration_at_destination(self, context, instance, *args,
+                                           **kwargs):
+        self._claims.release(instance.uuid)
+        return super().post_live_migration_at_destination(
+            context, instance, *args, **kwargs)
+
+    def rollback_live_migration_at_destination(self, context, instance, *args,
+                                               **kwargs):
+        try:
+            return super().rollback_live_migration_at_destination(
+                context, instance, *args, **kwargs)
+        finally:
+            self._claims.release(instance.uuid)
+
+    def _describe(self, held) -> dict[hostdev.Hostdev, str]:
+        host = self._machine.read()
+        offered = self._offered(host)
+        migration.check_source(held, offered)
+        if not self._host.has_min_version(
+                lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
+                hv_ver=driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION,
+                hv_type=libvirt_host.HV_DRIVER_QEMU):
+            raise errors.AssignmentError(
+                'this host', 'its libvirt or QEMU is too old to move the '
+                'state of devices', 'libvirt 10.0.0 and QEMU 8.2.2 can')
+        return {device: migration.describe(device, host, offered)
+                for device in held}
+
+    def _choose_likes(self, instance, allocs, announced):
+        host = self._machine.read()
+        try:
+            chosen = self._claims.choose(instance, _promised(allocs), host,
+                                         self._node())
+            return migration.pair(
+                {alias: text for alias, (_address, text)
+                 in announced.items()}, chosen, host, self._offered(host))
+        except errors.AccelError:
+            self._claims.release(instance.uuid)
+            raise
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
@@ -147,32 +333,40 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         if not flavor.classes(instance.flavor.extra_specs):
             return
-        promised = {uuid: allocation['resources']
-                    for uuid, allocation in (allocations or {}).items()}
-        node = self._node()
-        host, unreadable = self._look()
-        if not claims.concerns_us(instance, promised, host, node):
+        promised = _promised(allocations)
+        if not self._concerns_us(instance, promised):
             # Said once for the whole operation.
             self._claims.claim(instance, ())
             return
+        # A rebuild comes with a claim, and Nova would take this one's fault
+        # for a host that was never left: ACTIVE, and without allocations.
+        fault = (exception.ComputeResourcesUnavailable
+                 if self._claims.of(instance) is None
+                 else exception.InstanceDeployFailure)
+        host, unreadable = self._look()
         try:
             held = self._claims.held(instance)
             if held and claims.keeps(held, instance, promised):
                 self._claims.claim(instance, held)
                 return
-            self._claims.release(instance)
+            self._claims.release(instance.uuid)
             if unreadable:
                 raise unreadable
-            chosen = self._claims.choose(instance, promised, host, node)
+            chosen = self._claims.choose(instance, promised, host,
+                                         self._node())
         except errors.AccelError as error:
             LOG.warning('Server gets no devices: %s', error,
                         instance=instance)
-            raise exception.ComputeResourcesUnavailable(
-                reason=str(error)) from None
+            raise fault(reason=str(error)) from None
         if chosen:
             LOG.info('Server gets %s', ', '.join(
-                str(hostdev.address) for hostdev in chosen),
+                str(device.address) for device in chosen),
                 instance=instance)
+
+    def _concerns_us(self, instance, promised) -> bool:
+        return bool(flavor.classes(instance.flavor.extra_specs)) and (
+            claims.concerns_us(instance, promised, self._look()[0],
+                               self._node()))
 
     def _look(self) -> tuple[model.Host, errors.TreeError | None]:
         """The Host; or an empty one, and why it cannot be read."""
@@ -180,6 +374,29 @@ class LibvirtDriver(driver.LibvirtDriver):
             return self._machine.read(), None
         except errors.TreeError as error:
             return model.Host(), error
+
+    def _offered(self, host: model.Host) -> dict[str, providers.Offered]:
+        node = self._node()
+        return {item.uuid: item for item in providers.offered(
+            host, node.uuid, node.name)}
+
+    def _prepare(self, hostdevs: hostdev.Hostdevs) -> None:
+        mdevs = [device for device in hostdevs
+                 if isinstance(device.address, model.MdevAddress)]
+        if mdevs:
+            self._machine.prepare(mdevs, self._offered(self._machine.read()))
+
+    def _clear_up(self) -> None:
+        """Let go of what an operation left behind that did not end."""
+        ours = set(self._node().ours)
+        for uuid in self._claims.lingering():
+            report = self.virtapi.reportclient
+            allocations = report.get_allocations_for_consumer(
+                nova_context.get_admin_context(), uuid)
+            if not ours & set(allocations):
+                LOG.info('Server %s is not coming: its claim ends', uuid)
+                self._claims.release(uuid)
+        self._machine.sweep(self._claims.everything)
 
     def _node(self) -> claims.Node:
         name = self._host.get_hostname()
@@ -196,8 +413,26 @@ class LibvirtDriver(driver.LibvirtDriver):
         return bool(allocations.allocations)
 
 
-def _is_ours(hostdev) -> bool:
-    return identity.parse_alias(hostdev.alias) is not None
+def _promised(allocations) -> dict[str, dict[str, int]]:
+    return {uuid: allocation['resources']
+            for uuid, allocation in (allocations or {}).items()}
+
+
+@contextlib.contextmanager
+def _as_migration_check():
+    """Have Nova leave the server where and as it is, and say why."""
+    try:
+        yield
+    except errors.AccelError as error:
+        raise exception.MigrationPreCheckError(reason=str(error)) from None
+
+
+@contextlib.contextmanager
+def _as_nova_says_it():
+    try:
+        yield
+    except errors.AccelError as error:
+        raise exception.InstanceDeployFailure(reason=str(error)) from None
 
 
 @contextlib.contextmanager

@@ -2,21 +2,16 @@
 """Who holds which device, read from libvirt, which is where it is kept.
 
 Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``. Checked with Nova
-33 and 34. XML: libvirt's formatdomain, "Host device assignment"; network
-interfaces of type hostdev and disks of type nvme hold their functions in the
-same way, and so may domains that are not Nova's.
+33 and 34.
 """
 
 import collections.abc
 
-from lxml import etree
-
+from nova_accel.compute import guest
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
-
-# USB and SCSI addresses have a bus, too, but no slot.
-_HOLDING = etree.XPath('./devices/*[source/address/@slot]')
+from nova_accel.host import domains
 
 
 class Record:
@@ -28,71 +23,58 @@ class Record:
     def __init__(self, host):
         self._host = host
 
-    def holders(self) -> dict[model.PciAddress, str]:
-        """The domain's uuid, by function; servers of Nova's and any other."""
+    def holders(self) -> dict[model.Address, str]:
+        """The domain's uuid, by device; servers of Nova's and any other."""
         return {held.address: uuid for uuid, hostdevs in self.read().items()
                 for held in hostdevs}
 
-    def held_by(self, uuid: str) -> tuple[hostdev.Hostdev, ...]:
+    def held_by(self, uuid: str) -> hostdev.Hostdevs:
         """What a server holds, as its definition has it."""
         return self.read().get(uuid, ())
 
-    def read(self) -> dict[str, tuple[hostdev.Hostdev, ...]]:
-        held = {}
+    def read(self) -> dict[str, hostdev.Hostdevs]:
+        """What each domain holds, by its uuid."""
+        held: dict[str, dict[model.Address, hostdev.Hostdev]] = {}
         for xml in self._definitions():
-            uuid, hostdevs = parse(xml)
-            held[uuid] = hostdevs
-        return held
+            uuid, hostdevs = domains.parse(xml)
+            held.setdefault(uuid, {}).update(
+                (hostdev_.address, hostdev_) for hostdev_ in hostdevs)
+        return {uuid: tuple(by_address.values())
+                for uuid, by_address in held.items()}
+
+    def running(self, uuid: str) -> hostdev.Hostdevs:
+        """What a server's guest has at this moment.
+
+        Less than it holds while it is being suspended or resumed.
+        """
+        libvirt = guest.libvirt()
+        for domain in self._host.list_instance_domains(only_running=True):
+            if domain.UUIDString() == uuid:
+                xml = _describe(domain, 0, libvirt)
+                return domains.parse(xml)[1] if xml else ()
+        return ()
 
     def _definitions(self) -> collections.abc.Iterator[str]:
-        libvirt = _libvirt()
+        """Each domain, as it is to start next and as it is while it runs.
+
+        A guest has let go of its devices before it is suspended; its
+        definition keeps them.
+        """
+        libvirt = guest.libvirt()
         for domain in self._host.list_instance_domains(only_running=False):
-            try:
-                yield domain.XMLDesc(0)
-            except libvirt.libvirtError as error:
-                # A domain can go between the list and the look. Of any other
-                # nobody knows what it holds.
-                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-                    raise errors.AssignmentError(
-                        'libvirt', f'does not describe a domain: {error}'
-                    ) from None
+            for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0):
+                xml = _describe(domain, flags, libvirt)
+                if xml:
+                    yield xml
 
 
-def parse(xml: str) -> tuple[str, tuple[hostdev.Hostdev, ...]]:
-    """A domain's uuid and the PCI functions that it holds.
-
-    :raises errors.AssignmentError: if it cannot be understood
-    """
+def _describe(domain, flags, libvirt) -> str:
     try:
-        domain = etree.fromstring(xml)
-        return domain.findtext('uuid'), _hostdevs(domain)
-    except (etree.XMLSyntaxError, ValueError) as error:
+        return domain.XMLDesc(flags)
+    except libvirt.libvirtError as error:
+        # A domain can go between the list and the look. Of any other nobody
+        # knows what it holds.
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return ''
         raise errors.AssignmentError(
-            'libvirt', f'describes a domain in XML that cannot be read: '
-            f'{error}') from None
-
-
-def _hostdevs(domain) -> tuple[hostdev.Hostdev, ...]:
-    return tuple(
-        hostdev.Hostdev(_address(element.find('source/address')),
-                        _alias(element),
-                        element.get('managed', 'yes') == 'yes')
-        for element in _HOLDING(domain))
-
-
-def _address(element) -> model.PciAddress:
-    return model.PciAddress(*(
-        int(element.get(part, '0'), 16)
-        for part in ('domain', 'bus', 'slot', 'function')))
-
-
-def _alias(element) -> str:
-    alias = element.find('alias')
-    return '' if alias is None else alias.get('name', '')
-
-
-def _libvirt():
-    # Nova, too, gets hold of libvirt only when it first talks to it, so that
-    # its modules can be loaded without it.
-    from nova.virt.libvirt import host
-    return host.libvirt
+            'libvirt', f'does not describe a domain: {error}') from None

@@ -6,6 +6,7 @@ import collections.abc
 import dataclasses
 
 from nova_accel.core import errors
+from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import profile as profiles
 from nova_accel.core import providers
@@ -33,9 +34,9 @@ class Grant:
 def assign(promised: Promised,
            groups: collections.abc.Mapping[str, profiles.Group],
            offered: collections.abc.Iterable[providers.Offered],
-           holders: collections.abc.Mapping[model.PciAddress, str],
+           holders: collections.abc.Mapping[model.Address, str],
            holder: str,
-           keep: collections.abc.Collection[model.PciAddress] = (),
+           mdevs: collections.abc.Mapping[str, int] = {},
            ) -> tuple[Grant, ...]:
     """Choose the functions that a server gets.
 
@@ -44,7 +45,7 @@ def assign(promised: Promised,
     :param offered: what this host offers
     :param holders: who holds which function now
     :param holder: the server; what it holds already is free for it
-    :param keep: functions to take first where there is a choice
+    :param mdevs: how many mdevs of each provider other servers hold
     :raises errors.AssignmentError: if one unit of the promise cannot be kept
     """
     here = {item.uuid: item for item in offered}
@@ -53,7 +54,9 @@ def assign(promised: Promised,
     labels = _label(ours, groups, here)
     grants = []
     for uuid, names in labels.items():
-        units = _free_units(here[uuid], len(names), holders, holder, keep)
+        units = (_free_mdevs(here[uuid], len(names), mdevs, holder)
+                 if here[uuid].region.mdev_type else
+                 _free_units(here[uuid], len(names), holders, holder))
         grants.extend(Grant(name, here[uuid], unit)
                       for name, unit in zip(names, units, strict=True))
     return tuple(sorted(grants, key=_order))
@@ -64,7 +67,7 @@ def _order(grant: Grant):
     return not grant.group, int(number or 0), grant.unit
 
 
-def _free_units(item, count, holders, holder, keep):
+def _free_units(item, count, holders, holder):
     def state(address):
         return holders.get(address, holder)
 
@@ -79,11 +82,21 @@ def _free_units(item, count, holders, holder, keep):
             f'Placement promised {count} of it, {len(free)} of '
             f'{len(item.region.units)} are free' + (f': {taken}' if taken
                                                     else ''))
-    # What is kept comes first, then what nobody had, then what the server
-    # had before: its old definition may be wanted again (a resize reverted).
-    free.sort(key=lambda unit: (not all(a in keep for a in unit),
-                                any(a in holders for a in unit), unit))
+    # What nobody had comes first, then what the server had before: its old
+    # definition may be wanted again (a resize reverted).
+    free.sort(key=lambda unit: (any(a in holders for a in unit), unit))
     return free[:count]
+
+
+def _free_mdevs(item, count, mdevs, holder):
+    total, taken = len(item.region.units), mdevs.get(item.uuid, 0)
+    if total - taken < count:
+        raise errors.AssignmentError(
+            f'resource provider {item.name}',
+            f'Placement promised {count} mdevs {item.region.mdev_type} of '
+            f'it, {max(0, total - taken)} of {total} are free')
+    return [(model.MdevAddress(identity.mdev_uuid(holder, item.uuid, index)),)
+            for index in range(count)]
 
 
 def _label(ours, groups, here) -> dict[str, list[str]]:

@@ -36,6 +36,9 @@ class Entry:
     :param single: the address itself, where the pattern leaves nothing open:
         then a PF's address also names its VFs, as in Nova
     :param resource_class: normalised, or None for the default
+    :param mdev_type: give away mdevs of this type, not the function itself
+    :param live_migratable: whether a running guest can take its device's
+        state to another host
     """
 
     label: str
@@ -46,6 +49,8 @@ class Entry:
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
     managed: bool = True
+    mdev_type: str = ''
+    live_migratable: bool = False
 
     def matches(self, function: model.Function) -> bool:
         if self.vendor_id not in (None, function.vendor_id):
@@ -138,6 +143,10 @@ def _entry(item: dict[str, typing.Any], label: str) -> Entry:
             raise errors.EntryError(
                 label, f'{key} {errors.quote(item.get(key))} {error}'
             ) from None
+    if fields['live_migratable'] is None:
+        # mdev drivers that cannot migrate say so to QEMU; of PCI functions,
+        # few can, and only the operator knows.
+        fields['live_migratable'] = bool(fields['mdev_type'])
     return Entry(**fields)
 
 
@@ -246,11 +255,25 @@ def _read_traits(value: object) -> dict[str, frozenset[str]]:
     return {'traits': traits}
 
 
-def _read_managed(value: object) -> dict[str, bool]:
-    text = 'yes' if value is None else str(value).strip().lower()
-    if text not in _TRUE | _FALSE:
-        raise ValueError('is neither "yes" nor "no"')
-    return {'managed': text in _TRUE}
+def _flag_reader(key: str, default: bool | None):
+    def read(value: object) -> dict[str, bool | None]:
+        if value is None:
+            return {key: default}
+        text = str(value).strip().lower()
+        if text not in _TRUE | _FALSE:
+            raise ValueError('is neither "yes" nor "no"')
+        return {key: text in _TRUE}
+    return read
+
+
+def _read_mdev_type(value: object) -> dict[str, str]:
+    if value is None:
+        return {'mdev_type': ''}
+    # A directory's name in sysfs: <driver>-<type>.
+    if not isinstance(value, str) or not re.fullmatch(
+            r'[\w.+-]*[\w+-][\w.+-]*', value, re.ASCII):
+        raise ValueError('is not the name of a type')
+    return {'mdev_type': value}
 
 
 _READERS = {
@@ -259,5 +282,7 @@ _READERS = {
     'address': _read_address,
     'resource_class': _read_resource_class,
     'traits': _read_traits,
-    'managed': _read_managed,
+    'managed': _flag_reader('managed', True),
+    'mdev_type': _read_mdev_type,
+    'live_migratable': _flag_reader('live_migratable', None),
 }

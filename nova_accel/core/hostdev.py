@@ -12,15 +12,25 @@ from nova_accel.core import model
 
 @dataclasses.dataclass(frozen=True)
 class Hostdev:
-    """A PCI function in a guest.
+    """A PCI function, or an mdev, in a guest.
 
     :param alias: libvirt user alias that names group and provider
     :param managed: whether libvirt binds and unbinds the driver
     """
 
-    address: model.PciAddress
+    address: model.Address
     alias: str
     managed: bool = True
+
+
+#: What one domain holds.
+Hostdevs = tuple[Hostdev, ...]
+
+
+def ours(hostdevs: collections.abc.Iterable[Hostdev]) -> Hostdevs:
+    """Those of a domain's hostdevs that a flavor put there."""
+    return tuple(device for device in hostdevs
+                 if identity.parse_alias(device.alias))
 
 
 def plan(grants: collections.abc.Iterable[assignment.Grant],

@@ -62,11 +62,13 @@ def default_resource_class(function: model.Function) -> str:
 
 
 def region_name(resource_class: str, traits: frozenset[str],
-                managed: bool) -> str:
+                managed: bool, mdev_type: str = '') -> str:
     """What tells a Region from others of its Device, whatever they are.
 
     :returns: the class, with a short digest where there is more to it
     """
+    if mdev_type:
+        return f'{resource_class}_{mdev_type}'
     if managed and not traits:
         return resource_class
     facts = ' '.join([str(managed), *sorted(traits)])
@@ -113,6 +115,25 @@ def alias(group: str, provider: str, index: int) -> str:
     :param index: runs over the hostdevs of this group and provider
     """
     return f'ua-accel-{group or "flavor"}-{provider}-{index}'
+
+
+def mdev_uuid(server: str, provider: str, index: int) -> str:
+    """The uuid of the mdev that a server gets of a provider.
+
+    A pure function of who and what, so that a second try, after whatever
+    happened to the first, makes the same mdev and not another.
+
+    :param index: runs over the server's mdevs of this provider
+    """
+    return str(uuid.uuid5(uuid.UUID(provider), f'mdev/{server}/{index}'))
+
+
+def is_mdev_uuid(text: str) -> bool:
+    """Whether an mdev could be of ours: others are given random uuids."""
+    try:
+        return uuid.UUID(text).version == 5
+    except ValueError:
+        return False
 
 
 _ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'

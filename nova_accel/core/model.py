@@ -48,6 +48,20 @@ class PciAddress:
                 f'{self.slot:02x}.{self.function:x}')
 
 
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class MdevAddress:
+    """What libvirt calls the address of a mediated device: its uuid."""
+
+    uuid: str
+
+    def __str__(self) -> str:
+        return self.uuid
+
+
+#: What a hostdev's source is addressed by.
+Address = PciAddress | MdevAddress
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Location:
     """Where in the machine something sits, from the processor's side.
@@ -80,6 +94,21 @@ def nearest_switch(ports: tuple[str, ...]) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MdevType:
+    """A type of mediated device that a function's driver makes.
+
+    Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
+
+    :param available: how many more could be made now
+    :param instances: uuids of those that there are
+    """
+
+    name: str
+    available: int = 0
+    instances: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Function:
     """One PCI function as the kernel's sysfs shows it.
 
@@ -92,6 +121,7 @@ class Function:
     :param total_vfs: VFs that could be enabled
     :param num_vfs: VFs that are enabled
     :param mdev_types: mediated device types that its driver offers
+    :param firmware: the version that its driver reports, or ''
     :param use: how the host itself uses it, in words, or ''
     :param unreadable: nothing is known of it but its address and its group
     """
@@ -109,7 +139,8 @@ class Function:
     physfn: PciAddress | None = None
     total_vfs: int = 0
     num_vfs: int = 0
-    mdev_types: tuple[str, ...] = ()
+    mdev_types: tuple[MdevType, ...] = ()
+    firmware: str = ''
     use: str = ''
     unreadable: bool = False
 
@@ -128,17 +159,20 @@ class Function:
 
 
 #: What a guest gets when it gets one unit of a Region: functions that can
-#: only travel together, because they share an IOMMU group.
-Unit = tuple[PciAddress, ...]
+#: only travel together, because they share an IOMMU group; or one mdev.
+Unit = tuple[Address, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """What can be given away on its own: a whole card, or a pool of VFs.
+    """What can be given away on its own: a whole card, VFs, mdevs of a type.
 
     :param name: unique within its Device, e.g. ``CUSTOM_QAT``
-    :param units: like units, any of which serves a request equally
+    :param units: like units, any of which serves a request equally; of an
+        mdev type, the parent of each instance that there is or could be
     :param managed: whether libvirt binds and unbinds the driver
+    :param mdev_type: the type, where units are mdevs
+    :param live_migratable: whether its state can move to another host
     """
 
     name: str
@@ -146,6 +180,8 @@ class Region:
     traits: frozenset[str]
     units: tuple[Unit, ...]
     managed: bool = True
+    mdev_type: str = ''
+    live_migratable: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

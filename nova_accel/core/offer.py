@@ -3,12 +3,15 @@
 
 An IOMMU group is the smallest thing that can safely be given away, so a
 group's functions make one unit: alone a Device, or, where they are virtual
-functions, one of a pool on their card.
+functions, one of a pool on their card. An mdev is a unit by itself, of a pool
+on the card that its parent belongs to; the parent stays with the host.
 """
 
 import collections
 import collections.abc
 import dataclasses
+
+import os_resource_classes as orc
 
 from nova_accel.core import entry as entries_
 from nova_accel.core import identity
@@ -59,9 +62,11 @@ class _Offer:
                            sorted(functions, key=lambda f: f.address)}
         self._foreign = foreign
         self._problems = list(problems)
+        # For mdevs one entry for each type; of them, the types matter only.
+        self._parents: dict[model.PciAddress, list[entries_.Entry]] = {}
         self._entry = self._name(entries)
         self._cards = {self._functions[address].physfn
-                       for address in self._entry}
+                       for address in (*self._entry, *self._parents)}
         self._vfs = collections.Counter(
             function.physfn for function in self._functions.values())
         self._groups = collections.defaultdict(list)
@@ -77,7 +82,13 @@ class _Offer:
             matching = [e for e in entries if e.matches(function)]
             if not matching:
                 continue
-            named[function.address] = first = matching[0]
+            first = matching[0]
+            if first.mdev_type:
+                self._parents[function.address] = list({
+                    entry.mdev_type: entry for entry in reversed(matching)
+                    if entry.mdev_type}.values())
+                continue
+            named[function.address] = first
             for other in matching[1:]:
                 if _kind(other) != _kind(first):
                     self._problems.append(
@@ -88,7 +99,17 @@ class _Offer:
 
     def host(self) -> model.Host:
         cards: dict[model.PciAddress, list] = collections.defaultdict(list)
-        refusals = []
+        refusals: list[model.Refusal] = []
+        for function, entry in self._typed():
+            try:
+                slots = self._slots(function, entry)
+            except _Refused as refused:
+                refusals.append(model.Refusal(
+                    function.address, function.ids, refused.reason,
+                    refused.remedy))
+            else:
+                cards[function.physfn or function.address].append(
+                    (entry, slots))
         for unit in self._units():
             try:
                 self._check(unit)
@@ -98,8 +119,11 @@ class _Offer:
                                   refused.remedy)
                     for f in unit if f.address in self._entry)
             else:
-                cards[unit[0].physfn or unit[0].address].append(unit)
-        refusals.sort(key=lambda refusal: refusal.address)
+                cards[unit[0].physfn or unit[0].address].append((
+                    self._entry[unit[0].address],
+                    [tuple(f.address for f in unit)]))
+        refusals = sorted(dict.fromkeys(refusals),
+                          key=lambda refusal: refusal.address)
         return model.Host(
             functions=tuple(function for function in
                             self._functions.values()
@@ -108,6 +132,31 @@ class _Offer:
                           for address in sorted(cards)),
             refusals=tuple(refusals),
             problems=tuple(dict.fromkeys(self._problems)))
+
+    def _typed(self):
+        """The parents that entries name, with each of their types."""
+        for address, entries in self._parents.items():
+            # As with whole functions: the VFs are meant once there are any.
+            if address not in self._cards:
+                for entry in entries:
+                    yield self._functions[address], entry
+
+    def _slots(self, function, entry) -> list[model.Unit]:
+        """The parent, once for each mdev that it has or could have."""
+        if function.unreadable:
+            raise _Refused('it cannot be read')
+        mdev_type = next((mdev_type for mdev_type in function.mdev_types
+                          if mdev_type.name == entry.mdev_type), None)
+        if mdev_type is None:
+            has = ', '.join(mdev_type.name
+                            for mdev_type in function.mdev_types)
+            raise _Refused(
+                f'it has no mdev type {entry.mdev_type}'
+                + (f', but {has}' if has else ''),
+                '' if has else 'load the driver that makes mdevs of it')
+        self._check_claims(function, entry)
+        ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
+        return [(function.address,)] * (mdev_type.available + ours)
 
     def _units(self):
         """The functions that entries name, in the bundles they travel in."""
@@ -166,11 +215,15 @@ class _Offer:
         if function.physfn and function.physfn not in self._functions:
             raise _Refused(f'its physical function {function.physfn} is not '
                            'there')
-        self._check_claims(function)
+        mdevs = sum(len(mdev_type.instances)
+                    for mdev_type in function.mdev_types)
+        if mdevs:
+            raise _Refused(f'it has {mdevs} mediated devices',
+                           'remove them, or name their type in device_spec')
+        self._check_claims(function, self._entry.get(function.address))
 
-    def _check_claims(self, function) -> None:
+    def _check_claims(self, function, ours) -> None:
         """Refuse what somebody else may take, or take from under it."""
-        ours = self._entry.get(function.address)
         for claim in self._foreign:
             if claim.matches(function):
                 raise _Refused(
@@ -191,25 +244,29 @@ class _Offer:
                 f'({function.ids}), which {ours.label} does not name',
                 'name all functions of the group in one entry')
 
-    def _device(self, address, units) -> model.Device:
+    def _device(self, address, pools) -> model.Device:
         card = self._functions[address]
-        pools = collections.defaultdict(list)
-        for unit in units:
-            entry = self._entry[unit[0].address]
-            resource_class = (entry.resource_class
-                              or identity.default_resource_class(unit[0]))
-            pools[resource_class, entry.traits, entry.managed].append(
-                tuple(f.address for f in unit))
-        return model.Device(address, card.ids, card.location,
-                            tuple(_regions(pools)))
+        regions: dict[tuple, list[model.Unit]] = {}
+        for entry, units in pools:
+            kind = (entry.resource_class or self._default_class(entry, units),
+                    *_kind(entry)[1:])
+            regions.setdefault(kind, []).extend(units)
+        return model.Device(address, card.ids, card.location, tuple(
+            model.Region(identity.region_name(*kind[:4]), kind[0], kind[1],
+                         tuple(units), *kind[2:])
+            for kind, units in sorted(regions.items(), key=_place)))
+
+    def _default_class(self, entry, units) -> str:
+        return orc.VGPU if entry.mdev_type else (
+            identity.default_resource_class(self._functions[units[0][0]]))
 
 
-def _regions(pools):
-    for kind, units in sorted(pools.items(), key=lambda item: item[1]):
-        resource_class, traits, managed = kind
-        yield model.Region(identity.region_name(*kind), resource_class,
-                           traits, tuple(units), managed)
+def _place(region):
+    # By their functions; regions of types, which share theirs, by name.
+    (_class, _traits, _managed, mdev_type, _live), units = region
+    return [] if mdev_type else units, mdev_type
 
 
 def _kind(entry):
-    return entry.resource_class, entry.traits, entry.managed
+    return (entry.resource_class, entry.traits, entry.managed,
+            entry.mdev_type, entry.live_migratable)

@@ -21,7 +21,7 @@ OURS = frozenset({identity.MARKER_TRAIT, os_traits.OWNER_NOVA})
 class Provider:
     """One resource provider as it should be.
 
-    :param totals: units by resource class
+    :param totals: units by resource class; Placement has no inventory of 0
     """
 
     uuid: str
@@ -36,7 +36,7 @@ class Provider:
         return {resource_class: {
             'total': total, 'reserved': 0, 'min_unit': 1, 'max_unit': total,
             'step_size': 1, 'allocation_ratio': 1.0,
-        } for resource_class, total in self.totals.items()}
+        } for resource_class, total in self.totals.items() if total}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
 def _loses_its_class(before: Existing, wanted: Provider) -> bool:
     # Classes beside ours come from provider.yaml, and are not ours to keep.
     return bool(before.inventory) and not (
-        set(wanted.totals) & set(before.inventory))
+        set(wanted.inventory) & set(before.inventory))
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:

@@ -80,7 +80,31 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
         physfn=attributes.linked_address('physfn'),
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
         num_vfs=max(0, attributes.decimal('sriov_numvfs') or 0),
-        mdev_types=tuple(tree.names(f'{path}/mdev_supported_types')))
+        mdev_types=tuple(_mdev_types(tree, f'{path}/mdev_supported_types')),
+        firmware=_firmware(tree, path))
+
+
+def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
+    for name in tree.names(path):
+        attributes = _Attributes(tree, f'{path}/{name}')
+        yield model.MdevType(
+            name, max(0, attributes.decimal('available_instances') or 0),
+            tuple(tree.names(f'{path}/{name}/devices')))
+
+
+def _firmware(tree, path) -> str:
+    """The firmware's version, where the function's driver shows one.
+
+    Sources: Documentation/ABI/stable/sysfs-class-infiniband (``fw_ver``),
+    drivers/nvme/host/sysfs.c (``firmware_rev``).
+    """
+    for folder, name in (('infiniband', 'fw_ver'), ('nvme', 'firmware_rev')):
+        for port in tree.names(f'{path}/{folder}'):
+            version = (tree.text(f'{path}/{folder}/{port}/{name}')
+                       or '').strip()
+            if version:
+                return version
+    return ''
 
 
 def _location(path: str, numa_node: int | None) -> model.Location:

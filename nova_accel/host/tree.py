@@ -63,12 +63,12 @@ class Directory:
     """
 
     def __init__(self, sysfs: str | os.PathLike):
-        self._sys = os.fspath(sysfs)
-        self._machine = os.path.dirname(os.path.abspath(self._sys))
+        self.sysfs = os.fspath(sysfs)
+        self._machine = os.path.dirname(os.path.abspath(self.sysfs))
 
     def _real(self, path: str) -> str:
         if path == 'sys' or path.startswith('sys/'):
-            return self._sys + path[3:]
+            return self.sysfs + path[3:]
         return os.path.join(self._machine, path)
 
     def names(self, path: str) -> list[str]:

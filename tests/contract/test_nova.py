@@ -69,9 +69,24 @@ OVERRIDDEN = {
     '_hard_reboot': ['context', 'instance'],
     'destroy': ['context', 'instance'],
     '_get_guest_config': ['instance'],
+    '_create_guest': ['context', 'xml'],
+    '_allocate_mdevs': ['allocations'],
+    'suspend': ['context', 'instance'],
+    'resume': ['context', 'instance'],
+    '_get_mdevs_from_guest_config': ['xml'],
+    'check_can_live_migrate_source': ['context', 'instance'],
+    'check_source_migrate_data_at_dest': [
+        'ctxt', 'instance', 'migrate_data', 'migration', 'limits', 'allocs'],
+    'pre_live_migration': ['context', 'instance', 'block_device_info',
+                           'network_info', 'disk_info', 'migrate_data'],
+    '_live_migration_operation': ['context', 'instance', 'dest',
+                                  'block_migration', 'migrate_data', 'guest'],
+    'post_live_migration_at_destination': ['context', 'instance'],
+    'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'_assign', '_assign_as_placement_says', '_node', '_look',
-           '_is_allocated'}
+           '_is_allocated', '_have_again', '_describe', '_choose_likes',
+           '_concerns_us', '_offered', '_prepare', '_clear_up'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

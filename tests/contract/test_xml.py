@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from nova_accel.compute import guest
-from nova_accel.compute import record
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.host import domains
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden' / 'domain.xml'
 UUID = '5a1c7f0e-7c55-4d0c-9f3a-3f0f6d2f9a11'
@@ -23,7 +23,7 @@ SECOND = hostdev.Hostdev(
     model.PciAddress.parse('0001:82:1f.7'),
     'ua-accel-ACCEL1-dc0a994d-ad61-58d3-9255-b00e1949eccc-0', managed=False)
 
-hostdevs = st.builds(
+functions = st.builds(
     hostdev.Hostdev,
     address=st.builds(model.PciAddress, st.integers(0, 0xffff),
                       st.integers(0, 0xff), st.integers(0, 0x1f),
@@ -31,18 +31,28 @@ hostdevs = st.builds(
     alias=st.builds(identity.alias, st.sampled_from(['', 'ACCEL0', 'ACCEL12']),
                     st.uuids().map(str), st.integers(0, 99)),
     managed=st.booleans())
+# Only of a PCI function can libvirt change the driver.
+mdevs = st.builds(
+    hostdev.Hostdev,
+    address=st.builds(model.MdevAddress, st.uuids().map(str)),
+    alias=st.builds(identity.alias, st.just('ACCEL0'), st.uuids().map(str),
+                    st.integers(0, 99)),
+    managed=st.just(False))
+hostdevs = functions | mdevs
 
 
 def test_golden_definition_is_read():
-    uuid, held = record.parse(GOLDEN.read_text())
+    uuid, held = domains.parse(GOLDEN.read_text())
     assert uuid == UUID
-    assert held[2:] == (FIRST, SECOND)
+    assert held[3:] == (FIRST, SECOND)
 
 
 def test_whatever_holds_a_function_is_seen_and_nothing_else():
-    _uuid, held = record.parse(GOLDEN.read_text())
+    _uuid, held = domains.parse(GOLDEN.read_text())
     assert [str(device.address) for device in held] == [
-        '0000:05:00.0', '0000:06:10.2', '0000:81:00.0', '0001:82:1f.7']
+        '0000:05:00.0', '0000:06:10.2',
+        '83b8f4f2-509f-382f-3c1e-e6bfe0fa1001', '0000:81:00.0',
+        '0001:82:1f.7']
 
 
 def test_golden_elements_are_written():
@@ -60,7 +70,7 @@ def test_golden_elements_are_written():
 def test_what_is_written_is_read(planned):
     elements = ''.join(guest.hostdev_config(device).to_xml()
                        for device in planned)
-    assert record.parse(
+    assert domains.parse(
         f'<domain><uuid>{UUID}</uuid><devices>{elements}</devices></domain>'
     ) == (UUID, tuple(planned))
 

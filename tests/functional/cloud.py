@@ -8,17 +8,16 @@ is Placement; libvirt is Nova's fake. The hardware is a recording.
 import contextlib
 import os
 import pathlib
-import re
 import sys
 
 import fixtures
 import nova.conf
-from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import yaml
 
 from nova_accel import conf
 from nova_accel.host import tree
+from tests.functional import hypervisor
 
 CONF = nova.conf.CONF
 
@@ -30,38 +29,16 @@ GPU_SPEC = ('{"vendor_id": "10de", "product_id": "2330", '
             '"resource_class": "CUSTOM_GPU_H100", "traits": "CUSTOM_NVLINK"}')
 GPU = 'CUSTOM_GPU_H100'
 
+#: GPUs whose state a guest can take along.
+MIGRATABLE_SPEC = GPU_SPEC[:-1] + ', "live_migratable": "yes"}'
+
+#: An A100 with four VFs, each of which makes one mdev; and VFs of a QAT.
+A100 = DATA / 'hosts' / 'l1.json'
+VGPU_SPEC = ('{"vendor_id": "10de", "product_id": "20b0", '
+             '"mdev_type": "nvidia-471"}')
+VGPU = 'VGPU'
+
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
-
-
-class KeptAliases(fixtures.Fixture):
-    """Nova's fake libvirt makes up aliases; the real one keeps the user's.
-
-    It also shows a domain's XML as it was defined, for those who look.
-    """
-
-    def _setUp(self):
-        parse = fakelibvirt.Domain._parse_definition
-        describe = fakelibvirt.Domain.XMLDesc
-
-        def parse_definition(domain, xml):
-            domain.defined_xml = xml
-            return parse(domain, xml)
-
-        def xml_desc(domain, flags):
-            aliases = iter([hostdev.get('alias') for hostdev in
-                            domain._def['devices']['hostdevs']
-                            if hostdev['type'] == 'pci'])
-            return re.sub(
-                r"<alias name='hostdev\d+'/>",
-                lambda match: f"<alias name='{alias}'/>"
-                if (alias := next(aliases)) else match[0],
-                describe(domain, flags))
-
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.tests.fixtures.libvirt.Domain._parse_definition',
-            parse_definition))
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova.tests.fixtures.libvirt.Domain.XMLDesc', xml_desc))
 
 
 class Cloud(base.ServersTestBase):
@@ -85,7 +62,10 @@ class Cloud(base.ServersTestBase):
         self.flags(api_paste_config=f'{sys.prefix}/etc/nova/api-paste.ini',
                    group='wsgi')
         super().setUp()
-        self.useFixture(KeptAliases())
+        self.useFixture(hypervisor.Hostdevs())
+        self.useFixture(hypervisor.Mdevs())
+        self.migration = self.useFixture(
+            hypervisor.Migration(self.computes))
         # A resize goes through these two, which want real disks.
         self.useFixture(fixtures.MockPatch(
             'nova.virt.libvirt.LibvirtDriver._get_instance_disk_info',
@@ -94,6 +74,14 @@ class Cloud(base.ServersTestBase):
 
     def _setup_compute_service(self):
         self.flags(compute_driver='accel.LibvirtDriver')
+
+    def start_compute(self, hostname='compute1', *args, **facts):
+        if not args:
+            # The first versions that can move the state of devices. A
+            # restart comes with what there was before.
+            facts = {'libvirt_version': 10_000_000,
+                     'qemu_version': 8_002_002, **facts}
+        return super().start_compute(hostname, *args, **facts)
 
     # What the operator does
 

@@ -7,10 +7,12 @@ import pytest
 from nova_accel import conf
 from nova_accel import foreign
 from nova_accel.core import entry
+from nova_accel.core import model
 from tests.unit import build
 
 _GPU = build.function('0000:81:00.0', '10de:2330',
-                      mdev_types=('nvidia-474', 'nvidia-475'))
+                      mdev_types=(model.MdevType('nvidia-474'),
+                                  model.MdevType('nvidia-475')))
 
 
 @pytest.fixture

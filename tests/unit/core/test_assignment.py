@@ -89,13 +89,6 @@ def test_what_nobody_had_comes_before_what_the_server_had():
                           holders)) == ['0000:81:01.0']
 
 
-def test_what_is_to_be_kept_comes_first_of_all():
-    pool = build.offered(build.region(count=3))
-    kept = build.address('0000:81:02.0')
-    assert _taken(_assign(_promise(pool), {'ACCEL0': _group()}, [pool],
-                          {kept: _ME}, [kept])) == ['0000:81:02.0']
-
-
 def test_groups_of_unlike_classes_and_traits_find_theirs():
     plain = build.offered(build.region(bus=1))
     linked = build.offered(build.region(bus=2, traits=['CUSTOM_LINK']))

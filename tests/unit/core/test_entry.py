@@ -118,7 +118,7 @@ def test_the_other_keys_say_what_a_device_is_called(
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
-                           'address, managed,'),
+                           'address, live_migratable,'),
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),

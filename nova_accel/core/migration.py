@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices whose state moves, with their guest, to devices of another host.
+
+A device's state fits only into its like: the same model, revision and, where
+it is known, firmware; of mdevs the same type of the same model.
+"""
+
+import collections
+import collections.abc
+
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import providers
+
+Hostdevs = collections.abc.Iterable[hostdev.Hostdev]
+Offered = collections.abc.Mapping[str, providers.Offered]
+
+
+def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
+    """Refuse to move a device that cannot be.
+
+    :param offered: what the source offers, by provider
+    :raises errors.AssignmentError: naming the device and the remedy
+    """
+    for device in hostdevs:
+        _group, provider = identity.parse_alias(device.alias)
+        item = offered.get(provider)
+        if item is None:
+            raise errors.AssignmentError(
+                f'device {device.address}',
+                'no entry of device_spec offers it any more, so nobody knows '
+                'whether its state can move')
+        if not item.region.live_migratable:
+            raise errors.AssignmentError(
+                f'device {device.address} ({item.device.ids})',
+                'its entry in device_spec does not say that it is '
+                'live_migratable', 'migrate the server cold; or, if its '
+                'driver can do it, add "live_migratable": "yes"')
+
+
+def describe(device: hostdev.Hostdev, host: model.Host,
+             offered: Offered) -> str:
+    """What has to be the same on both hosts, in words.
+
+    :param host: where the hostdev is
+    """
+    functions = {function.address: function for function in host.functions}
+    if isinstance(device.address, model.PciAddress):
+        return _model(functions.get(device.address), functions)
+    _group, provider = identity.parse_alias(device.alias)
+    item = offered[provider]
+    parent = functions.get(item.region.units[0][0] if item.region.units
+                           else item.device.address)
+    return f'mdev {item.region.mdev_type} of {_model(parent, functions)}'
+
+
+def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
+         host: model.Host, offered: Offered) -> dict[str, hostdev.Hostdev]:
+    """Which hostdev of the destination stands in for which of the source.
+
+    :param described: of the source's hostdevs, by alias
+    :param hostdevs: chosen on the destination, for the same groups
+    :returns: the destination's hostdev by the source's alias
+    :raises errors.AssignmentError: if one has no like
+    """
+    free: dict[tuple[str, str], list] = collections.defaultdict(list)
+    for device in hostdevs:
+        group, _provider = identity.parse_alias(device.alias)
+        free[group, describe(device, host, offered)].append(device)
+    pairs = {}
+    for alias, wanted in described.items():
+        group, _provider = identity.parse_alias(alias)
+        if not free[group, wanted]:
+            instead = [f'{device.address} is {text}'
+                       for (name, text), devices in free.items()
+                       if name == group for device in devices]
+            raise errors.AssignmentError(
+                f'group {group}', f'the state of {wanted} cannot move here: '
+                + ('; '.join(instead) or 'there is nothing for it'))
+        pairs[alias] = free[group, wanted].pop(0)
+    return pairs
+
+
+def _model(function: model.Function | None, functions) -> str:
+    if function is None:
+        return 'a device that is not there'
+    # A virtual function runs the firmware of its card.
+    card = functions.get(function.physfn, function)
+    firmware = function.firmware or card.firmware
+    subsystem = (f' {function.subsystem_vendor_id}:'
+                 f'{function.subsystem_product_id}'
+                 if function.subsystem_vendor_id else '')
+    return (f'{function.ids}{subsystem} revision {function.revision:02x}'
+            + (f' firmware {firmware}' if firmware else ''))

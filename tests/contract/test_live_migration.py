@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A moving guest's XML, as Nova rewrites it for the destination."""
+
+from lxml import etree
+from nova import objects
+from nova.virt.libvirt import migration
+import pytest
+
+from nova_accel.compute import guest
+from nova_accel.compute import live_migration
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+
+HERE = '4f6c08b3-2324-54ab-b04c-61c99d0c476c'
+THERE = 'dc0a994d-ad61-58d3-9255-b00e1949eccc'
+MDEVS = ['83b8f4f2-509f-582f-8c1e-e6bfe0fa1001',
+         '1e5a1c7f-7c55-5d0c-9f3a-3f0f6d2f9a11']
+
+
+def function(slot, group, provider):
+    return hostdev.Hostdev(model.PciAddress(0, 0x81, slot, 0),
+                           identity.alias(f'ACCEL{group}', provider, 0))
+
+
+def mdev(uuid, group, provider):
+    return hostdev.Hostdev(model.MdevAddress(uuid),
+                           identity.alias(f'ACCEL{group}', provider, 0),
+                           managed=False)
+
+
+class Guest:
+    """As much of Nova's as its code asks for."""
+
+    def __init__(self, hostdevs):
+        self._elements = ''.join(guest.hostdev_config(device).to_xml()
+                                 for device in hostdevs)
+
+    def get_xml_desc(self, dump_migratable=False):
+        assert dump_migratable
+        return ('<domain><name>x</name><uuid/><devices>'
+                f'{self._elements}</devices></domain>')
+
+
+def moved(source, destination):
+    """Group and address of each hostdev that arrives, in order."""
+    data = objects.LibvirtLiveMigrateData()
+    live_migration.announce(data, {device: 'alike' for device in source})
+    # As it goes over the wire.
+    data = objects.LibvirtLiveMigrateData.obj_from_primitive(
+        data.obj_to_primitive())
+    announced = live_migration.take_announced(data)
+    assert not data.source_mdev_types
+    # The manager has set this by now.
+    data.pci_dev_map_src_dst = {}
+    pairs = dict(zip(announced, destination, strict=True))
+    live_migration.answer(data, pairs, {
+        alias: address for alias, (address, _text) in announced.items()})
+    claimed = live_migration.answered(data)
+    assert {(device.address, device.alias) for device in claimed} == {
+        (device.address, device.alias) for device in destination}
+    xml = migration.get_updated_guest_xml(
+        objects.Instance(flavor=objects.Flavor(extra_specs={})),
+        live_migration.Moving(Guest(source), data), data, None)
+    return [(element.find('alias').get('name'),
+             str(address(element.find('source/address'))))
+            for element in etree.fromstring(xml).iterfind('.//hostdev')]
+
+
+def address(element):
+    if element.get('uuid'):
+        return element.get('uuid')
+    return model.PciAddress(*(int(element.get(part), 16) for part in (
+        'domain', 'bus', 'slot', 'function')))
+
+
+@pytest.mark.parametrize('slots', [(1, 2), (2, 1), (2, 3), (3, 1)])
+def test_each_function_goes_to_its_like(slots):
+    """Also where the two hosts' addresses are the same, in another order."""
+    source = [function(1, 0, HERE), function(2, 1, HERE)]
+    destination = [function(slots[0], 0, THERE), function(slots[1], 1, THERE)]
+    assert moved(source, destination) == [
+        (device.alias, str(device.address)) for device in destination]
+
+
+def test_mdevs_and_functions():
+    source = [function(1, 0, HERE), mdev(MDEVS[0], 1, HERE)]
+    destination = [function(7, 0, THERE), mdev(MDEVS[1], 1, THERE)]
+    assert moved(source, destination) == [
+        (device.alias, str(device.address)) for device in destination]

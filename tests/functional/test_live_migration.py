@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that take their devices' state to another host while they run."""
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
+
+from tests.functional import cloud
+
+
+class MovingTest(cloud.Cloud):
+    """Two hosts with eight GPUs each."""
+
+    spec = cloud.MIGRATABLE_SPEC
+
+    def setUp(self):
+        super().setUp()
+        self.flags(device_spec=[self.spec], group='nova_accel')
+        self.start_compute('compute1')
+        self.start_compute('compute2')
+        self.gpu_profile('two', count=2)
+        self.two = self.flavor('two')
+
+    def host_of(self, server):
+        return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
+
+    def assertHas(self, server, host, count):
+        """A server has its devices of one host, in the ledger and in XML."""
+        self.assertEqual(host, self.host_of(server))
+        held = self.hostdevs(server, host)
+        self.assertEqual(count, len(held))
+        names = {provider['uuid']: name for name, provider
+                 in self.providers(host).items()}
+        for alias in held.values():
+            self.assertIn(alias.split('-', 3)[3][:36], names)
+        self.assertEqual(
+            {f'{host}_accel_{address}': {cloud.GPU: 1} for address in held},
+            self.allocated(server))
+        for other in set(self.computes) - {host}:
+            self.assertEqual({}, self.hostdevs(server, other))
+
+    def claimed(self, host):
+        return self.computes[host].driver._claims._claimed
+
+    def fail_to_move(self, server, reason, migration='error', state='ACTIVE'):
+        """A live migration that is not to be; the server stays as it is.
+
+        :param state: Nova's idea of the server, whatever we think of it
+        """
+        before = self.hostdevs(server), self.allocated(server)
+        try:
+            self._live_migrate(server, migration_expected_state=migration,
+                               server_expected_state=state)
+        except client.OpenStackApiException:
+            # The harness has the API wait for the conductor's answer.
+            self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual('compute1', self.host_of(server))
+        self.assertEqual(before,
+                         (self.hostdevs(server), self.allocated(server)))
+        self.assertEqual({}, self.held('compute2'))
+        self._run_periodics()
+        self.assertEqual({}, self.claimed('compute2'))
+        self.assertIn(reason, self.stdlog.logger.output)
+
+
+class LiveMigrationTest(MovingTest):
+
+    def test_like_devices(self):
+        server = self.boot(self.two, host='compute1')
+        self._live_migrate(server)
+        self.assertHas(server, 'compute2', 2)
+        self.assertEqual({}, self.held('compute1'))
+        self.assertEqual({}, self.claimed('compute2'))
+
+    def test_there_and_back(self):
+        server = self.boot(self.two, host='compute1')
+        self._live_migrate(server)
+        self._live_migrate(server)
+        self.assertHas(server, 'compute1', 2)
+
+    def test_reboot_after_it(self):
+        server = self.boot(self.two, host='compute1')
+        self._live_migrate(server)
+        before = self.hostdevs(server, 'compute2')
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.hostdevs(server, 'compute2'))
+
+    def test_device_that_is_claimed_is_nobody_elses(self):
+        """While the guest moves, its devices there are not given away."""
+        server = self.boot(self.two, host='compute1')
+        eight = self.flavor(self.gpu_profile('eight', 7).stem)
+        other = {}
+
+        def boot_another(domain, xml):
+            other.update(self.boot(eight, state='ERROR', host='compute2'))
+
+        self.migration.on_move = boot_another
+        self._live_migrate(server)
+        self.assertTrue(other)
+        self.assertHas(server, 'compute2', 2)
+
+    def test_restart_of_the_destination_before_it(self):
+        server = self.boot(self.two, host='compute1')
+        manager = type(self.computes['compute1'].manager)
+        live_migrate = manager.live_migration
+
+        def restart_first(*args, **kwargs):
+            self.restart_compute_service('compute2')
+            return live_migrate(*args, **kwargs)
+
+        with fixtures.MonkeyPatch(
+                'nova.compute.manager.ComputeManager.live_migration',
+                restart_first):
+            self._live_migrate(server)
+        self.assertHas(server, 'compute2', 2)
+
+
+class LiveMigrationThatFailsTest(MovingTest):
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.boot(self.two, host='compute1')
+
+    def test_firmware_differs(self):
+        path = self.directory_host()
+        for revision in path.glob('sys/devices/**/revision'):
+            revision.write_text('0x42\n')
+        # The second host is another machine from here on.
+        machine = self.computes['compute2'].driver._machine
+        machine._tree = None
+        self.computes['compute1'].driver._machine.read()
+        machine.read()
+        self.fail_to_move(self.server, 'revision')
+
+    def test_guest_fails_to_move(self):
+        def fail(domain, xml):
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'no', error_code=1)
+        self.migration.on_move = fail
+        self.fail_to_move(self.server, 'Live Migration failure',
+                          state='ERROR')
+
+    def test_preparation_fails(self):
+        with fixtures.MockPatch(
+                'nova.virt.libvirt.driver.LibvirtDriver.'
+                '_pre_live_migration_plug_vifs',
+                side_effect=Exception('no network')):
+            self.fail_to_move(self.server, 'no network', 'failed')
+
+    def test_destinations_device_has_expired(self):
+        driver = self.computes['compute2'].driver
+        machine = self.directory_host()
+        driver._machine._tree = None
+        driver._machine.read()
+        for path in (machine / 'sys/bus/pci/devices').iterdir():
+            path.unlink()
+        self.fail_to_move(self.server, 'its device is not there')
+
+
+class NotMigratableTest(MovingTest):
+
+    spec = cloud.GPU_SPEC
+
+    def test_refused_before_anything_is_touched(self):
+        server = self.boot(self.two, host='compute1')
+        self.fail_to_move(server, 'does not say that it is live_migratable')

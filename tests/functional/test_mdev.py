@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices: made for a guest, removed after it."""
+
+import fixtures
+
+from tests.functional import cloud
+
+
+class MdevTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.machine = self.directory_host(cloud.A100)
+        self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
+        self.start_compute('compute1')
+        self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
+        self.write_profile('vgpus', groups=[
+            {'resources': {cloud.VGPU: 1}, 'count': 2}], group_policy='none')
+        self.vgpu = self.flavor('vgpu')
+
+    def mdevs(self):
+        """By uuid, the parent and the type of each mdev that there is."""
+        bus = self.machine / 'sys/bus/mdev/devices'
+        return {path.name: (path.resolve().parts[-5],
+                            path.resolve().parts[-3])
+                for path in bus.glob('*')}
+
+    def test_offered(self):
+        provider = self.providers()['compute1_accel_0000:44:00.0']
+        inventory = self._get_provider_inventory(provider['uuid'])
+        self.assertEqual(4, inventory[cloud.VGPU]['total'])
+
+    def test_made_and_removed(self):
+        server = self.boot(self.vgpu)
+        self.assertEqual({'compute1_accel_0000:44:00.0': {cloud.VGPU: 1}},
+                         self.allocated(server))
+        self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
+        [(parent, mdev_type)] = self.mdevs().values()
+        self.assertEqual('nvidia-471', mdev_type)
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.mdevs())
+
+    def test_several_in_one_server(self):
+        server = self.boot(self.flavor('vgpus'))
+        self.assertEqual(2, len(self.hostdevs(server)))
+        self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
+
+    def test_full(self):
+        for _number in range(4):
+            self.boot(self.vgpu)
+        self.assertEqual(4, len(set(self.mdevs().values())))
+        self.boot(self.vgpu, state='ERROR')
+
+    def test_another_type_of_the_same_card(self):
+        self.flags(device_spec=[
+            cloud.VGPU_SPEC,
+            '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
+            '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
+            group='nova_accel')
+        self._run_periodics()
+        small = self._create_flavor(extra_spec={
+            'resources:CUSTOM_VGPU_SMALL': 1})
+        self.boot(small)
+        for _number in range(3):
+            self.boot(self.vgpu)
+        self._run_periodics()
+        self.boot(self.vgpu, state='ERROR')
+
+    def test_hard_reboot_keeps_it(self):
+        server = self.boot(self.vgpu)
+        before = self.mdevs(), self.hostdevs(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
+
+    def test_made_again_after_the_host_was_rebooted(self):
+        server = self.boot(self.vgpu)
+        before = self.mdevs()
+        self.lose_mdevs()
+        self.domain(server).destroy()
+        self.restart_compute_service('compute1')
+        # Before the guest is started: another type would take its place.
+        self.assertEqual(set(before), set(self.mdevs()))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(set(before), set(self.hostdevs(server)))
+
+    def test_suspend_and_resume(self):
+        server = self.boot(self.vgpu)
+        before = self.mdevs(), self.hostdevs(server)
+        self._suspend_server(server)
+        self._run_periodics()
+        self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
+        self._resume_server(server)
+        self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
+        running = self.computes['compute1'].driver._record.running(
+            server['id'])
+        self.assertEqual(before[1], {str(device.address): device.alias
+                                     for device in running})
+
+    def test_leftover_of_a_crash_is_removed(self):
+        with fixtures.MockPatch(
+                'nova.virt.libvirt.guest.Guest.create',
+                side_effect=Exception('no')):
+            self.boot(self.vgpu, state='ERROR')
+        self._run_periodics()
+        self.assertEqual({}, self.mdevs())
+
+    def test_mdev_of_somebody_else_is_left_alone(self):
+        from nova_accel.host import privileged
+        theirs = '7d7f5c1e-7a2e-4d0e-8f31-7b3f5d1f8c11'
+        privileged.create_mdev(f'{self.machine}/sys', '0000:44:00.4',
+                               'nvidia-471', theirs)
+        self._run_periodics()
+        provider = self.providers()['compute1_accel_0000:44:00.0']
+        inventory = self._get_provider_inventory(provider['uuid'])
+        self.assertEqual(3, inventory[cloud.VGPU]['total'])
+        for _number in range(3):
+            self.boot(self.vgpu)
+        self.assertIn(theirs, self.mdevs())
+
+    def lose_mdevs(self):
+        from nova_accel.host import privileged
+        for uuid in self.mdevs():
+            privileged.remove_mdev(f'{self.machine}/sys', uuid)
