@@ -34,6 +34,15 @@ matches a device is the one that counts. The keys are those of Nova's own
   becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.
 ``traits``
   A list of names for Placement, or names with commas between them.
+``mdev_type``
+  Offer mediated devices of this type, ``nvidia-471``, of which the named
+  devices are the parents, and not these devices themselves. One entry for
+  each type; its class is ``VGPU`` by default. They are made when a server
+  starts and removed when nobody has them.
+``live_migratable``
+  ``yes``: the driver can move the device's state to another host (libvirt
+  10.0.0 and QEMU 8.2.2 at least), so a server with it can be live-migrated.
+  Default: ``no`` for devices, ``yes`` for mdevs.
 ``managed``
   ``yes`` (default): libvirt binds vfio-pci at the start of a guest and gives
   the device back to its driver at the end. ``no``: the device is already
@@ -53,6 +62,18 @@ Each file whose name ends in .yaml, .yml or .json holds one or more profiles,
 in nova_accel's format or exactly as Cyborg's API takes and gives them. Files
 are read again when they change; one that cannot be read is reported, and its
 last good content stays. Keep them the same on every nova-api.
+"""),
+    cfg.IntOpt(
+        'check_interval', default=600, min=0,
+        help="""
+Seconds between two comparisons of what servers hold (libvirt), what they were
+promised (Placement) and what there is (sysfs); 0 switches them off. Used by
+nova-compute, which also compares when it starts.
+
+What disagrees is logged with its remedy, and units that somebody holds though
+nobody was promised them are reserved in Placement. Nothing is taken from a
+server. A comparison asks Placement once for each device; ``nova-accel host
+check`` makes one at any time.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',

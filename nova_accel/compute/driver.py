@@ -40,6 +40,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 from oslo_utils import excutils
 
+from nova_accel.compute import auditor
 from nova_accel.compute import claims
 from nova_accel.compute import guest
 from nova_accel.compute import live_migration
@@ -67,6 +68,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._machine = machine.Machine()
         self._record = record.Record(self._host)
         self._claims = claims.Claims(self._record)
+        self._auditor = auditor.Auditor(self._record, self._allocations)
 
     # What there is
 
@@ -98,9 +100,13 @@ class LibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
         with _never_fatal('clear up what nobody holds'):
             self._clear_up()
+        with _never_fatal('compare what is held with what is promised'):
+            self._auditor.audit(self._machine.read(),
+                                self._node(provider_tree))
         with _never_fatal('report devices to Placement'):
-            provider_trees.update(provider_tree, nodename,
-                                  self._machine.read(), self._is_allocated)
+            provider_trees.update(
+                provider_tree, nodename, self._machine.read(),
+                self._is_allocated, self._auditor.disputed)
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
 
@@ -398,19 +404,23 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._claims.release(uuid)
         self._machine.sweep(self._claims.everything)
 
-    def _node(self) -> claims.Node:
+    def _node(self, provider_tree=None) -> claims.Node:
         name = self._host.get_hostname()
         # Nova's copy of the tree; None until the first update.
-        known = (provider_trees.existing(self.provider_tree, name)
-                 if self.provider_tree else [])
+        provider_tree = provider_tree or self.provider_tree
+        known = (provider_trees.existing(provider_tree, name)
+                 if provider_tree else [])
         return claims.Node(self._host.get_node_uuid(), name, {
             provider.uuid: provider.name for provider in known})
 
     def _is_allocated(self, provider: str) -> bool:
-        allocations = (
-            self.virtapi.reportclient.get_allocations_for_resource_provider(
-                nova_context.get_admin_context(), provider))
-        return bool(allocations.allocations)
+        return bool(self._allocations(provider))
+
+    def _allocations(self, provider: str):
+        """By consumer."""
+        report = self.virtapi.reportclient
+        return report.get_allocations_for_resource_provider(
+            nova_context.get_admin_context(), provider).allocations
 
 
 def _promised(allocations) -> dict[str, dict[str, int]]:

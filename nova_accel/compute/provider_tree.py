@@ -18,16 +18,19 @@ LOG = logging.getLogger(__name__)
 
 
 def update(provider_tree, nodename: str, host: model.Host,
-           is_allocated: collections.abc.Callable[[str], bool]) -> None:
+           is_allocated: collections.abc.Callable[[str], bool],
+           disputed: collections.abc.Mapping[str, int] = {}) -> None:
     """Make the tree say what the Host offers.
 
     :param provider_tree: Nova's, of this compute node; changed in place
     :param is_allocated: whether somebody holds a provider
+    :param disputed: units by provider that nobody may have
     """
     root = provider_tree.data(nodename).uuid
-    wanted = providers.desired(host, root, nodename)
+    wanted = providers.desired(host, root, nodename, disputed)
     for change in providers.diff(wanted, existing(
-            provider_tree, nodename, wanted), is_allocated):
+            provider_tree, nodename, wanted), is_allocated,
+            providers.why_gone(host, root)):
         _apply(provider_tree, change)
 
 
@@ -64,11 +67,12 @@ def _apply(provider_tree, change: providers.Change) -> None:
                                         uuid=provider.uuid)
             provider_tree.update_inventory(provider.uuid, provider.inventory)
             provider_tree.update_traits(provider.uuid, provider.traits)
-        case providers.Reserve(uuid, name, inventory):
+        case providers.Reserve(uuid, name, inventory, traits):
             LOG.warning('Resource provider %s is no longer offered as it is, '
                         'and servers hold it: it is reserved until they have '
                         'gone', name)
             provider_tree.update_inventory(uuid, inventory)
+            provider_tree.update_traits(uuid, traits)
         case providers.Remove(uuid, name):
             LOG.info('Resource provider %s is no longer offered: removed',
                      name)

@@ -16,12 +16,24 @@ from nova_accel.core import model
 #: Traits of every provider of ours.
 OURS = frozenset({identity.MARKER_TRAIT, os_traits.OWNER_NOVA})
 
+# Why a provider is kept that is not offered, or less than it could be.
+#: Its device is not there.
+MISSING = 'CUSTOM_NOVA_ACCEL_MISSING'
+#: Its device is there and refused; the log and "nova-accel host" say why.
+REFUSED = 'CUSTOM_NOVA_ACCEL_REFUSED'
+#: No entry names its device, or not as it did.
+NOT_NAMED = 'CUSTOM_NOVA_ACCEL_NOT_NAMED'
+#: Somebody holds of it what nobody was promised.
+DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
+_REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
+
 
 @dataclasses.dataclass(frozen=True)
 class Provider:
     """One resource provider as it should be.
 
     :param totals: units by resource class; Placement has no inventory of 0
+    :param reserved: units that nobody may have
     """
 
     uuid: str
@@ -29,12 +41,14 @@ class Provider:
     parent: str
     totals: collections.abc.Mapping[str, int]
     traits: frozenset[str]
+    reserved: int = 0
 
     @property
     def inventory(self) -> dict[str, dict[str, int | float]]:
         """The inventory in Placement's form."""
         return {resource_class: {
-            'total': total, 'reserved': 0, 'min_unit': 1, 'max_unit': total,
+            'total': total, 'reserved': min(self.reserved, total),
+            'min_unit': 1, 'max_unit': total,
             'step_size': 1, 'allocation_ratio': 1.0,
         } for resource_class, total in self.totals.items() if total}
 
@@ -64,6 +78,7 @@ class Reserve:
     uuid: str
     name: str
     inventory: collections.abc.Mapping[str, collections.abc.Mapping]
+    traits: frozenset[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +126,13 @@ def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:
             for refusal in host.refusals}
 
 
-def desired(host: model.Host, root: str,
-            nodename: str) -> tuple[Provider, ...]:
-    """The providers that the Host should have, parents first."""
+def desired(host: model.Host, root: str, nodename: str,
+            disputed: collections.abc.Mapping[str, int] = {},
+            ) -> tuple[Provider, ...]:
+    """The providers that the Host should have, parents first.
+
+    :param disputed: units by provider that nobody may have
+    """
     tree = []
     for device in host.devices:
         if len(device.regions) > 1:
@@ -128,19 +147,39 @@ def desired(host: model.Host, root: str,
             root if alone else identity.provider_uuid(
                 root, item.device.address),
             {item.region.resource_class: len(item.region.units)},
-            OURS | item.region.traits))
+            OURS | item.region.traits | (
+                {DISPUTED} if disputed.get(item.uuid) else frozenset()),
+            disputed.get(item.uuid, 0)))
     return tuple(tree)
+
+
+def why_gone(host: model.Host, root: str,
+             ) -> collections.abc.Callable[['Existing'], str]:
+    """What to say of a provider that the Host should not have.
+
+    :returns: from the provider to the trait that says why
+    """
+    reasons = {identity.provider_uuid(root, function.address): NOT_NAMED
+               for function in host.functions}
+    reasons.update(dict.fromkeys(withheld(host, root), REFUSED))
+    # A Region's provider is gone for its Device's reason.
+    return lambda provider: reasons.get(
+        provider.uuid, reasons.get(provider.parent, MISSING))
 
 
 def diff(wanted: collections.abc.Iterable[Provider],
          existing: collections.abc.Iterable[Existing],
          is_allocated: collections.abc.Callable[[str], bool],
+         why: collections.abc.Callable[[Existing], str] = (
+             lambda provider: NOT_NAMED),
          ) -> tuple[Change, ...]:
     """What has to be done; empty where nothing changed.
 
     :param existing: our providers as they are, parents before children
     :param is_allocated: whether somebody holds a provider; asked only about
         providers that are to go or to lose a class
+    :param why: the trait for a provider that has to stay, though it is not
+        wanted any more
     """
     wanted = tuple(wanted)
     now = {provider.uuid: provider for provider in existing}
@@ -151,7 +190,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
                 is_allocated(provider.uuid)):
             # Placement lets nobody take away a class that is in use, and the
             # new class would offer what is still held under the old one.
-            changes.extend(_reserve(before))
+            changes.extend(_reserve(before, NOT_NAMED))
         elif not _is_as_wanted(before, provider):
             changes.append(Put(provider))
     kept = {provider.uuid for provider in wanted}
@@ -163,7 +202,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
                            and child.uuid in kept for child in now.values())
         if has_children or is_allocated(provider.uuid):
             kept.add(provider.uuid)
-            changes.extend(_reserve(provider))
+            changes.extend(_reserve(provider, why(provider)))
         else:
             changes.append(Remove(provider.uuid, provider.name))
     return tuple(changes)
@@ -180,11 +219,14 @@ def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
             and _plain(existing.inventory) == _plain(wanted.inventory))
 
 
-def _reserve(provider: Existing) -> collections.abc.Iterator[Reserve]:
+def _reserve(provider: Existing,
+             reason: str) -> collections.abc.Iterator[Reserve]:
+    traits = provider.traits - _REASONS | OURS | {reason}
     inventory = {resource_class: dict(record, reserved=record['total'])
                  for resource_class, record in provider.inventory.items()}
-    if _plain(inventory) != _plain(provider.inventory):
-        yield Reserve(provider.uuid, provider.name, inventory)
+    if (traits != provider.traits
+            or _plain(inventory) != _plain(provider.inventory)):
+        yield Reserve(provider.uuid, provider.name, inventory, traits)
 
 
 def _plain(inventory) -> dict:

@@ -12,6 +12,8 @@ from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
 
+objects.register_all()
+
 HERE = '4f6c08b3-2324-54ab-b04c-61c99d0c476c'
 THERE = 'dc0a994d-ad61-58d3-9255-b00e1949eccc'
 MDEVS = ['83b8f4f2-509f-582f-8c1e-e6bfe0fa1001',
@@ -44,7 +46,10 @@ class Guest:
 
 def moved(source, destination):
     """Group and address of each hostdev that arrives, in order."""
-    data = objects.LibvirtLiveMigrateData()
+    data = objects.LibvirtLiveMigrateData(
+        serial_listen_addr=None, bdms=[], supported_perf_events=[],
+        serial_listen_ports=[], dst_wants_file_backed_memory=False,
+        graphics_listen_addr_vnc=None)
     live_migration.announce(data, {device: 'alike' for device in source})
     # As it goes over the wire.
     data = objects.LibvirtLiveMigrateData.obj_from_primitive(

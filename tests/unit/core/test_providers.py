@@ -91,10 +91,9 @@ class _Tree:
             match change:
                 case providers.Put(provider):
                     self._put(provider)
-                case providers.Reserve(uuid, _name, inventory):
+                case providers.Reserve(uuid, _name, inventory, traits):
                     old = self.providers[uuid]
-                    self._set(uuid, old.name, old.parent, inventory,
-                              old.traits)
+                    self._set(uuid, old.name, old.parent, inventory, traits)
                 case providers.Remove(uuid, _name):
                     assert uuid not in self.allocated
                     assert not any(item.parent == uuid for item
@@ -179,6 +178,7 @@ def test_what_is_gone_and_held_is_reserved_once():
     assert isinstance(change, providers.Reserve)
     assert change.name == 'host1_accel_0000:81:00.0'
     assert change.inventory['CUSTOM_GPU']['reserved'] == 1
+    assert change.traits >= {providers.NOT_NAMED}
     tree.apply([change])
     assert tree.diff([]) == ()
 
