@@ -50,6 +50,7 @@ from nova_accel.compute import record
 from nova_accel.compute import suspension
 from nova_accel.core import errors
 from nova_accel.core import flavor
+from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import migration
 from nova_accel.core import model
@@ -91,8 +92,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('tell the scheduler where devices are'):
             stats = dict(resources.get('stats') or {})
             node = self._node()
-            stats[summary.KEY] = summary.dumps(providers.offered(
-                self._machine.read(), node.uuid, node.name))
+            offered = providers.offered(self._machine.read(), node.uuid,
+                                        node.name)
+            stats[summary.KEY] = summary.dumps(
+                offered, holding.counts(offered, self._record.read()))
             resources['stats'] = stats
         return resources
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each Region is, as the short string that travels to the scheduler.
+"""Each Region's place and units, as a short string for the scheduler.
 
 It goes through ComputeNode.stats, a TEXT column that it shares with others,
 so its size is bounded: 64 Regions fit in :data:`MAX_BYTES` whole; of more,
@@ -22,14 +22,20 @@ MAX_BYTES = 8192
 _VERSION = 1
 
 
-def dumps(offered: collections.abc.Iterable[providers.Offered]) -> str:
-    """The locations of a Host's Regions.
+def dumps(offered: collections.abc.Iterable[providers.Offered],
+          held: collections.abc.Mapping[str, int] = {}) -> str:
+    """The locations of a Host's Regions, and what is left of them.
 
-    :returns: ``{"v":1,"at":{"<provider uuid>":[node,root,switch],...}}``
+    :param held: units by provider
+    :returns: ``{"v":1,"at":{"<provider uuid>":[node,root,switch,total,free],
+        ...}}``
     """
     rows = {item.uuid: [item.device.location.numa_node,
                         item.device.location.root,
-                        item.device.location.switch] for item in offered}
+                        item.device.location.switch,
+                        len(item.region.units),
+                        len(item.region.units) - held.get(item.uuid, 0)]
+            for item in offered}
     text = _text(rows)
     if len(text) > MAX_BYTES:
         rows = {uuid: row[:1] for uuid, row in rows.items()}
@@ -48,13 +54,9 @@ def loads(text: object) -> dict[str, model.Location]:
 
     :param text: whatever the compute node's stats hold under :data:`KEY`
     """
-    try:
-        rows = json.loads(text)['at'].items()
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
-        return {}
     locations = {}
-    for uuid, row in rows:
-        if isinstance(row, list) and row and _is_node(row[0]):
+    for uuid, row in _rows(text):
+        if _is_node(row[0]):
             root, switch, *_later = [*row[1:], None, None]
             locations[uuid] = model.Location(
                 row[0], root if isinstance(root, str) else '',
@@ -62,10 +64,28 @@ def loads(text: object) -> dict[str, model.Location]:
     return locations
 
 
+def loads_units(text: object) -> dict[str, tuple[int, int]]:
+    """Total and free units by provider, as the host last said."""
+    return {uuid: (row[3], row[4]) for uuid, row in _rows(text)
+            if len(row) > 4 and _is_count(row[3]) and _is_count(row[4])}
+
+
+def _rows(text: object) -> list[tuple[str, list]]:
+    try:
+        rows = json.loads(text)['at'].items()
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        return []
+    return [(uuid, row) for uuid, row in rows
+            if isinstance(row, list) and row]
+
+
 def _text(rows) -> str:
     return json.dumps({'v': _VERSION, 'at': rows}, separators=(',', ':'))
 
 
 def _is_node(value: object) -> bool:
-    return value is None or (isinstance(value, int)
-                             and not isinstance(value, bool))
+    return value is None or _is_count(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

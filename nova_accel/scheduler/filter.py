@@ -16,12 +16,16 @@ from nova_accel.core import model
 from nova_accel.core import profile
 from nova_accel.core import summary
 from nova_accel.core import topology
+from nova_accel.scheduler import siblings
 
 LOG = logging.getLogger(__name__)
 
 
 class AcceleratorFilter(filters.BaseHostFilter):
     """Keep a server's devices together, and near its guest.
+
+    Where one request asks for several servers, what one of them has been
+    given is not offered to the next.
 
     Candidates whose devices are not where a group says ``required`` are
     dropped; of the others the closest comes first. It calls nothing: the
@@ -33,6 +37,18 @@ class AcceleratorFilter(filters.BaseHostFilter):
     RUN_ON_REBUILD = False
 
     def host_passes(self, host_state, spec_obj):
+        specs = spec_obj.flavor.extra_specs
+        if spec_obj.num_instances < 2 or not flavor.classes(specs):
+            return self._are_together(host_state, spec_obj)
+        before = siblings.Siblings.of(host_state)
+        host_state.allocation_candidates = before.leave(
+            host_state.allocation_candidates)
+        passes = (bool(host_state.allocation_candidates)
+                  and self._are_together(host_state, spec_obj))
+        before.expect(host_state.allocation_candidates)
+        return passes
+
+    def _are_together(self, host_state, spec_obj):
         wishes = {
             f'_{name}': group.numa
             for name, group in flavor.read(spec_obj.flavor.extra_specs).items()

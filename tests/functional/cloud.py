@@ -61,6 +61,8 @@ class Cloud(base.ServersTestBase):
         # Nova's wheel puts it there; Nova's fixtures look in its source.
         self.flags(api_paste_config=f'{sys.prefix}/etc/nova/api-paste.ini',
                    group='wsgi')
+        # Devices are what is to run out.
+        self.flags(instances=-1, cores=-1, ram=-1, group='quota')
         super().setUp()
         self.useFixture(hypervisor.Hostdevs())
         self.useFixture(hypervisor.Mdevs())

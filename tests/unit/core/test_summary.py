@@ -26,7 +26,8 @@ def _offered(count, node=7, root='pci10000:e0', switch='10000:e1:00.0'):
 def test_the_string_is_what_the_design_says():
     [item] = _offered(1)
     assert summary.dumps([item]) == (
-        f'{{"v":1,"at":{{"{item.uuid}":[7,"pci10000:e0","10000:e1:00.0"]}}}}')
+        f'{{"v":1,"at":{{"{item.uuid}":'
+        '[7,"pci10000:e0","10000:e1:00.0",1,1]}}')
 
 
 def test_a_location_survives_the_journey_but_for_its_ports():
