@@ -33,7 +33,7 @@ class SiblingsTest(cloud.Cloud):
     def test_over_two_hosts(self):
         self.start_compute('compute1')
         self.start_compute('compute2')
-        self.several(self.flavor(self.gpu_profile('one').stem), 16)
+        self.several(self.flavor(self.gpu_profile('two', 2).stem), 8)
         self.assertEqual(8, len(self.held('compute1')))
         self.assertEqual(8, len(self.held('compute2')))
 
