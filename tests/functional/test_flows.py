@@ -15,7 +15,9 @@ from lxml import etree
 from nova import context
 from nova import exception
 from nova.compute import rpcapi
+from nova.tests.functional.libvirt import base
 from nova.virt.libvirt import driver as libvirt_driver
+from oslo_utils import versionutils
 
 from tests.functional import cloud
 
@@ -26,9 +28,11 @@ class Flow(cloud.Cloud):
 
     HOSTS = ('compute1', 'compute2')
     NODE = {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 1}
+    DEVICES = cloud.GPU_SPEC
 
     def setUp(self):
         super().setUp()
+        self.flags(device_spec=[self.DEVICES], group='nova_accel')
         for host in self.HOSTS:
             self.start_compute(host)
         self.gpu_profile('pair', count=2)
@@ -299,4 +303,26 @@ class RefusedWithCyborgTest(Operation):
     def test_migrate(self):
         self._migrate_server(self.server)
         self.confirm()
+        self.assertHas(self.server, host='compute2')
+
+
+class LiveMigrationTest(base.LibvirtMigrationMixin, Operation):
+    """The last of those, where hypervisor and devices can do it."""
+
+    DEVICES = cloud.GPU_SPEC.replace('}', ', "live_migratable": "yes"}')
+    VERSIONS = {
+        'libvirt_version': libvirt_driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
+        'qemu_version': libvirt_driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION}
+
+    def setUp(self):
+        super().setUp()
+        self.src, self.dest = (self.computes[host] for host in self.HOSTS)
+
+    def start_compute(self, hostname):
+        return super().start_compute(hostname, **{
+            what: versionutils.convert_version_to_int(version)
+            for what, version in self.VERSIONS.items()})
+
+    def test_live_migrate(self):
+        self._live_migrate(self.server, host='compute2')
         self.assertHas(self.server, host='compute2')
