@@ -44,10 +44,12 @@ def run(name: str, tests: str, concurrency: int) -> dict[str, Outcome]:
             'OS_TEST_TIMEOUT': '600', 'PYTHONWARNINGS': 'ignore',
             **os.environ, VARIABLE: name}
         # It takes long, so it is seen; standard output is for the result.
+        # What stestr has for standard error is what tests log after their end.
         subprocess.run(
             [*stestr, 'run', '--suppress-attachments', '--concurrency',
              str(concurrency), tests],
-            cwd=_ROOT, env=environment, stdout=sys.stderr)
+            cwd=_ROOT, env=environment, stdout=sys.stderr,
+            stderr=subprocess.DEVNULL)
         stream = subprocess.run(
             [*stestr, 'last', '--subunit'], cwd=_ROOT, env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
