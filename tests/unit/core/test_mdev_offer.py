@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices: what of them is offered, and who gets one."""
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import assignment
+from nova_accel.core import errors
+from nova_accel.core import holding
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import profile
+from nova_accel.core import providers
+from tests.unit import build
+
+_ME = '00000000-0000-0000-0000-000000000001'
+_OTHER = '00000000-0000-0000-0000-000000000002'
+_SPEC = {'vendor_id': '10de', 'mdev_type': 'nvidia-471'}
+_SMALL = {'vendor_id': '10de', 'mdev_type': 'nvidia-468',
+          'resource_class': 'CUSTOM_VGPU_SMALL'}
+
+
+def parent(*types, at='0000:81:00.0', **facts):
+    return build.function(at, '10de:20b0', mdev_types=types, **facts)
+
+
+def ours(count):
+    return tuple(str(uuid.uuid5(uuid.NAMESPACE_OID, str(number)))
+                 for number in range(count))
+
+
+def regions(host):
+    return {region.name: len(region.units) for device in host.devices
+            for region in device.regions}
+
+
+def test_what_there_is_and_what_there_could_be():
+    host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
+                      _SPEC)
+    assert regions(host) == {'VGPU_nvidia-471': 3}
+
+
+def test_mdevs_of_others_are_taken():
+    host = build.host([parent(model.MdevType(
+        'nvidia-471', 2, (str(uuid.uuid4()),)))], _SPEC)
+    assert regions(host) == {'VGPU_nvidia-471': 2}
+
+
+def test_a_region_for_each_type_also_when_one_is_full():
+    host = build.host([parent(model.MdevType('nvidia-471', 0, ours(1)),
+                              model.MdevType('nvidia-468', 0))],
+                      _SPEC, _SMALL)
+    assert regions(host) == {'VGPU_nvidia-471': 1,
+                             'CUSTOM_VGPU_SMALL_nvidia-468': 0}
+    inventories = [provider.inventory for provider in providers.desired(
+        host, build.ROOT, 'host1')]
+    # Placement has no inventory of nothing.
+    assert sorted(map(list, inventories)) == [[], [], ['VGPU']]
+
+
+def test_virtual_functions_are_pooled_on_their_card():
+    functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=2),
+                 *(parent(model.MdevType('nvidia-471', 1),
+                          at=f'0000:81:00.{number}', physfn='0000:81:00.0')
+                   for number in (4, 5))]
+    host = build.host(functions, _SPEC)
+    assert [(str(device.address), regions(host)) for device
+            in host.devices] == [('0000:81:00.0', {'VGPU_nvidia-471': 2})]
+    assert not host.refusals
+
+
+@pytest.mark.parametrize('types, reason', [
+    ((), 'it has no mdev type nvidia-471'),
+    ((model.MdevType('nvidia-468', 1),), 'but nvidia-468')])
+def test_a_parent_without_the_type_is_refused(types, reason):
+    host = build.host([parent(*types)], _SPEC)
+    assert reason in build.refusals(host)['0000:81:00.0']
+
+
+def test_a_device_with_mdevs_is_not_given_away_whole():
+    host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
+                      {'vendor_id': '10de'})
+    assert '1 mediated devices' in build.refusals(host)['0000:81:00.0']
+
+
+def test_it_migrates_unless_its_entry_says_no():
+    functions = [parent(model.MdevType('nvidia-471', 1))]
+    for spec, expected in ((_SPEC, True),
+                           ({**_SPEC, 'live_migratable': 'no'}, False)):
+        [device] = build.host(functions, spec).devices
+        assert device.regions[0].live_migratable is expected
+
+
+def _item(count):
+    host = build.host([parent(model.MdevType('nvidia-471', count))], _SPEC)
+    [item] = providers.offered(host, build.ROOT, 'host1')
+    return item
+
+
+def _assign(item, count, server=_ME, mdevs=()):
+    grants = assignment.assign(
+        {item.uuid: {'VGPU': count}},
+        {f'ACCEL{number}': profile.Group(resources={'VGPU': 1}, traits={})
+         for number in range(count)}, [item], {}, server, dict(mdevs))
+    return hostdev.plan(grants)
+
+
+@given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 8))
+def test_as_many_as_are_left_and_the_same_again(total, wanted, taken):
+    item = _item(total)
+    if wanted + taken > total:
+        with pytest.raises(errors.AssignmentError, match=item.name):
+            _assign(item, wanted, mdevs={item.uuid: taken})
+        return
+    got = _assign(item, wanted, mdevs={item.uuid: taken})
+    assert len({device.address for device in got}) == wanted
+    assert got == _assign(item, wanted, mdevs={item.uuid: taken})
+    others = _assign(item, wanted, server=_OTHER)
+    assert not {device.address for device in got} & {
+        device.address for device in others}
+    assert all(identity.is_mdev_uuid(str(device.address)) for device in got)
+
+
+def test_held_mdevs_are_counted_by_what_their_alias_says():
+    item = _item(4)
+    held = {_ME: _assign(item, 2), _OTHER: (hostdev.Hostdev(
+        model.MdevAddress(str(uuid.uuid4())), ''),)}
+    assert holding.counts([item], held) == {item.uuid: 2}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes to sysfs: what is written where, and what is not."""
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.host import mdevs
+from nova_accel.host import privileged
+from nova_accel.host import tree as trees
+
+_PARENT = '0000:81:00.0'
+_UUID = str(uuid.uuid5(uuid.NAMESPACE_OID, 'x'))
+
+
+@pytest.fixture
+def sysfs(tmp_path):
+    privileged.context.set_client_mode(False)
+    path = tmp_path / 'sys'
+    mdev_type = (path / 'bus/pci/devices' / _PARENT
+                 / 'mdev_supported_types/nvidia-471')
+    mdev_type.mkdir(parents=True)
+    (mdev_type / 'create').write_text('')
+    device = path / 'bus/mdev/devices' / _UUID
+    device.mkdir(parents=True)
+    (device / 'remove').write_text('')
+    yield path
+    privileged.context.set_client_mode(True)
+
+
+def test_written_to_the_parents_type(sysfs):
+    privileged.create_mdev(str(sysfs), _PARENT, 'nvidia-471', _UUID)
+    assert (sysfs / 'bus/pci/devices' / _PARENT / 'mdev_supported_types'
+            / 'nvidia-471/create').read_text() == _UUID
+
+
+def test_removed_by_its_uuid(sysfs):
+    privileged.remove_mdev(str(sysfs), _UUID)
+    assert (sysfs / 'bus/mdev/devices' / _UUID / 'remove').read_text() == '1'
+
+
+@pytest.mark.parametrize('parent, mdev_type, address', [
+    ('../../x', 'nvidia-471', _UUID), (_PARENT, '..', _UUID),
+    (_PARENT, 'a/b', _UUID), (_PARENT, '', _UUID),
+    (_PARENT, 'nvidia-471', '../x'), (_PARENT, 'nvidia-471', ''),
+    (_PARENT, 'nvidia-471\n', _UUID)])
+def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
+    with pytest.raises(ValueError):
+        privileged.create_mdev(str(sysfs), parent, mdev_type, address)
+
+
+@given(text=st.text())
+def test_no_text_leads_out_of_a_type(text):
+    assert not privileged.is_type(text) or (
+        '/' not in text and text not in ('', '.', '..') and '\0' not in text)
+
+
+def test_no_file_is_made(sysfs):
+    with pytest.raises(FileNotFoundError):
+        privileged.create_mdev(str(sysfs), _PARENT, 'nvidia-1', _UUID)
+    with pytest.raises(ValueError):
+        privileged.remove_mdev(str(sysfs / 'nowhere'), _UUID)
+
+
+def test_a_recording_makes_none(sysfs):
+    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
+        (model.PciAddress.parse(_PARENT),),), mdev_type='nvidia-471')
+    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
+                          model.Location(), (region,))
+    with pytest.raises(errors.AssignmentError, match='recording'):
+        mdevs.make(trees.Recording(), device, region,
+                   model.MdevAddress(_UUID))
+
+
+def test_a_driver_that_refuses_is_named(sysfs):
+    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
+        (model.PciAddress.parse(_PARENT),),), mdev_type='nvidia-1')
+    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
+                          model.Location(), (region,))
+    with pytest.raises(errors.AssignmentError) as raised:
+        mdevs.make(trees.Directory(sysfs), device, region,
+                   model.MdevAddress(_UUID))
+    assert '0000:81:00.0 (10de:20b0)' in str(raised.value)
+    assert 'No such file' in str(raised.value)
