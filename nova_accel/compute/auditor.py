@@ -11,7 +11,6 @@ import time
 import nova.conf
 from oslo_log import log as logging
 
-from nova_accel.compute import claims
 from nova_accel.compute import record
 from nova_accel.core import model
 from nova_accel.core import providers
@@ -40,18 +39,15 @@ class Auditor:
         #: Units by provider that nobody may have until somebody looks.
         self.disputed: dict[str, int] = {}
 
-    def audit(self, host: model.Host, node: claims.Node) -> None:
+    def audit(self, host: model.Host, node: providers.Node) -> None:
         """Compare, if it is time to.
 
         :raises errors.AccelError: if libvirt does not say what is held
         """
         if not self._is_time():
             return
-        findings = reconciliation.compare(reconciliation.Truths(
-            host, {item.uuid: item for item in providers.offered(
-                host, node.uuid, node.name)}, node.ours,
-            {uuid: _amounts(self._allocations(uuid)) for uuid in node.ours},
-            self._record.read()))
+        findings = reconciliation.compare(reconciliation.gather(
+            host, node, self._allocations, self._record.read))
         self.disputed = {finding.provider: finding.withheld
                          for finding in findings if finding.withheld}
         self._say(findings)
@@ -76,8 +72,3 @@ class Auditor:
             LOG.info('No longer so: %s', line)
         self._before = set(map(str, findings))
         self._said = lines
-
-
-def _amounts(allocations) -> dict[str, int]:
-    return {consumer: sum(allocation['resources'].values())
-            for consumer, allocation in allocations.items()}

@@ -8,7 +8,6 @@ records it; it keeps two servers that start at the same time apart.
 import collections
 import collections.abc
 import contextlib
-import dataclasses
 import threading
 
 from nova_accel.compute import record
@@ -21,19 +20,6 @@ from nova_accel.core import model
 from nova_accel.core import profile
 from nova_accel.core import providers
 from nova_accel.core import topology
-
-
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """The compute node's resource provider.
-
-    :param ours: names by uuid of the providers of ours below it, also of
-        those whose device has gone
-    """
-
-    uuid: str
-    name: str
-    ours: collections.abc.Mapping[str, str]
 
 
 class Claims:
@@ -49,7 +35,7 @@ class Claims:
         self._lock = threading.Lock()
 
     def choose(self, instance, promised: assignment.Promised,
-               host: model.Host, node: Node) -> hostdev.Hostdevs:
+               host: model.Host, node: providers.Node) -> hostdev.Hostdevs:
         """Choose the devices that keep a promise, and claim them.
 
         :param instance: nova.objects.Instance
@@ -143,7 +129,7 @@ class Claims:
 
 
 def concerns_us(instance, promised: assignment.Promised, host: model.Host,
-                node: Node) -> bool:
+                node: providers.Node) -> bool:
     """Whether a server was promised something of ours.
 
     A flavor can ask by class alone, and others provide classes too: Nova's

@@ -407,13 +407,13 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._claims.release(uuid)
         self._machine.sweep(self._claims.everything)
 
-    def _node(self, provider_tree=None) -> claims.Node:
+    def _node(self, provider_tree=None) -> providers.Node:
         name = self._host.get_hostname()
         # Nova's copy of the tree; None until the first update.
         provider_tree = provider_tree or self.provider_tree
         known = (provider_trees.existing(provider_tree, name)
                  if provider_tree else [])
-        return claims.Node(self._host.get_node_uuid(), name, {
+        return providers.Node(self._host.get_node_uuid(), name, {
             provider.uuid: provider.name for provider in known})
 
     def _is_allocated(self, provider: str) -> bool:

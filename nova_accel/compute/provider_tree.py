@@ -46,11 +46,8 @@ def existing(provider_tree, nodename: str,
     found = []
     for uuid in provider_tree.get_provider_uuids(nodename):
         data = provider_tree.data(uuid)
-        # The trait alone proves nothing: anybody can set it on anything, the
-        # compute node's own provider among them.
-        if uuid in ours or (
-                data.parent_uuid and identity.MARKER_TRAIT in data.traits
-                and identity.is_provider_name(data.name)):
+        if uuid in ours or identity.is_provider(
+                data.name, data.parent_uuid, data.traits):
             found.append(providers.Existing(
                 uuid, data.name, data.parent_uuid, data.inventory,
                 frozenset(data.traits)))

@@ -5,6 +5,7 @@ Each is a pure function of what it names, so that a restart, a second process
 or a person with a calculator arrives at the same name.
 """
 
+import collections.abc
 import functools
 import re
 import uuid
@@ -79,9 +80,13 @@ def device_provider_name(nodename: str, device: model.Device) -> str:
     return _limited(f'{nodename}_accel_{device.address}')
 
 
-def is_provider_name(name: str) -> bool:
-    """Whether a provider of ours could have this name."""
-    return bool(re.search(r'(_accel_|~[0-9a-f]{12}~)', name))
+def is_provider(name: str, parent: str | None,
+                traits: collections.abc.Collection[str]) -> bool:
+    """Whether a provider in Placement is ours."""
+    # The trait alone proves nothing: anybody can set it on anything, the
+    # compute node's own provider among them.
+    return bool(parent) and MARKER_TRAIT in traits and bool(
+        re.search(r'(_accel_|~[0-9a-f]{12}~)', name))
 
 
 def region_provider_name(nodename: str, device: model.Device,

@@ -25,7 +25,21 @@ REFUSED = 'CUSTOM_NOVA_ACCEL_REFUSED'
 NOT_NAMED = 'CUSTOM_NOVA_ACCEL_NOT_NAMED'
 #: Somebody holds of it what nobody was promised.
 DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
-_REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
+#: All of them.
+REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """The compute node's resource provider.
+
+    :param ours: names by uuid of the providers of ours below it, also of
+        those whose device has gone
+    """
+
+    uuid: str
+    name: str
+    ours: collections.abc.Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +235,7 @@ def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
 
 def _reserve(provider: Existing,
              reason: str) -> collections.abc.Iterator[Reserve]:
-    traits = provider.traits - _REASONS | OURS | {reason}
+    traits = provider.traits - REASONS | OURS | {reason}
     inventory = {resource_class: dict(record, reserved=record['total'])
                  for resource_class, record in provider.inventory.items()}
     if (traits != provider.traits

@@ -55,6 +55,26 @@ class Truths:
     held: collections.abc.Mapping[str, hostdev.Hostdevs]
 
 
+def gather(host: model.Host, node: providers.Node,
+           allocations: collections.abc.Callable[
+               [str], collections.abc.Mapping[str, collections.abc.Mapping]],
+           held: collections.abc.Callable[
+               [], collections.abc.Mapping[str, hostdev.Hostdevs]]) -> Truths:
+    """The Truths about one compute node.
+
+    :param allocations: those of a provider, by its uuid, as Placement has them
+    :param held: as in :class:`Truths`; asked after the allocations, because a
+        server that is deleted meanwhile loses its domain first
+    """
+    offered = {item.uuid: item for item in providers.offered(
+        host, node.uuid, node.name)}
+    promised = {
+        uuid: {consumer: sum(allocation['resources'].values())
+               for consumer, allocation in allocations(uuid).items()}
+        for uuid in node.ours}
+    return Truths(host, offered, node.ours, promised, held())
+
+
 def compare(truths: Truths) -> tuple[Finding, ...]:
     """Everything that does not fit, the worst first."""
     return (*_held_twice(truths), *_held_unpromised(truths),
@@ -62,16 +82,15 @@ def compare(truths: Truths) -> tuple[Finding, ...]:
 
 
 def _held_twice(truths) -> collections.abc.Iterator[Finding]:
-    """One device in several definitions."""
-    holders = collections.defaultdict(list)
-    for uuid, hostdevs in truths.held.items():
-        for device in hostdevs:
-            holders[device.address].append(uuid)
-    for address, uuids in holders.items():
-        if len(uuids) > 1:
+    """One device of ours in several definitions."""
+    ours = _offered_functions(truths) | {
+        device.address for hostdevs in truths.held.values()
+        for device in hostdev.ours(hostdevs)}
+    for address, uuids in _holders(_held(truths)).items():
+        if address in ours and len(uuids) > 1:
             yield Finding(
-                f'device {address}', 'is in the definitions of '
-                + ' and '.join(sorted(uuids)),
+                f'device {address}',
+                f'is in the definitions of {" and ".join(sorted(uuids))}',
                 'delete or move all of them but one; they cannot run at the '
                 'same time')
 
@@ -79,83 +98,134 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
 def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
     """Units that are held, beyond what the ledger knows of."""
     for item in truths.offered.values():
-        units = _held_units(item, truths.held)
-        promised = truths.promised.get(item.uuid, {})
-        excess = len(units) - sum(promised.values())
-        if excess <= 0:
-            continue
-        strangers = sorted({uuid for uuid in units.values()
-                            if uuid not in promised} or {*units.values()})
-        yield Finding(
-            f'resource provider {item.name}',
-            f'{len(units)} of it are held, {sum(promised.values())} are '
-            f'promised: {", ".join(strangers)} should not have it',
-            'where the server lives on another host, undefine its domain '
-            'here; otherwise "nova-manage placement heal_allocations '
-            '--instance"', item.uuid, excess)
+        held = list(_held(truths, item.uuid if item.region.mdev_type
+                          else None))
+        units = _units(held, item)
+        promised = sum(truths.promised.get(item.uuid, {}).values())
+        # An mdev type can have come down to less than there are.
+        excess = min(len(units), len(item.region.units)) - promised
+        if excess > 0:
+            reason, remedy = _explain(held, units, item, truths)
+            yield Finding(
+                f'resource provider {item.name}',
+                f'{len(units)} of it are held, {promised} are promised: '
+                f'{reason}', remedy, item.uuid, excess)
 
 
-def _held_units(item, held) -> dict[model.Unit, str]:
-    """Who holds which units of a Region."""
-    by_address = {device.address: uuid for uuid, hostdevs in held.items()
-                  for device in hostdevs}
-    if item.region.mdev_type:
-        return {(device.address,): uuid for uuid, hostdevs in held.items()
-                for device in hostdevs
-                if isinstance(device.address, model.MdevAddress)
-                and _provider(device) == item.uuid}
-    return {unit: by_address[address] for unit in item.region.units
-            for address in unit if address in by_address}
+def _explain(held, units, item, truths) -> tuple[str, str]:
+    """Who should not have a Region's units, and what to do about it."""
+    everyone = set().union(*units.values())
+    strangers = everyone - set(truths.promised.get(item.uuid, {})) or everyone
+    names = ', '.join(sorted(strangers))
+    addresses = {address for unit in units for address in unit}
+    given_as = {_provider(device) for uuid, device in held
+                if uuid in strangers and device.address in addresses}
+    if item.uuid not in given_as and all(
+            truths.promised.get(provider) for provider in given_as):
+        # An entry has changed, and its Regions have other names by now.
+        return (f'{names} was promised it as ' + ', '.join(sorted(
+            truths.known.get(provider, provider) for provider in given_as)),
+            'nothing, it is kept for the server; or put the entry back')
+    return (f'{names} should not have it',
+            'where the server lives on another host, or is deleted, undefine '
+            'its domain here; where it lives here, shelve and unshelve it; a '
+            'domain that is not Nova\'s has to let go of the device')
 
 
 def _held_and_gone(truths) -> collections.abc.Iterator[Finding]:
     """Devices of servers that are not there, or not offered any more."""
-    there = {function.address for function in truths.host.functions}
-    refused = {refusal.address: refusal for refusal in truths.host.refusals}
     for uuid, hostdevs in truths.held.items():
         for device in hostdev.ours(hostdevs):
-            provider = _provider(device)
-            thing = f'device {device.address} of server {uuid}'
-            if isinstance(device.address, model.MdevAddress):
-                if provider not in truths.offered:
-                    yield Finding(
-                        thing, 'nothing offers it any more',
-                        'put its device and its entry back, or move the '
-                        'server', provider)
-            elif device.address not in there:
-                yield Finding(
-                    thing, 'is not there any more',
-                    'put the card back where it was, or move the server: it '
-                    'cannot be started here', provider)
-            elif device.address in refused:
-                refusal = refused[device.address]
-                yield Finding(
-                    thing, f'is not offered any more: {refusal.reason}',
-                    refusal.remedy or 'move the server', provider)
+            why = _why_gone(device, truths)
+            if why:
+                yield Finding(f'device {device.address} of server {uuid}',
+                              *why, _provider(device))
+
+
+def _why_gone(device, truths) -> tuple[str, str] | None:
+    """Reason and remedy."""
+    if isinstance(device.address, model.MdevAddress):
+        return None if _provider(device) in truths.offered else (
+            'nothing offers it any more',
+            'put its device and its entry back, or move the server')
+    if device.address not in {function.address
+                              for function in truths.host.functions}:
+        return ('is not there any more',
+                'put the card back where it was, or move the server: it '
+                'cannot be started here')
+    for refusal in truths.host.refusals:
+        if refusal.address == device.address:
+            return (f'is not offered any more: {refusal.reason}',
+                    refusal.remedy or 'move the server')
+    if device.address not in _offered_functions(truths):
+        return ('no entry names it any more',
+                'nothing, the server keeps it; or put its entry back')
+    return None
 
 
 def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
     """Units that the ledger has given away and that nobody has."""
-    held = collections.Counter(
-        (_provider(device), uuid) for uuid, hostdevs in truths.held.items()
-        for device in hostdev.ours(hostdevs))
     for provider, promised in truths.promised.items():
-        has = sum(count for (other, _uuid), count in held.items()
-                  if other == provider)
-        if has >= sum(promised.values()):
-            # A resize that waits to be confirmed has its own consumer.
-            continue
+        units = _units(_held(truths, provider), truths.offered.get(provider))
+        has = collections.Counter(uuid for uuids in units.values()
+                                  for uuid in uuids)
         lacking = ', '.join(sorted(
             consumer for consumer, amount in promised.items()
-            if held[provider, consumer] < amount))
+            if has[consumer] < amount))
+        # A resize that waits to be confirmed has its own consumer.
+        if not lacking or len(units) >= sum(promised.values()):
+            continue
         yield Finding(
             f'resource provider {truths.known.get(provider, provider)}',
-            f'{sum(promised.values())} of it are promised, {has} are held: '
-            f'{lacking} should have it', 'where an operation is going on, or '
-            'a resize waits to be confirmed, nothing; otherwise reboot the '
-            'server hard; where there is none, or it is on another host, '
-            '"openstack resource provider allocation unset"', provider,
-            passing=True)
+            f'{sum(promised.values())} of it are promised, {len(units)} are '
+            f'held: {lacking} should have it', 'where an operation is going '
+            'on, or a resize waits to be confirmed, nothing; otherwise reboot '
+            'the server hard; where there is none, or it is on another host, '
+            '"openstack resource provider allocation unset --provider '
+            f'{provider} <server>"', provider, passing=True)
+
+
+def _held(truths, provider: str | None = None,
+          ) -> collections.abc.Iterator[tuple[str, hostdev.Hostdev]]:
+    """Every hostdev and its domain.
+
+    :param provider: only those that were given as this one's
+    """
+    for uuid, hostdevs in truths.held.items():
+        for device in hostdevs:
+            if provider in (None, _provider(device)):
+                yield uuid, device
+
+
+def _holders(held) -> dict[model.Address, set[str]]:
+    """Domains by device."""
+    holders = collections.defaultdict(set)
+    for uuid, device in held:
+        holders[device.address].add(uuid)
+    return holders
+
+
+def _units(held, item: providers.Offered | None,
+           ) -> dict[model.Unit, set[str]]:
+    """Domains by unit of a Region, where they hold any of its functions.
+
+    :param item: None where its device has gone, and with it the knowledge of
+        which functions travelled together
+    """
+    holders = _holders(held)
+    if item is None or item.region.mdev_type:
+        return {(address,): uuids for address, uuids in holders.items()}
+    found = {unit: set().union(*(holders.get(address, ())
+                                 for address in unit))
+             for unit in item.region.units}
+    return {unit: uuids for unit, uuids in found.items() if uuids}
+
+
+def _offered_functions(truths) -> set[model.Address]:
+    """What can be given away itself, and not only mdevs of it."""
+    return {address for item in truths.offered.values()
+            if not item.region.mdev_type
+            for unit in item.region.units for address in unit}
 
 
 def _provider(device) -> str | None:

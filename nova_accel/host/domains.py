@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a libvirt domain holds, read from its XML.
+"""What libvirt's domains hold, read from their XML.
 
 XML: libvirt's formatdomain, "Host device assignment"; network interfaces of
 type hostdev and disks of type nvme hold their functions in the same way, and
@@ -16,7 +16,44 @@ from nova_accel.core import model
 _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
 
 
-def parse(xml: str) -> tuple[str, tuple[hostdev.Hostdev, ...]]:
+def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
+    """What each domain holds, by its uuid.
+
+    As it is to start next and as it is while it runs: a guest has let go of
+    its devices before it is suspended, and its definition keeps them.
+
+    :param domains: libvirt.virDomain, running or not
+    :param libvirt: the module, or what stands for it
+    :raises errors.AssignmentError: if it is not known of all of them
+    """
+    held: dict[str, dict[model.Address, hostdev.Hostdev]] = {}
+    for domain in domains:
+        for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0):
+            xml = describe(domain, flags, libvirt)
+            if xml:
+                uuid, hostdevs = parse(xml)
+                held.setdefault(uuid, {}).update(
+                    (device.address, device) for device in hostdevs)
+    return {uuid: tuple(by_address.values())
+            for uuid, by_address in held.items()}
+
+
+def describe(domain, flags: int, libvirt) -> str:
+    """A domain's XML, or '' where the domain has gone meanwhile.
+
+    :raises errors.AssignmentError: if libvirt does not give it
+    """
+    try:
+        return domain.XMLDesc(flags)
+    except libvirt.libvirtError as error:
+        # Of any other domain nobody knows what it holds.
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return ''
+        raise errors.AssignmentError(
+            'libvirt', f'does not describe a domain: {error}') from None
+
+
+def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
     """A domain's uuid and the PCI functions and mdevs that it holds.
 
     :raises errors.AssignmentError: if it cannot be understood
@@ -30,7 +67,7 @@ def parse(xml: str) -> tuple[str, tuple[hostdev.Hostdev, ...]]:
             f'{error}') from None
 
 
-def _hostdevs(domain) -> tuple[hostdev.Hostdev, ...]:
+def _hostdevs(domain) -> hostdev.Hostdevs:
     return tuple(
         hostdev.Hostdev(_address(element.find('source/address')),
                         _alias(element),
