@@ -17,11 +17,13 @@ from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
 
+_OPTION = '[nova_accel] device_spec'
+
 
 def add_parser(topics) -> None:
     verbs = topics.add_parser(
         'host', help='the devices of a machine').add_subparsers(
-        title='verbs', required=True, metavar='show|record')
+        title='verbs', required=True, metavar='show|check|record')
     show = verbs.add_parser(
         'show', help='devices, regions and topology, and why a device is '
                      'refused')
@@ -33,6 +35,16 @@ def add_parser(topics) -> None:
                       help='also functions that are no accelerators')
     show.add_argument('--json', action='store_true', help='for programs')
     show.set_defaults(run=_show)
+    check = verbs.add_parser(
+        'check', help='compare what servers hold, what they were promised '
+                      'and what there is; exit with 1 where they disagree, '
+                      'with 2 where one of them cannot be asked')
+    _add_root(check)
+    check.add_argument('--host', metavar='NAME',
+                       help='the compute node\'s name (default: what libvirt '
+                            'calls this machine)')
+    check.add_argument('--json', action='store_true', help='for programs')
+    check.set_defaults(run=_check, failed=2)
     record = verbs.add_parser(
         'record', help='write what the reader reads of this machine to a '
                        'file, without what identifies the machine')
@@ -51,13 +63,12 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    root = arguments.sysfs_root or conf.nova_accel.sysfs_root
+    root = _root(arguments, conf)
     texts, option = ((arguments.device_spec, '--device-spec')
                      if arguments.device_spec else
-                     (conf.nova_accel.device_spec, '[nova_accel] device_spec'))
-    entries, broken = entry.parse_all(texts, option)
-    host = reader.read(tree.open_tree(root), entries, foreign.claims(conf))
-    problems = [*map(str, broken), *host.problems]
+                     (conf.nova_accel.device_spec, _OPTION))
+    host, broken = _read(root, texts, option, conf)
+    problems = [*broken, *host.problems]
     if arguments.json:
         print(json.dumps(as_data(host, problems), indent=2))
     else:
@@ -67,9 +78,31 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     return 1 if broken else 0
 
 
+def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
+    # openstacksdk takes its time to load, and only this verb needs it.
+    from nova_accel.cmd import check
+    host, broken = _read(_root(arguments, conf), conf.nova_accel.device_spec,
+                         _OPTION, conf)
+    for problem in (*broken, *host.problems):
+        print(f'nova-accel: {problem}', file=sys.stderr)
+    return check.check(host, arguments, conf)
+
+
+def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
+    return arguments.sysfs_root or conf.nova_accel.sysfs_root
+
+
+def _read(root: str, texts: list[str], option: str,
+          conf: cfg.ConfigOpts) -> tuple[model.Host, list[str]]:
+    """The Host, and what is wrong with entries."""
+    entries, broken = entry.parse_all(texts, option)
+    return reader.read(tree.open_tree(root), entries,
+                       foreign.claims(conf)), [*map(str, broken)]
+
+
 def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    root = arguments.sysfs_root or conf.nova_accel.sysfs_root
-    recording = recorder.record(tree.open_tree(root), arguments.identifying)
+    recording = recorder.record(tree.open_tree(_root(arguments, conf)),
+                                arguments.identifying)
     text = recording.dumps()
     if arguments.file == '-':
         sys.stdout.write(text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``nova-accel``: look at a host, look at profiles.
 
-It reads nova.conf where there is one, and needs neither Nova nor a service.
+It reads nova.conf where there is one, and needs neither Nova nor a service;
+only ``host check`` asks Placement and libvirt.
 """
 
 import argparse
@@ -21,7 +22,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command.
 
     :param argv: arguments, default those of the process
-    :returns: 0, or 1 where what was asked for is not there or not right
+    :returns: 0, or 1 where what was asked for is not there or not right; a
+        verb can have its own code for not being able to tell
     """
     arguments = _parser().parse_args(argv)
     # What services log, this command prints.
@@ -30,13 +32,14 @@ def main(argv: list[str] | None = None) -> int:
         return arguments.run(arguments, _configuration(arguments))
     except (errors.AccelError, cfg.Error, OSError) as error:
         print(f'nova-accel: {error}', file=sys.stderr)
-        return 1
+        return arguments.failed
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         'nova-accel', description='Accelerators for OpenStack Nova: what a '
         'host offers, and what profiles ask for.')
+    parser.set_defaults(failed=1)
     parser.add_argument(
         '--config-file', action='append', metavar='FILE',
         help='nova.conf to read; can be repeated (default: where Nova\'s is)')

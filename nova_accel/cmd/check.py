@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel host check``: whether sysfs, Placement and libvirt agree.
+
+nova-compute compares the same, now and then, and logs it.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import json
+
+from oslo_config import cfg
+
+from nova_accel.cmd import ledger
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core import reconciliation
+from nova_accel.host import domains
+
+
+def check(host: model.Host, arguments: argparse.Namespace,
+          conf: cfg.ConfigOpts) -> int:
+    """Compare, and print what disagrees.
+
+    :param host: this machine
+    :returns: the exit code
+    :raises errors.AccelError: if libvirt or Placement cannot be asked
+    """
+    libvirt = _load_libvirt()
+    with _as_we_say_it(libvirt), _connect(libvirt, conf) as connection:
+        name = arguments.host or connection.getHostname()
+        findings = compare(host, libvirt, connection, ledger.connect(conf),
+                           name)
+    if arguments.json:
+        print(json.dumps({'host': name, 'findings': [
+            dataclasses.asdict(finding) for finding in findings]}, indent=2))
+    else:
+        for finding in findings:
+            print(f'! {finding.thing}: {finding.reason}\n'
+                  f'  {finding.remedy}')
+        print(f'{name}: {len(findings)} findings')
+    return 1 if findings else 0
+
+
+def compare(host: model.Host, libvirt, connection, get: ledger.Get, name: str,
+            ) -> tuple[reconciliation.Finding, ...]:
+    """What disagrees.
+
+    :param libvirt: the module
+    :param connection: libvirt.virConnect
+    :param get: Placement
+    :param name: the compute node's
+    """
+    return reconciliation.compare(reconciliation.gather(
+        host, ledger.find(get, name),
+        lambda provider: ledger.allocations(get, provider),
+        lambda: domains.read(connection.listAllDomains(
+            libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+            | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)))
+
+
+def _load_libvirt():
+    try:
+        libvirt = importlib.import_module('libvirt')
+    except ImportError as error:
+        raise errors.AccelError(
+            'libvirt', f'its Python module cannot be loaded: {error}',
+            'install libvirt-python, or run this with the Python that '
+            'nova-compute has') from None
+    # It would print by itself what it raises as well.
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+    return libvirt
+
+
+@contextlib.contextmanager
+def _connect(libvirt, conf: cfg.ConfigOpts):
+    conf.register_opt(cfg.StrOpt('connection_uri', default=''), 'libvirt')
+    connection = libvirt.openReadOnly(conf.libvirt.connection_uri
+                                      or 'qemu:///system')
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def _as_we_say_it(libvirt):
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise errors.AccelError(
+            'libvirt', f'cannot be asked: {error}', 'run this on the compute '
+            'host, as a user who may ask it; [libvirt] connection_uri in '
+            'nova.conf says where it listens') from None

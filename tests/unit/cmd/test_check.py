@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel host check``, with openstacksdk as it is.
+
+Keystone and Placement answer as requests_mock has them; libvirt is a stand-in
+of a few lines.
+"""
+
+import json
+import sys
+import types
+
+from keystoneauth1 import fixture
+import pytest
+import requests
+import requests_mock
+
+from nova_accel.cmd import main
+from nova_accel.core import identity
+from tests.unit import build
+
+KEYSTONE = 'http://keystone.test/v3'
+PLACEMENT = 'http://placement.test'
+SERVER = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
+GPU = '0000:43:00.0'
+PROVIDER = identity.provider_uuid(build.ROOT, build.address(GPU))
+
+CONF = f"""
+[nova_accel]
+sysfs_root = {build.DATA}/hosts/l1-8gpu.json
+device_spec = {{"address": "{GPU}", "resource_class": "GPU"}}
+[placement]
+auth_type = password
+auth_url = {KEYSTONE}
+username = nova
+password = secret
+project_name = service
+user_domain_name = Default
+project_domain_name = Default
+region_name = RegionOne
+"""
+
+
+class Libvirt(types.ModuleType):
+    """What the command uses of the module libvirt."""
+
+    VIR_DOMAIN_XML_INACTIVE = 2
+    VIR_CONNECT_LIST_DOMAINS_ACTIVE = 1
+    VIR_CONNECT_LIST_DOMAINS_INACTIVE = 2
+    VIR_ERR_NO_DOMAIN = 42
+
+    class libvirtError(Exception):
+
+        def get_error_code(self):
+            return 38
+
+    def __init__(self):
+        super().__init__('libvirt')
+        self.domains = []
+        self.opened = []
+        self.closed = 0
+
+    def registerErrorHandler(self, handler, context):
+        handler(context, None)
+
+    def openReadOnly(self, uri):
+        self.opened.append(uri)
+        return self
+
+    def getHostname(self):
+        return 'compute1'
+
+    def listAllDomains(self, flags):
+        assert flags == 3
+        return self.domains
+
+    def close(self):
+        self.closed += 1
+
+
+class Domain:
+
+    def __init__(self, *hostdevs, running=None):
+        self._hostdevs = {2: hostdevs,
+                          0: hostdevs if running is None else running}
+
+    def XMLDesc(self, flags):
+        return (f'<domain><uuid>{SERVER}</uuid><devices>'
+                f'{"".join(self._hostdevs[flags])}</devices></domain>')
+
+
+def held(at=GPU, provider=PROVIDER):
+    bus = at.split(':')[1]
+    return (f'<hostdev type="pci" managed="yes"><source><address '
+            f'domain="0x0000" bus="0x{bus}" slot="0x00" function="0x0"/>'
+            f'</source><alias name="{identity.alias("ACCEL0", provider, 0)}"/>'
+            '</hostdev>')
+
+
+class Ledger:
+    """Placement and Keystone: a compute node with one provider of ours."""
+
+    def __init__(self, mock):
+        self.mock = mock
+        token = fixture.V3Token()
+        token.set_project_scope()
+        service = token.add_service('placement')
+        service.add_standard_endpoints(public=PLACEMENT, region='RegionOne')
+        mock.get(KEYSTONE, json={'version': fixture.V3Discovery(KEYSTONE)})
+        mock.post(f'{KEYSTONE}/auth/tokens', json=token,
+                  headers={'X-Subject-Token': 'a token'})
+        mock.get(PLACEMENT, json={'versions': [{
+            'id': 'v1.0', 'min_version': '1.0', 'max_version': '1.39',
+            'status': 'CURRENT', 'links': [{'rel': 'self', 'href': ''}]}]})
+        root = self._provider(build.ROOT, 'compute1', None)
+        gpu = self._provider(PROVIDER, f'compute1_accel_{GPU}', build.ROOT,
+                             identity.MARKER_TRAIT)
+        pci = self._provider(SERVER, 'compute1_0000:81:00.0', build.ROOT)
+        self.answer('?name=compute1', resource_providers=[root])
+        self.answer('?name=nobody', resource_providers=[])
+        self.answer(f'?in_tree={build.ROOT}',
+                    resource_providers=[root, gpu, pci])
+        self.promise(SERVER)
+
+    def _provider(self, uuid, name, parent, *traits):
+        self.answer(f'/{uuid}/traits', traits=traits)
+        return {'uuid': uuid, 'name': name, 'parent_provider_uuid': parent}
+
+    def answer(self, path, status=200, **body):
+        self.mock.get(f'{PLACEMENT}/resource_providers{path}', json=body,
+                       status_code=status)
+
+    def promise(self, *servers):
+        self.answer(f'/{PROVIDER}/allocations', allocations={
+            server: {'resources': {'CUSTOM_GPU': 1}} for server in servers})
+
+    def asked(self):
+        return [request for request in self.mock.request_history
+                if request.url.startswith(f'{PLACEMENT}/resource_providers')]
+
+    def fail(self, url, error):
+        self.mock.register_uri(requests_mock.ANY, url, exc=error)
+
+
+@pytest.fixture
+def libvirt(monkeypatch):
+    module = Libvirt()
+    module.domains.append(Domain(held()))
+    monkeypatch.setitem(sys.modules, 'libvirt', module)
+    return module
+
+
+@pytest.fixture
+def ledger():
+    with requests_mock.Mocker() as mock:
+        yield Ledger(mock)
+
+
+@pytest.fixture
+def check(capsys, tmp_path, libvirt, ledger):
+    """Call the command; exit code, what it printed, what it complained."""
+    def call(*arguments, conf=CONF):
+        path = tmp_path / 'nova.conf'
+        path.write_text(conf)
+        code = main.main(['--config-file', str(path), 'host', 'check',
+                          *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+    return call
+
+
+def test_all_agree(check, libvirt):
+    assert check() == (0, 'compute1: 0 findings\n', '')
+    assert (libvirt.opened, libvirt.closed) == (['qemu:///system'], 1)
+
+
+def test_each_finding_has_its_remedy_below(check, ledger):
+    ledger.promise()
+    code, out, err = check()
+    assert (code, err) == (1, '')
+    finding, remedy, last = out.splitlines()
+    assert finding == (f'! resource provider compute1_accel_{GPU}: 1 of it '
+                       f'are held, 0 are promised: {SERVER} should not have '
+                       'it')
+    assert remedy.startswith('  where the server lives on another host')
+    assert last == 'compute1: 1 findings'
+
+
+def test_for_programs(check, libvirt):
+    libvirt.domains.clear()
+    code, out, _err = check('--json')
+    data = json.loads(out)
+    assert (code, data['host']) == (1, 'compute1')
+    [finding] = data['findings']
+    assert set(finding) == {'thing', 'reason', 'remedy', 'provider',
+                            'withheld', 'passing'}
+    assert (finding['provider'], finding['passing']) == (PROVIDER, True)
+    assert json.loads(check('--json')[1]) == data
+
+
+def test_what_a_suspended_guest_has_let_go_of_is_held(check, libvirt):
+    libvirt.domains[:] = [Domain(held(), running=())]
+    assert check()[0] == 0
+
+
+def test_device_that_is_not_there(check, libvirt):
+    libvirt.domains.append(Domain(held('0000:f0:00.0')))
+    code, out, _err = check()
+    assert code == 1
+    assert (f'! device 0000:f0:00.0 of server {SERVER}: is not there any '
+            'more\n') in out
+
+
+def test_placement_is_asked_as_nova_asks(check, ledger):
+    check()
+    for request in ledger.asked():
+        assert request.headers['OpenStack-API-Version'] == 'placement 1.14'
+        assert request.headers['X-Auth-Token'] == 'a token'
+
+
+def test_endpoint_override(check, ledger):
+    ledger.fail(PLACEMENT, requests.ConnectionError('no'))
+    assert check(conf=CONF + f'endpoint_override = {PLACEMENT}\n')[0] == 0
+
+
+def test_only_what_could_be_ours_is_looked_at(check, ledger):
+    check()
+    assert not [request for request in ledger.asked()
+                if f'{build.ROOT}/allocations' in request.url
+                or f'{SERVER}/allocations' in request.url]
+
+
+def test_connection_uri(check, libvirt):
+    check(conf=CONF + '[libvirt]\nconnection_uri = test:///default\n')
+    assert libvirt.opened == ['test:///default']
+
+
+def test_sysfs_root(check):
+    code, out, err = check('--sysfs-root', '/nowhere')
+    assert (code, out) == (2, '')
+    assert err.startswith("nova-accel: sysfs_root '/nowhere': cannot be read")
+
+
+def test_entry_that_is_left_out_is_said(check):
+    _code, _out, err = check(conf=CONF.replace(
+        '[placement]', 'device_spec = {"colour": "green"}\n[placement]'))
+    assert "device_spec #2: does not know the key 'colour'" in err
+
+
+def assert_blind(outcome, *words):
+    """It could not look, said so in one line, and what to do."""
+    code, out, err = outcome
+    assert (code, out) == (2, '')
+    assert err.startswith('nova-accel: ') and err.count('\n') == 1
+    assert ';' in err
+    for word in words:
+        assert word in err
+
+
+def test_no_libvirt_module(check, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'libvirt', None)
+    assert_blind(check(), 'libvirt: its Python module', 'libvirt-python')
+
+
+def test_no_libvirt(check, libvirt, monkeypatch):
+    def refuse(uri):
+        raise libvirt.libvirtError('Failed to connect socket')
+    monkeypatch.setattr(libvirt, 'openReadOnly', refuse)
+    assert_blind(check(), 'libvirt: cannot be asked: Failed to connect socket',
+                 'connection_uri')
+
+
+def test_domain_that_libvirt_does_not_describe(check, libvirt, monkeypatch):
+    def fail(domain, flags):
+        raise libvirt.libvirtError('internal error')
+    monkeypatch.setattr(Domain, 'XMLDesc', fail)
+    code, _out, err = check()
+    assert (code, err) == (2, 'nova-accel: libvirt: does not describe a '
+                              'domain: internal error\n')
+    assert libvirt.closed == 1
+
+
+def test_unknown_host(check):
+    assert_blind(check('--host', 'nobody'), 'compute node nobody: Placement '
+                 'has no resource provider of this name', '--host')
+
+
+def test_host_by_name(check, libvirt, monkeypatch):
+    monkeypatch.setattr(libvirt, 'getHostname', lambda: 'nobody')
+    assert check('--host', 'compute1') == (0, 'compute1: 0 findings\n', '')
+
+
+def test_nova_conf_without_placement(check):
+    assert_blind(check(conf=CONF.partition('[placement]')[0]),
+                 'auth_type in [placement]', '--config-file')
+
+
+def test_auth_type_that_nobody_knows(check):
+    assert_blind(check(conf=CONF.replace('= password\n', '= telepathy\n')),
+                 'telepathy')
+
+
+@pytest.mark.parametrize('url', [
+    f'{KEYSTONE}/auth/tokens',
+    f'{PLACEMENT}/resource_providers?name=compute1'])
+def test_nobody_answers(check, ledger, url):
+    ledger.fail(url, requests.ConnectionError('no route'))
+    assert_blind(check(), 'Placement: cannot be asked', '[placement]')
+
+
+def test_placement_is_not_in_the_catalogue(check):
+    assert_blind(check(conf=CONF.replace('RegionOne', 'RegionTwo')),
+                 'Placement: cannot be asked')
+
+
+def test_placement_refuses(check, ledger):
+    ledger.answer(f'/{PROVIDER}/traits', 403, errors=[{'status': 403}])
+    assert_blind(check(), 'Placement: answers 403 to /resource_providers/'
+                 f'{PROVIDER}/traits: ')
+
+
+def test_placement_answers_with_something_else(check, ledger):
+    ledger.mock.get(f'{PLACEMENT}/resource_providers?name=compute1',
+                    text='<html>')
+    assert_blind(check(), 'Placement: answers 200 to /resource_providers?'
+                 'name=compute1: \'<html>\'')
