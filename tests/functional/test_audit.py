@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where machine, ledger and record disagree: found, said, withheld, kept."""
+
+import re
+import time
+
+import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from nova_accel.cmd import check
+from nova_accel.core import providers
+from tests.functional import cloud
+
+PROVIDER = 'compute1_accel_0000:43:00.0'
+
+
+class Audited(cloud.Cloud):
+    """Test cases with one GPU on compute1, whose devices can be taken away.
+
+    :cvar entries: what is offered
+    """
+
+    entries = [cloud.GPU_SPEC[:-1] + ', "address": "0000:43:00.0"}']
+
+    def setUp(self):
+        super().setUp()
+        self.flags(check_interval=1, device_spec=self.entries,
+                   group='nova_accel')
+        self.skip_time()
+        self.machine = self.directory_host()
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        self.gpu = self.flavor('gpu')
+
+    def skip_time(self):
+        """Let every look be later than the one before by the interval."""
+        self.ahead, now = 0, time.monotonic
+        self.useFixture(fixtures.MonkeyPatch(
+            'time.monotonic', lambda: now() + self.ahead))
+
+    def look(self):
+        self.ahead += 2
+        self._run_periodics()
+
+    def found(self):
+        """What nova-compute and the command find, and what only passes."""
+        self.look()
+        self.look()
+        driver = self.computes['compute1'].driver
+        findings = check.compare(
+            driver._machine.read(), fakelibvirt,
+            driver._host.get_connection(), self.ask_placement, 'compute1')
+        self.assertCountEqual(map(str, findings), self.said())
+        return [str(finding) for finding in findings]
+
+    def ask_placement(self, path):
+        answer = self.placement.get(path, version='1.14')
+        self.assertEqual(200, answer.status)
+        return answer.body
+
+    def said(self):
+        """What the log says and has not taken back; each line once."""
+        said = []
+        for level, line in re.findall(
+                r'(WARNING|INFO) \[nova_accel\.compute\.auditor\] (.*)',
+                self.stdlog.logger.output):
+            if level == 'WARNING':
+                self.assertNotIn(line, said)
+                said.append(line)
+            else:
+                said.remove(line.removeprefix('No longer so: '))
+        return said
+
+    def state(self, name=PROVIDER):
+        """A provider's units, those that are reserved, and why."""
+        provider = self.providers()[name]['uuid']
+        [inventory] = self._get_provider_inventory(provider).values()
+        return (inventory['total'], inventory['reserved'],
+                {trait for trait in self._get_provider_traits(provider)
+                 if trait in providers.REASONS})
+
+    def define(self, server, host='compute1', **changes):
+        """Define a server's domain by hand, as it is on compute1."""
+        xml = self.domain(server).defined_xml
+        for before, after in changes.values():
+            self.assertIn(before, xml)
+            xml = xml.replace(before, after)
+        connection = self.computes[host].driver._host.get_connection()
+        return connection.defineXML(xml)
+
+
+class DisputedTest(Audited):
+
+    def test_nothing_is_found_where_all_is_well(self):
+        server = self.boot(self.gpu)
+        self.assertEqual([], self.found())
+        self._stop_server(server)
+        self.assertEqual([], self.found())
+        self._delete_server(server)
+        self.assertEqual([], self.found())
+        self.assertEqual((1, 0, set()), self.state())
+
+    def test_held_and_not_promised(self):
+        server = self.boot(self.gpu)
+        held = self.hostdevs(server)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        [finding] = self.found()
+        self.assertIn(f'resource provider {PROVIDER}: 1 of it are held, 0 '
+                      f'are promised: {server["id"]} should not have it; ',
+                      finding)
+        self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
+        # Who has it keeps it, and nobody else gets it.
+        other = self.boot(self.gpu, state='ERROR')
+        self.assertIn('No valid host', other['fault']['message'])
+        self.assertEqual(held, self.hostdevs(server))
+        # The remedy.
+        self.assertIn('shelve and unshelve it', finding)
+        self._shelve_server(server)
+        self.look()
+        self.assertEqual((1, 0, set()), self.state())
+        self._unshelve_server(server)
+        self.assertEqual([], self.found())
+        self.assertEqual({PROVIDER: {cloud.GPU: 1}}, self.allocated(server))
+
+    def test_disputed_until_the_server_is_deleted(self):
+        server = self.boot(self.gpu)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        self.assertEqual(1, len(self.found()))
+        self._delete_server(server)
+        self.assertEqual([], self.found())
+        self.assertEqual((1, 0, set()), self.state())
+        self.boot(self.gpu)
+
+    def test_restart_finds_it_again(self):
+        server = self.boot(self.gpu)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        self.restart_compute_service('compute1')
+        self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
+        self.assertEqual([PROVIDER], [*self.providers()])
+
+    def test_not_compared_where_it_is_switched_off(self):
+        self.flags(check_interval=0, group='nova_accel')
+        server = self.boot(self.gpu)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        self.look()
+        self.assertEqual([], self.said())
+        self.assertEqual((1, 0, set()), self.state())
+
+    def test_leftover_of_a_failed_move(self):
+        server = self.boot(self.gpu)
+        self.start_compute('compute2')
+        self.define(server, 'compute2')
+        self.look()
+        [line] = self.said()
+        self.assertIn('resource provider compute2_accel_0000:43:00.0', line)
+        self.assertIn('where the server lives on another host, or is '
+                      'deleted, undefine its domain here', line)
+        self.boot(self.gpu, state='ERROR')
+        [(leftover, _hostdevs)] = self.computes[
+            'compute2'].driver._record.read().items()
+        self.domain({'id': leftover}, 'compute2').undefine()
+        self.look()
+        self.assertEqual([], self.said())
+        self.assertEqual('compute2', self.boot(self.gpu)[
+            'OS-EXT-SRV-ATTR:host'])
+
+    def test_domain_that_is_not_novas(self):
+        server = self.boot(self.gpu)
+        twin = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
+        self.define(server, uuid=(server['id'], twin),
+                    name=('instance-', 'twin-'))
+        self.assertEqual([
+            'device 0000:43:00.0: is in the definitions of '
+            f'{" and ".join(sorted([twin, server["id"]]))}; delete or move '
+            'all of them but one; they cannot run at the same time'],
+            self.found())
+        # It is promised to one of them; there is nothing to withhold.
+        self.assertEqual((1, 0, set()), self.state())
+        self._delete_server(server)
+        [finding] = self.found()
+        self.assertIn(f'{twin} should not have it', finding)
+        self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
+
+    def test_promised_and_not_held(self):
+        server = self.boot(self.gpu)
+        domain = self.domain(server)
+        domain.destroy()
+        domain.undefine()
+        self.look()
+        # An operation that is going on looks the same.
+        self.assertEqual([], self.said())
+        [finding] = self.found()
+        self.assertIn(f'resource provider {PROVIDER}: 1 of it are promised, 0 '
+                      f'are held: {server["id"]} should have it', finding)
+        self.assertEqual((1, 0, set()), self.state())
+        self.assertIn('reboot the server hard', finding)
+        self._reboot_server(server, hard=True)
+        self.assertEqual([], self.found())
+
+
+class PoolTest(Audited):
+
+    entries = ['{"vendor_id": "8086", "product_id": "37c9", '
+               '"resource_class": "CUSTOM_QAT"}']
+
+    def directory_host(self):
+        return super().directory_host(cloud.A100)
+
+    def test_the_rest_of_a_pool_is_offered(self):
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        vf = self.flavor('vf')
+        server = self.boot(vf)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        self.assertEqual(1, len(self.found()))
+        self.assertEqual((2, 1, {providers.DISPUTED}),
+                         self.state('compute1_accel_0000:85:00.0'))
+        self.boot(vf)
+        self.boot(vf, state='ERROR')
+        self.assertEqual([1, 1], [*map(len, self.held().values())])
+
+
+class GoneTest(Audited):
+
+    entries = [cloud.GPU_SPEC]
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.boot(self.gpu)
+        [self.address] = self.hostdevs(self.server)
+        self.name = f'compute1_accel_{self.address}'
+
+    def sysfs(self, address):
+        return self.machine / 'sys/bus/pci/devices' / address
+
+    def take_away(self):
+        self.sysfs(self.address).unlink()
+        [finding] = self.found()
+        self.assertEqual(
+            f'device {self.address} of server {self.server["id"]}: is not '
+            'there any more; put the card back where it was, or move the '
+            'server: it cannot be started here', finding)
+
+    def move(self, to='0000:4a:00.0'):
+        """The card is in another slot after the host was down."""
+        link = self.sysfs(self.address)
+        place = link.resolve()
+        # os.rename does nothing here.
+        place.replace(place.with_name(to))
+        self.sysfs(to).symlink_to(link.readlink().with_name(to))
+        link.unlink()
+
+    def settle(self):
+        self.assertEqual([], self.found())
+        self.assertNotIn(self.name, self.providers())
+
+    def test_device_that_disappears(self):
+        self.take_away()
+        self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
+        # The others go on.
+        other = self.boot(self.gpu)
+        self.assertEqual(8, len(self.providers()))
+        self._stop_server(self.server)
+        self._delete_server(self.server)
+        self.settle()
+        self.assertEqual(1, len(self.hostdevs(other)))
+
+    def test_device_that_comes_back(self):
+        place = self.sysfs(self.address).readlink()
+        self.take_away()
+        self.sysfs(self.address).symlink_to(place)
+        self.assertEqual([], self.found())
+        self.assertEqual((1, 0, set()), self.state(self.name))
+
+    def test_cold_migration_away_from_it(self):
+        self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
+        self.start_compute('compute2')
+        self.take_away()
+        self._migrate_server(self.server)
+        # The computes share CONF.host; the driver compares with it.
+        self.flags(host='compute1')
+        self._confirm_resize(self.server)
+        self.assertEqual(1, len(self.hostdevs(self.server, 'compute2')))
+        self.settle()
+
+    def test_resize_away_from_it(self):
+        self.flags(allow_resize_to_same_host=True)
+        self.take_away()
+        self._resize_server(self.server, self.flavor())
+        self._confirm_resize(self.server)
+        self.assertEqual({}, self.hostdevs(self.server))
+        self.settle()
+
+    def test_card_that_moved(self):
+        self.move()
+        self.restart_compute_service('compute1')
+        self.assertEqual(1, len(self.found()))
+        self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
+        self.assertEqual((1, 0, set()),
+                         self.state('compute1_accel_0000:4a:00.0'))
+        self._delete_server(self.server)
+        self.settle()
