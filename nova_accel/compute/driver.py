@@ -19,6 +19,7 @@ checked (tests/contract):
 ``_allocate_mdevs``                    ours are not Nova's to make
 ``suspend``                            the guest lets go of them
 ``resume``                             the guest has them again
+``_resume_guest_after_snapshot``       so, where it slept for a snapshot
 ``_get_mdevs_from_guest_config``       ours are not Nova's to attach
 ``check_can_live_migrate_source``      can their state move, and what is it
 ``check_source_migrate_data_at_dest``  like devices for it here
@@ -199,6 +200,17 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._claims.claim(instance, held)
             super().resume(context, instance, *args, **kwargs)
             self._have_again(instance, held)
+
+    def _resume_guest_after_snapshot(self, context, live_snapshot,
+                                     original_power_state, instance, *args,
+                                     **kwargs):
+        # A guest that cannot be copied live is suspended for its snapshot.
+        super()._resume_guest_after_snapshot(
+            context, live_snapshot, original_power_state, instance, *args,
+            **kwargs)
+        if self._needs_suspend_resume_for_snapshot(live_snapshot,
+                                                   original_power_state):
+            self._have_again(instance, self._claims.held(instance))
 
     def _have_again(self, instance, held: hostdev.Hostdevs) -> None:
         """Give a running guest what it lacks of its devices.

@@ -74,6 +74,8 @@ OVERRIDDEN = {
     'suspend': ['context', 'instance'],
     'resume': ['context', 'instance'],
     '_get_mdevs_from_guest_config': ['xml'],
+    '_resume_guest_after_snapshot': ['context', 'live_snapshot',
+                                     'original_power_state', 'instance'],
     'check_can_live_migrate_source': ['context', 'instance'],
     'check_source_migrate_data_at_dest': [
         'ctxt', 'instance', 'migrate_data', 'migration', 'limits', 'allocs'],
