@@ -183,6 +183,7 @@ class DisputedTest(Audited):
 
     def test_promised_and_not_held(self):
         server = self.boot(self.gpu)
+        self.assertEqual([], self.found())
         domain = self.domain(server)
         domain.destroy()
         domain.undefine()
