@@ -172,6 +172,13 @@ def test_in_two_definitions():
     assert not finding.withheld
 
 
+def test_a_unit_that_two_hold_is_not_said_to_be_lacking():
+    twice = held('0000:85:00.1', uuid(QAT))
+    assert [finding.thing for finding in find(
+        {uuid(QAT): {A: 1, B: 1}}, {A: (twice,), B: (twice,)})] == [
+        'device 0000:85:00.1']
+
+
 def test_two_definitions_that_are_none_of_our_business():
     theirs = (hostdev.Hostdev(build.address('0000:99:00.0'), ''),)
     assert find({}, {A: theirs, B: theirs}) == ()
@@ -221,6 +228,13 @@ def test_device_that_no_entry_names_any_more():
                      build.host(_FUNCTIONS))
     assert finding.thing == f'device {GPU} of server {A}'
     assert finding.reason == 'no entry names it any more'
+
+
+def test_device_of_which_mdevs_are_offered_by_now():
+    at = '0000:44:00.0'
+    reasons = [finding.reason for finding in find(
+        {uuid(at): {A: 1}}, {A: (held(at),)})]
+    assert 'no entry names it any more' in reasons
 
 
 def test_region_that_an_entry_has_renamed():
