@@ -49,6 +49,7 @@ from nova_accel.compute import machine
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import suspension
+from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import holding
@@ -170,7 +171,9 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _create_guest(self, context, xml, *args, **kwargs):
         with _as_nova_says_it():
-            self._prepare(hostdev.ours(domains.parse(xml)[1]))
+            held = hostdev.ours(domains.parse(xml)[1])
+            self._check_there(held)
+            self._prepare(held)
         return super()._create_guest(context, xml, *args, **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
@@ -400,6 +403,12 @@ class LibvirtDriver(driver.LibvirtDriver):
         node = self._node()
         return {item.uuid: item for item in providers.offered(
             host, node.uuid, node.name)}
+
+    def _check_there(self, hostdevs: hostdev.Hostdevs) -> None:
+        host, unreadable = self._look() if hostdevs else (model.Host(), None)
+        if not unreadable:
+            assignment.check_there(
+                (device.address for device in hostdevs), host)
 
     def _prepare(self, hostdevs: hostdev.Hostdevs) -> None:
         mdevs = [device for device in hostdevs

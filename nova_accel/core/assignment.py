@@ -62,6 +62,30 @@ def assign(promised: Promised,
     return tuple(sorted(grants, key=_order))
 
 
+def check_there(addresses: collections.abc.Iterable[model.Address],
+                host: model.Host) -> None:
+    """Make sure that a guest gets what it had, and not what is there instead.
+
+    The configuration does not matter: what an entry named once, a server
+    keeps.
+
+    :raises errors.AssignmentError: if a function is not there, or the host
+        uses it
+    """
+    there = {function.address: function for function in host.functions}
+    for address in addresses:
+        if isinstance(address, model.MdevAddress):
+            continue
+        if address not in there:
+            raise errors.AssignmentError(
+                f'device {address}', 'is not there any more',
+                'put the card back where it was, or move the server')
+        if there[address].use:
+            raise errors.AssignmentError(
+                f'device {address}',
+                f'the host uses it: {there[address].use}', 'move the server')
+
+
 def _order(grant: Grant):
     number = grant.group.lstrip('ACEL')
     return not grant.group, int(number or 0), grant.unit

@@ -6,6 +6,7 @@ import time
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 
 from nova_accel.cmd import check
 from nova_accel.core import providers
@@ -298,5 +299,21 @@ class GoneTest(Audited):
         self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
         self.assertEqual((1, 0, set()),
                          self.state('compute1_accel_0000:4a:00.0'))
+        self._delete_server(self.server)
+        self.settle()
+
+    def test_server_whose_card_moved_cannot_be_started(self):
+        self._stop_server(self.server)
+        self.move()
+        self.restart_compute_service('compute1')
+        # The services are one process: the error arrives here, too.
+        self.assertRaises(client.OpenStackApiException, self._start_server,
+                          self.server)
+        event = self._wait_for_instance_action_event(
+            self.server, 'start', 'compute_start_instance', 'Error')
+        self.assertIn(f'device {self.address}: is not there any more',
+                      event['details'])
+        self.assertEqual('SHUTOFF', self.api.get_server(
+            self.server['id'])['status'])
         self._delete_server(self.server)
         self.settle()

@@ -11,6 +11,7 @@ import pytest
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import identity
+from nova_accel.core import model
 from nova_accel.core import profile
 from tests.unit import build
 
@@ -267,3 +268,24 @@ def test_groups_of_unlike_amounts_are_packed():
 
 def test_many_groups_of_unlike_amounts_are_packed():
     assert len(_assign(*_packing(8))) == 40
+
+
+def test_a_guest_may_start_with_what_is_there():
+    at = build.address('0000:81:00.0')
+    # Whether an entry names it makes no difference, nor is an mdev there
+    # before the guest starts.
+    assignment.check_there([at, model.MdevAddress(_ME)],
+                           build.host([build.function(str(at))]))
+
+
+@pytest.mark.parametrize('functions, reason', [
+    ([], 'is not there any more'),
+    ([build.function('0000:81:00.0', use='disk sda is mounted')],
+     'the host uses it: disk sda is mounted')])
+def test_a_guest_does_not_start_with_what_is_there_instead(functions, reason):
+    with pytest.raises(errors.AssignmentError) as caught:
+        assignment.check_there([build.address('0000:81:00.0')],
+                               build.host(functions))
+    assert caught.value.thing == 'device 0000:81:00.0'
+    assert caught.value.reason == reason
+    assert caught.value.remedy
