@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which units of a Region are held, and by whom."""
+"""Who holds what, as definitions of domains have it."""
 
+import collections
 import collections.abc
 
 from nova_accel.core import hostdev
@@ -10,29 +11,60 @@ from nova_accel.core import providers
 
 #: Hostdevs by domain; also those that are not ours.
 Held = collections.abc.Mapping[str, hostdev.Hostdevs]
+#: The same, one by one.
+Pairs = collections.abc.Iterable[tuple[str, hostdev.Hostdev]]
 
 
-def units(item: providers.Offered, held: Held) -> dict[model.Unit, str]:
-    """The domain that holds it, for each unit of a Region that is held.
+def each(held: Held, provider: str | None = None) -> Pairs:
+    """Every hostdev and its domain.
 
-    A function is held by whoever has it; which Region an mdev belongs to,
-    only its alias says.
+    :param provider: only those that were given as this one's
     """
-    if item.region.mdev_type:
-        return {(device.address,): uuid for uuid, hostdevs in held.items()
-                for device in hostdevs
-                if isinstance(device.address, model.MdevAddress)
-                and provider_of(device) == item.uuid}
-    holders = {device.address: uuid for uuid, hostdevs in held.items()
-               for device in hostdevs}
-    return {unit: holders[address] for unit in item.region.units
-            for address in unit if address in holders}
+    for uuid, hostdevs in held.items():
+        for device in hostdevs:
+            if provider in (None, provider_of(device)):
+                yield uuid, device
+
+
+def holders(pairs: Pairs) -> dict[model.Address, set[str]]:
+    """Domains by device."""
+    found = collections.defaultdict(set)
+    for uuid, device in pairs:
+        found[device.address].add(uuid)
+    return found
+
+
+def units(pairs: Pairs, item: providers.Offered | None,
+          ) -> dict[model.Unit, set[str]]:
+    """Domains by unit of a Region, where they hold any of its functions.
+
+    :param item: None where its device has gone, and with it the knowledge of
+        which functions travelled together
+    """
+    found = holders(pairs)
+    if item is None or item.region.mdev_type:
+        return {(address,): uuids for address, uuids in found.items()}
+    by_unit = {unit: set().union(*(found.get(address, ())
+                                   for address in unit))
+               for unit in item.region.units}
+    return {unit: uuids for unit, uuids in by_unit.items() if uuids}
+
+
+def of_region(held: Held, item: providers.Offered,
+              ) -> list[tuple[str, hostdev.Hostdev]]:
+    """What could be of a Region.
+
+    A function is held by whoever has it, as what it may; which Region an mdev
+    belongs to, only its alias says.
+    """
+    return list(each(held, item.uuid if item.region.mdev_type else None))
 
 
 def counts(offered: collections.abc.Iterable[providers.Offered],
            held: Held) -> dict[str, int]:
     """How many units are held, by provider."""
-    return {item.uuid: len(units(item, held)) for item in offered}
+    return {item.uuid: len(units(of_region(held, item), item))
+            for item in offered}
 
 
 def provider_of(device: hostdev.Hostdev) -> str | None:

@@ -9,8 +9,8 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import holding
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import providers
 
@@ -52,14 +52,13 @@ class Truths:
     offered: collections.abc.Mapping[str, providers.Offered]
     known: collections.abc.Mapping[str, str]
     promised: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
-    held: collections.abc.Mapping[str, hostdev.Hostdevs]
+    held: holding.Held
 
 
 def gather(host: model.Host, node: providers.Node,
            allocations: collections.abc.Callable[
                [str], collections.abc.Mapping[str, collections.abc.Mapping]],
-           held: collections.abc.Callable[
-               [], collections.abc.Mapping[str, hostdev.Hostdevs]]) -> Truths:
+           held: collections.abc.Callable[[], holding.Held]) -> Truths:
     """The Truths about one compute node.
 
     :param allocations: those of a provider, by its uuid, as Placement has them
@@ -86,7 +85,8 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
     ours = _offered_functions(truths) | {
         device.address for hostdevs in truths.held.values()
         for device in hostdev.ours(hostdevs)}
-    for address, uuids in _holders(_held(truths)).items():
+    for address, uuids in holding.holders(
+            holding.each(truths.held)).items():
         if address in ours and len(uuids) > 1:
             yield Finding(
                 f'device {address}',
@@ -98,9 +98,8 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
 def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
     """Units that are held, beyond what the ledger knows of."""
     for item in truths.offered.values():
-        held = list(_held(truths, item.uuid if item.region.mdev_type
-                          else None))
-        units = _units(held, item)
+        held = holding.of_region(truths.held, item)
+        units = holding.units(held, item)
         promised = sum(truths.promised.get(item.uuid, {}).values())
         # An mdev type can have come down to less than there are.
         excess = min(len(units), len(item.region.units)) - promised
@@ -118,7 +117,7 @@ def _explain(held, units, item, truths) -> tuple[str, str]:
     strangers = everyone - set(truths.promised.get(item.uuid, {})) or everyone
     names = ', '.join(sorted(strangers))
     addresses = {address for unit in units for address in unit}
-    given_as = {_provider(device) for uuid, device in held
+    given_as = {holding.provider_of(device) for uuid, device in held
                 if uuid in strangers and device.address in addresses}
     if item.uuid not in given_as and all(
             truths.promised.get(provider) for provider in given_as):
@@ -139,13 +138,13 @@ def _held_and_gone(truths) -> collections.abc.Iterator[Finding]:
             why = _why_gone(device, truths)
             if why:
                 yield Finding(f'device {device.address} of server {uuid}',
-                              *why, _provider(device))
+                              *why, holding.provider_of(device))
 
 
 def _why_gone(device, truths) -> tuple[str, str] | None:
     """Reason and remedy."""
     if isinstance(device.address, model.MdevAddress):
-        return None if _provider(device) in truths.offered else (
+        return None if holding.provider_of(device) in truths.offered else (
             'nothing offers it any more',
             'put its device and its entry back, or move the server')
     if device.address not in {function.address
@@ -166,7 +165,8 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
 def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
     """Units that the ledger has given away and that nobody has."""
     for provider, promised in truths.promised.items():
-        units = _units(_held(truths, provider), truths.offered.get(provider))
+        units = holding.units(holding.each(truths.held, provider),
+                              truths.offered.get(provider))
         has = collections.Counter(uuid for uuids in units.values()
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
@@ -185,49 +185,8 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
             f'{provider} <server>"', provider, passing=True)
 
 
-def _held(truths, provider: str | None = None,
-          ) -> collections.abc.Iterator[tuple[str, hostdev.Hostdev]]:
-    """Every hostdev and its domain.
-
-    :param provider: only those that were given as this one's
-    """
-    for uuid, hostdevs in truths.held.items():
-        for device in hostdevs:
-            if provider in (None, _provider(device)):
-                yield uuid, device
-
-
-def _holders(held) -> dict[model.Address, set[str]]:
-    """Domains by device."""
-    holders = collections.defaultdict(set)
-    for uuid, device in held:
-        holders[device.address].add(uuid)
-    return holders
-
-
-def _units(held, item: providers.Offered | None,
-           ) -> dict[model.Unit, set[str]]:
-    """Domains by unit of a Region, where they hold any of its functions.
-
-    :param item: None where its device has gone, and with it the knowledge of
-        which functions travelled together
-    """
-    holders = _holders(held)
-    if item is None or item.region.mdev_type:
-        return {(address,): uuids for address, uuids in holders.items()}
-    found = {unit: set().union(*(holders.get(address, ())
-                                 for address in unit))
-             for unit in item.region.units}
-    return {unit: uuids for unit, uuids in found.items() if uuids}
-
-
 def _offered_functions(truths) -> set[model.Address]:
     """What can be given away itself, and not only mdevs of it."""
     return {address for item in truths.offered.values()
             if not item.region.mdev_type
             for unit in item.region.units for address in unit}
-
-
-def _provider(device) -> str | None:
-    alias = identity.parse_alias(device.alias)
-    return alias[1] if alias else None
