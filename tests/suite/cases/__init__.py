@@ -13,8 +13,8 @@ _PACKAGE = 'nova.tests.functional.libvirt'
 
 
 def load_tests(loader, _tests, _pattern):
-    ours = os.environ[side.VARIABLE] == side.OURS
-    if not ours:
+    with_ours = os.environ[side.VARIABLE] == side.OURS
+    if not with_ours:
         # Nova loads what the entry point names, so that is nothing of ours.
         sys.modules['nova_accel.api.extra_specs'] = types.SimpleNamespace(
             register=list)
@@ -25,8 +25,8 @@ def load_tests(loader, _tests, _pattern):
         for module in pkgutil.iter_modules(package.__path__)
         if module.name.startswith('test_')])
     from tests.suite import harness
-    harness.configure(harness.both_sides)
-    if ours:
+    harness.prepare()
+    if with_ours:
         from tests.suite import ours
         harness.configure(ours.nova_conf)
         ours.replace_driver()
