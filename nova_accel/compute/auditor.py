@@ -28,11 +28,15 @@ class Auditor:
 
     :param recorded: what is held
     :param allocations: those of a provider, by its uuid, as Placement has them
+    :param give_back: takes its allocations from a consumer that holds nothing
+        here and never will; whether it was one
     """
 
-    def __init__(self, recorded: record.Record, allocations: Allocations):
+    def __init__(self, recorded: record.Record, allocations: Allocations,
+                 give_back: collections.abc.Callable[[str], bool]):
         self._record = recorded
         self._allocations = allocations
+        self._give_back = give_back
         self._last: float | None = None
         self._before: set[str] = set()
         self._said: set[str] = set()
@@ -46,11 +50,21 @@ class Auditor:
         """
         if not self._is_time():
             return
-        findings = reconciliation.compare(reconciliation.gather(
-            host, node, self._allocations, self._record.read))
+        truths = reconciliation.gather(host, node, self._allocations,
+                                       self._record.read)
+        if self._clear_up(truths):
+            truths = reconciliation.gather(host, node, self._allocations,
+                                           self._record.read)
+        findings = reconciliation.compare(truths)
         self.disputed = {finding.provider: finding.withheld
                          for finding in findings if finding.withheld}
         self._say(findings)
+
+    def _clear_up(self, truths: reconciliation.Truths) -> bool:
+        """Whether a consumer that will not come was promised anything."""
+        consumers = {consumer for promised in truths.promised.values()
+                     for consumer in promised} - set(truths.held)
+        return any([self._give_back(consumer) for consumer in consumers])
 
     def _is_time(self) -> bool:
         interval = CONF.nova_accel.check_interval

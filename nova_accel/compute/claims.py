@@ -144,7 +144,7 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
 
 
 def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
-          ) -> bool:
+          node: providers.Node) -> bool:
     """Whether what a server has is what it was promised.
 
     :param promised: its allocations; empty where Placement did not answer,
@@ -159,6 +159,10 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
     counts = collections.Counter(provider for _group, provider in served)
     wanted = {uuid for uuid, amounts in promised.items()
               if set(amounts) & flavor.classes(specs)}
+    if not wanted & set(node.ours):
+        # A move broke off, and what it was promised is elsewhere. Here it has
+        # what it has; the comparison of promises with facts will say so.
+        return True
     # A unit can be several functions, so there can be more than promised.
     return wanted == set(counts) and all(
         sum(promised[uuid].values()) <= count

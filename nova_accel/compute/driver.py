@@ -35,6 +35,7 @@ import copy
 
 from nova import context as nova_context
 from nova import exception
+from nova import objects
 from nova.compute import task_states
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import host as libvirt_host
@@ -71,7 +72,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._machine = machine.Machine()
         self._record = record.Record(self._host)
         self._claims = claims.Claims(self._record)
-        self._auditor = auditor.Auditor(self._record, self._allocations)
+        self._auditor = auditor.Auditor(
+            self._record, self._allocations, self._give_back)
 
     # What there is
 
@@ -370,7 +372,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         host, unreadable = self._look()
         try:
             held = self._claims.held(instance)
-            if held and claims.keeps(held, instance, promised):
+            if held and claims.keeps(held, instance, promised,
+                                     self._node()):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
@@ -436,6 +439,33 @@ class LibvirtDriver(driver.LibvirtDriver):
                  if provider_tree else [])
         return providers.Node(self._host.get_node_uuid(), name, {
             provider.uuid: provider.name for provider in known})
+
+    def _give_back(self, consumer: str) -> bool:
+        """Free what a move was promised whose server is no more.
+
+        Nova deletes the allocations of a server with it, and forgets those of
+        its migration where it is deleted while it moves.
+
+        :param consumer: a migration's uuid, or any other
+        """
+        context = nova_context.get_admin_context()
+        try:
+            move = objects.Migration.get_by_uuid(context, consumer)
+        except exception.MigrationNotFound:
+            return False
+        try:
+            objects.Instance.get_by_uuid(context, move.instance_uuid)
+        except exception.InstanceNotFound:
+            if self._record.held_by(move.instance_uuid):
+                # Its domain has to go first.
+                return False
+            LOG.info('Server %s was deleted while it moved: what its '
+                     'migration %s was promised is free', move.instance_uuid,
+                     consumer)
+            self.virtapi.reportclient.delete_allocation_for_instance(
+                context, consumer, force=True)
+            return True
+        return False
 
     def _is_allocated(self, provider: str) -> bool:
         return bool(self._allocations(provider))

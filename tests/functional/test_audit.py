@@ -165,6 +165,28 @@ class DisputedTest(Audited):
         self.assertEqual('compute2', self.boot(self.gpu)[
             'OS-EXT-SRV-ATTR:host'])
 
+    def test_allocations_that_a_move_left(self):
+        """Nova forgets them where a server is deleted while it moves."""
+        self.start_compute('compute2')
+        server = self.boot(self.gpu, host='compute1')
+        address = set(self.hostdevs(server))
+        self._migrate_server(server)
+        [migration] = self.api.api_get(
+            f'/os-migrations?instance_uuid={server["id"]}').body['migrations']
+        left = self.placement.get(f'/allocations/{migration["uuid"]}',
+                                  version='1.28').body
+        self.flags(host='compute1')
+        self._delete_server(server)
+        left['consumer_generation'] = None
+        self.assertEqual(204, self.placement.put(
+            f'/allocations/{migration["uuid"]}', left, version='1.28').status)
+        [held] = [name for name in self.providers()
+                  if name.removeprefix('compute1_accel_') in address]
+        provider = self.providers()[held]['uuid']
+        self.assertEqual({cloud.GPU: 1}, self._get_provider_usages(provider))
+        self.look()
+        self.assertEqual({cloud.GPU: 0}, self._get_provider_usages(provider))
+
     def test_domain_that_is_not_novas(self):
         server = self.boot(self.gpu)
         twin = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
