@@ -38,6 +38,7 @@ from nova import exception
 from nova import objects
 from nova.compute import task_states
 from nova.virt.libvirt import driver
+from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 from oslo_utils import excutils
@@ -90,6 +91,17 @@ class LibvirtDriver(driver.LibvirtDriver):
             for hostdevs in held:
                 with _never_fatal('make mdevs that servers hold'):
                     self._prepare(hostdevs)
+        with _never_fatal('complete guests that run without their devices'):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Give guests what they let go for a suspension that never came."""
+        for domain, lacking in self._record.short():
+            with _never_fatal('give a guest its devices again'):
+                suspension.take_up(libvirt_guest.Guest(domain), lacking)
+                LOG.info('Guest %s has %s again', domain.UUIDString(),
+                         ', '.join(str(device.address)
+                                   for device in lacking))
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)

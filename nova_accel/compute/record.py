@@ -5,6 +5,8 @@ Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``. Checked with Nova
 33 and 34.
 """
 
+import collections.abc
+
 from nova_accel.compute import guest
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -33,6 +35,24 @@ class Record:
         """What each domain holds, by its uuid."""
         return domains.read(self._host.list_instance_domains(
             only_running=False), guest.libvirt())
+
+    def short(self) -> collections.abc.Iterator[
+            tuple[object, hostdev.Hostdevs]]:
+        """Guests that run with less than they hold, and what they lack.
+
+        :returns: libvirt's domains
+        """
+        libvirt = guest.libvirt()
+        for domain in self._host.list_instance_domains(only_running=True):
+            held, has = (
+                domains.parse(xml)[1] if xml else () for xml in (
+                    domains.describe(domain, flags, libvirt)
+                    for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)))
+            there = {device.address for device in has}
+            lacking = tuple(device for device in hostdev.ours(held)
+                            if device.address not in there)
+            if lacking:
+                yield domain, lacking
 
     def running(self, uuid: str) -> hostdev.Hostdevs:
         """What a server's guest has at this moment.

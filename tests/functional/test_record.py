@@ -3,6 +3,7 @@
 
 from unittest import mock
 
+from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
@@ -117,6 +118,18 @@ class RecordTest(cloud.Cloud):
             self.boot(self.flavor())
             self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
         self.assertApart()
+
+    def test_guest_that_let_go_of_its_device_before_a_crash(self):
+        server = self.boot(self.one)
+        record = self.computes['compute1'].driver._record
+        [element] = self.domain(server).plugged
+        self.domain(server).detachDevice(
+            etree.tostring(element, encoding='unicode'))
+        self.assertEqual((), record.running(server['id']))
+        self.restart_compute_service('compute1')
+        self.assertEqual(
+            set(self.hostdevs(server)),
+            {str(device.address) for device in record.running(server['id'])})
 
     def test_nothing_of_ours_can_be_read(self):
         server = self.boot(self.one)
