@@ -309,9 +309,11 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _live_migration_operation(self, context, instance, dest,
                                   block_migration, migrate_data, guest,
                                   *args, **kwargs):
+        if live_migration.answered(migrate_data):
+            guest = live_migration.Moving(guest, migrate_data)
         return super()._live_migration_operation(
-            context, instance, dest, block_migration, migrate_data,
-            live_migration.Moving(guest, migrate_data), *args, **kwargs)
+            context, instance, dest, block_migration, migrate_data, guest,
+            *args, **kwargs)
 
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):

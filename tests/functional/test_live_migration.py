@@ -72,6 +72,12 @@ class LiveMigrationTest(MovingTest):
         self.assertEqual({}, self.held('compute1'))
         self.assertEqual({}, self.claimed('compute2'))
 
+    def test_server_without_devices(self):
+        """Nova's own fields are as Nova leaves them."""
+        server = self.boot(self.flavor(), host='compute1')
+        self._live_migrate(server)
+        self.assertHas(server, 'compute2', 0)
+
     def test_there_and_back(self):
         server = self.boot(self.two, host='compute1')
         self._live_migrate(server)
