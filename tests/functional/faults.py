@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services that live, and die, as processes of their own.
+
+Nova's harness runs all services as green threads of one process, and treats
+casts as calls. Here casts are casts, so that operations overlap; each
+nova-compute has the CONF.host and the Placement client that it would have
+alone; and one of them can be killed.
+"""
+
+# First of all: it makes green what is imported after it.
+import nova.tests.functional  # noqa: F401
+
+# isort: split
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import pkgutil
+import threading
+import time
+
+import fixtures
+from nova import context as nova_context
+from nova.db.main import api as db
+from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
+from oslo_concurrency import lockutils
+from oslo_messaging._drivers import impl_fake
+from oslo_utils import importutils
+from placement import handler
+
+from tests.functional import cloud
+
+# Since Nova 34 all services of a process share them.
+pools = importutils.try_import('nova.thread_pool_factory')
+
+# Before Nova's fixtures put their own in its place.
+_target_cell = nova_context.target_cell
+
+#: What a nova-compute changes outside of itself. Between two of these it does
+#: not matter where it dies: nobody can see the difference.
+EFFECTS = {
+    'nova.tests.fixtures.libvirt:Connection': ('defineXML',),
+    'nova.tests.fixtures.libvirt:Domain': (
+        'attachDeviceFlags', 'createWithFlags', 'destroy',
+        'detachDeviceFlags', 'managedSave', 'migrateToURI3', 'resume',
+        'shutdown', 'suspend', 'undefine'),
+    'nova.scheduler.client.report:SchedulerReportClient': (
+        'delete', 'post', 'put'),
+    'nova.objects.instance:Instance': ('destroy', 'save'),
+    'nova.objects.migration:Migration': ('save',),
+    'nova_accel.host.privileged': ('_write',),
+    'oslo_messaging._drivers.impl_fake:FakeDriver': ('_send',),
+}
+
+
+class Death(BaseException):
+    """Ends the green threads of the dead, when the test is over."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Task:
+    """Work of one service.
+
+    :param host: the service's, if it is known
+    """
+
+    host: str | None = None
+    dead: bool = False
+
+
+# The test's own work, and that of nova-api.
+_NOBODYS = _Task()
+
+_current: contextvars.ContextVar[_Task] = contextvars.ContextVar(
+    'current', default=_NOBODYS)
+
+
+class Fault:
+    """The death of a nova-compute.
+
+    :param nth: before which of its effects it dies
+    """
+
+    def __init__(self, host: str, nth: int):
+        self.host = host
+        self.met: list[str] = []
+        self._nth = nth
+
+    def strikes(self, effect: str) -> bool:
+        self.met.append(effect)
+        return self.struck
+
+    @property
+    def struck(self) -> bool:
+        return len(self.met) >= self._nth
+
+    def __str__(self):
+        return f'{self.host} dies before {len(self.met)}, {self.met[-1]}'
+
+
+class Processes(fixtures.Fixture):
+    """Which service a green thread works for, and whether there is work."""
+
+    def __init__(self):
+        super().__init__()
+        self.fault: Fault | None = None
+        #: Hosts where nobody listens.
+        self.down: set[str] = set()
+        self._working: set[_Task] = set()
+        self._frozen: set[_Task] = set()
+        self._over = threading.Event()
+
+    def _setUp(self):
+        self._wrap('oslo_config.cfg:ConfigOpts', 'host',
+                   lambda _none: property(_host), create=True)
+        self._wrap('futurist:GreenThreadPoolExecutor', 'submit', self._submit)
+        self._wrap('oslo_messaging.rpc.dispatcher:RPCDispatcher',
+                   '_do_dispatch', _dispatch)
+        for owner, methods in EFFECTS.items():
+            for method in methods:
+                self._wrap(owner, method, functools.partial(
+                    self._effect, f'{owner}.{method}'))
+        # Where a live migration waits for its end, which may not come.
+        self._wrap('nova.tests.fixtures.libvirt:Domain', 'jobStats',
+                   self._look)
+
+    @contextlib.contextmanager
+    def on(self, host):
+        """Work as the nova-compute of a host does."""
+        token = _current.set(_Task(host))
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def settle(self, timeout=60):
+        """Wait until nobody has anything to do."""
+        deadline = time.monotonic() + timeout
+        while (working := self._alive()) or _undelivered(self.down):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f'still at work: {working}')
+            time.sleep(0.005)
+
+    def forget(self, host):
+        """What a host's nova-compute was about to do is never done."""
+        self.fault = None
+        self.down.add(host)
+        for task in self._working:
+            task.dead = task.dead or task.host == host
+
+    def bury(self):
+        """End what stands still, past all of its effects."""
+        self._over.set()
+        while self._frozen or any(task.dead for task in self._working):
+            time.sleep(0.005)
+
+    def _alive(self):
+        dying = self.fault.host if self.fault and self.fault.struck else None
+        return [task for task in self._working
+                if not task.dead and (task.host is None
+                                      or task.host != dying)]
+
+    def _submit(self, submit):
+        def submitted(executor, function, *args, **kwargs):
+            task = _Task(_current.get().host)
+            context = contextvars.copy_context()
+            context.run(_current.set, task)
+            self._working.add(task)
+            future = submit(executor, context.run, function, *args, **kwargs)
+            future.add_done_callback(lambda _future: self._end(task))
+            return future
+        return submitted
+
+    def _end(self, task):
+        self._working.discard(task)
+        self._frozen.discard(task)
+
+    def _effect(self, name, method):
+        def performed(*args, **kwargs):
+            task = _current.get()
+            if task.dead or self._strikes(task, name):
+                self._freeze(task)
+            return method(*args, **kwargs)
+        return performed
+
+    def _look(self, method):
+        def performed(*args, **kwargs):
+            task = _current.get()
+            if task.dead:
+                self._freeze(task)
+            return method(*args, **kwargs)
+        return performed
+
+    def _strikes(self, task, effect) -> bool:
+        return (self.fault is not None and task.host == self.fault.host
+                and self.fault.strikes(effect))
+
+    def _freeze(self, task):
+        # No except, no finally, no __exit__: the dead do not clean up.
+        task.dead = True
+        self._working.discard(task)
+        self._frozen.add(task)
+        self._over.wait()
+        raise Death
+
+    def _wrap(self, owner, name, wrapper, **more):
+        holder = pkgutil.resolve_name(owner)
+        self.useFixture(fixtures.MockPatchObject(
+            holder, name, wrapper(getattr(holder, name, None)), **more))
+
+
+class MortalCloud(cloud.Cloud):
+    """A cloud with nova-computes that can die."""
+
+    CAST_AS_CALL = False
+
+    def setUp(self):
+        super().setUp()
+        # Who waits for a dead nova-compute must not wait for long.
+        self.flags(rpc_response_timeout=5, long_rpc_timeout=5)
+        self._use_own_databases()
+        self._take_turns_in_placement()
+        self._migrate_for_good()
+        self.processes = self.useFixture(Processes())
+
+    def _use_own_databases(self):
+        """Nova's fixture switches all services to a cell and back.
+
+        With real casts they would get in each other's way.
+        """
+        cell = db.create_context_manager(
+            self.cell_mappings['cell1'].database_connection)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.context.target_cell', _target_cell))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.db.main.api.get_context_manager',
+            lambda context: getattr(context, 'db_connection', None) or cell))
+
+    def _take_turns_in_placement(self):
+        """Its database, one connection in memory, has no transactions.
+
+        What one request rolls back another one may have committed.
+        """
+        turn = threading.Lock()
+        handle = handler.PlacementHandler.__call__
+
+        def handle_alone(*args):
+            with turn:
+                return handle(*args)
+
+        self.useFixture(fixtures.MockPatchObject(
+            handler.PlacementHandler, '__call__', handle_alone))
+
+    def _migrate_for_good(self):
+        """Nova's flags are PERSIST_DEST and UNDEFINE_SOURCE."""
+        create = fakelibvirt.Connection.createXML
+        domains = fakelibvirt.Domain
+        migrate, stop, undefine = (
+            domains.migrateToURI3, domains.destroy, domains.undefine)
+
+        def create_to_stay(*args):
+            domain = create(*args)
+            domain._transient = False
+            return domain
+
+        def migrate_away(domain, *args, **kwargs):
+            migrate(domain, *args, **kwargs)
+            stop(domain)
+            undefine(domain)
+
+        self.useFixture(fixtures.MockPatchObject(
+            fakelibvirt.Connection, 'createXML', create_to_stay))
+        self.useFixture(fixtures.MockPatchObject(
+            domains, 'migrateToURI3', migrate_away))
+
+    def start_compute(self, hostname='compute1', *args, **kwargs):
+        # A new process has seen nothing of Placement.
+        report.PLACEMENTCLIENT = None
+        super().start_compute(hostname, *args, **kwargs)
+        self.processes.down.discard(hostname)
+        return hostname
+
+    def kill(self, host):
+        """What SIGKILL does to a nova-compute; libvirt goes on."""
+        service = self.computes[host]
+        self.processes.forget(host)
+        for server in (service.rpcserver, service.rpcserver_alt):
+            server.stop()
+        service.tg.stop()
+        service.stop = lambda: None
+        if pools:
+            # One that is full of the dead takes no work for the living.
+            pools.FACTORY._all_executors.clear()
+        # Locks die with who holds them.
+        lockutils._semaphores = lockutils.Semaphores()
+        lockutils._fair_locks = lockutils.FairLocks()
+        # Before the harness waits for all work to be done.
+        self.addCleanup(self.processes.bury)
+
+    def run_periodic_tasks(self):
+        """One round of those that have to do with us, on each host."""
+        for host in self.computes:
+            if host not in self.processes.down:
+                self.run_tasks(host, *PERIODIC_TASKS)
+        self.processes.settle()
+
+    def run_tasks(self, host, *tasks):
+        """Periodic tasks of a host's nova-compute, while others go on."""
+        manager = self.computes[host].manager
+        with self.processes.on(host), nova_context.target_cell(
+                nova_context.get_admin_context(),
+                self.cell_mappings['cell1']) as context:
+            for task in tasks:
+                getattr(manager, task)(context)
+
+
+#: Tasks of nova.compute.manager.ComputeManager.
+PERIODIC_TASKS = (
+    'update_available_resource',
+    '_cleanup_running_deleted_instances',
+    '_cleanup_incomplete_migrations',
+    '_sync_power_states',
+    '_poll_rebooting_instances',
+)
+
+
+def _host(conf) -> str:
+    """CONF.host of whom asks."""
+    return _current.get().host or conf._get('host')
+
+
+def _dispatch(dispatch):
+    def dispatched(dispatcher, endpoint, *args):
+        _current.get().host = getattr(endpoint, 'host', None)
+        return dispatch(dispatcher, endpoint, *args)
+    return dispatched
+
+
+def _undelivered(down) -> bool:
+    """Whether there is a message that somebody is going to take."""
+    return any(
+        queue for exchange in
+        impl_fake.FakeExchangeManager._exchanges.values()
+        for queues in (exchange._topic_queues, exchange._server_queues)
+        for (_topic, server), queue in queues.items() if server not in down)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One storm in a process of its own: ``python -m tests.storm.seed 7 200``.
+
+JSON on standard output.
+"""
+
+import json
+import sys
+import time
+import traceback
+import unittest
+
+from tests import quiet
+
+
+def main() -> int:
+    seed, steps = map(int, sys.argv[1:])
+    with quiet.quiet() as (out, err):
+        try:
+            print(json.dumps(_blow(seed, steps)), file=out)
+        except Exception:
+            # Not of the storm, which keeps its own.
+            traceback.print_exc(file=err)
+            raise
+    return 0
+
+
+def _blow(seed: int, steps: int) -> dict:
+    from tests.storm import storm
+
+    class Seed(storm.Storm):
+        def runTest(self):
+            self.blow(seed, steps, log)
+
+    log = storm.Log()
+    result = unittest.TestResult()
+    began = time.monotonic()
+    Seed().run(result)
+    problems = [trace for _case, trace in (*result.errors, *result.failures)]
+    return {'seed': seed, 'steps': log.step, 'counts': log.counts,
+            'seconds': round(time.monotonic() - began),
+            'history': log.lines, 'problems': problems}
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One storm: four hosts of eight devices, and what tenants and operators do.
+
+After every step each device is in at most one definition, Placement says of
+each what the definitions say, and no server is short of a device.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+import random
+import threading
+
+from nova.tests.functional.api import client
+
+from tests.functional import cloud
+from tests.functional import faults
+
+HOSTS = ('compute1', 'compute2', 'compute3', 'compute4')
+
+#: Devices by profile.
+PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
+
+#: What can be done with a server, by its status; what is named twice is done
+#: twice as often.
+CHOICES = {
+    'ACTIVE': ('delete', 'delete', 'resize', 'resize', 'migrate', 'shelve',
+               'live', 'live', 'rebuild', 'reboot', 'stop', 'suspend'),
+    'SHUTOFF': ('delete', 'start', 'start', 'resize', 'migrate', 'shelve',
+                'rebuild', 'reboot'),
+    'VERIFY_RESIZE': ('confirm', 'confirm', 'revert', 'revert', 'delete'),
+    'SUSPENDED': ('resume', 'resume', 'delete', 'reboot', 'shelve'),
+    'SHELVED_OFFLOADED': ('unshelve', 'unshelve', 'delete'),
+    'ERROR': ('delete', 'reboot'),
+}
+
+ACTIONS = {
+    'confirm': {'confirmResize': None},
+    'evacuate': {'evacuate': {}},
+    'live': {'os-migrateLive': {'host': None, 'block_migration': 'auto'}},
+    'migrate': {'migrate': None},
+    'reboot': {'reboot': {'type': 'HARD'}},
+    'rebuild': {'rebuild': {'imageRef': cloud.IMAGE}},
+    'resume': {'resume': None},
+    'revert': {'revertResize': None},
+    'shelve': {'shelve': None},
+    'start': {'os-start': None},
+    'stop': {'os-stop': None},
+    'suspend': {'suspend': None},
+    'unshelve': {'unshelve': None},
+}
+
+
+class Violation(Exception):
+    """What must never be."""
+
+
+@dataclasses.dataclass
+class Log:
+    """What was done, and how often with which outcome."""
+
+    step: int = 0
+    lines: list[str] = dataclasses.field(default_factory=list)
+    counts: dict[str, collections.Counter] = dataclasses.field(
+        default_factory=dict)
+
+    def write(self, line):
+        self.lines.append(f'{self.step}: {line}')
+
+    def count(self, name, outcome):
+        self.counts.setdefault(name, collections.Counter())[outcome] += 1
+
+
+@dataclasses.dataclass
+class Operation:
+    """Something to do.
+
+    :param call: does it
+    :param server: uuid of the server that it concerns
+    :param refused: nova-api's answer, if it does not want to
+    """
+
+    name: str
+    call: collections.abc.Callable[[], dict | None]
+    server: str | None = None
+    words: str = ''
+    refused: str = ''
+
+    def perform(self):
+        try:
+            answer = self.call()
+        except client.OpenStackApiException as error:
+            self.refused = str(error.response.status_code)
+        else:
+            self.server = self.server or (answer or {}).get('id')
+
+
+class Storm(faults.MortalCloud):
+    """The hosts, the flavors, and how a storm blows over them."""
+
+    def setUp(self):
+        super().setUp()
+        self.flags(device_spec=[cloud.MIGRATABLE_SPEC], group='nova_accel')
+        for host in HOSTS:
+            self.start_compute(host)
+        for profile, count in PROFILES.items():
+            if count:
+                self.gpu_profile(profile, count, numa='preferred')
+        self._flavors = {profile: self.flavor(profile)
+                         for profile in PROFILES}
+        # What a server in VERIFY_RESIZE has on its source.
+        self._before: dict[str, int] = {}
+
+    def blow(self, seed: int, steps: int, log: Log):
+        """Do as the seed says.
+
+        :raises Violation: at the first step after which something is wrong
+        """
+        self._random = random.Random(seed)
+        self._log = log
+        for log.step in range(1, steps + 1):
+            if self._random.random() < 0.04:
+                self._lose_a_host()
+            else:
+                self._do(self._several())
+            self._check()
+        self._clear()
+
+    # What happens
+
+    def _several(self) -> list[Operation]:
+        """Operations on servers that differ, to be done at the same time."""
+        servers = sorted(self._servers().values(),
+                         key=lambda server: server['created'])
+        self._random.shuffle(servers)
+        return [
+            *(self._some(servers) for _time in range(
+                self._random.choice((1, 1, 2, 3, 4)))),
+            *(self._audit(host) for host in HOSTS
+              if self._random.random() < 0.05)]
+
+    def _some(self, servers) -> Operation:
+        if not servers or self._random.random() < 0.5 - len(servers) / 50:
+            return self._boot(self._random.choice(list(PROFILES)))
+        server = servers.pop()
+        name = self._random.choice(CHOICES.get(server['status'], ['delete']))
+        if name == 'delete':
+            return self._delete(server)
+        if name in ('migrate', 'resize'):
+            self._before[server['id']] = _size(server)
+        if name == 'resize':
+            return self._resize(server, self._random.choice([
+                profile for profile, count in PROFILES.items()
+                if count != _size(server)]))
+        return self._act(name, server)
+
+    def _boot(self, profile):
+        return Operation('boot', lambda: self.api.post_server({
+            'server': self._build_server(
+                image_uuid=cloud.IMAGE, flavor_id=self._flavors[profile],
+                networks='none')}), words=profile or 'plain')
+
+    def _delete(self, server):
+        return Operation('delete', lambda: self.api.delete_server(
+            server['id']), server['id'])
+
+    def _resize(self, server, profile):
+        return Operation('resize', lambda: self.api.post_server_action(
+            server['id'], {'resize': {'flavorRef': self._flavors[profile]}}),
+            server['id'], f'to {profile or "plain"}')
+
+    def _act(self, name, server):
+        return Operation(name, lambda: self.api.post_server_action(
+            server['id'], ACTIONS[name]), server['id'])
+
+    def _audit(self, host):
+        return Operation('audit', lambda: self.run_tasks(
+            host, 'update_available_resource'), words=host)
+
+    def _lose_a_host(self):
+        """One loses its power, its servers go elsewhere, it comes back."""
+        host = self._random.choice(HOSTS)
+        self._log.write(f'{host} loses its power')
+        connection = self.computes[host].driver._host.get_connection()
+        for domain in connection._vms.values():
+            domain.destroy()
+        self.kill(host)
+        [service] = self.api.get_services(host=host, binary='nova-compute')
+        self.api.put_service(service['id'], {'forced_down': True})
+        self._do([self._act('evacuate', server)
+                  for server in self._servers().values()
+                  if server['OS-EXT-SRV-ATTR:host'] == host
+                  and server['status'] in ('ACTIVE', 'SHUTOFF')])
+        self.restart_compute_service(host)
+        self.processes.settle()
+        self.api.put_service(service['id'], {'forced_down': False})
+        self.run_periodic_tasks()
+
+    def _do(self, operations):
+        threads = [threading.Thread(target=operation.perform)
+                   for operation in operations]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.processes.settle()
+        servers = self._servers()
+        for operation in operations:
+            server = servers.get(operation.server)
+            outcome = operation.refused or (
+                server['status'] if server else 'done')
+            self._log.count(operation.name, outcome)
+            self._log.write(' '.join(filter(None, (
+                operation.name, operation.server, operation.words, '->',
+                outcome,
+                server and server['OS-EXT-SRV-ATTR:host']))))
+
+    def _clear(self):
+        """Without servers there is nothing left of them."""
+        self._do([self._delete(server)
+                  for server in self._servers().values()])
+        self.run_periodic_tasks()
+        if left := self._servers():
+            raise Violation('not deleted: ' + ', '.join(
+                f'{uuid}, {server["status"]} on '
+                f'{server["OS-EXT-SRV-ATTR:host"]}, '
+                f'{server["OS-EXT-STS:task_state"]}'
+                for uuid, server in left.items()))
+        self._check()
+
+    # What must be true
+
+    def _servers(self):
+        return {server['id']: server for server in self.api.get_servers()}
+
+    def _check(self):
+        held = self._held()
+        rightly = {}
+        for server in self._servers().values():
+            rightly.update(self._rightly_held(server, held))
+        if set(held) != set(rightly):
+            raise Violation('definitions that nobody needs: ' + ', '.join(
+                f'{host} {address} of {held[host, address]}'
+                for host, address in sorted(set(held) - set(rightly))))
+        promised = self._promised()
+        if rightly != promised:
+            raise Violation(
+                f'held, but not promised: {_only(rightly, promised)}; '
+                f'promised, but not held: {_only(promised, rightly)}')
+
+    def _rightly_held(self, server, held):
+        """What a server holds where it is and, resized, where it was.
+
+        By host and address, the consumer that has it in Placement.
+        """
+        uuid, status = server['id'], server['status']
+        places = [(server['OS-EXT-SRV-ATTR:host'], uuid, _size(server))]
+        if status == 'VERIFY_RESIZE':
+            places.append((*self._source(uuid), self._before[uuid]))
+        found = {}
+        for host, consumer, size in places:
+            here = {place: consumer for place, holder in held.items()
+                    if holder == uuid and place[0] == host}
+            if len(here) != size and status not in (
+                    'ERROR', 'SHELVED_OFFLOADED'):
+                raise Violation(f'{uuid} is {status}, and has {sorted(here)} '
+                                f'on {host} instead of {size} devices')
+            found.update(here)
+        if status == 'ACTIVE':
+            self._check_running(server, len(found))
+        return found
+
+    def _check_running(self, server, size):
+        """A guest that runs has what its definition has."""
+        record = self.computes[server['OS-EXT-SRV-ATTR:host']].driver._record
+        if (has := len(record.running(server['id']))) != size:
+            raise Violation(f'{server["id"]} runs with {has} devices of '
+                            f'{size}')
+
+    def _held(self):
+        """Who holds what by the definitions, by host and address."""
+        found = {}
+        for host in HOSTS:
+            for address, holders in self.held(host).items():
+                if len(holders) > 1:
+                    raise Violation(f'{address} of {host} is held by '
+                                    f'{", ".join(holders)}')
+                found[host, address] = holders[0]
+        return found
+
+    def _promised(self):
+        """The same as Placement has it."""
+        return {(host, name.removeprefix(f'{host}_accel_')): consumer
+                for host in HOSTS
+                for name, provider in self.providers(host).items()
+                for consumer in self._get_allocations_by_provider_uuid(
+                    provider['uuid'])}
+
+    def _source(self, uuid):
+        [migration] = self.api.api_get(
+            f'/os-migrations?instance_uuid={uuid}&status=finished'
+        ).body['migrations']
+        return migration['source_compute'], migration['uuid']
+
+
+def _size(server) -> int:
+    """How many devices a server was promised."""
+    return PROFILES[server['flavor']['extra_specs'].get(
+        'nova_accel:profile', '')]
+
+
+def _only(left, right) -> str:
+    return ', '.join(
+        f'{host} {address} by {consumer}'
+        for (host, address), consumer in sorted(left.items())
+        if right.get((host, address)) != consumer) or 'nothing'

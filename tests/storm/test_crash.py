@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-compute is killed before each thing that it does, and starts again.
+
+No device is lost, none is given twice, and no server is stuck.
+"""
+
+import itertools
+
+from nova.tests.functional.api import client
+
+from tests.functional import cloud
+from tests.functional import faults
+
+#: Two of the eight are enough to see who has them.
+TWO_GPUS = ('{"vendor_id": "10de", "product_id": "2330", "address": '
+            '{"bus": "4[34]"}, "resource_class": "CUSTOM_GPU_H100", '
+            '"live_migratable": "yes"}')
+
+
+class Crash(faults.MortalCloud):
+    """Hosts with a pair of devices each, and a server that has one."""
+
+    HOSTS = ('compute1',)
+
+    def setUp(self):
+        super().setUp()
+        self.flags(device_spec=[TWO_GPUS], group='nova_accel')
+        for host in self.HOSTS:
+            self.start_compute(host)
+        self.gpu_profile('pair', count=2)
+        self.pair = self.flavor('pair')
+
+    def die_at_each_step(self, *operations, victim='compute1'):
+        """Kill the victim before its first effect, its second, and so on.
+
+        :param operations: what is done with a server, beginning with its
+            boot; death waits in the last
+        """
+        problems = []
+        for nth in itertools.count(1):
+            fault = faults.Fault(victim, nth)
+            server = self.live(fault, *operations)
+            status = self.find(server, 'status')
+            problems += self.aftermath(fault, server)
+            if not fault.struck:
+                break
+        self.assertNotEqual('ERROR', status, 'no death, and yet it failed')
+        self.assertNotEqual(1, nth, 'nothing happened')
+        self.assertEqual('', '\n'.join(problems))
+
+    def live(self, fault, *operations):
+        """The life of a server, until its host's nova-compute comes back."""
+        *before, last = operations
+        server = None
+        for operation in before:
+            server = operation(server)
+            self.processes.settle()
+        self.processes.fault = fault
+        server = last(server)
+        self.processes.settle()
+        self.processes.fault = None
+        if fault.struck:
+            self.kill(fault.host)
+            self.restart_compute_service(fault.host)
+            self.processes.settle()
+            self.run_periodic_tasks()
+        return server
+
+    def boot_here(self, _none):
+        return self.request(host='compute1')
+
+    def doing(self, **action):
+        """An operation: what to call with a server."""
+        def do(server):
+            self.api.post_server_action(server['id'], action)
+            return server
+        return do
+
+    def deleting(self, server):
+        self.api.delete_server(server['id'])
+        return server
+
+    # What must be true afterwards
+
+    def aftermath(self, fault, server):
+        """What is not as it must be; nothing is left of the servers."""
+        problems = [*self.short(server), *self.shared()]
+        others = self.fill()
+        problems += self.shared()
+        self.delete(server)
+        self.run_periodic_tasks()
+        problems += self.stuck(server)
+        others += self.fill(len(others))
+        problems += [*self.shared(), *self.lost(len(others))]
+        self.delete(*others)
+        problems += self.stuck(*others)
+        if problems:
+            self.heal()
+        return [f'{fault}: {problem}' for problem in problems]
+
+    def short(self, server):
+        """Who lives has its devices, and gets them again.
+
+        What is left half-way an administrator calls active; it may be
+        refused its devices, but does not run without.
+        """
+        status = self.find(server, 'status')
+        host = self.find(server, 'OS-EXT-SRV-ATTR:host')
+        here = host and self.held(host)
+        if status == 'ACTIVE' and here and self.running_short(server, host):
+            yield 'runs without devices'
+        settled = status in ('ACTIVE', 'SHUTOFF', 'SUSPENDED')
+        if host and not settled and status != 'VERIFY_RESIZE':
+            self.act(server, {'os-resetState': {'state': 'active'}})
+        if not self.act(server, {'reboot': {'type': 'HARD'}}):
+            return
+        now = self.find(server, 'status')
+        if now == 'ACTIVE' and self.running_short(server, host):
+            yield f'was {status}, is rebooted without devices'
+        if now == 'ERROR' and here and settled:
+            yield f'was {status}, is not rebooted: ' + self.find(
+                server, 'fault')['message']
+
+    def running_short(self, server, host):
+        record = self.computes[host].driver._record
+        return len(record.running(server['id'])) != 2
+
+    def shared(self):
+        for host in self.HOSTS:
+            for address, holders in self.held(host).items():
+                if len(holders) > 1:
+                    yield f'{address} of {host} is held by {holders}'
+
+    def stuck(self, *servers):
+        for server in servers:
+            if status := self.find(server, 'status'):
+                yield f'cannot be deleted: {status}'
+
+    def lost(self, fitted):
+        if fitted != len(self.HOSTS):
+            held = {host: len(self.held(host)) for host in self.HOSTS}
+            yield f'{fitted} pairs fit, definitions hold {held}'
+
+    # What is done for that
+
+    def request(self, **more):
+        return self.api.post_server({'server': self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=self.pair, networks='none',
+            **more)})
+
+    def fill(self, there=0):
+        """Ask for as many servers as there can be; those that run."""
+        servers = [self.request()
+                   for _pair in range(there, len(self.HOSTS))]
+        self.processes.settle()
+        running = [server for server in servers
+                   if self.find(server, 'status') == 'ACTIVE']
+        self.delete(*(server for server in servers if server not in running))
+        return running
+
+    def act(self, server, action) -> bool:
+        """Ask for something that Nova may refuse; whether it did it."""
+        try:
+            self.api.post_server_action(server['id'], action)
+        except client.OpenStackApiException as error:
+            self.assertIn(error.response.status_code, (404, 409))
+            return False
+        self.processes.settle()
+        return True
+
+    def delete(self, *servers):
+        for server in servers:
+            if self.find(server, 'status'):
+                self.api.delete_server(server['id'])
+        self.processes.settle()
+
+    def find(self, server, field):
+        """What nova-api says of a server; None where there is none."""
+        try:
+            return self.api.get_server(server['id']).get(field)
+        except client.OpenStackApiNotFoundException:
+            return None
+
+    def heal(self):
+        """Go on after a problem as if it had not been."""
+        for host, compute in self.computes.items():
+            connection = compute.driver._host.get_connection()
+            for domain in list(connection._vms.values()):
+                domain.destroy()
+                domain.undefine()
+            for provider in self.providers(host).values():
+                for consumer in self._get_allocations_by_provider_uuid(
+                        provider['uuid']):
+                    self.placement.delete(f'/allocations/{consumer}')
+
+
+class CrashTest(Crash):
+
+    def test_spawn(self):
+        self.die_at_each_step(self.boot_here)
+
+    def test_destroy(self):
+        self.die_at_each_step(self.boot_here, self.deleting)
+
+    def test_hard_reboot(self):
+        self.die_at_each_step(self.boot_here,
+                              self.doing(reboot={'type': 'HARD'}))
+
+    def test_rebuild(self):
+        self.die_at_each_step(self.boot_here,
+                              self.doing(rebuild={'imageRef': cloud.IMAGE}))
+
+
+    def test_suspend(self):
+        self.die_at_each_step(self.boot_here, self.doing(suspend=None))
+
+    def test_resume(self):
+        self.die_at_each_step(self.boot_here, self.doing(suspend=None),
+                              self.doing(resume=None))
+
+
+class MoveCrashTest(Crash):
+
+    HOSTS = ('compute1', 'compute2')
+
+    def setUp(self):
+        super().setUp()
+        self.away = self.boot_here, self.doing(migrate=None)
+        self.confirmed = *self.away, self.doing(confirmResize=None)
+        self.reverted = *self.away, self.doing(revertResize=None)
+        self.live_migrated = self.boot_here, self.doing(**{
+            'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
+
+    def test_migrate_source(self):
+        self.die_at_each_step(*self.away)
+
+    def test_migrate_destination(self):
+        self.die_at_each_step(*self.away, victim='compute2')
+
+    def test_confirm(self):
+        self.die_at_each_step(*self.confirmed)
+
+    def test_revert_source(self):
+        self.die_at_each_step(*self.reverted)
+
+    def test_revert_destination(self):
+        self.die_at_each_step(*self.reverted, victim='compute2')
+
+    def test_live_migrate_source(self):
+        self.die_at_each_step(*self.live_migrated)
+
+    def test_live_migrate_destination(self):
+        self.die_at_each_step(*self.live_migrated, victim='compute2')
