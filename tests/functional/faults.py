@@ -134,7 +134,7 @@ class Processes(fixtures.Fixture):
         finally:
             _current.reset(token)
 
-    def settle(self, timeout=60):
+    def settle(self, timeout=240):
         """Wait until nobody has anything to do."""
         deadline = time.monotonic() + timeout
         while (working := self._alive()) or _undelivered(self.down):
@@ -215,10 +215,14 @@ class MortalCloud(cloud.Cloud):
 
     CAST_AS_CALL = False
 
+    #: How long somebody waits for the answer of another service, in seconds.
+    #: Short where that service is dead, long where it is only slow.
+    PATIENCE = 60
+
     def setUp(self):
         super().setUp()
-        # Who waits for a dead nova-compute must not wait for long.
-        self.flags(rpc_response_timeout=5, long_rpc_timeout=5)
+        self.flags(rpc_response_timeout=self.PATIENCE,
+                   long_rpc_timeout=self.PATIENCE)
         self._use_own_databases()
         self._take_turns_in_placement()
         self._migrate_for_good()

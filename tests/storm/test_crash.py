@@ -22,6 +22,8 @@ class Crash(faults.MortalCloud):
 
     HOSTS = ('compute1',)
 
+    PATIENCE = 5
+
     def setUp(self):
         super().setUp()
         self.flags(device_spec=[TWO_GPUS], group='nova_accel')
@@ -209,7 +211,6 @@ class CrashTest(Crash):
     def test_rebuild(self):
         self.die_at_each_step(self.boot_here,
                               self.doing(rebuild={'imageRef': cloud.IMAGE}))
-
 
     def test_suspend(self):
         self.die_at_each_step(self.boot_here, self.doing(suspend=None))
