@@ -303,9 +303,11 @@ class MortalCloud(cloud.Cloud):
         self.addCleanup(self.processes.bury)
 
     def run_periodic_tasks(self):
-        """One round of those that have to do with us, on each host."""
-        for host in self.computes:
+        """What those that have to do with us do in the end, on each host."""
+        for host, compute in self.computes.items():
             if host not in self.processes.down:
+                # As if the interval of comparisons had passed.
+                compute.driver._auditor._last = None
                 self.run_tasks(host, *PERIODIC_TASKS)
         self.processes.settle()
 
@@ -319,13 +321,14 @@ class MortalCloud(cloud.Cloud):
                 getattr(manager, task)(context)
 
 
-#: Tasks of nova.compute.manager.ComputeManager.
+#: Tasks of nova.compute.manager.ComputeManager; last the one that sees what
+#: the others have done.
 PERIODIC_TASKS = (
-    'update_available_resource',
     '_cleanup_running_deleted_instances',
     '_cleanup_incomplete_migrations',
     '_sync_power_states',
     '_poll_rebooting_instances',
+    'update_available_resource',
 )
 
 
