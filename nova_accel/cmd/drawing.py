@@ -37,7 +37,7 @@ def draw(host: model.Host, source: str, problems: list[str],
     :param problems: shown last, one line each
     :param everything: also functions that are no accelerators
     """
-    offered = sum(len(region.units) for device in host.devices
+    offered = sum(region.total for device in host.devices
                   for region in device.regions)
     yield (f'{source}: PCI functions: {len(host.functions)}, NUMA nodes: '
            f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')

@@ -11,7 +11,6 @@ from oslo_config import cfg
 
 from nova_accel import foreign
 from nova_accel.cmd import drawing
-from nova_accel.core import entry
 from nova_accel.core import model
 from nova_accel.host import reader
 from nova_accel.host import recorder
@@ -95,7 +94,7 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
 def _read(root: str, texts: list[str], option: str,
           conf: cfg.ConfigOpts) -> tuple[model.Host, list[str]]:
     """The Host, and what is wrong with entries."""
-    entries, broken = entry.parse_all(texts, option)
+    entries, broken = reader.parse(texts, option)
     return reader.read(tree.open_tree(root), entries,
                        foreign.claims(conf)), [*map(str, broken)]
 
@@ -149,9 +148,11 @@ def _device(device: model.Device) -> dict:
             'resource_class': region.resource_class,
             'traits': sorted(region.traits),
             'managed': region.managed,
-            'mdev_type': region.mdev_type,
+            'kind': region.kind,
+            'variant': region.variant,
+            'mdevs': region.mdevs,
             'live_migratable': region.live_migratable,
-            'total': len(region.units),
+            'total': region.total,
             'units': [[str(address) for address in unit]
                       for unit in region.units],
         } for region in device.regions],

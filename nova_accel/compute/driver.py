@@ -183,12 +183,12 @@ class LibvirtDriver(driver.LibvirtDriver):
                 config.add_device(guest.hostdev_config(device))
         return config
 
-    def _create_guest(self, context, xml, *args, **kwargs):
+    def _create_guest(self, context, xml, instance, *args, **kwargs):
         with _as_nova_says_it():
             held = hostdev.ours(domains.parse(xml)[1])
             self._check_there(held)
-            self._prepare(held)
-        return super()._create_guest(context, xml, *args, **kwargs)
+            self._prepare(held, instance)
+        return super()._create_guest(context, xml, instance, *args, **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         ours = self._node().ours
@@ -301,7 +301,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _as_migration_check():
                 # The claim is lost if nova-compute was restarted meanwhile.
                 self._claims.claim_again(instance, planned)
-                self._prepare(planned)
+                self._prepare(planned, instance)
         return super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
             migrate_data, *args, **kwargs)
@@ -427,11 +427,15 @@ class LibvirtDriver(driver.LibvirtDriver):
             assignment.check_there(
                 (device.address for device in hostdevs), host)
 
-    def _prepare(self, hostdevs: hostdev.Hostdevs) -> None:
-        mdevs = [device for device in hostdevs
-                 if isinstance(device.address, model.MdevAddress)]
-        if mdevs:
-            self._machine.prepare(mdevs, self._offered(self._machine.read()))
+    def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None) -> None:
+        """Make ready what a guest is to have.
+
+        :param instance: whose flavor says more of it, if that is at hand
+        """
+        specs = instance.flavor.extra_specs if instance else {}
+        if hostdevs:
+            self._machine.prepare(hostdevs, self._node(), lambda group: (
+                flavor.wishes(specs, group)))
 
     def _clear_up(self) -> None:
         """Let go of what an operation left behind that did not end."""

@@ -9,13 +9,13 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel import foreign
-from nova_accel.core import entry
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import identity
+from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import providers
-from nova_accel.host import mdevs
+from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree
 
@@ -34,6 +34,7 @@ class Machine:
     def __init__(self) -> None:
         conf.register_opts(CONF)
         self._tree: tree.Tree | None = None
+        self._kinds: dict[str, kind.Enumerator] = {}
         self._said: frozenset[tuple[int, str]] = frozenset()
         self._swept: frozenset[tuple[int, str]] = frozenset()
 
@@ -44,59 +45,87 @@ class Machine:
         """
         if self._tree is None:
             self._open()
-        entries, broken = entry.parse_all(CONF.nova_accel.device_spec)
-        host = reader.read(self._tree, entries, foreign.claims(CONF))
+        entries, broken = reader.parse(CONF.nova_accel.device_spec)
+        host = reader.read(self._tree, entries, foreign.claims(CONF),
+                           self._kinds)
         self._said = _say([(logging.ERROR, f'{error}; it is left out')
                            for error in broken] + _report(host), self._said)
         return host
 
     def prepare(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
-                offered: collections.abc.Mapping[str, providers.Offered],
+                node: providers.Node,
+                wishes: collections.abc.Callable[
+                    [str], collections.abc.Mapping[str, str]],
                 ) -> None:
-        """Make the mdevs that a guest is to start with.
+        """Make ready what a guest is to start with.
 
-        :param offered: by provider
-        :raises errors.AssignmentError: if one cannot be made
+        :param wishes: by group, what the server's Profile says beside classes
+            and traits
+        :raises errors.AccelError: if something cannot be made ready
         """
-        for mdev in hostdevs:
-            if mdevs.exists(self._tree, mdev.address):
+        try:
+            host = self.read()
+        except errors.TreeError:
+            if any(isinstance(device.address, model.MdevAddress)
+                   for device in hostdevs):
+                raise
+            # Functions are there without us.
+            return
+        offered = {item.uuid: item for item in providers.offered(
+            host, node.uuid, node.name)}
+        for device in hostdevs:
+            group, provider = identity.parse_alias(device.alias)
+            item = offered.get(provider)
+            if item is None:
+                # What an entry named once, a server keeps, if it is there.
+                if not host.has(device.address):
+                    raise errors.AssignmentError(
+                        f'device {device.address}', 'it is not there, and no '
+                        'entry names what it could be made of')
                 continue
-            _group, provider = identity.parse_alias(mdev.alias)
-            if provider not in offered:
-                raise errors.AssignmentError(
-                    f'mdev {mdev.address}', 'its device is not there, or no '
-                    'entry names it any more')
-            item = offered[provider]
-            mdevs.make(self._tree, item.device, item.region, mdev.address)
-            LOG.info('Made mdev %s of type %s on device %s', mdev.address,
-                     item.region.mdev_type, item.device.address)
+            preparer = self._preparers().get(item.region.kind)
+            if preparer:
+                preparer.prepare(device, item, wishes(group))
 
     def sweep(self, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]]) -> None:
-        """Remove mdevs of ours that nobody has any more.
+        """Take back what was made ready and nobody has any more.
 
-        :param held: what somebody has or is about to; asked after the mdevs
-            have been looked up, so that none that is new is taken for left
-            over
+        :param held: what somebody has or is about to; asked after what is
+            ready has been looked up, so that nothing that is new is taken for
+            left over
         """
-        made = mdevs.made(self.read())
-        if not made:
-            return
-        lines = []
-        for address, why in mdevs.remove(self._tree, made - set(held())):
-            if why:
-                lines.append((logging.WARNING, f'mdev {address} is nobody\'s '
-                              f'and cannot be removed: {why}'))
-            else:
-                LOG.info('Removed mdev %s, which nobody has', address)
+        lines: list[tuple[int, str]] = []
+        host = self.read()
+        for name, preparer in self._preparers().items():
+            ready = set(preparer.prepared(host))
+            for address in sorted(ready - set(held()) if ready else ()):
+                lines.extend(_release(name, preparer, address))
         self._swept = _say(lines, self._swept)
+
+    def _preparers(self) -> dict[str, kind.Preparer]:
+        return {name: opened for name, opened in self._kinds.items()
+                if isinstance(opened, kind.Preparer)}
 
     def _open(self) -> None:
         try:
             self._tree = tree.open_tree(CONF.nova_accel.sysfs_root)
+            self._kinds = loader.open_all(self._tree)
         except errors.TreeError as error:
             self._said = _say([(logging.ERROR, str(error))], self._said)
             raise
+
+
+def _release(name: str, preparer: kind.Preparer, address: model.Address,
+             ) -> collections.abc.Iterator[tuple[int, str]]:
+    try:
+        preparer.release(address)
+    except Exception as error:
+        # Of one device, or of one kind: the others go on.
+        yield logging.WARNING, (f'{name} {address} is nobody\'s and cannot be '
+                                f'taken back: {error}')
+    else:
+        LOG.info('Took back %s %s, which nobody has', name, address)
 
 
 def _say(lines: list[tuple[int, str]],
@@ -121,7 +150,7 @@ def _report(host: model.Host) -> list[tuple[int, str]]:
     counts = collections.Counter()
     for device in host.devices:
         for region in device.regions:
-            counts[region.resource_class] += len(region.units)
+            counts[region.resource_class] += region.total
     if counts:
         lines.append((logging.INFO, 'Offered: ' + ', '.join(
             f'{total} {name}' for name, total in sorted(counts.items()))

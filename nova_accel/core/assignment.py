@@ -55,7 +55,7 @@ def assign(promised: Promised,
     grants = []
     for uuid, names in labels.items():
         units = (_free_mdevs(here[uuid], len(names), mdevs, holder)
-                 if here[uuid].region.mdev_type else
+                 if here[uuid].region.mdevs else
                  _free_units(here[uuid], len(names), holders, holder))
         grants.extend(Grant(name, here[uuid], unit)
                       for name, unit in zip(names, units, strict=True))
@@ -117,7 +117,7 @@ def _free_mdevs(item, count, mdevs, holder):
     if total - taken < count:
         raise errors.AssignmentError(
             f'resource provider {item.name}',
-            f'Placement promised {count} mdevs {item.region.mdev_type} of '
+            f'Placement promised {count} mdevs {item.region.variant} of '
             f'it, {max(0, total - taken)} of {total} are free')
     return [(model.MdevAddress(identity.mdev_uuid(holder, item.uuid, index)),)
             for index in range(count)]

@@ -13,7 +13,11 @@ import typing
 
 from nova_accel.core import errors
 from nova_accel.core import identity
+from nova_accel.core import kind as kinds
 from nova_accel.core import model
+
+#: Kinds by name.
+Kinds = collections.abc.Mapping[str, kinds.Kind]
 
 _ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
                   ('slot', 0x1f, 2), ('function', 0x7, 1))
@@ -36,9 +40,13 @@ class Entry:
     :param single: the address itself, where the pattern leaves nothing open:
         then a PF's address also names its VFs, as in Nova
     :param resource_class: normalised, or None for the default
-    :param mdev_type: give away mdevs of this type, not the function itself
+    :param managed: whether libvirt binds and unbinds the driver, or None for
+        what is usual
     :param live_migratable: whether a running guest can take its device's
         state to another host
+    :param kind: what it is about, by the name of its entry point
+    :param several: whether others can name the same functions as well
+    :param settings: what it says to its kind, by key
     """
 
     label: str
@@ -48,9 +56,14 @@ class Entry:
     single: model.PciAddress | None = None
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
-    managed: bool = True
-    mdev_type: str = ''
+    managed: bool | None = None
     live_migratable: bool = False
+    kind: str = kinds.PCI
+    several: bool = False
+    settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
+
+    def setting(self, key: str) -> typing.Any:
+        return dict(self.settings).get(key)
 
     def matches(self, function: model.Function) -> bool:
         if self.vendor_id not in (None, function.vendor_id):
@@ -68,19 +81,21 @@ class Entry:
                    for pattern, text in zip(self.address, texts, strict=True))
 
 
-def parse_all(texts: collections.abc.Iterable[str],
+def parse_all(texts: collections.abc.Iterable[str], known: Kinds,
               option: str = '[nova_accel] device_spec',
               ) -> tuple[list[Entry], list[errors.EntryError]]:
     """Every usable entry of a repeatable option, and what is wrong elsewhere.
 
     :param texts: the option's values, each a JSON object or a list of them
+    :param known: what an entry can be about
     """
     entries: list[Entry] = []
     problems: list[errors.EntryError] = []
     for number, text in enumerate(texts, 1):
         label = f'{option} #{number}'
         try:
-            entries.extend(_parse(text, label))
+            entries.extend(_entry(item, label, known)
+                           for item in _load(text, label))
         except errors.EntryError as error:
             problems.append(error)
     return entries, problems
@@ -101,14 +116,10 @@ def parse_foreign(texts: collections.abc.Iterable[str],
                 match = {key: item[key] for key in
                          ('vendor_id', 'product_id', 'address') if key in item}
                 if 'devname' not in item:
-                    entries.append(_entry(match, label))
+                    entries.append(_entry(match, label, {}))
         except errors.EntryError:
             continue
     return entries
-
-
-def _parse(text: str, label: str) -> list[Entry]:
-    return [_entry(item, label) for item in _load(text, label)]
 
 
 def _load(text: str, label: str) -> list[dict[str, typing.Any]]:
@@ -125,29 +136,60 @@ def _load(text: str, label: str) -> list[dict[str, typing.Any]]:
     return items
 
 
-def _entry(item: dict[str, typing.Any], label: str) -> Entry:
-    unknown = sorted(set(item) - set(_READERS))
+def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
+    kind = _kind(item, label, known)
+    about = known.get(kind, _PLAIN)
+    _check_keys(item, label, {'kind', *_READERS, *about.keys} if 'kind' in item
+                else {'kind', *_READERS, *(
+                    key for other in known.values() for key in other.keys)})
+    fields: dict[str, typing.Any] = {'label': label, 'kind': kind,
+                                     'several': about.several}
+    # Every reader runs, so that a key that is absent still gets its default.
+    for key, read in _READERS.items():
+        fields.update(_read(label, key, item.get(key), read))
+    fields['settings'] = tuple(
+        (key, _read(label, key, item[key], read))
+        for key, read in sorted(about.keys.items())
+        if item.get(key) is not None)
+    if fields['live_migratable'] is None:
+        fields['live_migratable'] = about.live_migratable
+    return Entry(**fields)
+
+
+def _kind(item, label: str, known: Kinds) -> str:
+    """The kind that an entry names, or that its keys belong to."""
+    meant = {name for name, kind in known.items()
+             if set(item) & set(kind.keys)}
+    named = item.get('kind')
+    if named is None and len(meant) > 1:
+        raise errors.EntryError(
+            label, f'has keys of several kinds: {", ".join(sorted(meant))}',
+            'write an entry for each')
+    if named is None:
+        return meant.pop() if meant else kinds.PCI
+    if named not in known:
+        raise errors.EntryError(
+            label, f'kind {errors.quote(named)} is not there',
+            f'known kinds: {", ".join(sorted(known))}')
+    return named
+
+
+def _check_keys(item, label: str, known: set[str]) -> None:
+    unknown = sorted(set(item) - known)
     if unknown:
         raise errors.EntryError(
             label, f'does not know the key {errors.quote(unknown[0])}',
             'devices for Neutron ports belong in [pci] device_spec'
             if unknown[0] in _NETWORK_KEYS
-            else f'known keys: {", ".join(sorted(_READERS))}')
-    fields: dict[str, typing.Any] = {'label': label}
-    # Every reader runs, so that a key that is absent still gets its default.
-    for key, read in _READERS.items():
-        try:
-            fields.update(read(item.get(key)))
-        except (ValueError, re.error, OverflowError,
-                RecursionError) as error:
-            raise errors.EntryError(
-                label, f'{key} {errors.quote(item.get(key))} {error}'
-            ) from None
-    if fields['live_migratable'] is None:
-        # mdev drivers that cannot migrate say so to QEMU; of PCI functions,
-        # few can, and only the operator knows.
-        fields['live_migratable'] = bool(fields['mdev_type'])
-    return Entry(**fields)
+            else f'known keys: {", ".join(sorted(known))}')
+
+
+def _read(label: str, key: str, value: typing.Any, read) -> typing.Any:
+    try:
+        return read(value)
+    except (ValueError, re.error, OverflowError, RecursionError) as error:
+        raise errors.EntryError(
+            label, f'{key} {errors.quote(value)} {error}') from None
 
 
 def _id_reader(key: str):
@@ -266,23 +308,15 @@ def _flag_reader(key: str, default: bool | None):
     return read
 
 
-def _read_mdev_type(value: object) -> dict[str, str]:
-    if value is None:
-        return {'mdev_type': ''}
-    # A directory's name in sysfs: <driver>-<type>.
-    if not isinstance(value, str) or not re.fullmatch(
-            r'[\w.+-]*[\w+-][\w.+-]*', value, re.ASCII):
-        raise ValueError('is not the name of a type')
-    return {'mdev_type': value}
-
-
 _READERS = {
     'vendor_id': _id_reader('vendor_id'),
     'product_id': _id_reader('product_id'),
     'address': _read_address,
     'resource_class': _read_resource_class,
     'traits': _read_traits,
-    'managed': _flag_reader('managed', True),
-    'mdev_type': _read_mdev_type,
+    'managed': _flag_reader('managed', None),
     'live_migratable': _flag_reader('live_migratable', None),
 }
+
+# Of an entry that names no kind, and of other programs' entries.
+_PLAIN = kinds.Kind(open=lambda _tree: None)

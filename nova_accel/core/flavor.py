@@ -78,6 +78,15 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         for name in sorted(found, key=lambda name: int(name[len(_GROUP):]))}
 
 
+def wishes(extra_specs: collections.abc.Mapping[str, str],
+           group: str) -> dict[str, str]:
+    """What a group says beside classes and traits, by key: for its kind."""
+    prefix, suffix = 'nova_accel:', f'_{group}'
+    return {key.removeprefix(prefix).removesuffix(suffix): value
+            for key, value in extra_specs.items()
+            if group and key.startswith(prefix) and key.endswith(suffix)}
+
+
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     """The resource classes that a device may have and the flavor asks for."""
     return {match[3] for key in extra_specs

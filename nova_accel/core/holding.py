@@ -42,7 +42,7 @@ def units(pairs: Pairs, item: providers.Offered | None,
         which functions travelled together
     """
     found = holders(pairs)
-    if item is None or item.region.mdev_type:
+    if item is None or item.region.mdevs:
         return {(address,): uuids for address, uuids in found.items()}
     by_unit = {unit: set().union(*(found.get(address, ())
                                    for address in unit))
@@ -57,7 +57,7 @@ def of_region(held: Held, item: providers.Offered,
     A function is held by whoever has it, as what it may; which Region an mdev
     belongs to, only its alias says.
     """
-    return list(each(held, item.uuid if item.region.mdev_type else None))
+    return list(each(held, item.uuid if item.region.mdevs else None))
 
 
 def counts(offered: collections.abc.Iterable[providers.Offered],

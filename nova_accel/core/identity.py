@@ -63,17 +63,24 @@ def default_resource_class(function: model.Function) -> str:
 
 
 def region_name(resource_class: str, traits: frozenset[str],
-                managed: bool, mdev_type: str = '') -> str:
+                managed: bool, variant: str = '') -> str:
     """What tells a Region from others of its Device, whatever they are.
 
     :returns: the class, with a short digest where there is more to it
     """
-    if mdev_type:
-        return f'{resource_class}_{mdev_type}'
+    if variant:
+        return f'{resource_class}_{variant}'
     if managed and not traits:
         return resource_class
     facts = ' '.join([str(managed), *sorted(traits)])
-    return f'{resource_class}_{uuid.uuid5(uuid.NAMESPACE_OID, facts).hex[:8]}'
+    return f'{resource_class}_{_digest(facts)}'
+
+
+def unlike(region: model.Region) -> str:
+    """A name for a Region whose name another of its Device has already."""
+    facts = ' '.join([str(region.managed), str(region.live_migratable),
+                      str(region.settings), *sorted(region.traits)])
+    return f'{region.name}_{_digest(facts)}'
 
 
 def device_provider_name(nodename: str, device: model.Device) -> str:
@@ -133,6 +140,11 @@ def mdev_uuid(server: str, provider: str, index: int) -> str:
     return str(uuid.uuid5(uuid.UUID(provider), f'mdev/{server}/{index}'))
 
 
+def is_mdev_type(text: str) -> bool:
+    """Whether it can be an mdev type's name in sysfs, and nothing else."""
+    return bool(re.fullmatch(r'[\w.+-]*[\w+-][\w.+-]*', text, re.ASCII))
+
+
 def is_mdev_uuid(text: str) -> bool:
     """Whether an mdev could be of ours: others are given random uuids."""
     try:
@@ -160,6 +172,10 @@ def _standard_traits() -> frozenset[str]:
 def _custom(name: str) -> str:
     name = re.sub(r'[^A-Z0-9_]', '_', name)
     return name if name.startswith('CUSTOM_') else f'CUSTOM_{name}'
+
+
+def _digest(facts: str) -> str:
+    return uuid.uuid5(uuid.NAMESPACE_OID, facts).hex[:8]
 
 
 def _limited(name: str) -> str:

@@ -53,7 +53,7 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     item = offered[provider]
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
-    return f'mdev {item.region.mdev_type} of {_model(parent, functions)}'
+    return f'mdev {item.region.variant} of {_model(parent, functions)}'
 
 
 def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,

@@ -5,6 +5,7 @@ Everything here is frozen: a Host is a photograph of a machine, taken by
 :mod:`nova_accel.host` and handed on.
 """
 
+import collections.abc
 import dataclasses
 import re
 
@@ -171,8 +172,12 @@ class Region:
     :param units: like units, any of which serves a request equally; of an
         mdev type, the parent of each instance that there is or could be
     :param managed: whether libvirt binds and unbinds the driver
-    :param mdev_type: the type, where units are mdevs
+    :param kind: of its entry
+    :param variant: which of several things that its card could be, or ''
+    :param mdevs: whether units are mdevs, of the type that is the variant
     :param live_migratable: whether its state can move to another host
+    :param settings: what its entry says to its kind, by key
+    :param limit: how many units can be had at the same time, if not all
     """
 
     name: str
@@ -180,8 +185,19 @@ class Region:
     traits: frozenset[str]
     units: tuple[Unit, ...]
     managed: bool = True
-    mdev_type: str = ''
+    kind: str = 'pci'
+    variant: str = ''
+    mdevs: bool = False
     live_migratable: bool = False
+    settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
+    limit: int | None = None
+
+    @property
+    def total(self) -> int:
+        """How many units can be had."""
+        if self.limit is None:
+            return len(self.units)
+        return min(self.limit, len(self.units))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -220,6 +236,13 @@ class Host:
     refusals: tuple[Refusal, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def has(self, address: Address) -> bool:
+        """Whether a function, or an mdev, is there."""
+        return any(address == function.address or any(
+            str(address) in mdev_type.instances
+            for mdev_type in function.mdev_types)
+            for function in self.functions)
 
     @property
     def only_node(self) -> int | None:

@@ -160,7 +160,7 @@ def desired(host: model.Host, root: str, nodename: str,
             item.uuid, item.name,
             root if alone else identity.provider_uuid(
                 root, item.device.address),
-            {item.region.resource_class: len(item.region.units)},
+            {item.region.resource_class: item.region.total},
             OURS | item.region.traits | (
                 {DISPUTED} if disputed.get(item.uuid) else frozenset()),
             disputed.get(item.uuid, 0)))

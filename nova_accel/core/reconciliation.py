@@ -102,7 +102,7 @@ def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
         units = holding.units(held, item)
         promised = sum(truths.promised.get(item.uuid, {}).values())
         # An mdev type can have come down to less than there are.
-        excess = min(len(units), len(item.region.units)) - promised
+        excess = min(len(units), item.region.total) - promised
         if excess > 0:
             reason, remedy = _explain(held, units, item, truths)
             yield Finding(
@@ -188,5 +188,5 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
 def _offered_functions(truths) -> set[model.Address]:
     """What can be given away itself, and not only mdevs of it."""
     return {address for item in truths.offered.values()
-            if not item.region.mdev_type
+            if not item.region.mdevs
             for unit in item.region.units for address in unit}

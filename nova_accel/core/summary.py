@@ -33,8 +33,8 @@ def dumps(offered: collections.abc.Iterable[providers.Offered],
     rows = {item.uuid: [item.device.location.numa_node,
                         item.device.location.root,
                         item.device.location.switch,
-                        len(item.region.units),
-                        len(item.region.units) - held.get(item.uuid, 0)]
+                        item.region.total,
+                        item.region.total - held.get(item.uuid, 0)]
             for item in offered}
     text = _text(rows)
     if len(text) > MAX_BYTES:

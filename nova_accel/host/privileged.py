@@ -6,12 +6,12 @@ rights are.
 """
 
 import os
-import re
 import uuid
 
 from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
+from nova_accel.core import identity
 from nova_accel.core import model
 
 context = priv_context.PrivContext(
@@ -32,7 +32,7 @@ def create_mdev(sysfs: str, parent: str, mdev_type: str, address: str) -> None:
     :raises ValueError: if an argument is not what it should be
     :raises OSError: if the driver refuses
     """
-    if not is_type(mdev_type):
+    if not identity.is_mdev_type(mdev_type):
         raise ValueError(f'not the name of an mdev type: {mdev_type!r}')
     _write(os.path.join(
         _sysfs(sysfs), 'bus/pci/devices', str(model.PciAddress.parse(parent)),
@@ -51,11 +51,6 @@ def remove_mdev(sysfs: str, address: str) -> None:
     """
     _write(os.path.join(_sysfs(sysfs), 'bus/mdev/devices',
                         str(uuid.UUID(address)), 'remove'), '1')
-
-
-def is_type(text: str) -> bool:
-    """Whether it can be an mdev type's name, and nothing but a name."""
-    return bool(re.fullmatch(r'[\w.+-]*[\w+-][\w.+-]*', text, re.ASCII))
 
 
 def _sysfs(path: str) -> str:

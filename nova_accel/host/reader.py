@@ -5,27 +5,40 @@ import collections.abc
 import dataclasses
 
 from nova_accel.core import entry as entries_
+from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import offer
+from nova_accel.host import loader
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
 
 
+def parse(texts: collections.abc.Iterable[str],
+          option: str = '[nova_accel] device_spec',
+          ) -> tuple[list[entries_.Entry], list[errors.EntryError]]:
+    """Every usable entry of an option, of the kinds that are installed."""
+    return entries_.parse_all(texts, loader.load(), option)
+
+
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[entries_.Entry] = (),
          foreign: collections.abc.Sequence[entries_.Entry] = (),
-         ) -> model.Host:
+         kinds: offer.Enumerators | None = None) -> model.Host:
     """Read what is there and decide what of it is offered.
 
     :param entries: the parsed ``device_spec``
     :param foreign: entries by which another program claims devices
+    :param kinds: opened on this tree; those that are installed, if none are
+        given
     """
+    if kinds is None:
+        kinds = loader.open_all(tree)
     functions, problems = pci.read(tree)
     uses = usage.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
                  for function in functions]
     functions.extend(pci.read_unreadable(tree, functions))
-    host = offer.offer(functions, entries, foreign, problems)
+    host = offer.offer(functions, entries, kinds, foreign, problems)
     return dataclasses.replace(host, numa_nodes=pci.read_numa_nodes(tree))

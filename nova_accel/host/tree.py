@@ -104,6 +104,17 @@ class Directory:
             return None
 
 
+def mount(tree: Tree) -> str:
+    """Where a Tree's sysfs is, to write to it.
+
+    :raises errors.AssignmentError: if it is none
+    """
+    if isinstance(tree, Directory):
+        return tree.sysfs
+    raise errors.AssignmentError(
+        'sysfs_root', 'is a recording, in which nothing can be made')
+
+
 class Recording:
     """A Tree in memory.
 

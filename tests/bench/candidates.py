@@ -9,7 +9,6 @@ import types
 
 from nova import objects
 
-from nova_accel.core import entry
 from nova_accel.core import flavor
 from nova_accel.core import profile
 from nova_accel.core import providers
@@ -25,7 +24,7 @@ ROUNDS = 20
 
 def measure() -> dict:
     """Microseconds per candidate, median of :data:`ROUNDS`."""
-    entries, _broken = entry.parse_all([cloud.GPU_SPEC])
+    entries, _broken = reader.parse([cloud.GPU_SPEC])
     host = reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
     offered = providers.offered(host, ROOT, 'compute1')
     return {f'{count} of 8': _measure(offered, count) for count in (2, 4)}

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 import pytest
 
-from nova_accel.core import entry
 from nova_accel.core import model
+from nova_accel.host import reader
 
 devspec = pytest.importorskip('nova.pci.devspec')
 exception = pytest.importorskip('nova.exception')
@@ -67,7 +67,7 @@ def _novas(spec, function, cards):
 
 
 def _ours(spec, function):
-    entries, problems = entry.parse_all([json.dumps(spec)])
+    entries, problems = reader.parse([json.dumps(spec)])
     assert len(entries) + len(problems) == 1
     return entries[0].matches(function) if entries else None
 

@@ -13,7 +13,6 @@ from lxml import etree
 import prettytable
 
 from nova_accel.cmd import drawing
-from nova_accel.core import entry
 from nova_accel.core import flavor
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -52,7 +51,7 @@ class Story(cloud.Cloud):
 
     def discover(self):
         with self._screen.step('A recorded machine is read') as facts:
-            entries, _broken = entry.parse_all([cloud.GPU_SPEC])
+            entries, _broken = reader.parse([cloud.GPU_SPEC])
             host = reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
             self._screen.show(f'device_spec = {cloud.GPU_SPEC}')
             self._screen.show('\n'.join(drawing.draw(

@@ -4,11 +4,12 @@
 import json
 import pathlib
 
-from nova_accel.core import entry
 from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import offer
+from nova_accel.core import offer as offers
 from nova_accel.core import providers
+from nova_accel.host import loader
+from nova_accel.host import reader
 from nova_accel.host import tree
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
@@ -46,14 +47,20 @@ def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
 
 def entries(*specs, option='[nova_accel] device_spec'):
     """Parsed entries; a spec is the JSON object as a dict."""
-    parsed, problems = entry.parse_all(map(json.dumps, specs), option)
+    parsed, problems = reader.parse(map(json.dumps, specs), option)
     assert not problems, problems
     return parsed
 
 
 def host(functions, *specs, foreign=()):
     """The Host that these functions and entries make."""
-    return offer.offer(functions, entries(*specs), foreign)
+    return offer(functions, entries(*specs), foreign)
+
+
+def offer(functions, entries_, foreign=(), **more):
+    """The same of parsed entries, with the kinds that are installed."""
+    return offers.offer(functions, entries_,
+                        loader.open_all(tree.Recording()), foreign, **more)
 
 
 def units(host_):

@@ -6,8 +6,8 @@ import pytest
 
 from nova_accel import conf
 from nova_accel import foreign
-from nova_accel.core import entry
 from nova_accel.core import model
+from nova_accel.host import reader
 from tests.unit import build
 
 _GPU = build.function('0000:81:00.0', '10de:2330',
@@ -50,7 +50,7 @@ def test_the_example_of_device_spec_is_one():
     [(_group, options)] = conf.list_opts()
     [example] = next(option.sample_default for option in options
                      if option.name == 'device_spec')
-    entries, problems = entry.parse_all([example])
+    entries, problems = reader.parse([example])
     assert problems == []
     assert entries[0].resource_class == 'CUSTOM_GPU_A100'
 

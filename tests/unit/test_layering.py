@@ -16,7 +16,8 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 #: What a package may import beside the standard library and itself.
 _MAY = {
     'core': {'os_traits', 'os_resource_classes'},
-    'host': {'nova_accel.core', 'lxml', 'oslo_privsep'},
+    'host': {'nova_accel.core', 'lxml', 'os_resource_classes',
+             'oslo_privsep', 'stevedore'},
     'profiles': {'nova_accel.core', 'jsonschema', 'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config'},
     'foreign': {'nova_accel.core', 'oslo_config'},
@@ -120,9 +121,10 @@ import importlib, pkgutil, sys
 sys.modules['nova'] = None
 for name in ('core', 'host', 'profiles'):
     package = importlib.import_module(f'nova_accel.{name}')
-    for module in pkgutil.iter_modules(package.__path__):
-        print(importlib.import_module(
-            f'{package.__name__}.{module.name}').__name__)
+    for module in pkgutil.walk_packages(package.__path__,
+                                        f'nova_accel.{name}.'):
+        if not module.ispkg:
+            print(importlib.import_module(module.name).__name__)
 for name in ('conf', 'foreign'):
     print(importlib.import_module(f'nova_accel.{name}').__name__)
 '''

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import entry
+from nova_accel.host import reader
 from tests.unit import build
 
 _KEYS = ('vendor_id', 'product_id', 'address', 'resource_class', 'traits',
@@ -17,7 +18,7 @@ _GPU = build.function('0000:81:00.0', '10de:2330')
 
 def _problem(text):
     """The message about the one entry, which must not be usable."""
-    entries, problems = entry.parse_all([text])
+    entries, problems = reader.parse([text])
     assert not entries
     assert len(problems) == 1
     message = str(problems[0])
@@ -86,13 +87,13 @@ def test_a_domain_of_more_than_16_bits_can_be_named():
 
 
 @pytest.mark.parametrize('keys, resource_class, traits, managed', [
-    ({}, None, set(), True),
-    ({'resource_class': 'PGPU'}, 'PGPU', set(), True),
-    ({'resource_class': 'a100 80gb'}, 'CUSTOM_A100_80GB', set(), True),
+    ({}, None, set(), None),
+    ({'resource_class': 'PGPU'}, 'PGPU', set(), None),
+    ({'resource_class': 'a100 80gb'}, 'CUSTOM_A100_80GB', set(), None),
     ({'traits': ['nvlink', 'CUSTOM_X']}, None,
-     {'CUSTOM_NVLINK', 'CUSTOM_X'}, True),
-    ({'traits': 'nvlink, x,'}, None, {'CUSTOM_NVLINK', 'CUSTOM_X'}, True),
-    ({'traits': ''}, None, set(), True),
+     {'CUSTOM_NVLINK', 'CUSTOM_X'}, None),
+    ({'traits': 'nvlink, x,'}, None, {'CUSTOM_NVLINK', 'CUSTOM_X'}, None),
+    ({'traits': ''}, None, set(), None),
     ({'managed': 'no'}, None, set(), False),
     ({'managed': False}, None, set(), False),
     ({'managed': ' YES '}, None, set(), True),
@@ -118,7 +119,7 @@ def test_the_other_keys_say_what_a_device_is_called(
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
-                           'address, live_migratable,'),
+                           'address, kind, live_migratable,'),
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
@@ -162,7 +163,7 @@ def test_a_regular_expression_that_cannot_be_compiled_is_refused(pattern):
 
 
 def test_a_bad_entry_leaves_the_others_alone():
-    entries, problems = entry.parse_all(
+    entries, problems = reader.parse(
         ['{"vendor_id": "10de"}', 'x', '[{}, {"managed": "no"}]'])
     assert [parsed.label for parsed in entries] == [
         '[nova_accel] device_spec #1', '[nova_accel] device_spec #3',
@@ -172,7 +173,7 @@ def test_a_bad_entry_leaves_the_others_alone():
 
 
 def test_no_entries_are_no_problem():
-    assert entry.parse_all([]) == ([], [])
+    assert reader.parse([]) == ([], [])
 
 
 @given(st.text() | st.recursive(
@@ -181,7 +182,7 @@ def test_no_entries_are_no_problem():
         st.sampled_from(_KEYS) | st.text(), inner),
 ).map(json.dumps))
 def test_any_text_is_entries_or_one_line(text):
-    _entries, problems = entry.parse_all([text])
+    _entries, problems = reader.parse([text])
     assert len(problems) <= 1
     assert not any('\n' in str(problem) for problem in problems)
 

@@ -10,7 +10,6 @@ import pytest
 
 from nova_accel.core import entry
 from nova_accel.core import model
-from nova_accel.core import offer
 from tests.unit import build
 
 _GPU = build.function('0000:81:00.0', '10de:2330')
@@ -313,7 +312,7 @@ def test_two_entries_that_say_the_same_are_no_problem():
 
 
 def test_the_readers_problems_are_kept_once_each():
-    host = offer.offer([], [], problems=['a', 'b', 'a'])
+    host = build.offer([], [], problems=['a', 'b', 'a'])
     assert host.problems == ('a', 'b')
 
 
@@ -351,7 +350,7 @@ def test_nothing_is_given_away_twice_or_by_mistake(functions, specs, claim):
     entries = build.entries(*specs)
     foreign = build.entries(claim, option='[pci] device_spec'
                             ) if claim else []
-    host = offer.offer(functions, entries, foreign)
+    host = build.offer(functions, entries, foreign)
     by_address = {f.address: f for f in functions}
     named = {f.address for f in functions
              if any(e.matches(f) for e in entries)}
@@ -386,10 +385,10 @@ def test_nothing_is_given_away_twice_or_by_mistake(functions, specs, claim):
 @given(_machines(), _specs)
 def test_an_offer_is_the_same_each_time(functions, specs):
     entries = build.entries(*specs)
-    assert offer.offer(functions, entries) == offer.offer(
+    assert build.offer(functions, entries) == build.offer(
         reversed(functions), entries)
 
 
 def test_entries_that_match_nothing_offer_nothing():
-    assert offer.offer([_GPU], [entry.Entry(
+    assert build.offer([_GPU], [entry.Entry(
         'x', vendor_id='ffff')]).devices == ()

@@ -250,7 +250,7 @@ def test_region_that_an_entry_has_renamed():
 
 
 _units = [(item, unit) for item in OFFERED.values()
-          if not item.region.mdev_type for unit in item.region.units]
+          if not item.region.mdevs for unit in item.region.units]
 
 
 @strategies.composite

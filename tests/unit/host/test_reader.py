@@ -3,7 +3,6 @@
 
 import pytest
 
-from nova_accel.core import entry
 from nova_accel.core import model
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -124,7 +123,7 @@ def test_what_cannot_be_read_is_in_the_way_of_its_group():
         recording.files.update({f'{path}/vendor': '0x1234',
                                 f'{path}/device': '0x0001',
                                 f'{path}/class': '0x120000'})
-    entries, _broken = entry.parse_all(['{"vendor_id": "1234"}'])
+    entries, _broken = reader.parse(['{"vendor_id": "1234"}'])
 
     def read():
         return reader.read(tree.Recording(recording.files, recording.links),

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.host import mdevs
+from nova_accel.core import providers
 from nova_accel.host import privileged
 from nova_accel.host import tree as trees
+from nova_accel.host.kinds import mdev
 
 _PARENT = '0000:81:00.0'
 _UUID = str(uuid.uuid5(uuid.NAMESPACE_OID, 'x'))
@@ -55,7 +58,7 @@ def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
 
 @given(text=st.text())
 def test_no_text_leads_out_of_a_type(text):
-    assert not privileged.is_type(text) or (
+    assert not identity.is_mdev_type(text) or (
         '/' not in text and text not in ('', '.', '..') and '\0' not in text)
 
 
@@ -66,23 +69,27 @@ def test_no_file_is_made(sysfs):
         privileged.remove_mdev(str(sysfs / 'nowhere'), _UUID)
 
 
+def _prepare(tree, device, region):
+    mdev.Mdevs(tree).prepare(
+        hostdev.Hostdev(model.MdevAddress(str(uuid.uuid4())), ''),
+        providers.Offered('', '', device, region), {})
+
+
 def test_a_recording_makes_none(sysfs):
     region = model.Region('VGPU_x', 'VGPU', frozenset(), (
-        (model.PciAddress.parse(_PARENT),),), mdev_type='nvidia-471')
+        (model.PciAddress.parse(_PARENT),),), variant='nvidia-471', mdevs=True)
     device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
                           model.Location(), (region,))
     with pytest.raises(errors.AssignmentError, match='recording'):
-        mdevs.make(trees.Recording(), device, region,
-                   model.MdevAddress(_UUID))
+        _prepare(trees.Recording(), device, region)
 
 
 def test_a_driver_that_refuses_is_named(sysfs):
     region = model.Region('VGPU_x', 'VGPU', frozenset(), (
-        (model.PciAddress.parse(_PARENT),),), mdev_type='nvidia-1')
+        (model.PciAddress.parse(_PARENT),),), variant='nvidia-1', mdevs=True)
     device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
                           model.Location(), (region,))
     with pytest.raises(errors.AssignmentError) as raised:
-        mdevs.make(trees.Directory(sysfs), device, region,
-                   model.MdevAddress(_UUID))
+        _prepare(trees.Directory(sysfs), device, region)
     assert '0000:81:00.0 (10de:20b0)' in str(raised.value)
     assert 'No such file' in str(raised.value)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a kind: what there is of it, and what is done with it.
+
+An entry point of :data:`NAMESPACE` names a :class:`Kind`. What that opens on a
+machine is an :class:`Enumerator`; and a :class:`Preparer` as well, where
+something has to be done before a guest can have a unit and after it had one.
+
+A kind decides what can be given away, and the rest of us whether it may: that
+nobody else claims or uses it, and that no IOMMU group is torn apart, is
+checked for every kind in :mod:`nova_accel.core.offer`.
+"""
+
+import collections.abc
+import dataclasses
+import typing
+
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core import providers
+
+#: Of entry points, by which kinds are found.
+NAMESPACE = 'nova_accel.kinds'
+
+#: The kind of an entry that names no other: PCI functions as they are.
+PCI = 'pci'
+
+#: Reads a key's value in an entry; what it returns is hashable.
+#: Raises ValueError, saying what is wrong ("is not a number").
+Reader = collections.abc.Callable[[typing.Any], collections.abc.Hashable]
+
+
+class Refused(Exception):
+    """Why something that an entry names is not given away.
+
+    :param because_of: the function that is the cause, or None for all
+    """
+
+    def __init__(self, reason: str, remedy: str = '',
+                 because_of: model.PciAddress | None = None):
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+        self.because_of = because_of
+
+    def reason_for(self, function: model.Function) -> str:
+        if self.because_of in (None, function.address):
+            return self.reason
+        return f'{self.because_of} in its IOMMU group: {self.reason}'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pool:
+    """Like units of a card that a guest can have, any of them as well.
+
+    Pools of a card that agree in everything but their units are one Region.
+
+    :param units: a unit is one function, or several that a guest can only
+        have together; of mdevs, their parent, for each that there is or
+        could be
+    :param variant: tells it from what else the card could be: a type's name
+    :param traits: beside those of the entry
+    :param resource_class: unless the entry has one
+    :param limit: how many of the units can be had at the same time, if not
+        all
+    :param managed: unless the entry decides, whether libvirt binds and
+        unbinds the driver
+    :param mdevs: units are mdevs, and the variant is their type
+    """
+
+    units: tuple[model.Unit, ...]
+    variant: str = ''
+    traits: frozenset[str] = frozenset()
+    resource_class: str = ''
+    limit: int | None = None
+    managed: bool | None = None
+    mdevs: bool = False
+
+
+class Entry(typing.Protocol):
+    """What a kind sees of an entry (:class:`nova_accel.core.entry.Entry`)."""
+
+    def setting(self, key: str) -> typing.Any:
+        """The value of one of the kind's own keys, None where it is not."""
+
+
+class Machine(typing.Protocol):
+    """What there is beside a function."""
+
+    functions: collections.abc.Mapping[model.PciAddress, model.Function]
+
+    def bundle(self, function: model.Function) -> model.Unit:
+        """The functions that can only travel together, this one among them.
+
+        Those of its IOMMU group but for bridges that vfio leaves alone.
+        """
+
+
+class Enumerator(typing.Protocol):
+    """Says what of a function can be given away."""
+
+    def pools(self, function: model.Function, entry: Entry,
+              machine: Machine) -> collections.abc.Iterable[Pool]:
+        """What there is of a function that an entry of this kind names.
+
+        It may be called for another function of the same card with the same
+        answer: what is there twice counts once. Called at each round of
+        nova-compute, so it reads and does not wait.
+
+        :raises Refused: if nothing is
+        """
+
+
+@typing.runtime_checkable
+class Preparer(typing.Protocol):
+    """Makes units ready for guests, and takes them back."""
+
+    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+                wishes: collections.abc.Mapping[str, str]) -> None:
+        """Make a unit ready for the guest that is about to start with it.
+
+        It may be ready already: another try comes after whatever became of
+        the first.
+
+        :param device: what the guest is going to have
+        :param item: the Region that it is of
+        :param wishes: what the server's Profile says beside classes and
+            traits, by key
+        :raises nova_accel.core.errors.AccelError: if that cannot be done; the
+            server does not start
+        """
+
+    def prepared(self, host: model.Host,
+                 ) -> collections.abc.Collection[model.Address]:
+        """What has been made ready, whoever has it or has it not."""
+
+    def release(self, address: model.Address) -> None:
+        """Take back what nobody has.
+
+        :raises OSError, nova_accel.core.errors.AccelError: if that cannot be
+            done; it is tried again, and said once
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind, as an entry point names it.
+
+    :param open: from the tree of a machine (:class:`nova_accel.host.tree
+        .Tree`) to an Enumerator of it
+    :param keys: what an entry of this kind can say beside what every entry
+        can; an entry with one of them is of this kind
+    :param several: whether several entries can name a function, each for
+        something else that it could be; if not, the first one counts
+    :param live_migratable: whether the state of a unit can move to another
+        host where the entry does not say
+    """
+
+    open: collections.abc.Callable[[typing.Any], Enumerator]
+    keys: collections.abc.Mapping[str, Reader] = dataclasses.field(
+        default_factory=dict)
+    several: bool = False
+    live_migratable: bool = False

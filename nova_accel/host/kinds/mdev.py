@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mediated devices: made when a guest needs them, removed when none does.
+
+An entry names parents and a type, and the parents stay with the host. Where a
+card can only make mdevs of one type at a time, its driver says so in
+``available_instances`` of the others.
+
+Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
+"""
+
+# Where root rights are needed, privileged is imported: oslo.privsep brings
+# much along, and who only looks needs none of it.
+import collections.abc
+
+import os_resource_classes as orc
+
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import kind
+from nova_accel.core import model
+from nova_accel.core import providers
+from nova_accel.host import tree as trees
+
+TYPE = 'mdev_type'
+
+
+class Mdevs:
+    """Enumerator and Preparer."""
+
+    def __init__(self, tree: trees.Tree):
+        self._tree = tree
+
+    def pools(self, function: model.Function, entry: kind.Entry,
+              machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
+        wanted = entry.setting(TYPE)
+        mdev_type = next((mdev_type for mdev_type in function.mdev_types
+                          if mdev_type.name == wanted), None)
+        if mdev_type is None:
+            has = ', '.join(mdev_type.name
+                            for mdev_type in function.mdev_types)
+            raise kind.Refused(
+                f'it has no mdev type {wanted}'
+                + (f', but {has}' if has else ''),
+                '' if has else 'load the driver that makes mdevs of it')
+        ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
+        yield kind.Pool(((function.address,),) * (mdev_type.available + ours),
+                        wanted, resource_class=orc.VGPU, mdevs=True)
+
+    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+                wishes: collections.abc.Mapping[str, str]) -> None:
+        """Make an mdev on a parent that has room for it."""
+        from nova_accel.host import privileged
+        address = device.address
+        if self._exists(address):
+            return
+        why = 'no parent has room for one more'
+        for parent in sorted({unit[0] for unit in item.region.units}):
+            try:
+                privileged.create_mdev(trees.mount(self._tree), str(parent),
+                                       item.region.variant, address.uuid)
+            except OSError as error:
+                # Full, as a rule; and it can have become so since it was
+                # read.
+                why = f'{parent}: {error.strerror}'
+                continue
+            if self._exists(address):
+                return
+            why = f'{parent}: it was not made'
+        raise errors.AssignmentError(
+            f'device {item.device.address} ({item.device.ids})',
+            f'mdev {address} of type {item.region.variant} cannot be made: '
+            f'{why}')
+
+    def prepared(self, host: model.Host) -> set[model.MdevAddress]:
+        """The mdevs on a Host's Regions that we have made."""
+        types = {(unit[0], region.variant) for device in host.devices
+                 for region in device.regions if region.mdevs
+                 for unit in region.units}
+        return {model.MdevAddress(instance)
+                for function in host.functions
+                for mdev_type in function.mdev_types
+                if (function.address, mdev_type.name) in types
+                for instance in mdev_type.instances
+                if identity.is_mdev_uuid(instance)}
+
+    def release(self, address: model.MdevAddress) -> None:
+        from nova_accel.host import privileged
+        privileged.remove_mdev(trees.mount(self._tree), address.uuid)
+
+    def _exists(self, address: model.MdevAddress) -> bool:
+        return address.uuid in self._tree.names('sys/bus/mdev/devices')
+
+
+def _read_type(value: object) -> str:
+    if not isinstance(value, str) or not identity.is_mdev_type(value):
+        raise ValueError('is not the name of a type')
+    return value
+
+
+# mdev drivers that cannot migrate say so to QEMU.
+KIND = kind.Kind(open=Mdevs, keys={TYPE: _read_type}, several=True,
+                 live_migratable=True)
