@@ -69,7 +69,7 @@ OVERRIDDEN = {
     '_hard_reboot': ['context', 'instance'],
     'destroy': ['context', 'instance'],
     '_get_guest_config': ['instance'],
-    '_create_guest': ['context', 'xml'],
+    '_create_guest': ['context', 'xml', 'instance'],
     '_allocate_mdevs': ['allocations'],
     'suspend': ['context', 'instance'],
     'resume': ['context', 'instance'],
