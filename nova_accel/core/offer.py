@@ -185,9 +185,11 @@ class _Offer:
             raise kinds.Refused('it is in no IOMMU group')
         for function in unit:
             self._check_company(named, function, entry)
-        if set(self._machine.bundle(named)) - {f.address for f in unit}:
-            raise kinds.Refused(f'IOMMU group {named.iommu_group} would be '
-                                'torn apart')
+        together = {function.address for function in unit}
+        for function in unit:
+            if set(self._machine.bundle(function)) - together:
+                raise kinds.Refused(f'IOMMU group {function.iommu_group} '
+                                    'would be torn apart')
         if len({f.physfn for f in unit if f.physfn}) > 1 or (
                 any(f.physfn for f in unit)
                 and not all(f.physfn for f in unit)):
@@ -240,10 +242,13 @@ class _Offer:
 
     def _check_company(self, named, function, entry) -> None:
         if entry not in self._named.get(function.address, ()):
+            what = ('it goes together with'
+                    if function.iommu_group != named.iommu_group
+                    else f'IOMMU group {named.iommu_group} has')
             raise kinds.Refused(
-                f'IOMMU group {named.iommu_group} has {function.address} '
-                f'({function.ids}), which {entry.label} does not name',
-                'name all functions of the group in one entry')
+                f'{what} {function.address} ({function.ids}), which '
+                f'{entry.label} does not name',
+                'name all of them in one entry')
 
     def _device(self, address, pools) -> model.Device:
         card = self._functions[address]

@@ -7,14 +7,15 @@ while it runs.
 """
 
 import copy
-import pathlib
 from urllib import parse
 
 import fixtures
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel.host import privileged
+from tests import kernel
+
+Mdevs = kernel.Mdevs
 
 
 class Hostdevs(fixtures.Fixture):
@@ -124,65 +125,3 @@ class Migration(fixtures.Fixture):
 
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
-
-
-class Mdevs(fixtures.Fixture):
-    """What a kernel does where mdevs are made and removed.
-
-    Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
-    """
-
-    def _setUp(self):
-        privileged.context.set_client_mode(False)
-        self.addCleanup(privileged.context.set_client_mode, True)
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.privileged._write', self._write))
-
-    @staticmethod
-    def _write(path, text):
-        path = pathlib.Path(path)
-        if path.name == 'create':
-            _create_mdev(path.parent, text)
-        else:
-            _remove_mdev(path.parent)
-
-
-def _create_mdev(mdev_type, uuid):
-    """The driver makes one, and has no room for another type then."""
-    if not (mdev_type / 'available_instances').exists():
-        raise FileNotFoundError(2, 'No such file or directory')
-    available = int((mdev_type / 'available_instances').read_text())
-    if available < 1:
-        raise OSError(22, 'Invalid argument')
-    (mdev_type / 'devices' / uuid).mkdir(parents=True)
-    for other in mdev_type.parent.iterdir():
-        (other / 'available_instances').write_text(
-            f'{available - 1 if other == mdev_type else 0}\n')
-    # /sys/bus/mdev/devices/<uuid> leads to the device.
-    bus = _sysfs(mdev_type) / 'bus/mdev/devices'
-    bus.mkdir(parents=True, exist_ok=True)
-    (bus / uuid).symlink_to(mdev_type / 'devices' / uuid)
-
-
-def _remove_mdev(device):
-    place = device.resolve()
-    if not place.exists():
-        raise FileNotFoundError(2, 'No such file or directory')
-    mdev_type = place.parent.parent
-    device.unlink()
-    place.rmdir()
-    left = sum(1 for other in mdev_type.parent.iterdir()
-               for _uuid in (other / 'devices').glob('*'))
-    for other in mdev_type.parent.iterdir():
-        room = int((other / 'available_instances').read_text())
-        if other == mdev_type:
-            room += 1
-        elif not left:
-            room = 1
-        (other / 'available_instances').write_text(f'{room}\n')
-
-
-def _sysfs(path):
-    while not (path / 'bus').is_dir():
-        path = path.parent
-    return path

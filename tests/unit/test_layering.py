@@ -16,7 +16,7 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 #: What a package may import beside the standard library and itself.
 _MAY = {
     'core': {'os_traits', 'os_resource_classes'},
-    'host': {'nova_accel.core', 'lxml', 'os_resource_classes',
+    'host': {'nova_accel.core', 'jsonschema', 'lxml', 'os_resource_classes',
              'oslo_privsep', 'stevedore'},
     'profiles': {'nova_accel.core', 'jsonschema', 'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config'},

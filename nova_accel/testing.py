@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kind must do: the tests of the contract in core.kind.
+
+A package with a kind of its own runs them over a recorded machine::
+
+    class MyKindTest(nova_accel.testing.KindTests, unittest.TestCase):
+        kind = 'mine'
+        tree = 'tests/machine.json'      # of "nova-accel host record"
+        entries = [{'kind': 'mine', 'vendor_id': '1af4'}]
+
+They run under unittest, pytest and stestr alike.
+"""
+
+import collections.abc
+import contextlib
+import json
+import os
+import pathlib
+import tempfile
+import typing
+
+from nova_accel.core import assignment
+from nova_accel.core import entry as entries_
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import kind as kinds
+from nova_accel.core import model
+from nova_accel.core import providers
+from nova_accel.host import loader
+from nova_accel.host import reader
+from nova_accel.host import tree as trees
+
+#: A compute node.
+ROOT, NODE = '7a2c7f0e-5d53-4d2e-9c02-7d9d3a5f6b10', 'host1'
+#: A server.
+ONE = '5c1de1e0-8f0a-4c57-9a35-6a3e86c0c8a1'
+
+#: What a file of sysfs never says, and one day does.
+NONSENSE = (None, '', '\n', '\0\ufffd\n', 'x', '-1\n', '0\n', '9' * 40,
+            '../../..', 'a b : c\n' * 500)
+#: What an entry never says, and one day does.
+JUNK = ('', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {},
+        [[]], {'a': [None]}, ['x', 1])
+
+
+class KindTests:
+    """Mixed into a unittest.TestCase, with these three set."""
+
+    #: The name of the kind's entry point.
+    kind: str
+    #: What ``sysfs_root`` can be: a recording, or a directory.
+    tree: str | os.PathLike
+    #: Entries, as in ``device_spec``, that offer something there.
+    entries: collections.abc.Sequence[collections.abc.Mapping]
+    #: What a Profile says to the kind, by key.
+    wishes: typing.ClassVar[collections.abc.Mapping[str, str]] = {}
+
+    def kernel(self, sysfs: str) -> contextlib.AbstractContextManager:
+        """What answers to writes below a directory while a test runs.
+
+        A kernel makes more of a write than a file's content; a kind whose
+        Preparer relies on that brings something that behaves like it.
+        """
+        return contextlib.nullcontext()
+
+    # An entry
+
+    def test_is_found_by_its_entry_point(self):
+        assert self.kind in loader.load(), (
+            f'no entry point {self.kind} in {kinds.NAMESPACE}')
+
+    def test_entries_are_of_this_kind(self):
+        assert {entry.kind for entry in self._parsed()} == {self.kind}
+        # Regions are told apart by them.
+        hash(tuple(entry.settings for entry in self._parsed()))
+
+    def test_a_key_takes_a_value_or_says_what_is_wrong(self):
+        for key in loader.load()[self.kind].keys:
+            for value in JUNK:
+                entries, broken = reader.parse(
+                    [json.dumps({**self.entries[0], key: value})])
+                assert len(entries) + len(broken) == 1
+                for entry in entries:
+                    hash(entry.settings)
+                for error in broken:
+                    assert key in str(error) and '\n' not in str(error)
+
+    # What there is
+
+    def test_something_is_offered(self):
+        regions = self._regions(self._read())
+        assert any(region.total for region in regions), 'nothing is offered'
+        for region in regions:
+            assert region.kind == self.kind
+            assert identity.is_resource_class(region.resource_class), region
+            assert all(map(identity.is_trait, region.traits)), region
+            if not region.mdevs:
+                assert len(set(region.units)) == len(region.units), (
+                    f'{region.name} has a unit twice')
+
+    def test_the_answer_is_the_same_each_time(self):
+        assert self._read() == self._read()
+
+    def test_regions_have_names_of_their_own(self):
+        offered = self._offered(self._read())
+        assert len({item.uuid for item in offered}) == len(offered)
+        assert len({item.name for item in offered}) == len(offered)
+
+    def test_nothing_but_what_entries_name_is_offered(self):
+        assert self._regions(reader.read(self._recording(), [])) == []
+
+    def test_nonsense_in_a_file_is_said_and_hides_nothing_else(self):
+        whole = self._read()
+        for path in sorted(self._files_read()):
+            for text in NONSENSE:
+                host = self._read(_Changed(self._recording(), path, text))
+                self._check_sane(host, whole, f'{path} says {text!r:.40}')
+
+    def test_strange_names_in_a_directory_are_no_harm(self):
+        whole = self._read()
+        for path in sorted(self._folders_read()):
+            for more in ((), ('\ufffd', 'x:y', '-1', 'a b')):
+                tree = _Changed(self._recording(), path, names=more)
+                self._check_sane(self._read(tree), whole,
+                                 f'{path} has {more}')
+
+    def test_reading_changes_nothing(self):
+        with self._machine() as tree:
+            before = _contents(tree.sysfs)
+            self._read(tree)
+            assert _contents(tree.sysfs) == before
+
+    # What is done with it
+
+    def test_made_ready_and_taken_back(self):
+        with self._machine() as tree:
+            for item in self._prepare_one_of_each(tree):
+                assert item is not None
+            self._release_all(tree)
+
+    def test_made_ready_again_is_as_it_was(self):
+        with self._machine() as tree:
+            preparer = self._preparer(tree)
+            if not preparer:
+                return
+            item, device = next(self._plans(tree))
+            preparer.prepare(device, item, self.wishes)
+            ready = _contents(tree.sysfs)
+            preparer.prepare(device, item, self.wishes)
+            # As after a restart in between.
+            self._preparer(tree).prepare(device, item, self.wishes)
+            assert _contents(tree.sysfs) == ready
+
+    def test_nothing_is_made_ready_in_a_recording(self):
+        tree = self._recording()
+        preparer = self._preparer(tree)
+        if not preparer:
+            return
+        item, device = next(self._plans(tree))
+        try:
+            preparer.prepare(device, item, self.wishes)
+        except errors.AccelError:
+            return
+        raise AssertionError('it says that it made something ready')
+
+    # How that is found out
+
+    def _parsed(self) -> list[entries_.Entry]:
+        parsed, broken = reader.parse(map(json.dumps, self.entries))
+        assert not broken, broken
+        return parsed
+
+    def _recording(self) -> trees.Tree:
+        return trees.open_tree(self.tree)
+
+    @contextlib.contextmanager
+    def _machine(self) -> collections.abc.Iterator[trees.Directory]:
+        """The machine as directories, that can be written to."""
+        recording = self._recording()
+        if not isinstance(recording, trees.Recording):
+            raise AssertionError(f'{self.tree} is no recording')
+        with tempfile.TemporaryDirectory() as path:
+            recording.write(path)
+            sysfs = os.path.join(path, 'sys')
+            with self.kernel(sysfs):
+                yield trees.Directory(sysfs)
+
+    def _read(self, tree: trees.Tree | None = None,
+              by: trees.Tree | None = None) -> model.Host:
+        """The Host; what the kind itself reads, it reads from ``tree``."""
+        opened = loader.load()[self.kind].open(tree or self._recording())
+        return reader.read(by or tree or self._recording(), self._parsed(),
+                           (), {self.kind: opened})
+
+    def _files_read(self) -> set[str]:
+        return self._noted().files
+
+    def _folders_read(self) -> set[str]:
+        return self._noted().folders
+
+    def _noted(self) -> '_Noted':
+        noted = _Noted(self._recording())
+        self._read(noted, by=self._recording())
+        return noted
+
+    def _check_sane(self, host, whole, cause) -> None:
+        for refusal in host.refusals:
+            assert ' failed: ' not in refusal.reason, (cause, refusal)
+            assert '\n' not in refusal.reason, (cause, refusal)
+        for region in self._regions(host):
+            assert identity.is_resource_class(region.resource_class), cause
+            assert all(map(identity.is_trait, region.traits)), cause
+        assert {function.address for function in host.functions} <= {
+            function.address for function in whole.functions}, cause
+
+    def _regions(self, host) -> list[model.Region]:
+        return [region for device in host.devices
+                for region in device.regions]
+
+    def _offered(self, host) -> tuple[providers.Offered, ...]:
+        return providers.offered(host, ROOT, NODE)
+
+    def _preparer(self, tree) -> kinds.Preparer | None:
+        opened = loader.load()[self.kind].open(tree)
+        return opened if isinstance(opened, kinds.Preparer) else None
+
+    def _plans(self, tree, server: str = ONE,
+               ) -> collections.abc.Iterator[
+                   tuple[providers.Offered, hostdev.Hostdev]]:
+        """A Hostdev of each Region that has units."""
+        for item in self._offered(self._read(tree)):
+            if item.region.total:
+                grants = assignment.assign(
+                    {item.uuid: {item.region.resource_class: 1}}, {}, [item],
+                    {}, server)
+                yield item, hostdev.plan(grants)[0]
+
+    def _prepare_one_of_each(self, tree):
+        preparer = self._preparer(tree)
+        if not preparer:
+            return
+        done = set()
+        for item, device in self._plans(tree):
+            if item.device.address in done:
+                # What a card is now, its other Regions cannot be.
+                continue
+            done.add(item.device.address)
+            preparer.prepare(device, item, self.wishes)
+            ready = self._preparer(tree).prepared(self._read(tree))
+            assert device.address in ready, f'{device.address} is not ready'
+            yield item
+
+    def _release_all(self, tree) -> None:
+        preparer = self._preparer(tree)
+        if not preparer:
+            return
+        for address in list(preparer.prepared(self._read(tree))):
+            preparer.release(address)
+        assert not preparer.prepared(self._read(tree)), 'something is left'
+
+
+class _Noted:
+    """A Tree that remembers what was asked of it."""
+
+    def __init__(self, tree: trees.Tree):
+        self._tree = tree
+        self.files: set[str] = set()
+        self.folders: set[str] = set()
+
+    def names(self, path: str) -> list[str]:
+        self.folders.add(path)
+        return self._tree.names(path)
+
+    def text(self, path: str) -> str | None:
+        self.files.add(path)
+        return self._tree.text(path)
+
+    def link(self, path: str) -> str | None:
+        return self._tree.link(path)
+
+
+class _Changed:
+    """A Tree but for one file, or for the names in one directory."""
+
+    def __init__(self, tree: trees.Tree, path: str, text: str | None = None,
+                 names: collections.abc.Iterable[str] | None = None):
+        self._tree = tree
+        self._path = path
+        self._text = text
+        self._names = names
+
+    def names(self, path: str) -> list[str]:
+        if path == self._path and self._names is not None:
+            return sorted(self._names)
+        return self._tree.names(path)
+
+    def text(self, path: str) -> str | None:
+        if path == self._path and self._names is None:
+            return self._text
+        return self._tree.text(path)
+
+    def link(self, path: str) -> str | None:
+        return self._tree.link(path)
+
+
+def _contents(directory: str) -> dict[str, str]:
+    """Every file below a directory, and where each link leads."""
+    root = pathlib.Path(directory)
+    return {str(path.relative_to(root)): (
+        os.readlink(path) if path.is_symlink() else path.read_text())
+        for path in sorted(root.rglob('*'))
+        if path.is_symlink() or path.is_file()}

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions that a file declares, well or badly."""
+
+import json
+
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.host import reader
+from tests.unit import build
+
+_FILE = build.DATA / 'kinds' / 'declared.json'
+
+
+def _host(path, **more):
+    entries = build.entries({'kind': 'declared', 'regions_file': str(path),
+                             **more})
+    return reader.read(build.recorded('l1'), entries)
+
+
+def _declare(tmp_path, *regions):
+    path = tmp_path / 'regions.json'
+    path.write_text(json.dumps({'regions': regions}))
+    return path
+
+
+def test_each_region_is_what_the_file_says():
+    host = _host(_FILE)
+    found = {region.variant: region for device in host.devices
+             for region in device.regions}
+    assert {name: (region.resource_class, region.total, len(region.units))
+            for name, region in found.items()} == {
+        'left': ('CUSTOM_GPU_LEFT', 1, 1),
+        'vfs': ('CUSTOM_PCI_8086_37C9', 1, 2),
+        'pair': ('CUSTOM_PAIR', 1, 1)}
+    assert found['left'].traits == {'CUSTOM_LEFT'}
+    assert list(map(str, found['pair'].units[0])) == [
+        '0000:45:00.0', '0000:86:00.0']
+
+
+def test_what_the_file_does_not_have_is_refused():
+    assert 'has it in no region' in build.refusals(_host(_FILE))[
+        '0000:81:00.0']
+
+
+def test_a_function_in_two_regions_is_in_none(tmp_path):
+    path = _declare(tmp_path, *(
+        {'name': name, 'functions': ['0000:84:00.0']} for name in 'ab'))
+    host = _host(path, address='0000:84:00.0')
+    assert not host.devices
+    assert 'several regions: a, b' in build.refusals(host)['0000:84:00.0']
+
+
+def test_what_is_broken_is_not_offered(tmp_path):
+    path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:84:00.0'],
+                               'broken': 'its fan'})
+    host = _host(path, address='0000:84:00.0')
+    assert not host.devices
+    assert "broken: 'its fan'" in build.refusals(host)['0000:84:00.0']
+
+
+def test_together_is_all_or_nothing(tmp_path):
+    path = _declare(tmp_path, {
+        'name': 'a', 'functions': ['0000:84:00.0', '0000:99:00.0'],
+        'together': True})
+    host = _host(path, address='0000:84:00.0')
+    assert not host.devices
+    assert 'not there' in build.refusals(host)['0000:84:00.0']
+
+
+def test_a_file_tears_no_group_apart(tmp_path):
+    functions = [build.function('0000:81:00.0', iommu_group='7'),
+                 build.function('0000:81:00.1', iommu_group='7'),
+                 build.function('0000:82:00.0')]
+    path = _declare(tmp_path, {'name': 'a', 'together': True, 'functions': [
+        '0000:82:00.0', '0000:81:00.0']})
+    host = build.host(functions, {'kind': 'declared',
+                                  'regions_file': str(path)})
+    assert not host.devices
+    assert 'IOMMU group 7 would be torn apart' in build.refusals(host)[
+        '0000:82:00.0']
+
+
+def test_a_file_names_nothing_that_its_entry_does_not(tmp_path):
+    path = _declare(tmp_path, {'name': 'a', 'together': True, 'functions': [
+        '0000:84:00.0', '0000:86:00.0']})
+    host = _host(path, address='0000:84:00.0')
+    assert not host.devices
+    assert 'does not name' in build.refusals(host)['0000:84:00.0']
+
+
+@pytest.mark.parametrize('value', ['', 'regions.json', 3, '/a\0b'])
+def test_a_path_is_a_path(value):
+    _entries, [error] = reader.parse([json.dumps(
+        {'kind': 'declared', 'regions_file': value})])
+    assert 'regions_file' in str(error)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    host = _host(tmp_path / 'x.json', address='0000:84:00.0')
+    assert 'cannot be used' in build.refusals(host)['0000:84:00.0']
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(['name', 'functions', 'regions', 'traits', 'limit',
+                         'together', 'resource_class', 'broken']) | st.text(),
+        inner, max_size=5), max_leaves=12)
+_REGION = st.fixed_dictionaries(
+    {'name': st.text(max_size=3), 'functions': st.lists(st.sampled_from([
+        '0000:84:00.0', '0000:86:00.0', '0000:99:00.0', 'x']), max_size=3)},
+    optional={'resource_class': st.text(max_size=300),
+              'traits': st.lists(st.text(max_size=300), max_size=2),
+              'together': st.booleans(), 'limit': st.integers(0, 3),
+              'broken': st.text(max_size=5)})
+
+
+@settings(max_examples=200, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=50) | (_JSON | st.fixed_dictionaries(
+    {'regions': st.lists(_REGION, max_size=3)})).map(
+        lambda value: json.dumps(value).encode()))
+def test_any_file_is_used_or_said_to_be_of_no_use(tmp_path, content):
+    path = tmp_path / 'regions.json'
+    path.write_bytes(content)
+    host = _host(path, address='0000:84:00.0')
+    reason = build.refusals(host).get('0000:84:00.0', '')
+    assert bool(host.devices) != bool(reason)
+    assert 'failed' not in reason.split(':')[0]
+    assert 'its kind' not in reason
+    assert '\n' not in reason

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds that come with nova_accel do as the contract says."""
+
+import contextlib
+import unittest
+
+from nova_accel import testing
+from tests import kernel
+from tests.unit import build
+
+
+class _Recorded(testing.KindTests):
+    tree = build.DATA / 'hosts' / 'l1.json'
+
+
+class PciTest(_Recorded, unittest.TestCase):
+    kind = 'pci'
+    entries = ({'product_id': '2330'},
+               {'address': '0000:85:00.0', 'resource_class': 'qat'})
+
+
+class MdevTest(_Recorded, unittest.TestCase):
+    kind = 'mdev'
+    entries = ({'vendor_id': '10de', 'mdev_type': 'nvidia-471'},
+               {'vendor_id': '10de', 'mdev_type': 'nvidia-468'})
+
+    @contextlib.contextmanager
+    def kernel(self, sysfs):
+        with kernel.Mdevs():
+            yield
+
+
+class DeclaredTest(_Recorded, unittest.TestCase):
+    kind = 'declared'
+    entries = ({'kind': 'declared',
+                'regions_file': str(build.DATA / 'kinds' / 'declared.json')},)
