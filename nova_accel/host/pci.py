@@ -35,6 +35,11 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     return found, problems
 
 
+def path(tree: trees.Tree, address: model.PciAddress) -> str:
+    """The directory of a function, below which a tree can be asked."""
+    return trees.follow(tree, f'{DEVICES}/{address}')
+
+
 def read_unreadable(tree: trees.Tree,
                     found: collections.abc.Iterable[model.Function],
                     ) -> list[model.Function]:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kind as somebody else would write it: cards with a power mode.
+
+Their driver has an attribute ``power_mode`` for each function, ``eco`` or
+``full``. A guest gets a function at full power; nobody's are back in eco.
+"""
+
+import os
+
+from oslo_privsep import capabilities
+from oslo_privsep import priv_context
+
+from nova_accel.core import errors
+from nova_accel.core import kind
+from nova_accel.core import model
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+ATTRIBUTE, ECO, FULL = 'power_mode', 'eco', 'full'
+
+context = priv_context.PrivContext(
+    'nova_accel_example', cfg_section='nova_accel_example_privileged',
+    pypath=f'{__name__}.context', capabilities=[capabilities.CAP_DAC_OVERRIDE])
+
+
+@context.entrypoint
+def set_mode(sysfs, address, mode):
+    """Write a function's mode, and nothing else anywhere."""
+    if mode not in (ECO, FULL):
+        raise ValueError(f'not a mode: {mode!r}')
+    path = os.path.join(sysfs, 'bus/pci/devices',
+                        str(model.PciAddress.parse(address)), ATTRIBUTE)
+    with open(path, 'r+') as file:
+        file.write(f'{mode}\n')
+        file.truncate()
+
+
+class Cards:
+    """Enumerator and Preparer."""
+
+    def __init__(self, tree):
+        self._tree = tree
+
+    def pools(self, function, entry, machine):
+        mode = self._mode(function.address)
+        if mode not in (ECO, FULL):
+            raise kind.Refused(f'its {ATTRIBUTE} is {errors.quote(mode)}',
+                               'load the driver that has power modes')
+        if mode == FULL and entry.setting('eco_only'):
+            raise kind.Refused('it draws full power already')
+        yield kind.Pool((machine.bundle(function),),
+                        resource_class='CUSTOM_POWER_CARD')
+
+    def prepare(self, device, item, wishes):
+        self._write(device.address, FULL)
+
+    def prepared(self, host):
+        return {address for item in host.devices for region in item.regions
+                if region.kind == 'example' for unit in region.units
+                for address in unit if self._mode(address) == FULL}
+
+    def release(self, address):
+        self._write(address, ECO)
+
+    def _mode(self, address):
+        return (self._tree.text(f'{pci.path(self._tree, address)}/{ATTRIBUTE}')
+                or '').strip()
+
+    def _write(self, address, mode):
+        try:
+            set_mode(trees.mount(self._tree), str(address), mode)
+        except OSError as error:
+            raise errors.AssignmentError(
+                f'device {address}', f'its {ATTRIBUTE} cannot be {mode}: '
+                f'{error.strerror}') from None
+
+
+def _read_flag(value):
+    if not isinstance(value, bool):
+        raise ValueError('is neither true nor false')
+    return value
+
+
+KIND = kind.Kind(open=Cards, keys={'eco_only': _read_flag})
