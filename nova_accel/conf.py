@@ -39,6 +39,11 @@ matches a device is the one that counts. The keys are those of Nova's own
   devices are the parents, and not these devices themselves. One entry for
   each type; its class is ``VGPU`` by default. They are made when a server
   starts and removed when nobody has them.
+``regions_file``
+  A file that puts the named functions into regions: what goes together, how
+  many can be had, what is broken.
+``kind``
+  What the entry is about, where none of its keys tells: a plugin's name.
 ``live_migratable``
   ``yes``: the driver can move the device's state to another host (libvirt
   10.0.0 and QEMU 8.2.2 at least), so a server with it can be live-migrated.

@@ -22,6 +22,7 @@ _MAY = {
     'conf': {'nova_accel.core', 'oslo_config'},
     'foreign': {'nova_accel.core', 'oslo_config'},
     'shim': {'nova_accel.compute'},
+    'testing': {'nova_accel.core', 'nova_accel.host'},
 }
 
 #: What a package must not import; the rest is its own business.
