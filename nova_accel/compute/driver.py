@@ -525,5 +525,7 @@ def _never_fatal(what: str):
     except errors.TreeError as error:
         # Said once already, and then at every round of the periodic tasks.
         LOG.debug('Could not %s: %s', what, error)
+    except errors.AccelError as error:
+        LOG.error('Could not %s: %s', what, error)
     except Exception:
         LOG.exception('Could not %s', what)

@@ -100,12 +100,13 @@ class MdevType:
 
     Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 
-    :param available: how many more could be made now
+    :param available: how many more could be made now; None if the driver
+        says nothing that is a number
     :param instances: uuids of those that there are
     """
 
     name: str
-    available: int = 0
+    available: int | None = 0
     instances: tuple[str, ...] = ()
 
 

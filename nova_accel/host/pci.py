@@ -92,8 +92,9 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
 def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
     for name in tree.names(path):
         attributes = _Attributes(tree, f'{path}/{name}')
+        available = attributes.decimal('available_instances')
         yield model.MdevType(
-            name, max(0, attributes.decimal('available_instances') or 0),
+            name, available if available is None else max(0, available),
             tuple(tree.names(f'{path}/{name}/devices')))
 
 

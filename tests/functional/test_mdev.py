@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mediated devices: made for a guest, removed after it."""
 
-import fixtures
+import shutil
 
+import fixtures
+from nova.tests.functional.api import client
+
+from nova_accel.core import providers
 from tests.functional import cloud
 
 
@@ -117,6 +121,44 @@ class MdevTest(cloud.Cloud):
         for _number in range(3):
             self.boot(self.vgpu)
         self.assertIn(theirs, self.mdevs())
+
+    def test_type_that_goes_with_a_new_driver(self):
+        server = self.boot(self.vgpu)
+        self._stop_server(server)
+        self.lose_mdevs()
+        for mdev_type in self.types('nvidia-471'):
+            shutil.rmtree(mdev_type)
+        self.restart_compute_service('compute1')
+        self.assertNotIn('Traceback', self.stdlog.logger.output.rpartition(
+            'nova_accel.compute')[2])
+        provider = self.providers()['compute1_accel_0000:44:00.0']
+        self.assertIn(providers.REFUSED, self._get_provider_traits(
+            provider['uuid']))
+        self.boot(self.vgpu, state='ERROR')
+        # It does not run without, and can be deleted.
+        # nova-api hears of it where all services share a process.
+        self.assertRaises(client.OpenStackApiException, self._start_server,
+                          server)
+        self.assertNotEqual(
+            'ACTIVE', self.api.get_server(server['id'])['status'])
+        self.assertEqual({}, self.held())
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.providers())
+
+    def test_driver_that_talks_nonsense_hides_no_other_parent(self):
+        (nonsense, *_others) = self.types('nvidia-471')
+        (nonsense / 'available_instances').write_text('\0 many\n')
+        self._run_periodics()
+        provider = self.providers()['compute1_accel_0000:44:00.0']
+        inventory = self._get_provider_inventory(provider['uuid'])
+        self.assertEqual(3, inventory[cloud.VGPU]['total'])
+        self.boot(self.vgpu)
+
+    def types(self, name):
+        """A type's directory of each parent."""
+        return sorted(self.machine.glob(
+            f'sys/devices/**/mdev_supported_types/{name}'))
 
     def lose_mdevs(self):
         from nova_accel.host import privileged

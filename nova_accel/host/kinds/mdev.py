@@ -44,8 +44,14 @@ class Mdevs:
                 + (f', but {has}' if has else ''),
                 '' if has else 'load the driver that makes mdevs of it')
         ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
-        yield kind.Pool(((function.address,),) * (mdev_type.available + ours),
-                        wanted, resource_class=orc.VGPU, mdevs=True)
+        total = ours + (mdev_type.available or 0)
+        yield kind.Pool(((function.address,),) * total, wanted,
+                        resource_class=orc.VGPU, mdevs=True)
+        if mdev_type.available is None:
+            raise kind.Refused(f'its mdev type {wanted} does not say how many '
+                               'more there could be',
+                               'look into available_instances of the type, '
+                               'and into the log of its driver')
 
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:

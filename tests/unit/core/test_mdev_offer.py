@@ -81,6 +81,13 @@ def test_a_parent_without_the_type_is_refused(types, reason):
     assert reason in build.refusals(host)['0000:81:00.0']
 
 
+def test_a_parent_that_does_not_say_how_many_offers_what_it_has():
+    host = build.host([parent(model.MdevType('nvidia-471', None, ours(1)))],
+                      _SPEC)
+    assert regions(host) == {'VGPU_nvidia-471': 1}
+    assert 'does not say how many' in build.refusals(host)['0000:81:00.0']
+
+
 def test_a_device_with_mdevs_is_not_given_away_whole():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       {'vendor_id': '10de'})

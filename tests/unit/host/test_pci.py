@@ -38,8 +38,8 @@ def test_a_function_is_read_whole():
         subsystem_product_id='16c1', revision=0xa1,
         location=model.Location(1, 'pci0000:80', ('0000:80:01.0',)),
         iommu_group='0', driver='nvidia', total_vfs=16, num_vfs=4,
-        mdev_types=(model.MdevType('nvidia-474'),
-                                  model.MdevType('nvidia-475')))
+        mdev_types=(model.MdevType('nvidia-474', None),
+                                  model.MdevType('nvidia-475', None)))
 
 
 def test_a_virtual_function_knows_its_card():
