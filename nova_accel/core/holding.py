@@ -51,19 +51,29 @@ def units(pairs: Pairs, item: providers.Offered | None,
 
 
 def of_region(held: Held, item: providers.Offered,
+              offered: collections.abc.Iterable[providers.Offered],
               ) -> list[tuple[str, hostdev.Hostdev]]:
     """What could be of a Region.
 
     A function is held by whoever has it, as what it may; which Region an mdev
-    belongs to, only its alias says.
+    belongs to, only its alias says; and so of a function that could be
+    several things, as long as its card offers what it was given as.
+
+    :param offered: what else there is
     """
-    return list(each(held, item.uuid if item.region.mdevs else None))
+    if item.region.mdevs:
+        return list(each(held, item.uuid))
+    others = {other.uuid for other in offered if item.region.variant
+              and other.device.address == item.device.address
+              } - {item.uuid}
+    return [(uuid, device) for uuid, device in each(held)
+            if provider_of(device) not in others]
 
 
-def counts(offered: collections.abc.Iterable[providers.Offered],
+def counts(offered: collections.abc.Collection[providers.Offered],
            held: Held) -> dict[str, int]:
     """How many units are held, by provider."""
-    return {item.uuid: len(units(of_region(held, item), item))
+    return {item.uuid: len(units(of_region(held, item, offered), item))
             for item in offered}
 
 

@@ -84,9 +84,16 @@ class Entry(typing.Protocol):
 
 
 class Machine(typing.Protocol):
-    """What there is beside a function."""
+    """What there is beside a function.
+
+    :ivar functions: all of them
+    :ivar named: the entries that count, by the function that they name; of
+        one function they are all of the same kind
+    """
 
     functions: collections.abc.Mapping[model.PciAddress, model.Function]
+    named: collections.abc.Mapping[model.PciAddress,
+                                   collections.abc.Sequence[Entry]]
 
     def bundle(self, function: model.Function) -> model.Unit:
         """The functions that can only travel together, this one among them.
@@ -104,9 +111,10 @@ class Enumerator(typing.Protocol):
 
         It may be called for another function of the same card with the same
         answer: what is there twice counts once. Called at each round of
-        nova-compute, so it reads and does not wait.
+        nova-compute, so it reads and does not wait. A Pool without units
+        makes a Region that has nothing at the moment.
 
-        :raises Refused: if nothing is
+        :raises Refused: if nothing is; also after a Pool without units
         """
 
 
@@ -153,6 +161,8 @@ class Kind:
         something else that it could be; if not, the first one counts
     :param live_migratable: whether the state of a unit can move to another
         host where the entry does not say
+    :param files: what it reads of a function, relative to the function's
+        directory in sysfs: a recording of a machine has to have it
     """
 
     open: collections.abc.Callable[[typing.Any], Enumerator]
@@ -160,3 +170,4 @@ class Kind:
         default_factory=dict)
     several: bool = False
     live_migratable: bool = False
+    files: tuple[str, ...] = ()

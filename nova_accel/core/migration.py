@@ -2,7 +2,7 @@
 """Devices whose state moves, with their guest, to devices of another host.
 
 A device's state fits only into its like: the same model, revision and, where
-it is known, firmware; of mdevs the same type of the same model.
+it is known, firmware; of mdevs and vGPUs the same type of the same model.
 """
 
 import collections
@@ -47,10 +47,12 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     :param host: where the hostdev is
     """
     functions = {function.address: function for function in host.functions}
-    if isinstance(device.address, model.PciAddress):
-        return _model(functions.get(device.address), functions)
     _group, provider = identity.parse_alias(device.alias)
-    item = offered[provider]
+    item = offered.get(provider)
+    if isinstance(device.address, model.PciAddress):
+        text = _model(functions.get(device.address), functions)
+        return (f'{item.region.variant} of {text}'
+                if item and item.region.variant else text)
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
     return f'mdev {item.region.variant} of {_model(parent, functions)}'

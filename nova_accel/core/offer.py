@@ -48,6 +48,7 @@ class _Machine:
     def __init__(self, functions):
         self.functions = {f.address: f for f in
                           sorted(functions, key=lambda f: f.address)}
+        self.named: dict[model.PciAddress, list[entries_.Entry]] = {}
         self.vfs = collections.Counter(
             function.physfn for function in self.functions.values())
         self.groups = collections.defaultdict(list)
@@ -70,11 +71,12 @@ class _Offer:
         self._enumerators = enumerators
         self._foreign = foreign
         self._problems = list(problems)
-        self._named = {
+        self._named = self._machine.named
+        self._named.update({
             function.address: self._choose(function, matching)
             for function in self._functions.values()
             if not function.unreadable and (matching := [
-                entry for entry in entries if entry.matches(function)])}
+                entry for entry in entries if entry.matches(function)])})
         self._cards = {self._functions[address].physfn
                        for address in self._named}
 

@@ -98,7 +98,7 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
 def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
     """Units that are held, beyond what the ledger knows of."""
     for item in truths.offered.values():
-        held = holding.of_region(truths.held, item)
+        held = holding.of_region(truths.held, item, truths.offered.values())
         units = holding.units(held, item)
         promised = sum(truths.promised.get(item.uuid, {}).values())
         # An mdev type can have come down to less than there are.
@@ -152,14 +152,14 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
         return ('is not there any more',
                 'put the card back where it was, or move the server: it '
                 'cannot be started here')
+    if device.address in _offered_functions(truths):
+        return None
     for refusal in truths.host.refusals:
         if refusal.address == device.address:
             return (f'is not offered any more: {refusal.reason}',
                     refusal.remedy or 'move the server')
-    if device.address not in _offered_functions(truths):
-        return ('no entry names it any more',
-                'nothing, the server keeps it; or put its entry back')
-    return None
+    return ('no entry names it any more',
+            'nothing, the server keeps it; or put its entry back')
 
 
 def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:

@@ -10,6 +10,9 @@ import collections.abc
 import posixpath
 import re
 
+from nova_accel.core import model
+from nova_accel.host import loader
+from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
@@ -69,14 +72,21 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     """
     notes = _Notes(tree)
     host = reader.read(notes)
+    _note(notes, host, [name for kind in loader.load().values()
+                        for name in kind.files])
     if identifying:
-        for function in host.functions:
-            path = trees.follow(tree, f'sys/bus/pci/devices/'
-                                      f'{function.address}')
-            for name in _IDENTIFYING:
-                notes.text(f'{path}/{name}')
+        _note(notes, host, _IDENTIFYING)
         return trees.Recording(notes.files, notes.links, notes.folders)
     return _anonymous(notes)
+
+
+def _note(notes: _Notes, host: model.Host,
+          files: collections.abc.Collection[str]) -> None:
+    """Read files of each function that has them."""
+    for function in host.functions:
+        path = trees.follow(notes, f'{pci.DEVICES}/{function.address}')
+        for name in files:
+            notes.text(f'{path}/{name}')
 
 
 def _anonymous(notes: _Notes) -> trees.Recording:
