@@ -53,6 +53,28 @@ def remove_mdev(sysfs: str, address: str) -> None:
                         str(uuid.UUID(address)), 'remove'), '1')
 
 
+@context.entrypoint
+def set_vgpu_type(sysfs: str, function: str, number: int) -> None:
+    """Set the vGPU type of a virtual function, or clear it.
+
+    Source: NVIDIA, Virtual GPU Software User Guide, on the vendor-specific
+    VFIO framework (``current_vgpu_type``).
+
+    :param sysfs: where sysfs is mounted
+    :param function: PCI address
+    :param number: of the type; 0 for none
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if the driver refuses: the card has no room, a guest has
+        the function, or there is a type already
+    """
+    if type(number) is not int or number < 0:
+        raise ValueError(f'not the number of a vGPU type: {number!r}')
+    _write(os.path.join(
+        _sysfs(sysfs), 'bus/pci/devices',
+        str(model.PciAddress.parse(function)), 'nvidia/current_vgpu_type'),
+        str(number))
+
+
 def _sysfs(path: str) -> str:
     if not os.path.isdir(os.path.join(path, 'bus')):
         raise ValueError(f'not a sysfs: {path!r}')

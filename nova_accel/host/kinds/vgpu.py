@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPU types that are set on virtual functions, and cleared after use.
+
+NVIDIA's driver has a directory ``nvidia`` on each VF where it makes no mdevs
+(its vendor-specific VFIO framework). ``creatable_vgpu_types`` lists what the
+VF could be now; ``current_vgpu_type`` is the number of what it is, 0 for
+nothing. VFs share their card, so what is set on one changes the lists of all.
+Which types can be there together (all the same, several sizes, one for each
+MIG instance) is the driver's business: what it lists is what there is.
+
+Sources: NVIDIA, Virtual GPU Software User Guide, on the vendor-specific VFIO
+framework; nvidia-vgpu-vfio in the driver's package, for the format of the
+lists, and that a type is not set over another nor cleared twice (EPERM).
+"""
+
+# Where root rights are needed, privileged is imported: oslo.privsep brings
+# much along, and who only looks needs none of it.
+import collections.abc
+import contextlib
+import dataclasses
+import re
+
+import os_resource_classes as orc
+
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import kind
+from nova_accel.core import model
+from nova_accel.core import providers
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+TYPE = 'vgpu_type'
+LIMIT = 'max_instances'
+
+CURRENT = 'nvidia/current_vgpu_type'
+CREATABLE = 'nvidia/creatable_vgpu_types'
+
+# "558   : NVIDIA A40-4Q", below "ID    : vGPU Name".
+_NAME = r'[A-Za-z][ -9;-~]{0,79}'
+_LINE = re.compile(fr'([0-9]{{1,9}}) *: *({_NAME})')
+_HEADER = re.compile(r'ID *: *vGPU Name')
+
+_VFS = ('enable the virtual functions of the card: sriov-manage, of NVIDIA\'s '
+        'vGPU manager, does it')
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """A vGPU type, as an entry says it.
+
+    :param number: None where the entry has the name alone
+    :param name: as the driver lists it, or '' where the entry has the number
+        alone
+    """
+
+    number: int | None
+    name: str = ''
+
+    def __str__(self) -> str:
+        return self.name or str(self.number)
+
+
+class VirtualGpus:
+    """Enumerator and Preparer."""
+
+    def __init__(self, tree: trees.Tree):
+        self._tree = tree
+        # By card and name, as they were listed at some time: a card that is
+        # full lists nothing.
+        self._numbers: dict[tuple[model.PciAddress, str], int] = {}
+        # What could not be cleared, and why.
+        self._stuck: dict[model.PciAddress, str] = {}
+
+    def pools(self, function: model.Function, entry: kind.Entry,
+              machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
+        """One VF, if it has the type, or has none and could have it."""
+        wanted = entry.setting(TYPE)
+        if wanted is None:
+            raise kind.Refused('its entry names no vGPU type',
+                               f'add {TYPE} to the entry')
+        self._check(function)
+        current = self._current(function.address)
+        listed = {} if current else self._creatable(function.physfn,
+                                                    function.address)
+        named = self._named(function, machine)
+        if not any(first is entry for first in named.values()):
+            # The one before it has the same type.
+            return
+        could = (named.get(current) is entry if current
+                 else _is_listed(wanted, listed))
+        # Also of nothing: which Regions a card has, and with that what its
+        # providers are called, must not depend on the types in use.
+        yield kind.Pool(((function.address,),) if could else (),
+                        str(wanted).replace(' ', '_'),
+                        resource_class=orc.VGPU, limit=entry.setting(LIMIT),
+                        managed=False)
+        if current and current not in named:
+            raise kind.Refused(
+                f'its vGPU type is {current}, which no entry names',
+                f'write 0 to its {CURRENT}; or name the type, by its number: '
+                'of a card that is full, nobody knows what it is called')
+        # If another type is in the way, it will be gone some day.
+        if not (current or could or any(map(self._is_set, _siblings(
+                function, machine)))):
+            raise kind.Refused(f'it cannot have the vGPU type {wanted}: '
+                               + _text(listed), _remedy(listed))
+
+    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+                wishes: collections.abc.Mapping[str, str]) -> None:
+        """Set the type of a VF."""
+        address, card = device.address, item.device
+        wanted = _type_of(item.region)
+        try:
+            current = self._current(address)
+            numbers = {type_: self._number(type_, card.address, [address])
+                       for type_ in map(_type_of, card.regions) if type_}
+            if current and current == numbers[wanted]:
+                return
+            if current and current not in numbers.values():
+                if numbers[wanted] is None:
+                    # Known by a name that its card, being full, does not
+                    # list: it was given to the server earlier.
+                    return
+                raise kind.Refused(
+                    f'its type is {current}, which no entry names',
+                    f'write 0 to its {CURRENT}')
+            self._replace(address, current, wanted, card.address)
+        except kind.Refused as refused:
+            raise errors.AssignmentError(
+                f'device {address} ({card.ids})',
+                f'vGPU type {wanted} cannot be set: {refused.reason}',
+                refused.remedy) from None
+
+    def prepared(self, host: model.Host) -> set[model.PciAddress]:
+        """The VFs with types that entries name."""
+        return {vf for device in host.devices for region in device.regions
+                if _type_of(region)
+                for unit in region.units for vf in unit if self._is_set(vf)
+                } | {vf for vf in self._stuck if host.has(vf)}
+
+    def release(self, address: model.PciAddress) -> None:
+        """Clear the type of a VF; keep one back whose type stays."""
+        try:
+            if self._current(address):
+                self._write(address, 0)
+        except kind.Refused as refused:
+            self._stuck[address] = refused.reason
+            raise errors.AccelError(
+                f'device {address}', 'its vGPU type cannot be cleared: '
+                f'{refused.reason}', refused.remedy) from None
+        self._stuck.pop(address, None)
+
+    def _check(self, function: model.Function) -> None:
+        """Refuse what is no VF that a type can be set on.
+
+        :raises kind.Refused: if it is none
+        """
+        if function.mdev_types:
+            raise kind.Refused('its driver makes mdevs of it',
+                               'name their type, with mdev_type')
+        if function.physfn is None:
+            raise kind.Refused('it is no virtual function', _VFS)
+        if not (function.driver or '').startswith('nvidia'):
+            raise kind.Refused(
+                f'its driver is {function.driver or "none"}, not nvidia',
+                'have NVIDIA\'s vGPU manager take it: disable the virtual '
+                'functions of the card and enable them again')
+        if function.address in self._stuck:
+            raise kind.Refused('its vGPU type cannot be cleared: '
+                               + self._stuck[function.address],
+                               'see which program has it open')
+
+    def _named(self, function, machine) -> dict[int | Type, kind.Entry]:
+        """The entries for a VF by number, or by Type where that is unknown.
+
+        Of those with the same type, the first.
+        """
+        found: dict[int | Type, kind.Entry] = {}
+        for entry in machine.named[function.address]:
+            wanted = entry.setting(TYPE)
+            if wanted:
+                found.setdefault(self._number(
+                    wanted, function.physfn, _siblings(function, machine))
+                    or wanted, entry)
+        return found
+
+    def _number(self, wanted: Type, card: model.PciAddress,
+                vfs: collections.abc.Iterable[model.PciAddress],
+                ) -> int | None:
+        """The number of a type, or None if the driver never listed it.
+
+        :param vfs: of the card, where it may be listed
+        """
+        for vf in vfs:
+            if wanted.number or (card, wanted.name) in self._numbers:
+                break
+            with contextlib.suppress(kind.Refused):
+                self._creatable(card, vf)
+        return wanted.number or self._numbers.get((card, wanted.name))
+
+    def _is_set(self, vf: model.PciAddress) -> bool:
+        try:
+            return bool(self._current(vf))
+        except kind.Refused:
+            return False
+
+    def _current(self, vf: model.PciAddress) -> int:
+        """The number of a VF's type, 0 if it has none.
+
+        :raises kind.Refused: if that cannot be read
+        """
+        text = self._read(vf, CURRENT).strip()
+        if not re.fullmatch(r'[0-9]{1,9}', text):
+            raise kind.Refused(f'its {CURRENT} is {errors.quote(text)}, not '
+                               'a number')
+        return int(text)
+
+    def _creatable(self, card: model.PciAddress, vf: model.PciAddress,
+                   ) -> dict[int, str]:
+        """Names of what a VF could be now, by number.
+
+        :raises kind.Refused: if that cannot be read
+        """
+        listed = {}
+        for line in self._read(vf, CREATABLE).splitlines():
+            match = _LINE.fullmatch(line.strip())
+            if match:
+                listed[int(match[1])] = match[2]
+            elif line.strip() and not _HEADER.fullmatch(line.strip()):
+                raise kind.Refused(f'its {CREATABLE} has a line '
+                                   f'{errors.quote(line)}')
+        self._numbers.update({(card, name): number
+                              for number, name in listed.items()})
+        return listed
+
+    def _read(self, vf: model.PciAddress, name: str) -> str:
+        text = self._tree.text(
+            trees.follow(self._tree, f'{pci.DEVICES}/{vf}') + f'/{name}')
+        if text is None:
+            raise kind.Refused(f'its {name} cannot be read', 'see whether '
+                               'NVIDIA\'s vGPU manager runs; the kernel log '
+                               'may say why not')
+        return text
+
+    def _replace(self, vf, current, wanted, card) -> None:
+        """Set a type in place of none, or of another that nobody uses."""
+        if current:
+            self._write(vf, 0)
+        listed = self._creatable(card, vf)
+        if not _is_listed(wanted, listed):
+            raise kind.Refused(_text(listed), _remedy(listed))
+        self._write(vf, self._number(wanted, card, ()))
+
+    def _write(self, vf: model.PciAddress, number: int) -> None:
+        from nova_accel.host import privileged
+        try:
+            privileged.set_vgpu_type(trees.mount(self._tree), str(vf), number)
+        except OSError as error:
+            raise kind.Refused(f'the driver says {error.strerror}') from None
+        current = self._current(vf)
+        if current != number:
+            raise kind.Refused(f'it is {current} all the same')
+
+
+def _siblings(function, machine) -> collections.abc.Iterator[model.PciAddress]:
+    """The VFs of a VF's card."""
+    return (other.address for other in machine.functions.values()
+            if other.physfn == function.physfn)
+
+
+def _type_of(region: model.Region) -> Type | None:
+    return dict(region.settings).get(TYPE)
+
+
+def _is_listed(wanted: Type, listed: dict[int, str]) -> bool:
+    if wanted.number is None:
+        return wanted.name in listed.values()
+    return wanted.number in listed and wanted.name in (
+        '', listed[wanted.number])
+
+
+def _text(listed: dict[int, str]) -> str:
+    return 'it lists ' + (', '.join(
+        f'{number}: {name}' for number, name in listed.items()) or 'none')
+
+
+def _remedy(listed: dict[int, str]) -> str:
+    return '' if listed else (
+        'see whether the card is full; in MIG mode, it needs GPU instances')
+
+
+def _read_type(value: object) -> Type:
+    """A number, a name, or a line with both, as the driver lists it."""
+    text = str(value).strip() if isinstance(value, str) or type(
+        value) is int else ''
+    line = _LINE.fullmatch(text)
+    if line and int(line[1]):
+        return Type(int(line[1]), line[2])
+    if re.fullmatch(r'[0-9]{1,9}', text) and int(text):
+        return Type(int(text))
+    if re.fullmatch(_NAME, text):
+        return Type(None, text)
+    raise ValueError('is neither the number nor the name of a vGPU type')
+
+
+def _read_limit(value: object) -> int:
+    text = str(value).strip()
+    if not re.fullmatch(r'[0-9]{1,9}', text) or not int(text):
+        raise ValueError('is not a number of instances')
+    return int(text)
+
+
+KIND = kind.Kind(open=VirtualGpus, keys={TYPE: _read_type, LIMIT: _read_limit},
+                 several=True, files=(CURRENT, CREATABLE))

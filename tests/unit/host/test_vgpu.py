@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPU types on virtual functions: what is offered, set and cleared."""
+
+import errno
+import json
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import holding
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import migration
+from nova_accel.core import providers
+from nova_accel.core import reconciliation
+from nova_accel.core import summary
+from nova_accel.host import loader
+from nova_accel.host import privileged
+from nova_accel.host import reader
+from nova_accel.host import recorder
+from nova_accel.host import tree as trees
+from nova_accel.host.kinds import vgpu
+from tests import nvidia
+from tests.unit import build
+
+SMALL = {'vendor_id': '10de', 'vgpu_type': 'NVIDIA L40S-16Q'}
+LARGE = {'vendor_id': '10de', 'vgpu_type': 1155,
+         'resource_class': 'CUSTOM_VGPU_LARGE'}
+SMALL_NUMBER, LARGE_NUMBER = 1154, 1155
+LINES = {1154: '1154  : NVIDIA L40S-16Q\n', 1155: '1155  : NVIDIA L40S-24Q\n'}
+
+PF, ONE, TWO, THREE = '81:00.0', '81:00.4', '81:00.5', '81:00.6'
+SERVER = '00000000-0000-4000-8000-000000000001'
+
+
+def listed(*numbers):
+    return nvidia.HEADER + ''.join(LINES[number] for number in numbers)
+
+
+BOTH = listed(1154, 1155)
+
+
+def vf(current='0\n', creatable=BOTH, driver='nvidia', **facts):
+    """What sysfs has of a VF, its ``nvidia`` files apart."""
+    return {'physfn': f'../0000:{PF}',
+            'driver': driver and f'../../../bus/pci/drivers/{driver}',
+            **facts}, {vgpu.CURRENT: current, vgpu.CREATABLE: creatable}
+
+
+def card(vfs):
+    """A recording of a card with these VFs, by the end of their addresses."""
+    devices = {f'pci0000:80/0000:{PF}': {
+        'sriov_totalvfs': '32\n', 'sriov_numvfs': f'{len(vfs)}\n',
+        'driver': '../../../bus/pci/drivers/nvidia'}}
+    files = {}
+    for at, (facts, nvidias) in vfs.items():
+        place = f'pci0000:80/0000:{at}'
+        devices[place] = facts
+        files.update({f'sys/devices/{place}/{name}': text
+                      for name, text in nvidias.items() if text is not None})
+    return build.sysfs(devices, files)
+
+
+def offered(tree, *specs, kinds=None):
+    return reader.read(tree, build.entries(*specs), kinds=kinds)
+
+
+def units(host):
+    """What is offered: ends of addresses by Region."""
+    return {name: [unit.removeprefix('0000:') for unit in found]
+            for name, found in build.units(host).items()}
+
+
+# What is offered
+
+@pytest.mark.parametrize('said, variant', [
+    (1154, '1154'), ('1154', '1154'), ('NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q'),
+    ('1154  : NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q')])
+def test_a_type_by_number_or_name_or_both(said, variant):
+    host = offered(card({
+        ONE: vf(), TWO: vf('1154\n', nvidia.HEADER), THREE: vf('1155\n')}),
+        {**SMALL, 'vgpu_type': said},
+        {**LARGE, 'vgpu_type': 'NVIDIA L40S-24Q'})
+    assert units(host)[f'VGPU_{variant}'] == [ONE, TWO]
+    assert not host.refusals
+    [device] = host.devices
+    assert str(device.address) == f'0000:{PF}'
+    region = device.regions[-1]
+    assert (region.resource_class, region.managed) == ('VGPU', False)
+
+
+@pytest.mark.parametrize('key, value', [
+    ('vgpu_type', ''), ('vgpu_type', 0), ('vgpu_type', '0'),
+    ('vgpu_type', -1), ('vgpu_type', 1.5), ('vgpu_type', True),
+    ('vgpu_type', ['x']), ('vgpu_type', 'NVIDIA\nL40S'),
+    ('vgpu_type', 'x' * 99),
+    ('vgpu_type', '0 : NVIDIA L40S-16Q'), ('vgpu_type', 'Tesla\x00'),
+    ('max_instances', 0), ('max_instances', -1), ('max_instances', 'many'),
+    ('max_instances', 1.5), ('max_instances', True)])
+def test_what_an_entry_cannot_say(key, value):
+    entries, [problem] = reader.parse([json.dumps({**SMALL, key: value})])
+    assert not entries
+    assert f'{key} ' in str(problem)
+
+
+def test_an_entry_without_a_type_is_told_so():
+    host = offered(card({ONE: vf()}), {'kind': 'vgpu'})
+    assert build.refusals(host)[f'0000:{ONE}'] == (
+        'its entry names no vGPU type')
+
+
+def test_the_type_of_a_line_has_to_be_called_so():
+    host = offered(card({ONE: vf()}),
+                   {**SMALL, 'vgpu_type': '1154 : NVIDIA L40S-24Q'})
+    assert units(host) == {'VGPU_NVIDIA_L40S-24Q': []}
+    assert '1154: NVIDIA L40S-16Q' in build.refusals(host)[f'0000:{ONE}']
+
+
+def test_at_the_same_time_as_many_as_the_entry_says():
+    host = offered(card({ONE: vf(), TWO: vf(), THREE: vf()}),
+                   {**SMALL, 'max_instances': 2}, LARGE)
+    totals = {region.name: region.total for device in host.devices
+              for region in device.regions}
+    assert totals == {'VGPU_NVIDIA_L40S-16Q': 2, 'CUSTOM_VGPU_LARGE_1155': 3}
+
+
+def test_of_entries_for_the_same_type_the_first_counts():
+    host = offered(card({ONE: vf(), TWO: vf()}),
+                   {'address': f'0000:{ONE}', 'vgpu_type': 1154,
+                    'traits': 'CUSTOM_ONE'},
+                   {**SMALL, 'max_instances': 1})
+    assert units(host) == {'VGPU_1154': [ONE], 'VGPU_NVIDIA_L40S-16Q': [TWO]}
+
+
+def test_the_type_that_is_not_in_use_is_withheld_and_stays_in_the_tree():
+    free = card({ONE: vf(), TWO: vf()})
+    used = card({ONE: vf('1154\n', listed(1154)), TWO: vf('0\n',
+                                                          listed(1154))})
+    full = card({ONE: vf('1154\n', nvidia.HEADER), TWO: vf('0\n', '')})
+    kinds = loader.open_all(free)
+    assert units(offered(free, SMALL, LARGE, kinds=kinds)) == {
+        'CUSTOM_VGPU_LARGE_1155': [ONE, TWO],
+        'VGPU_NVIDIA_L40S-16Q': [ONE, TWO]}
+    names = set()
+    for tree, small in ((used, [ONE, TWO]), (full, [ONE])):
+        host = offered(tree, {**SMALL, 'vgpu_type': '1154'}, LARGE)
+        assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [],
+                               'VGPU_1154': small}
+        assert not host.refusals
+        names.add(tuple(item.name for item in providers.offered(
+            host, build.ROOT, 'host1')))
+    assert len(names) == 1
+
+
+def test_a_type_that_no_entry_names_is_left_alone():
+    host = offered(card({ONE: vf('1148\n'), TWO: vf()}), SMALL, LARGE)
+    assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [TWO],
+                           'VGPU_NVIDIA_L40S-16Q': [TWO]}
+    [refusal] = host.refusals
+    assert refusal.reason == 'its vGPU type is 1148, which no entry names'
+    assert 'write 0' in refusal.remedy
+
+
+def test_a_type_that_went_with_an_upgrade_is_said_with_what_there_is():
+    host = offered(card({ONE: vf(creatable=listed(1154))}), SMALL, LARGE)
+    # Still a Region of its own: the other one's provider keeps its name.
+    assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [],
+                           'VGPU_NVIDIA_L40S-16Q': [ONE]}
+    assert build.refusals(host) == {
+        f'0000:{ONE}': 'it cannot have the vGPU type 1155: it lists 1154: '
+                       'NVIDIA L40S-16Q'}
+
+
+def test_a_card_without_types_has_a_remedy():
+    host = offered(card({ONE: vf(creatable=nvidia.HEADER)}), SMALL)
+    [refusal] = host.refusals
+    assert refusal.reason.endswith('it lists none')
+    assert 'GPU instances' in refusal.remedy
+
+
+@pytest.mark.parametrize('facts, reason', [
+    ({'driver': 'vfio-pci', 'current': None, 'creatable': None},
+     'its driver is vfio-pci, not nvidia'),
+    ({'driver': None, 'current': None}, 'its driver is none, not nvidia'),
+    ({'current': None}, 'its nvidia/current_vgpu_type cannot be read'),
+    ({'creatable': None}, 'its nvidia/creatable_vgpu_types cannot be read'),
+    ({'current': ''}, "its nvidia/current_vgpu_type is '', not a number"),
+    ({'current': '-1'}, 'not a number'), ({'current': '9' * 99}, 'not a nu'),
+    ({'current': '\ufffd\0'}, r"is '\ufffd\x00', not a number"),
+    ({'creatable': 'ELF\0'}, r"has a line 'ELF\x00'"),
+    ({'creatable': 'nvidia-1154\n'}, "has a line 'nvidia-1154'"),
+    ({'creatable': BOTH + 'x : NVIDIA L40S-16Q\n'}, 'has a line '),
+])
+def test_one_vf_at_fault_hides_no_other(facts, reason):
+    host = offered(card({ONE: vf(**facts), TWO: vf()}), SMALL, LARGE)
+    assert set(build.refusals(host)) == {f'0000:{ONE}'}
+    assert reason in build.refusals(host)[f'0000:{ONE}'].replace(
+        '\ufffd', r'\ufffd')
+    assert [TWO] == units(host)['VGPU_NVIDIA_L40S-16Q']
+
+
+@given(current=st.none() | st.text() | st.sampled_from(['0\n', '1154\n']),
+       creatable=st.none() | st.text() | st.lists(
+           st.sampled_from([*LINES.values(), nvidia.HEADER, 'x\n', '\n'])).map(
+           ''.join))
+def test_whatever_a_vf_says(current, creatable):
+    host = offered(card({ONE: vf(current, creatable), TWO: vf()}),
+                   SMALL, LARGE)
+    found = units(host)
+    assert not host.problems
+    assert found['CUSTOM_VGPU_LARGE_1155'][-1:] == [TWO] or (
+        ONE in found['VGPU_NVIDIA_L40S-16Q'])
+    for name, number in (('VGPU_NVIDIA_L40S-16Q', 1154),
+                         ('CUSTOM_VGPU_LARGE_1155', 1155)):
+        if ONE in found[name]:
+            assert current.strip() == str(number) or (
+                int(current) == 0 and LINES[number] in creatable)
+
+
+def test_physical_functions_and_parents_of_mdevs():
+    tree = build.sysfs(
+        {'pci0000:80/0000:81:00.0': {'sriov_totalvfs': '32\n'},
+         'pci0000:80/0000:82:00.0': {}},
+        {'sys/devices/pci0000:80/0000:82:00.0/mdev_supported_types/nvidia-1/'
+         'available_instances': '1\n'})
+    host = offered(tree, SMALL)
+    assert build.refusals(host) == {
+        '0000:81:00.0': 'it is no virtual function',
+        '0000:82:00.0': 'its driver makes mdevs of it'}
+    assert 'mdev_type' in host.refusals[1].remedy
+
+
+def test_of_a_full_card_the_number_is_known():
+    full = card({ONE: vf('1154\n', ''), TWO: vf('1154\n', '')})
+    host = offered(full, SMALL)
+    assert units(host) == {'VGPU_NVIDIA_L40S-16Q': []}
+    assert 'by its number' in host.refusals[0].remedy
+    for said, variant in ((1154, '1154'), ('1154 : NVIDIA L40S-16Q',
+                                           'NVIDIA_L40S-16Q')):
+        assert units(offered(full, {**SMALL, 'vgpu_type': said})) == {
+            f'VGPU_{variant}': [ONE, TWO]}
+
+
+def test_what_one_vf_lists_tells_what_another_is():
+    host = offered(card({ONE: vf('1154\n', ''), TWO: vf()}), SMALL)
+    assert units(host) == {'VGPU_NVIDIA_L40S-16Q': [ONE, TWO]}
+
+
+def test_another_program_may_claim_them():
+    claim = build.entries({'address': f'0000:{ONE}'}, option='[pci] spec')
+    host = reader.read(card({ONE: vf(), TWO: vf()}), build.entries(SMALL),
+                       claim)
+    assert units(host) == {'VGPU_NVIDIA_L40S-16Q': [TWO]}
+    assert '[pci] spec' in build.refusals(host)[f'0000:{ONE}']
+
+
+def test_a_recording_has_what_there_is_to_know():
+    tree = card({ONE: vf('1154\n'), TWO: vf()})
+    again = recorder.record(tree)
+    assert offered(again, SMALL, LARGE) == offered(tree, SMALL, LARGE)
+    modelled = build.recorded('l40s-modelled')
+    assert recorder.record(modelled).dumps() == modelled.dumps()
+
+
+# What is set and cleared
+
+class Card:
+    """Two cards in a directory, with their driver, and our side of it."""
+
+    def __init__(self, tree, manager, specs):
+        self.manager = manager
+        self.tree = tree
+        self.specs = specs
+        self.restart()
+
+    def restart(self):
+        """What nova-compute remembers, it forgets."""
+        self.kind = vgpu.VirtualGpus(self.tree)
+
+    def host(self):
+        return offered(self.tree, *self.specs, kinds={'vgpu': self.kind})
+
+    def item(self, name):
+        return next(item for item in providers.offered(
+            self.host(), build.ROOT, 'host1')
+            if item.region.name == name
+            and item.device.address.bus == 0x41)
+
+    def free(self, name):
+        return [str(unit[0]) for unit in self.item(name).region.units
+                if str(unit[0]) not in self.manager.current()]
+
+    def prepare(self, at, name, item=None):
+        self.kind.prepare(hostdev.Hostdev(build.address(at), ''),
+                          item or self.item(name), {})
+
+    def sweep(self, held=()):
+        """Release what is ready and not held; what could not be."""
+        problems = {}
+        for address in self.kind.prepared(self.host()):
+            if str(address) not in held:
+                try:
+                    self.kind.release(address)
+                except errors.AccelError as error:
+                    problems[str(address)] = str(error)
+        return problems
+
+
+SMALLS, LARGES = 'VGPU_NVIDIA_L40S-16Q', 'CUSTOM_VGPU_LARGE_1155'
+VF, OTHER = '0000:41:00.4', '0000:41:00.5'
+
+
+@pytest.fixture
+def driven(tmp_path):
+    build.recorded('l40s-modelled').write(tmp_path)
+    with nvidia.VgpuManager(tmp_path) as manager:
+        yield Card(trees.open_tree(tmp_path), manager, (SMALL, LARGE))
+
+
+def test_set_once_and_cleared(driven):
+    driven.prepare(VF, SMALLS)
+    driven.prepare(VF, SMALLS)
+    assert driven.manager.writes == [(VF, SMALL_NUMBER)]
+    assert driven.sweep(held={VF}) == {}
+    assert driven.manager.current() == {VF: SMALL_NUMBER}
+    assert driven.sweep() == {}
+    assert driven.manager.current() == {}
+    driven.kind.release(build.address(VF))
+    assert driven.manager.writes == [(VF, SMALL_NUMBER), (VF, 0)]
+
+
+def test_cards_of_one_size_withhold_the_other(driven):
+    assert len(driven.free(LARGES)) == len(driven.free(SMALLS)) == 8
+    driven.prepare(VF, SMALLS)
+    assert driven.free(LARGES) == []
+    assert len(driven.free(SMALLS)) == 7
+    driven.prepare(OTHER, SMALLS)
+    driven.prepare('0000:41:00.6', SMALLS)
+    # Full: three times 16 GB.
+    assert driven.free(SMALLS) == []
+    assert driven.item(SMALLS).region.total == 3
+    assert not driven.host().refusals
+    driven.sweep()
+    assert len(driven.free(LARGES)) == len(driven.free(SMALLS)) == 8
+
+
+def test_cards_of_several_sizes_give_what_is_left(driven):
+    driven.manager.mode = nvidia.MIXED
+    driven.manager.list()
+    driven.prepare(VF, LARGES)
+    assert driven.free(SMALLS) and driven.free(LARGES)
+    driven.prepare(OTHER, SMALLS)
+    # 8 GB are left.
+    assert not driven.free(SMALLS) and not driven.free(LARGES)
+    with pytest.raises(errors.AssignmentError, match='1152: NVIDIA L40S-8Q'):
+        driven.prepare('0000:41:00.6', SMALLS)
+    driven.sweep(held={OTHER})
+    assert driven.free(LARGES)
+
+
+def test_cards_in_mig_mode_give_an_instance_each(tmp_path):
+    lines = ('900   : NVIDIA H100-80C\n901   : NVIDIA H100-1-10C\n'
+             '902   : NVIDIA H100-3-40C\n')
+    tree = build.recorded('l40s-modelled')
+    for path in tree.files:
+        if path.endswith(vgpu.CREATABLE):
+            tree.files[path] = nvidia.HEADER + lines
+    tree.write(tmp_path)
+    specs = [{'vendor_id': '10de', 'vgpu_type': name} for name in (
+        'NVIDIA H100-80C', 'NVIDIA H100-1-10C', 'NVIDIA H100-3-40C')]
+    with nvidia.VgpuManager(tmp_path, {'1-10': 2, '3-40': 1}) as manager:
+        driven = Card(trees.open_tree(tmp_path), manager, specs)
+        small, large = 'VGPU_NVIDIA_H100-1-10C', 'VGPU_NVIDIA_H100-3-40C'
+        assert 'it cannot have the vGPU type NVIDIA H100-80C' in (
+            build.refusals(driven.host())[VF])
+        driven.prepare(VF, large)
+        assert not driven.free(large)
+        driven.prepare(OTHER, small)
+        driven.prepare('0000:41:00.6', small)
+        assert not driven.free(small)
+        assert driven.item(small).region.total == 2
+        manager.mode = {}
+        manager.reboot()
+        assert 'GPU instances' in driven.host().refusals[0].remedy
+
+
+def test_another_type_of_ours_that_nobody_has_gives_way(driven):
+    item = driven.item(SMALLS)
+    driven.prepare(VF, LARGES)
+    driven.prepare(VF, SMALLS, item)
+    assert driven.manager.writes == [(VF, LARGE_NUMBER), (VF, 0),
+                                     (VF, SMALL_NUMBER)]
+
+
+def test_a_type_that_somebody_set_stays(driven):
+    item = driven.item(SMALLS)
+    driven.manager.set(VF, 1148)
+    with pytest.raises(errors.AssignmentError) as raised:
+        driven.prepare(VF, SMALLS, item)
+    assert f'device {VF} (10de:26b9)' in str(raised.value)
+    assert 'its type is 1148' in str(raised.value)
+    assert driven.sweep() == {}
+    assert driven.manager.writes == []
+
+
+@pytest.mark.parametrize('number', [errno.EIO, errno.EINVAL, errno.ENOSPC])
+def test_a_driver_that_refuses_is_quoted(driven, number):
+    def refuse(vf, _number):
+        raise OSError(number, os.strerror(number))
+
+    driven.manager.on_write = refuse
+    with pytest.raises(errors.AssignmentError) as raised:
+        driven.prepare(VF, SMALLS)
+    assert str(raised.value) == (
+        f'device {VF} (10de:26b9): vGPU type NVIDIA L40S-16Q cannot be set: '
+        f'the driver says {os.strerror(number)}')
+    assert driven.manager.current() == {}
+
+
+def test_a_type_that_another_was_quicker_with_is_said(driven):
+    item = driven.item(SMALLS)
+    driven.prepare(OTHER, LARGES)
+    with pytest.raises(errors.AssignmentError) as raised:
+        driven.prepare(VF, SMALLS, item)
+    assert 'it lists 1155: NVIDIA L40S-24Q' in str(raised.value)
+    assert driven.manager.writes == [(OTHER, LARGE_NUMBER)]
+
+
+def test_a_write_that_does_nothing_is_noticed(driven):
+    driven.manager.set = lambda vf, number: None
+    with pytest.raises(errors.AssignmentError, match='it is 0 all the same'):
+        driven.prepare(VF, SMALLS)
+
+
+def test_what_cannot_be_cleared_is_kept_back_and_tried_again(driven):
+    driven.prepare(VF, SMALLS)
+    driven.manager.open.add(VF)
+    [problem] = driven.sweep().values()
+    assert 'Device or resource busy' in problem
+    assert VF not in build.units(driven.host())[SMALLS]
+    assert 'cannot be cleared' in build.refusals(driven.host())[VF]
+    # Said again with the same words, so that it is logged once.
+    assert list(driven.sweep().values()) == [problem]
+    driven.manager.open.clear()
+    assert driven.sweep() == {}
+    assert driven.manager.current() == {}
+    assert VF in build.units(driven.host())[SMALLS]
+
+
+def test_after_a_restart_a_full_card_keeps_what_it_was_given(driven):
+    for vf_ in (VF, OTHER, '0000:41:00.6'):
+        driven.prepare(vf_, SMALLS)
+    item = driven.item(SMALLS)
+    assert len(item.region.units) == 3
+    driven.restart()
+    assert driven.item(SMALLS).region.units == ()
+    driven.prepare(VF, SMALLS, item)
+    assert len(driven.manager.writes) == 3
+    # The other type is not what it was given.
+    driven.manager.set(VF, LARGE_NUMBER)
+    driven.prepare(VF, SMALLS, item)
+    assert driven.manager.current()[VF] == SMALL_NUMBER
+
+
+def test_a_recording_sets_none():
+    tree = build.recorded('l40s-modelled')
+    host = offered(tree, SMALL)
+    item = providers.offered(host, build.ROOT, 'host1')[0]
+    with pytest.raises(errors.AssignmentError, match='recording'):
+        vgpu.VirtualGpus(tree).prepare(
+            hostdev.Hostdev(build.address(VF), ''), item, {})
+
+
+@pytest.mark.parametrize('function, number', [
+    ('../../x', 1), ('', 1), (f'{VF}\n', 1), (VF, -1), (VF, '1'), (VF, True),
+    (VF, 1.0)])
+def test_nothing_else_is_written_to(driven, function, number):
+    with pytest.raises(ValueError):
+        privileged.set_vgpu_type(f'{driven.tree.sysfs}', function, number)
+    assert driven.manager.writes == []
+
+
+# Who holds what
+
+def held(item, at):
+    return hostdev.Hostdev(build.address(at), identity.alias(
+        'ACCEL0', item.uuid, 0), managed=False)
+
+
+def findings(host, promised, held_):
+    offered_ = providers.offered(host, build.ROOT, 'host1')
+    return reconciliation.compare(reconciliation.gather(
+        host, providers.Node(build.ROOT, 'host1', {
+            item.uuid: item.name for item in offered_}),
+        lambda provider: {
+            consumer: {'resources': {'VGPU': amount}}
+            for consumer, amount in promised.get(provider, {}).items()},
+        lambda: held_))
+
+
+@pytest.mark.parametrize('ready', [True, False])
+def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
+    """Also while it is not set: the host has just been rebooted."""
+    driven.manager.mode = nvidia.MIXED
+    if ready:
+        driven.prepare(VF, SMALLS)
+    host, item = driven.host(), driven.item(SMALLS)
+    record = {SERVER: (held(item, VF),)}
+    assert findings(host, {item.uuid: {SERVER: 1}}, record) == ()
+    offered_ = providers.offered(host, build.ROOT, 'host1')
+    counts = holding.counts(offered_, record)
+    assert {uuid for uuid, count in counts.items() if count} == {item.uuid}
+    free = summary.loads_units(summary.dumps(offered_, counts))
+    assert free[item.uuid] == (8, 7)
+    # A domain of somebody else's takes it from both.
+    other = {SERVER: (hostdev.Hostdev(build.address(VF), 'x'),)}
+    assert sum(holding.counts(offered_, other).values()) == 2 - ready
+
+
+def test_a_type_that_went_takes_nothing_from_who_has_another():
+    host = offered(card({ONE: vf(creatable=listed(1154)),
+                         TWO: vf('1154\n')}), SMALL, LARGE)
+    item = next(item for item in providers.offered(host, build.ROOT, 'host1')
+                if item.region.units)
+    assert build.refusals(host) == {}
+    host = offered(card({ONE: vf(creatable=listed(1154))}), SMALL, LARGE)
+    assert build.refusals(host)
+    assert findings(host, {item.uuid: {SERVER: 1}},
+                    {SERVER: (held(item, f'0000:{ONE}'),)}) == ()
+
+
+def test_a_type_set_by_hand_under_a_server_is_found(driven):
+    item = driven.item(SMALLS)
+    driven.manager.set(VF, 1148)
+    found = findings(driven.host(), {item.uuid: {SERVER: 1}},
+                     {SERVER: (held(item, VF),)})
+    assert any('its vGPU type is 1148' in str(finding) for finding in found)
+
+
+def test_states_move_to_the_same_type_alone(driven):
+    host = driven.host()
+    items = {item.uuid: item for item in providers.offered(
+        host, build.ROOT, 'host1')}
+    small, large = driven.item(SMALLS), driven.item(LARGES)
+    described = {held(small, VF).alias: migration.describe(
+        held(small, VF), host, items)}
+    assert described[held(small, VF).alias].startswith('NVIDIA_L40S-16Q of ')
+    assert migration.pair(described, [held(small, OTHER)], host, items)
+    with pytest.raises(errors.AssignmentError, match='1155 of 10de:26b9'):
+        migration.pair(described, [held(large, OTHER)], host, items)
+
+
+def test_their_state_moves_where_the_entry_says_so(driven):
+    item = driven.item(SMALLS)
+    with pytest.raises(errors.AssignmentError, match='live_migratable'):
+        migration.check_source([held(item, VF)], {item.uuid: item})
+    said = Card(driven.tree, driven.manager, (
+        {**SMALL, 'live_migratable': 'yes'},)).item(SMALLS)
+    migration.check_source([held(said, VF)], {said.uuid: said})
