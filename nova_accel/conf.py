@@ -44,6 +44,14 @@ matches a device is the one that counts. The keys are those of Nova's own
   many can be had, what is broken.
 ``kind``
   What the entry is about, where none of its keys tells: a plugin's name.
+``vgpu_type``
+  Offer virtual functions of an NVIDIA GPU as vGPUs of this type, where its
+  driver makes no mdevs: a line of their ``nvidia/creatable_vgpu_types``,
+  ``558 : NVIDIA A40-4Q``, or the number or the name alone. One entry for each
+  type; its class is ``VGPU`` by default. The type is set when a server starts
+  and cleared when nobody has the function.
+``max_instances``
+  With ``vgpu_type``: how many of them a card can have at the same time.
 ``live_migratable``
   ``yes``: the driver can move the device's state to another host (libvirt
   10.0.0 and QEMU 8.2.2 at least), so a server with it can be live-migrated.
@@ -51,7 +59,7 @@ matches a device is the one that counts. The keys are those of Nova's own
 ``managed``
   ``yes`` (default): libvirt binds vfio-pci at the start of a guest and gives
   the device back to its driver at the end. ``no``: the device is already
-  bound to the vfio driver that it needs.
+  bound to the vfio driver that it needs; so it is with ``vgpu_type``.
 
 A device that the host itself uses, a bridge, and a device whose IOMMU group
 also has functions that the same entry does not name, are refused;

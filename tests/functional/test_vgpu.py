@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPU types, set on virtual functions for a guest and cleared after it.
+
+The machine and its driver are modelled: tests/nvidia.py.
+"""
+
+import errno
+import os
+import re
+
+import fixtures
+from lxml import etree
+from nova.tests.functional.api import client
+
+from nova_accel.core import reconciliation
+from tests import nvidia
+from tests.functional import cloud
+
+MACHINE = cloud.DATA / 'hosts' / 'l40s-modelled.json'
+SMALL_SPEC = ('{"vendor_id": "10de", "address": "0000:41:*.*", "vgpu_type": '
+              '"1154 : NVIDIA L40S-16Q", "max_instances": 3}')
+LARGE_SPEC = ('{"vendor_id": "10de", "address": "0000:41:*.*", "vgpu_type": '
+              '"1155 : NVIDIA L40S-24Q", "max_instances": 2, '
+              '"resource_class": "CUSTOM_VGPU_LARGE"}')
+SMALL, LARGE = 'VGPU', 'CUSTOM_VGPU_LARGE'
+SMALLS = 'compute1_accel_0000:41:00.0_VGPU_NVIDIA_L40S-16Q'
+LARGES = 'compute1_accel_0000:41:00.0_CUSTOM_VGPU_LARGE_NVIDIA_L40S-24Q'
+
+
+class VgpuTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        machine = self.directory_host(MACHINE)
+        self.driver = self.useFixture(nvidia.VgpuManager(machine))
+        self.flags(device_spec=[SMALL_SPEC, LARGE_SPEC], group='nova_accel')
+        self.start_compute('compute1')
+        self.write_profile('small', groups=[{'resources': {SMALL: 1}}])
+        self.write_profile('large', groups=[{'resources': {LARGE: 1}}])
+        self.small, self.large = self.flavor('small'), self.flavor('large')
+
+    def totals(self):
+        """What can be had, by provider; those that have nothing left out."""
+        found = {}
+        for name, provider in self.providers().items():
+            for record in self._get_provider_inventory(
+                    provider['uuid']).values():
+                found[name] = record['total'] - record['reserved']
+        return found
+
+    def elements(self, server):
+        tree = etree.fromstring(self.domain(server).XMLDesc(0))
+        return tree.findall('devices/hostdev')
+
+    def has(self, server):
+        """The one VF of a server, and the type that it has."""
+        [address] = self.hostdevs(server)
+        return address, self.driver.current().get(address)
+
+    def fault(self, server):
+        return self.api.get_server(server['id'])['fault']['message']
+
+    def nothing_disagrees(self):
+        """Also: no device is held twice, or as what it is not."""
+        driver = self.computes['compute1'].driver
+        self.assertEqual((), reconciliation.compare(reconciliation.gather(
+            driver._machine.read(), driver._node(), driver._allocations,
+            driver._record.read)))
+
+    def nothing_takes_it(self, server):
+        self.assertEqual([[server['id']]], list(self.held().values()))
+        self.boot(self.small, state='ERROR')
+        self.boot(self.large, state='ERROR')
+
+    def test_from_the_machine_to_the_guest_and_back(self):
+        self.assertEqual({SMALLS: 3, LARGES: 2}, self.totals())
+        server = self.boot(self.small)
+        self.assertEqual({SMALLS: {SMALL: 1}}, self.allocated(server))
+        self.assertEqual(('0000:41:00.4', 1154), self.has(server))
+        [element] = self.elements(server)
+        self.assertEqual(
+            {'mode': 'subsystem', 'type': 'pci', 'managed': 'no'},
+            dict(element.attrib))
+        self.assertEqual(
+            {'domain': '0x0000', 'bus': '0x41', 'slot': '0x00',
+             'function': '0x4'}, dict(element.find('source/address').attrib))
+        self.assertTrue(re.fullmatch(
+            f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0',
+            element.find('alias').get('name')))
+        # The other size is withheld while this one is there.
+        self._run_periodics()
+        self.assertEqual({SMALLS: 3}, self.totals())
+        self.boot(self.large, state='ERROR')
+        other = self.boot(self.small)
+        self.assertEqual(('0000:41:00.5', 1154), self.has(other))
+        self.nothing_disagrees()
+        self._delete_server(server)
+        self._delete_server(other)
+        self._run_periodics()
+        self.assertEqual({}, self.driver.current())
+        self.assertEqual({SMALLS: 3, LARGES: 2}, self.totals())
+        self.boot(self.large)
+        self._run_periodics()
+        self.assertEqual({LARGES: 2}, self.totals())
+
+    def test_full(self):
+        servers = [self.boot(self.small) for _number in range(3)]
+        self.boot(self.small, state='ERROR')
+        self.assertEqual(3, len({self.has(server)[0] for server in servers}))
+        self._run_periodics()
+        self.assertEqual({SMALLS: 3}, self.totals())
+        self.nothing_disagrees()
+
+    def test_nobody_follows_on_a_type_that_was_not_cleared(self):
+        first = self.boot(self.small)
+        self._delete_server(first)
+        second = self.boot(self.small)
+        address, _number = self.has(second)
+        self.assertEqual([(address, 1154), (address, 0), (address, 1154)],
+                         self.driver.writes)
+
+    def test_what_cannot_be_cleared_goes_to_nobody(self):
+        first = self.boot(self.small)
+        stuck, _number = self.has(first)
+        self.driver.open.add(stuck)
+        self._delete_server(first)
+        second = self.boot(self.small)
+        self.assertNotEqual(stuck, self.has(second)[0])
+        self.driver.open.discard(stuck)
+        self._run_periodics()
+        self.assertNotIn(stuck, self.driver.current())
+
+    def test_several_sizes_on_a_card(self):
+        self.driver.mode = nvidia.MIXED
+        self.driver.list()
+        small, large = self.boot(self.small), self.boot(self.large)
+        self.assertEqual([1154, 1155], [self.has(server)[1]
+                                        for server in (small, large)])
+        self._run_periodics()
+        # 8 GB are left.
+        self.assertEqual({SMALLS: 1, LARGES: 1}, self.totals())
+        self.nothing_disagrees()
+        self.boot(self.small, state='ERROR')
+
+    def test_the_other_type_was_quicker(self):
+        """Placement promises both, and the driver has room for one."""
+        server = self.boot(self.large)
+        self._delete_server(server)
+        self._run_periodics()
+        elsewhere = '0000:41:00.7'
+        self.driver.on_write = lambda vf, number: (
+            elsewhere in self.driver.current()
+            or self.driver.set(elsewhere, 1155))
+        lost = self.boot(self.small, state='ERROR')
+        self.assertNotIn(1154, self.driver.current().values())
+        self.assertEqual({}, self.held())
+        self.assertEqual({}, self.allocated(lost))
+
+    def test_a_driver_that_refuses_ends_the_start_elsewhere(self):
+        self.start_compute('compute2')
+
+        def refuse(vf, number):
+            # The first host's has had enough.
+            if number:
+                self.driver.on_write = lambda vf, number: None
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        self.driver.on_write = refuse
+        server = self.boot(self.small)
+        hosts = [host for host in self.computes if self.held(host)]
+        self.assertEqual(
+            [self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']],
+            hosts)
+        [promise] = self.allocated(server)
+        self.assertTrue(promise.startswith(f'{hosts[0]}_accel'))
+
+    def test_a_driver_that_refuses_is_quoted(self):
+        self.driver.on_write = self.refuse
+        log = self.useFixture(fixtures.FakeLogger(level='ERROR'))
+        self.boot(self.small, state='ERROR')
+        self.assertIn('device 0000:41:00.4 (10de:26b9): vGPU type NVIDIA '
+                      'L40S-16Q cannot be set: the driver says', log.output)
+        self.assertEqual({}, self.driver.current())
+        self.assertEqual({}, self.held())
+
+    def refuse(self, vf, number):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def test_a_reboot_of_the_host(self):
+        servers = [self.boot(self.small), self.boot(self.small)]
+        before = self.driver.current()
+        self.assertEqual(2, len(before))
+        for server in servers:
+            self.domain(server).destroy()
+        self.driver.reboot()
+        self.assertEqual({}, self.driver.current())
+        self.restart_compute_service('compute1')
+        # Before a guest starts, and before the other size takes the card.
+        self.assertEqual(before, self.driver.current())
+        self._run_periodics()
+        self.assertEqual({SMALLS: 3}, self.totals())
+        for server in servers:
+            self._reboot_server(server, hard=True)
+            self.assertEqual(1154, self.has(server)[1])
+        self.nothing_disagrees()
+
+    def test_a_hard_reboot_sets_it_again(self):
+        server = self.boot(self.small)
+        before = self.has(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual([before], self.driver.writes)
+        self.driver.reboot()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.has(server))
+        self.assertEqual([before, before], self.driver.writes)
+
+    def test_a_guest_does_not_start_without_it(self):
+        server = self.boot(self.small)
+        self._stop_server(server)
+        self.driver.reboot()
+        self.driver.on_write = self.refuse
+        # The services are one process: the error arrives here, too.
+        self.assertRaises(client.OpenStackApiException, self._start_server,
+                          server)
+        event = self._wait_for_instance_action_event(
+            server, 'start', 'compute_start_instance', 'Error')
+        self.assertIn('vGPU type NVIDIA L40S-16Q cannot be set',
+                      event['details'])
+        self.assertEqual('SHUTOFF',
+                         self.api.get_server(server['id'])['status'])
+        self.driver.on_write = lambda vf, number: None
+        self._reboot_server(server, hard=True)
+        self.assertEqual(1154, self.has(server)[1])
+
+    def test_suspend_and_resume(self):
+        server = self.boot(self.small)
+        before = self.has(server)
+        self._suspend_server(server)
+        self._run_periodics()
+        self.assertEqual(before, self.has(server))
+        # The host was off in between.
+        self.driver.reboot()
+        self._resume_server(server)
+        self.assertEqual(before, self.has(server))
+
+    def test_types_of_others_are_left_alone(self):
+        self.driver.set('0000:41:00.4', 1154)
+        self.driver.set('0000:41:00.5', 1148)
+        self.driver.set('0000:c1:00.4', 1154)
+        self._run_periodics()
+        self.assertEqual({'0000:41:00.5': 1148, '0000:c1:00.4': 1154},
+                         {vf: number for vf, number
+                          in self.driver.current().items()
+                          if vf != '0000:41:00.4'})
+        # One of a type that an entry names is ours.
+        self.assertNotIn('0000:41:00.4', self.driver.current())
+
+    def test_a_server_outlives_its_entry(self):
+        server = self.boot(self.small)
+        before = self.has(server)
+        self.flags(device_spec=[LARGE_SPEC], group='nova_accel')
+        self._run_periodics()
+        self.assertEqual(before, self.has(server))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.has(server))
+        self.assertEqual(0, self.totals()[SMALLS])
+        self.nothing_takes_it(server)
