@@ -346,14 +346,22 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _choose_likes(self, instance, allocs, announced):
         host = self._machine.read()
         try:
-            chosen = self._claims.choose(instance, _promised(allocs), host,
-                                         self._node())
+            chosen = self._choose(instance, _promised(allocs), host)
             return migration.pair(
                 {alias: text for alias, (_address, text)
                  in announced.items()}, chosen, host, self._offered(host))
         except errors.AccelError:
             self._claims.release(instance.uuid)
             raise
+
+    def _choose(self, instance, promised, host) -> hostdev.Hostdevs:
+        """Choose and claim devices, and leave nothing in them of others.
+
+        :raises errors.AccelError: if that cannot be done
+        """
+        chosen = self._claims.choose(instance, promised, host, self._node())
+        self._machine.take_back(chosen, self._record.holders())
+        return chosen
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
@@ -393,8 +401,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._claims.release(instance.uuid)
             if unreadable:
                 raise unreadable
-            chosen = self._claims.choose(instance, promised, host,
-                                         self._node())
+            chosen = self._choose(instance, promised, host)
         except errors.AccelError as error:
             LOG.warning('Server gets no devices: %s', error,
                         instance=instance)

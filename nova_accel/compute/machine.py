@@ -103,6 +103,28 @@ class Machine:
                 lines.extend(_release(name, preparer, address))
         self._swept = _say(lines, self._swept)
 
+    def take_back(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+                  held: collections.abc.Container[model.Address]) -> None:
+        """Take back what a server has been chosen for.
+
+        If it is ready, then for somebody who had it before; the server gets
+        it anew.
+
+        :param held: what domains hold
+        :raises errors.AccelError: if that cannot be done
+        """
+        wanted = {device.address for device in hostdevs
+                  if device.address not in held}
+        host = self.read()
+        for preparer in self._preparers().values():
+            for address in sorted(wanted & set(preparer.prepared(host))):
+                try:
+                    preparer.release(address)
+                except OSError as error:
+                    raise errors.AssignmentError(
+                        f'device {address}', 'it cannot be taken back from '
+                        f'who had it: {error}') from None
+
     def _preparers(self) -> dict[str, kind.Preparer]:
         return {name: opened for name, opened in self._kinds.items()
                 if isinstance(opened, kind.Preparer)}

@@ -112,12 +112,26 @@ class VgpuTest(cloud.Cloud):
         self.nothing_disagrees()
 
     def test_nobody_follows_on_a_type_that_was_not_cleared(self):
+        """Not even who is on the way while the other one is deleted."""
         first = self.boot(self.small)
+        self.useFixture(fixtures.MockPatch(
+            'nova_accel.compute.machine.Machine.sweep'))
         self._delete_server(first)
         second = self.boot(self.small)
         address, _number = self.has(second)
         self.assertEqual([(address, 1154), (address, 0), (address, 1154)],
                          self.driver.writes)
+
+    def test_who_is_on_the_way_does_not_get_what_cannot_be_cleared(self):
+        first = self.boot(self.small)
+        self.useFixture(fixtures.MockPatch(
+            'nova_accel.compute.machine.Machine.sweep'))
+        self.driver.open.add(self.has(first)[0])
+        self._delete_server(first)
+        self.boot(self.small, state='ERROR')
+        self.assertEqual({}, self.held())
+        second = self.boot(self.small)
+        self.assertNotIn(self.has(second)[0], self.driver.open)
 
     def test_what_cannot_be_cleared_goes_to_nobody(self):
         first = self.boot(self.small)
