@@ -47,7 +47,7 @@ class VgpuManager(fixtures.Fixture):
     """
 
     def __init__(self, machine, mode=EQUAL):
-        self._vfs = pathlib.Path(machine, 'sys/bus/pci/devices')
+        self._vfs = pathlib.Path(machine).resolve() / 'sys/bus/pci/devices'
         self.mode = mode
         #: What was written, in order: (VF, number).
         self.writes = []
@@ -93,12 +93,14 @@ class VgpuManager(fixtures.Fixture):
                 if self._fits(path.parts[-3], number)))
 
     def _write(self, path, text):
-        if os.path.basename(path) != 'current_vgpu_type':
+        path = pathlib.Path(path)
+        if path.name != 'current_vgpu_type' or not path.is_relative_to(
+                self._vfs):
             return self._others(path, text)
-        vf, number = pathlib.Path(path).parts[-3], int(text)
+        vf, number = path.parts[-3], int(text)
         self.writes.append((vf, number))
         self.on_write(vf, number)
-        current = int(pathlib.Path(path).read_text())
+        current = int(path.read_text())
         if vf in self.open:
             raise _error(errno.EBUSY)
         if bool(number) == bool(current):

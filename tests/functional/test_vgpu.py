@@ -31,13 +31,18 @@ class VgpuTest(cloud.Cloud):
 
     def setUp(self):
         super().setUp()
-        machine = self.directory_host(MACHINE)
-        self.driver = self.useFixture(nvidia.VgpuManager(machine))
         self.flags(device_spec=[SMALL_SPEC, LARGE_SPEC], group='nova_accel')
-        self.start_compute('compute1')
+        self.driver = self.start_machine('compute1')
         self.write_profile('small', groups=[{'resources': {SMALL: 1}}])
         self.write_profile('large', groups=[{'resources': {LARGE: 1}}])
         self.small, self.large = self.flavor('small'), self.flavor('large')
+
+    def start_machine(self, host):
+        """A nova-compute with a machine of its own, and its driver."""
+        machine = self.directory_host(MACHINE)
+        driver = self.useFixture(nvidia.VgpuManager(machine))
+        self.start_compute(host)
+        return driver
 
     def totals(self):
         """What can be had, by provider; those that have nothing left out."""
@@ -111,6 +116,18 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({SMALLS: 3}, self.totals())
         self.nothing_disagrees()
 
+    def test_several_in_one_server(self):
+        self.write_profile('both', groups=[
+            {'resources': {SMALL: 1}, 'count': 2}], group_policy='none')
+        server = self.boot(self.flavor('both'))
+        self.assertEqual({SMALLS: {SMALL: 2}}, self.allocated(server))
+        self.assertEqual({'0000:41:00.4': 1154, '0000:41:00.5': 1154},
+                         self.driver.current())
+        # Of two, there is one left: the server has both or none.
+        self.boot(self.flavor('both'), state='ERROR')
+        self.assertEqual(2, len(self.held()))
+        self.assertEqual(set(self.hostdevs(server)), set(self.held()))
+
     def test_nobody_follows_on_a_type_that_was_not_cleared(self):
         """Not even who is on the way while the other one is deleted."""
         first = self.boot(self.small)
@@ -171,22 +188,19 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({}, self.allocated(lost))
 
     def test_a_driver_that_refuses_ends_the_start_elsewhere(self):
-        self.start_compute('compute2')
-
-        def refuse(vf, number):
-            # The first host's has had enough.
-            if number:
-                self.driver.on_write = lambda vf, number: None
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        self.driver.on_write = refuse
-        server = self.boot(self.small)
-        hosts = [host for host in self.computes if self.held(host)]
-        self.assertEqual(
-            [self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']],
-            hosts)
-        [promise] = self.allocated(server)
-        self.assertTrue(promise.startswith(f'{hosts[0]}_accel'))
+        other = self.start_machine('compute2')
+        self.driver.on_write = self.refuse
+        servers = [self.boot(self.small) for _number in range(3)]
+        self.assertEqual({}, self.held('compute1'))
+        self.assertEqual({}, self.driver.current())
+        self.assertEqual(3, len(other.current()))
+        for server in servers:
+            self.assertEqual(
+                'compute2',
+                self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host'])
+            [promise] = self.allocated(server)
+            self.assertTrue(promise.startswith('compute2_accel'))
+        self.assertTrue(self.driver.writes)
 
     def test_a_driver_that_refuses_is_quoted(self):
         self.driver.on_write = self.refuse
@@ -256,6 +270,48 @@ class VgpuTest(cloud.Cloud):
         self.driver.reboot()
         self._resume_server(server)
         self.assertEqual(before, self.has(server))
+
+    def test_live_migration(self):
+        self.flags(device_spec=[
+            spec[:-1] + ', "live_migratable": "yes"}'
+            for spec in (LARGE_SPEC, SMALL_SPEC)], group='nova_accel')
+        other = self.start_machine('compute2')
+        # Another VF than here.
+        other.set('0000:41:00.4', 1148)
+        other.mode = nvidia.MIXED
+        other.list()
+        server = self.boot(self.small, host='compute1')
+        moving = []
+        self.migration.on_move = lambda domain, xml: moving.append(
+            (xml, other.current()))
+        self._live_migrate(server)
+        [(xml, there)] = moving
+        # Ready before the guest comes.
+        self.assertEqual({'0000:41:00.4': 1148, '0000:41:00.5': 1154}, there)
+        [element] = etree.fromstring(xml).findall('devices/hostdev')
+        self.assertEqual(('0x5', 'no'), (
+            element.find('source/address').get('function'),
+            element.get('managed')))
+        self._run_periodics()
+        self.assertEqual({}, self.driver.current())
+        self.assertEqual(['0000:41:00.5'],
+                         list(self.hostdevs(server, 'compute2')))
+
+    def test_cold_migration(self):
+        other = self.start_machine('compute2')
+        server = self.boot(self.small, host='compute1')
+        self._migrate_server(server)
+        self._run_periodics()
+        # Until it is confirmed, it may go back.
+        self.assertEqual([1154], list(self.driver.current().values()))
+        self.assertEqual([1154], list(other.current().values()))
+        # CONF.host is the last compute that was started; the driver compares
+        # it with the host that it is asked to clean up.
+        self.flags(host='compute1')
+        self._confirm_resize(server)
+        self._run_periodics()
+        self.assertEqual({}, self.driver.current())
+        self.assertEqual([1154], list(other.current().values()))
 
     def test_types_of_others_are_left_alone(self):
         self.driver.set('0000:41:00.4', 1154)
