@@ -113,18 +113,21 @@ def _label(function: model.Function, state: str) -> str:
 
 
 def _states(host: model.Host) -> dict[model.PciAddress, str]:
-    states = {refusal.address: f'REFUSED, {refusal.reason}'
-              for refusal in host.refusals}
+    # A function can be offered as several things, and refused as another.
+    states: dict[model.PciAddress, dict[str, None]] = collections.defaultdict(
+        dict)
     for device in host.devices:
-        states[device.address] = 'offered by its VFs'
         for region in device.regions:
             traits = ''.join(f' +{trait}' for trait in sorted(region.traits))
-            for unit in region.units:
-                for address in unit:
-                    states[address] = f'{region.resource_class}{traits}'
-                for address in unit[1:]:
-                    states[address] = f'goes with {unit[0]}'
-    return states
+            for first, *others in region.units:
+                states[first][f'{region.resource_class}{traits}'] = None
+                for address in others:
+                    states[address][f'goes with {first}'] = None
+        states[device.address] = states[device.address] or {
+            'offered by its VFs': None}
+    for refusal in host.refusals:
+        states[refusal.address][f'REFUSED, {refusal.reason}'] = None
+    return {address: '; '.join(texts) for address, texts in states.items()}
 
 
 def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:

@@ -89,7 +89,7 @@ OVERRIDDEN = {
 OUR_OWN = {'_assign', '_assign_as_placement_says', '_node', '_look',
            '_is_allocated', '_have_again', '_describe', '_choose_likes',
            '_check_there', '_concerns_us', '_offered', '_prepare', '_clear_up',
-           '_allocations', '_give_back', '_complete'}
+           '_allocations', '_give_back', '_complete', '_choose'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

@@ -58,6 +58,18 @@ def test_host_show_draws_the_topology(run):
     assert 'Ethernet: not named' in lines[switch + 3]
 
 
+def test_host_show_says_all_that_a_function_can_be(run):
+    code, out, _err = run(
+        'host', 'show', '--sysfs-root', str(HOSTS / 'l40s-modelled.json'),
+        '--device-spec', '[{"vendor_id": "10de", "vgpu_type": 1154}, '
+        '{"vendor_id": "10de", "vgpu_type": 1155, "resource_class": "BIG"}, '
+        '{"vendor_id": "10de", "vgpu_type": 77}]')
+    assert code == 0
+    [line] = [line for line in out.splitlines() if ' 0000:41:00.4 ' in line]
+    assert ('VF of 0000:41:00.0: CUSTOM_BIG; VGPU; REFUSED, it cannot have '
+            'the vGPU type 77: it lists 1145: NVIDIA L40S-1B') in line
+
+
 def test_host_show_for_programs(run):
     code, data = show(run, '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS)
     assert code == 0
