@@ -2,10 +2,12 @@
 """The kinds that come with nova_accel do as the contract says."""
 
 import contextlib
+import pathlib
 import unittest
 
 from nova_accel import testing
 from tests import kernel
+from tests import nvidia
 from tests.unit import build
 
 
@@ -27,6 +29,20 @@ class MdevTest(_Recorded, unittest.TestCase):
     @contextlib.contextmanager
     def kernel(self, sysfs):
         with kernel.Mdevs():
+            yield
+
+
+class VgpuTest(testing.KindTests, unittest.TestCase):
+    kind = 'vgpu'
+    tree = build.DATA / 'hosts' / 'l40s-modelled.json'
+    entries = ({'vendor_id': '10de', 'vgpu_type': '1154 : NVIDIA L40S-16Q',
+                'max_instances': 3},
+               {'vendor_id': '10de', 'vgpu_type': 1155,
+                'resource_class': 'CUSTOM_VGPU_LARGE'})
+
+    @contextlib.contextmanager
+    def kernel(self, sysfs):
+        with nvidia.VgpuManager(pathlib.Path(sysfs).parent):
             yield
 
 
