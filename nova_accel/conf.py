@@ -29,6 +29,9 @@ matches a device is the one that counts. The keys are those of Nova's own
   an object with a regular expression for each of ``domain``, ``bus``,
   ``slot`` and ``function``. The whole address of a physical function also
   names its virtual functions.
+``parent``
+  In place of these: the name of a device that is on no PCI bus, as it is in
+  ``/sys/class/mdev_bus``; with ``mdev_type``.
 ``resource_class``
   What Placement counts the device as; other text than a standard class
   becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.

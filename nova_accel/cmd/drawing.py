@@ -39,7 +39,9 @@ def draw(host: model.Host, source: str, problems: list[str],
     """
     offered = sum(region.total for device in host.devices
                   for region in device.regions)
-    yield (f'{source}: PCI functions: {len(host.functions)}, NUMA nodes: '
+    functions = [function for function in host.functions
+                 if isinstance(function.address, model.PciAddress)]
+    yield (f'{source}: PCI functions: {len(functions)}, NUMA nodes: '
            f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
@@ -80,7 +82,8 @@ def _branches(host: model.Host, everything: bool) -> Branch:
     states = _states(host)
     tree: Branch = {}
     for function in sorted(host.functions, key=_place):
-        known = function.class_code >> 8 in {**_ACCELERATORS, **_COMPANIONS}
+        known = (function.class_code >> 8 in {**_ACCELERATORS, **_COMPANIONS}
+                 or isinstance(function.address, model.ParentName))
         if not (function.address in states or everything or (
                 known and not function.physfn)):
             continue
@@ -103,6 +106,8 @@ def _place(function: model.Function):
 
 
 def _label(function: model.Function, state: str) -> str:
+    if isinstance(function.address, model.ParentName):
+        return f'{function.address}  makes mdevs: {state}'
     kind = _NAMES.get(function.class_code >> 8,
                       f'class {function.class_code >> 8:04x}')
     if function.physfn:

@@ -39,6 +39,7 @@ class Entry:
     :param address: a pattern for each of domain, bus, slot and function
     :param single: the address itself, where the pattern leaves nothing open:
         then a PF's address also names its VFs, as in Nova
+    :param parent: the name of a device on no PCI bus, or ''
     :param resource_class: normalised, or None for the default
     :param managed: whether libvirt binds and unbinds the driver, or None for
         what is usual
@@ -54,6 +55,7 @@ class Entry:
     product_id: str | None = None
     address: tuple[re.Pattern[str], ...] = ()
     single: model.PciAddress | None = None
+    parent: str = ''
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
     managed: bool | None = None
@@ -66,6 +68,8 @@ class Entry:
         return dict(self.settings).get(key)
 
     def matches(self, function: model.Function) -> bool:
+        if self.parent or isinstance(function.address, model.ParentName):
+            return self.parent == str(function.address)
         if self.vendor_id not in (None, function.vendor_id):
             return False
         if self.product_id not in (None, function.product_id):
@@ -151,6 +155,10 @@ def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
         (key, _read(label, key, item[key], read))
         for key, read in sorted(about.keys.items())
         if item.get(key) is not None)
+    if fields['parent'] and {'vendor_id', 'product_id', 'address'} & set(item):
+        raise errors.EntryError(
+            label, 'names a parent that is on no PCI bus, and says where on '
+            'one', 'leave it to parent, or to the other keys')
     if fields['live_migratable'] is None:
         fields['live_migratable'] = about.live_migratable
     return Entry(**fields)
@@ -272,6 +280,14 @@ def _whole_address(parts) -> model.PciAddress | None:
         return None
 
 
+def _read_parent(value: object) -> dict[str, str]:
+    if value is None:
+        return {'parent': ''}
+    if not isinstance(value, str) or not identity.is_parent_name(value):
+        raise ValueError('is not the name of a device')
+    return {'parent': value}
+
+
 def _read_resource_class(value: object) -> dict[str, str | None]:
     if value is None:
         return {'resource_class': None}
@@ -312,6 +328,7 @@ _READERS = {
     'vendor_id': _id_reader('vendor_id'),
     'product_id': _id_reader('product_id'),
     'address': _read_address,
+    'parent': _read_parent,
     'resource_class': _read_resource_class,
     'traits': _read_traits,
     'managed': _flag_reader('managed', None),

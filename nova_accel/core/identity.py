@@ -140,6 +140,11 @@ def mdev_uuid(server: str, provider: str, index: int) -> str:
     return str(uuid.uuid5(uuid.UUID(provider), f'mdev/{server}/{index}'))
 
 
+def is_parent_name(text: str) -> bool:
+    """Whether it can be a device's name in mdev_bus, and nothing else."""
+    return bool(re.fullmatch(r'[\w.:-]*[\w-][\w.:-]{0,63}', text, re.ASCII))
+
+
 def is_mdev_type(text: str) -> bool:
     """Whether it can be an mdev type's name in sysfs, and nothing else."""
     return bool(re.fullmatch(r'[\w.+-]*[\w+-][\w.+-]*', text, re.ASCII))

@@ -7,6 +7,7 @@ Everything here is frozen: a Host is a photograph of a machine, taken by
 
 import collections.abc
 import dataclasses
+import functools
 import re
 
 _ADDRESS = re.compile(
@@ -47,6 +48,25 @@ class PciAddress:
     def __str__(self) -> str:
         return (f'{self.domain:04x}:{self.bus:02x}:'
                 f'{self.slot:02x}.{self.function:x}')
+
+
+@functools.total_ordering
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParentName:
+    """A device on no PCI bus that mdevs are made of, by its name.
+
+    Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev
+    (/sys/class/mdev_bus). s390's channels and crypto cards are such devices.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __lt__(self, other: object) -> bool:
+        # PCI addresses come first.
+        return isinstance(other, ParentName) and self.name < other.name
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
@@ -114,6 +134,8 @@ class MdevType:
 class Function:
     """One PCI function as the kernel's sysfs shows it.
 
+    Or what else mdevs can be made of, without ids and class.
+
     Source: Documentation/ABI/testing/sysfs-bus-pci.
 
     :param vendor_id: four lower-case hexadecimal digits, as is product_id
@@ -128,7 +150,7 @@ class Function:
     :param unreadable: nothing is known of it but its address and its group
     """
 
-    address: PciAddress
+    address: PciAddress | ParentName
     vendor_id: str
     product_id: str
     class_code: int
@@ -148,6 +170,8 @@ class Function:
 
     @property
     def ids(self) -> str:
+        if isinstance(self.address, ParentName):
+            return 'no PCI device'
         return f'{self.vendor_id}:{self.product_id}'
 
     @property

@@ -202,6 +202,9 @@ class _Offer:
     def _check_function(self, function) -> None:
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
+        if isinstance(function.address, model.ParentName):
+            raise kinds.Refused('it is on no PCI bus',
+                                'name the mdev_type that it is to make')
         if function.is_bridge:
             raise kinds.Refused('it is a bridge', 'take it out of device_spec')
         if function.address.domain > MAX_DOMAIN:

@@ -85,8 +85,14 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
         physfn=attributes.linked_address('physfn'),
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
         num_vfs=max(0, attributes.decimal('sriov_numvfs') or 0),
-        mdev_types=tuple(_mdev_types(tree, f'{path}/mdev_supported_types')),
+        mdev_types=read_mdev_types(tree, path),
         firmware=_firmware(tree, path))
+
+
+def read_mdev_types(tree: trees.Tree, path: str,
+                    ) -> tuple[model.MdevType, ...]:
+    """The mdev types of the device in a directory."""
+    return tuple(_mdev_types(tree, f'{path}/mdev_supported_types'))
 
 
 def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:

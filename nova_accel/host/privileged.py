@@ -27,7 +27,7 @@ def create_mdev(sysfs: str, parent: str, mdev_type: str, address: str) -> None:
     Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (``create``).
 
     :param sysfs: where sysfs is mounted
-    :param parent: PCI address
+    :param parent: PCI address, or a name in /sys/class/mdev_bus
     :param address: the uuid that it is to have
     :raises ValueError: if an argument is not what it should be
     :raises OSError: if the driver refuses
@@ -35,8 +35,8 @@ def create_mdev(sysfs: str, parent: str, mdev_type: str, address: str) -> None:
     if not identity.is_mdev_type(mdev_type):
         raise ValueError(f'not the name of an mdev type: {mdev_type!r}')
     _write(os.path.join(
-        _sysfs(sysfs), 'bus/pci/devices', str(model.PciAddress.parse(parent)),
-        'mdev_supported_types', mdev_type, 'create'), str(uuid.UUID(address)))
+        _sysfs(sysfs), _parent(parent), 'mdev_supported_types', mdev_type,
+        'create'), str(uuid.UUID(address)))
 
 
 @context.entrypoint
@@ -73,6 +73,15 @@ def set_vgpu_type(sysfs: str, function: str, number: int) -> None:
         _sysfs(sysfs), 'bus/pci/devices',
         str(model.PciAddress.parse(function)), 'nvidia/current_vgpu_type'),
         str(number))
+
+
+def _parent(text: str) -> str:
+    try:
+        return f'bus/pci/devices/{model.PciAddress.parse(text)}'
+    except ValueError:
+        if not identity.is_parent_name(text):
+            raise
+        return f'class/mdev_bus/{text}'
 
 
 def _sysfs(path: str) -> str:

@@ -9,6 +9,7 @@ from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import offer
 from nova_accel.host import loader
+from nova_accel.host import parents
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
@@ -40,5 +41,6 @@ def read(tree: trees.Tree,
                  if function.address in uses else function
                  for function in functions]
     functions.extend(pci.read_unreadable(tree, functions))
+    functions.extend(parents.read(tree))
     host = offer.offer(functions, entries, kinds, foreign, problems)
     return dataclasses.replace(host, numa_nodes=pci.read_numa_nodes(tree))

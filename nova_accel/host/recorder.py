@@ -84,6 +84,8 @@ def _note(notes: _Notes, host: model.Host,
           files: collections.abc.Collection[str]) -> None:
     """Read files of each function that has them."""
     for function in host.functions:
+        if isinstance(function.address, model.ParentName):
+            continue
         path = trees.follow(notes, f'{pci.DEVICES}/{function.address}')
         for name in files:
             notes.text(f'{path}/{name}')

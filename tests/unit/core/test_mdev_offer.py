@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mediated devices: what of them is offered, and who gets one."""
 
+import json
 import uuid
 
 from hypothesis import given
@@ -15,6 +16,7 @@ from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import profile
 from nova_accel.core import providers
+from nova_accel.host import reader
 from tests.unit import build
 
 _ME = '00000000-0000-0000-0000-000000000001'
@@ -137,3 +139,45 @@ def test_held_mdevs_are_counted_by_what_their_alias_says():
     held = {_ME: _assign(item, 2), _OTHER: (hostdev.Hostdev(
         model.MdevAddress(str(uuid.uuid4())), ''),)}
     assert holding.counts([item], held) == {item.uuid: 2}
+
+
+def _virtual(name='mtty', *types):
+    return model.Function(model.ParentName(name), '', '', 0, mdev_types=types)
+
+
+def test_a_parent_on_no_pci_bus_is_named_by_its_name():
+    machine = [parent(model.MdevType('mtty-1', 1)),
+               _virtual('mtty', model.MdevType('mtty-1', 24)),
+               _virtual('other', model.MdevType('mtty-1', 24))]
+    host = build.host(machine, {'parent': 'mtty', 'mdev_type': 'mtty-1'})
+    assert [(str(device.address), regions(host)) for device
+            in host.devices] == [('mtty', {'VGPU_mtty-1': 24})]
+    assert not host.refusals
+    # What names PCI functions names none of them.
+    everything = build.host(machine, {'mdev_type': 'mtty-1'})
+    assert [str(device.address) for device in everything.devices] == [
+        '0000:81:00.0']
+
+
+def test_a_parent_on_no_pci_bus_is_not_given_away_itself():
+    host = build.host([_virtual(), parent()], {'parent': 'mtty'})
+    assert build.refusals(host) == {'mtty': 'it is on no PCI bus'}
+
+
+@given(st.lists(st.builds(model.ParentName, st.text(max_size=3)) | st.builds(
+    model.PciAddress, *[st.integers(0, 3)] * 4), max_size=6))
+def test_parents_are_in_order_with_functions(addresses):
+    ordered = sorted(addresses)
+    assert ordered == sorted(reversed(addresses))
+    names = [isinstance(address, model.ParentName) for address in ordered]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize('more, says', [
+    ({'parent': '../x'}, 'is not the name of a device'),
+    ({'parent': ''}, 'is not the name'), ({'parent': 3}, 'is not the name'),
+    ({'parent': 'mtty', 'vendor_id': '10de'}, 'says where on one')])
+def test_a_parent_that_is_none(more, says):
+    _entries, [error] = reader.parse([json.dumps(
+        {'mdev_type': 'mtty-1', **more})])
+    assert says in str(error)

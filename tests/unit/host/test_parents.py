@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parents of mdevs that are on no PCI bus."""
+
+from nova_accel.host import reader
+from nova_accel.host import recorder
+from tests.unit import build
+
+_MTTY = 'sys/devices/virtual/mtty/mtty'
+_ENTRY = {'parent': 'mtty', 'mdev_type': 'mtty-2',
+          'resource_class': 'CUSTOM_TTY'}
+
+
+def machine(available='12\n'):
+    gpu = 'pci0000:80/0000:80:01.0/0000:81:00.0'
+    return build.sysfs(
+        {gpu: {}},
+        files={f'{_MTTY}/mdev_supported_types/mtty-2/available_instances':
+               available},
+        links={'sys/class/mdev_bus/mtty': '../../devices/virtual/mtty/mtty',
+               'sys/class/mdev_bus/0000:81:00.0': f'../../devices/{gpu}'})
+
+
+def test_read_once_each():
+    host = reader.read(machine(), build.entries(_ENTRY))
+    assert [str(function.address) for function in host.functions] == [
+        '0000:81:00.0', 'mtty']
+    assert build.units(host) == {'CUSTOM_TTY_mtty-2': ['mtty'] * 12}
+
+
+def test_a_recording_has_them():
+    recording = recorder.record(machine())
+    entries = build.entries(_ENTRY)
+    assert reader.read(recording, entries) == reader.read(machine(), entries)
+
+
+def test_nonsense_is_said():
+    host = reader.read(machine('many\n'), build.entries(_ENTRY))
+    assert 'does not say how many' in build.refusals(host)['mtty']
