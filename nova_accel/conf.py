@@ -37,6 +37,13 @@ matches a device is the one that counts. The keys are those of Nova's own
   becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.
 ``traits``
   A list of names for Placement, or names with commas between them.
+``num_vfs``
+  How many virtual functions the named cards are to have, or ``all``; they are
+  what is offered then. Their number is set when nova-compute starts, unless
+  somebody uses one.
+``reset``
+  ``required`` (default): a device is offered only if it can be reset by itself
+  before the next server has it. ``if_possible``: it is offered anyway.
 ``mdev_type``
   Offer mediated devices of this type, ``nvidia-471``, of which the named
   devices are the parents, and not these devices themselves. One entry for
@@ -62,7 +69,8 @@ matches a device is the one that counts. The keys are those of Nova's own
 ``managed``
   ``yes`` (default): libvirt binds vfio-pci at the start of a guest and gives
   the device back to its driver at the end. ``no``: the device is already
-  bound to the vfio driver that it needs; so it is with ``vgpu_type``.
+  bound to the vfio driver that it needs, and is refused otherwise; so it is
+  with ``vgpu_type``.
 
 A device that the host itself uses, a bridge, and a device whose IOMMU group
 also has functions that the same entry does not name, are refused;
@@ -89,7 +97,8 @@ nova-compute, which also compares when it starts.
 What disagrees is logged with its remedy, and units that somebody holds though
 nobody was promised them are reserved in Placement. Nothing is taken from a
 server. A comparison asks Placement once for each device; ``nova-accel host
-check`` makes one at any time.
+check`` makes one at any time. After as many seconds a device whose reset
+failed is tried again.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',

@@ -179,6 +179,8 @@ def _function(function: model.Function, state: str) -> dict:
                         'available': mdev_type.available,
                         'instances': list(mdev_type.instances)}
                        for mdev_type in function.mdev_types],
+        'reset_methods': (None if function.reset_methods is None
+                          else list(function.reset_methods)),
         'firmware': function.firmware,
         'use': function.use,
     }

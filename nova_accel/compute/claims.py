@@ -21,6 +21,10 @@ from nova_accel.core import profile
 from nova_accel.core import providers
 from nova_accel.core import topology
 
+# The kernel waits a minute for a function that does not come back from its
+# reset (drivers/pci/pci.c: PCIE_RESET_READY_POLL_MS).
+_PATIENCE = 120
+
 
 class Claims:
     """The claims of one nova-compute.
@@ -33,6 +37,9 @@ class Claims:
         self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
+        #: What is being reset, and word that it is no more.
+        self._aside: set[model.Address] = set()
+        self._back = threading.Condition(self._lock)
 
     def choose(self, instance, promised: assignment.Promised,
                host: model.Host, node: providers.Node) -> hostdev.Hostdevs:
@@ -46,16 +53,25 @@ class Claims:
         offered = providers.offered(host, node.uuid, node.name)
         _check_offered(promised, offered, host, node)
         with self._lock:
-            # Looked up under the lock: a claim ends when its record begins.
-            held = [*self._record.read().items(), *self._claimed.items()]
-            grants = assignment.assign(
-                promised, groups, offered,
-                {device.address: uuid for uuid, devices in held
-                 for device in devices},
-                instance.uuid, _count_mdevs(held, instance.uuid))
+            grants = self._assign(instance.uuid, promised, groups, offered)
             _check_topology(instance, groups, grants, host)
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
             return chosen
+
+    def _assign(self, uuid, promised, groups, offered):
+        while True:
+            # Looked up under the lock: a claim ends when its record begins.
+            held = [*self._record.read().items(), *self._claimed.items()]
+            holders = dict.fromkeys(self._aside, 'nova-compute for a reset')
+            holders.update((device.address, holder) for holder, devices
+                           in held for device in devices)
+            try:
+                return assignment.assign(promised, groups, offered, holders,
+                                         uuid, _count_mdevs(held, uuid))
+            except errors.AssignmentError:
+                # What is aside is going to be free.
+                if not self._aside or not self._back.wait(_PATIENCE):
+                    raise
 
     def held(self, instance) -> hostdev.Hostdevs:
         """What a server has: claimed already, or in its definition."""
@@ -71,6 +87,26 @@ class Claims:
             claimed = [device.address for devices in self._claimed.values()
                        for device in devices]
         return {*claimed, *self._record.holders()}
+
+    @contextlib.contextmanager
+    def aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
+        """Let nobody choose a unit for a while.
+
+        :returns: a context that is true if nobody has the unit
+        """
+        with self._lock:
+            held = {device.address for devices in self._claimed.values()
+                    for device in devices} | set(self._record.holders())
+            free = held.isdisjoint(unit)
+            if free:
+                self._aside.update(unit)
+        try:
+            yield free
+        finally:
+            with self._lock:
+                if free:
+                    self._aside.difference_update(unit)
+                self._back.notify_all()
 
     def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:
         """Claim what a server has, whose definition is about to go."""

@@ -6,7 +6,7 @@ through, so that the class fits Nova 33 and 34, with which each seam was
 checked (tests/contract):
 
 =====================================  ================================
-``init_host``                          say what is offered and held
+``init_host``                          VFs; say what is offered and held
 ``get_available_resource``             locations, for the scheduler
 ``update_provider_tree``               our providers
 ``spawn``                              devices for a new server
@@ -80,6 +80,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
+        with _never_fatal('set the number of virtual functions'):
+            self._machine.set_vfs(self._record.holders())
         with _never_fatal('read which devices servers hold'):
             self._machine.read()
             held = [ours for hostdevs in self._record.read().values()
@@ -301,6 +303,10 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _as_migration_check():
                 # The claim is lost if nova-compute was restarted meanwhile.
                 self._claims.claim_again(instance, planned)
+                if not self._machine.clean(planned, self._record.holders()):
+                    raise errors.AssignmentError(
+                        f'server {instance.uuid}', 'the reset of a device '
+                        'that was chosen for it failed')
                 self._prepare(planned, instance)
         return super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
@@ -355,13 +361,20 @@ class LibvirtDriver(driver.LibvirtDriver):
             raise
 
     def _choose(self, instance, promised, host) -> hostdev.Hostdevs:
-        """Choose and claim devices, and leave nothing in them of others.
+        """Choose and claim devices of which nobody's traces are left.
 
-        :raises errors.AccelError: if that cannot be done
+        :raises errors.AccelError: if there are not enough
         """
-        chosen = self._claims.choose(instance, promised, host, self._node())
-        self._machine.take_back(chosen, self._record.holders())
-        return chosen
+        while True:
+            chosen = self._claims.choose(instance, promised, host,
+                                         self._node())
+            held = self._record.holders()
+            self._machine.take_back(chosen, held)
+            if self._machine.clean(chosen, held):
+                return chosen
+            # What failed is not offered any more; its like may do.
+            self._claims.release(instance.uuid)
+            host = self._machine.read()
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
@@ -455,6 +468,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         self._machine.sweep(self._claims.everything)
+        self._machine.reset_free(self._claims.everything, self._claims.aside)
 
     def _node(self, provider_tree=None) -> providers.Node:
         name = self._host.get_hostname()

@@ -3,6 +3,8 @@
 
 import collections
 import collections.abc
+import contextlib
+import time
 
 import nova.conf
 from oslo_log import log as logging
@@ -15,20 +17,31 @@ from nova_accel.core import identity
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import providers
+from nova_accel.core import reset as resets
+from nova_accel.core import sriov as vfs
 from nova_accel.host import loader
 from nova_accel.host import reader
+from nova_accel.host import reset
+from nova_accel.host import sriov
 from nova_accel.host import tree
 
 LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
+#: Seconds that resets in passing may take of a round; the rest comes later.
+BUDGET = 30
+
+#: From a unit to a context in which nobody gets it, and whether it is free.
+Aside = collections.abc.Callable[
+    [model.Unit], contextlib.AbstractContextManager[bool]]
+
 
 class Machine:
     """This machine, as nova.conf tells us to look at it.
 
-    Nothing is cached but what was said in the log, so that it is said once.
-    Reading takes milliseconds.
+    Nothing is cached but what was reset, and what was said in the log, so
+    that it is said once. Reading takes milliseconds.
     """
 
     def __init__(self) -> None:
@@ -37,20 +50,50 @@ class Machine:
         self._kinds: dict[str, kind.Enumerator] = {}
         self._said: frozenset[tuple[int, str]] = frozenset()
         self._swept: frozenset[tuple[int, str]] = frozenset()
+        self._resets = reset.Resets()
 
     def read(self) -> model.Host:
         """The Host as it is now.
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        if self._tree is None:
-            self._open()
-        entries, broken = reader.parse(CONF.nova_accel.device_spec)
-        host = reader.read(self._tree, entries, foreign.claims(CONF),
-                           self._kinds)
+        host, broken = self._read(self._resets.refused())
         self._said = _say([(logging.ERROR, f'{error}; it is left out')
                            for error in broken] + _report(host), self._said)
         return host
+
+    def _read(self, quarantined: collections.abc.Mapping[
+            model.PciAddress, str] = {},
+            ) -> tuple[model.Host, list[errors.EntryError]]:
+        """The Host, and what is wrong with entries."""
+        if self._tree is None:
+            self._open()
+        entries, broken = reader.parse(CONF.nova_accel.device_spec)
+        return reader.read(self._tree, entries, foreign.claims(CONF),
+                           self._kinds, quarantined), broken
+
+    def set_vfs(self, held: collections.abc.Container[model.Address]) -> None:
+        """Bring cards to as many virtual functions as their entries say.
+
+        :param held: what domains hold
+        :raises errors.TreeError: if ``sysfs_root`` is none
+        """
+        host, _broken = self._read()
+        entries, _broken = reader.parse(CONF.nova_accel.device_spec)
+        changes, problems = vfs.plan(host.functions, entries,
+                                     foreign.claims(CONF), held)
+        for problem in problems:
+            LOG.error('%s', problem)
+        for change in changes:
+            try:
+                sriov.change(self._tree, change)
+            except Exception as error:
+                # Of one card: the others go on.
+                LOG.error('Device %s cannot have %d virtual functions: %s',
+                          change.card, change.number, error)
+            else:
+                LOG.info('Device %s has %d virtual functions; it had %d',
+                         change.card, change.number, change.before)
 
     def prepare(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
                 node: providers.Node,
@@ -63,6 +106,7 @@ class Machine:
             and traits
         :raises errors.AccelError: if something cannot be made ready
         """
+        self._resets.used(device.address for device in hostdevs)
         try:
             host = self.read()
         except errors.TreeError:
@@ -125,6 +169,44 @@ class Machine:
                         f'device {address}', 'it cannot be taken back from '
                         f'who had it: {error}') from None
 
+    def reset_free(self, held: collections.abc.Callable[
+            [], collections.abc.Collection[model.Address]],
+            aside: Aside) -> None:
+        """Reset what nobody has any more, so that it is ready for the next.
+
+        :param held: as in :meth:`sweep`
+        """
+        # Also what is refused for its reset, to see whether it works by now.
+        host, _broken = self._read()
+        self._resets.forget(host)
+        somebodys = held()
+        self._resets.used(somebodys)
+        start = now = time.monotonic()
+        for unit in self._resets.due(host, somebodys, now, _patience()):
+            if now - start > BUDGET:
+                break
+            with aside(unit) as is_free:
+                if is_free:
+                    self._resets.reset(self._tree, host, unit, now)
+            now = time.monotonic()
+
+    def clean(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+              held: collections.abc.Container[model.Address]) -> bool:
+        """Reset what a server is to have, unless it has been since.
+
+        :param hostdevs: which nobody else gets meanwhile
+        :param held: what domains hold; a server can have had it before
+        :returns: whether it can have them; those that cannot be reset are
+            not offered any more
+        """
+        host, _broken = self._read()
+        addresses = {device.address for device in hostdevs}
+        return all([
+            self._resets.reset(self._tree, host, unit, time.monotonic())
+            for unit in resets.units(host)
+            if addresses.intersection(unit)
+            and not any(address in held for address in unit)])
+
     def _preparers(self) -> dict[str, kind.Preparer]:
         return {name: opened for name, opened in self._kinds.items()
                 if isinstance(opened, kind.Preparer)}
@@ -136,6 +218,11 @@ class Machine:
         except errors.TreeError as error:
             self._said = _say([(logging.ERROR, str(error))], self._said)
             raise
+
+
+def _patience() -> float:
+    """Seconds until a reset that failed is tried again."""
+    return CONF.nova_accel.check_interval
 
 
 def _release(name: str, preparer: kind.Preparer, address: model.Address,

@@ -19,6 +19,9 @@ from nova_accel.core import model
 #: Kinds by name.
 Kinds = collections.abc.Mapping[str, kinds.Kind]
 
+#: As many virtual functions as a card can have.
+ALL = 'all'
+
 _ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
                   ('slot', 0x1f, 2), ('function', 0x7, 1))
 
@@ -45,6 +48,9 @@ class Entry:
         what is usual
     :param live_migratable: whether a running guest can take its device's
         state to another host
+    :param num_vfs: how many virtual functions the cards that it names are to
+        have, :data:`ALL` for as many as they can, or None to leave them be;
+        what is given away are the virtual functions then
     :param kind: what it is about, by the name of its entry point
     :param several: whether others can name the same functions as well
     :param settings: what it says to its kind, by key
@@ -60,12 +66,22 @@ class Entry:
     traits: frozenset[str] = frozenset()
     managed: bool | None = None
     live_migratable: bool = False
+    num_vfs: int | typing.Literal['all'] | None = None
     kind: str = kinds.PCI
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
 
     def setting(self, key: str) -> typing.Any:
         return dict(self.settings).get(key)
+
+    def names(self, function: model.Function,
+              card: model.Function | None = None) -> bool:
+        """Whether it is about a function.
+
+        :param card: of a virtual function, the physical one
+        """
+        return self.matches(function) or bool(
+            self.num_vfs and card and self.matches(card))
 
     def matches(self, function: model.Function) -> bool:
         if self.parent or isinstance(function.address, model.ParentName):
@@ -313,6 +329,21 @@ def _read_traits(value: object) -> dict[str, frozenset[str]]:
     return {'traits': traits}
 
 
+def _read_num_vfs(value: object,
+                  ) -> dict[str, int | typing.Literal['all'] | None]:
+    if value in (None, ALL):
+        return {'num_vfs': value}
+    if not isinstance(value, (int, str)) or isinstance(value, bool):
+        raise ValueError('is neither a number nor "all"')
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError('is neither a number nor "all"') from None
+    if number < 1:
+        raise ValueError('is less than 1')
+    return {'num_vfs': number}
+
+
 def _flag_reader(key: str, default: bool | None):
     def read(value: object) -> dict[str, bool | None]:
         if value is None:
@@ -333,6 +364,7 @@ _READERS = {
     'traits': _read_traits,
     'managed': _flag_reader('managed', None),
     'live_migratable': _flag_reader('live_migratable', None),
+    'num_vfs': _read_num_vfs,
 }
 
 # Of an entry that names no kind, and of other programs' entries.

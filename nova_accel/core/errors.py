@@ -57,5 +57,9 @@ class TreeError(AccelError):
     """A ``sysfs_root`` that is no recording and no sysfs tree."""
 
 
+class DeviceError(AccelError):
+    """A device that cannot be made what its entry says."""
+
+
 class AssignmentError(AccelError):
     """Devices that were promised to a server and cannot be given to it."""

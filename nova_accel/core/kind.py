@@ -65,6 +65,9 @@ class Pool:
     :param managed: unless the entry decides, whether libvirt binds and
         unbinds the driver
     :param mdevs: units are mdevs, and the variant is their type
+    :param resets: units are functions as they are: without libvirt's help
+        they need a driver of vfio's, and they are reset before somebody else
+        has them. What a kind makes ready itself, it resets itself
     """
 
     units: tuple[model.Unit, ...]
@@ -74,6 +77,7 @@ class Pool:
     limit: int | None = None
     managed: bool | None = None
     mdevs: bool = False
+    resets: bool = False
 
 
 class Entry(typing.Protocol):

@@ -145,6 +145,12 @@ class Function:
     :param total_vfs: VFs that could be enabled
     :param num_vfs: VFs that are enabled
     :param mdev_types: mediated device types that its driver offers
+    :param reset_methods: ways to reset it alone, as the kernel would try
+        them; () if there is none, None if that is not known (kernels before
+        5.15 do not name them, older recordings are silent)
+    :param resets_below: of a bridge, whether all that is behind it can be
+        reset at once
+    :param vfio: whether its driver is one that a guest has devices through
     :param firmware: the version that its driver reports, or ''
     :param use: how the host itself uses it, in words, or ''
     :param unreadable: nothing is known of it but its address and its group
@@ -164,6 +170,9 @@ class Function:
     total_vfs: int = 0
     num_vfs: int = 0
     mdev_types: tuple[MdevType, ...] = ()
+    reset_methods: tuple[str, ...] | None = None
+    resets_below: bool = False
+    vfio: bool = False
     firmware: str = ''
     use: str = ''
     unreadable: bool = False
@@ -203,6 +212,7 @@ class Region:
     :param live_migratable: whether its state can move to another host
     :param settings: what its entry says to its kind, by key
     :param limit: how many units can be had at the same time, if not all
+    :param resets: whether units are reset before somebody else has them
     """
 
     name: str
@@ -216,6 +226,7 @@ class Region:
     live_migratable: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
     limit: int | None = None
+    resets: bool = False
 
     @property
     def total(self) -> int:

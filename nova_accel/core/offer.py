@@ -15,6 +15,8 @@ from nova_accel.core import errors
 from nova_accel.core import identity
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
+from nova_accel.core import reset as resets
+from nova_accel.core import sriov
 
 #: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
 MAX_DOMAIN = 0xffff
@@ -22,6 +24,11 @@ MAX_DOMAIN = 0xffff
 _NO_IOMMU = ('this host has no IOMMU groups',
              'switch the IOMMU on in firmware and with intel_iommu=on, or '
              'amd_iommu=on, on the kernel command line')
+
+_NO_RESET = ('it cannot be reset by itself, and would keep what one server '
+             'leaves in it for the next',
+             'name all functions of its slot in one entry, or write "reset": '
+             '"if_possible" in its entry if that is no harm')
 
 #: Kinds opened on this machine, by name.
 Enumerators = collections.abc.Mapping[str, kinds.Enumerator]
@@ -31,15 +38,19 @@ def offer(functions: collections.abc.Iterable[model.Function],
           entries: collections.abc.Sequence[entries_.Entry],
           enumerators: Enumerators,
           foreign: collections.abc.Sequence[entries_.Entry] = (),
-          problems: collections.abc.Iterable[str] = ()) -> model.Host:
+          problems: collections.abc.Iterable[str] = (),
+          quarantined: collections.abc.Mapping[
+              model.PciAddress, tuple[str, str]] = {}) -> model.Host:
     """Decide what is given away.
 
     :param functions: every PCI function of the machine
     :param entries: ours, the first that matches wins
     :param foreign: entries by which another program claims devices
     :param problems: what the reader of the machine had to report
+    :param quarantined: why nobody may have a function, and the remedy
     """
-    return _Offer(functions, entries, enumerators, foreign, problems).host()
+    return _Offer(functions, entries, enumerators, foreign, problems,
+                  quarantined).host()
 
 
 class _Machine:
@@ -65,20 +76,24 @@ class _Machine:
 
 
 class _Offer:
-    def __init__(self, functions, entries, enumerators, foreign, problems):
+    def __init__(self, functions, entries, enumerators, foreign, problems,
+                 quarantined):
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
         self._foreign = foreign
         self._problems = list(problems)
+        self._quarantined = quarantined
         self._named = self._machine.named
         self._named.update({
             function.address: self._choose(function, matching)
             for function in self._functions.values()
             if not function.unreadable and (matching := [
-                entry for entry in entries if entry.matches(function)])})
+                entry for entry in entries if entry.names(
+                    function, self._functions.get(function.physfn))])})
         self._cards = {self._functions[address].physfn
                        for address in self._named}
+        self._count_vfs(entries)
 
     def _choose(self, function, matching) -> list[entries_.Entry]:
         """Of the entries that name a function, those that count."""
@@ -94,6 +109,17 @@ class _Offer:
                     f'{first.label} and by {other.label}; the first '
                     'is used')
         return [first]
+
+    def _count_vfs(self, entries) -> None:
+        """Report cards whose virtual functions are not as many as named."""
+        for card in self._functions.values():
+            entry = sriov.choose(card, entries)
+            if entry and 0 < card.num_vfs != sriov.wanted(card, entry):
+                self._problems.append(
+                    f'{card.address} ({card.ids}): has {card.num_vfs} '
+                    f'virtual functions, and {entry.label} says num_vfs '
+                    f'{entry.num_vfs}; nova-compute sets their number when it '
+                    'starts, if nobody uses them')
 
     def host(self) -> model.Host:
         cards: dict[model.PciAddress, list] = collections.defaultdict(list)
@@ -127,6 +153,7 @@ class _Offer:
         alone = (function.address,)
         for entry in entries:
             try:
+                self._check_num_vfs(function, entry)
                 for pool in self._enumerators[entry.kind].pools(
                         function, entry, self._machine):
                     yield entry, *self._judge(pool, entry)
@@ -138,6 +165,33 @@ class _Offer:
                     f'its kind {entry.kind} failed: '
                     + errors.quote(f'{type(error).__name__}: {error}'),
                     'report it to whoever wrote that kind')}
+
+    def _check_num_vfs(self, function, entry) -> None:
+        """An entry with num_vfs names cards, and means their functions."""
+        if not entry.num_vfs:
+            return
+        card = self._functions.get(function.physfn)
+        if card and not entry.matches(card):
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and names virtual functions but '
+                f'not their card {card.address} ({card.ids})',
+                'name the card')
+        if not function.physfn and not function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it can have no virtual '
+                'functions', 'name devices more narrowly, or switch SR-IOV '
+                'on in the firmware')
+        if not function.physfn and sriov.wanted(
+                function, entry) > function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs {entry.num_vfs}, and it can have '
+                f'{function.total_vfs}', 'write a number that it can have, or '
+                '"all"')
+        if not function.physfn:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it has no virtual functions',
+                'restart nova-compute, which sets their number when it '
+                'starts; its log says why it cannot')
 
     def _refusals(self, unit, why) -> collections.abc.Iterator[model.Refusal]:
         for function in map(self._functions.get, unit):
@@ -165,6 +219,9 @@ class _Offer:
             self._check_parent(functions[0])
         else:
             self._check_unit(functions, entry)
+        if pool.resets:
+            self._check_driver(functions, _is_managed(entry, pool))
+            self._check_reset(unit, entry)
 
     def _check_parent(self, function) -> None:
         """The parent of mdevs stays with the host, and with its driver."""
@@ -245,6 +302,28 @@ class _Offer:
                     f'{claim.label} claims its physical function '
                     f'{function.physfn}', 'leave the card to one of the two')
 
+    def _check_driver(self, unit, managed) -> None:
+        """Without libvirt's help it has the driver that it needs by now."""
+        for function in unit:
+            if not managed and not function.vfio:
+                raise kinds.Refused(
+                    f'{function.driver or "no driver"} has it, which is none '
+                    'of vfio\'s, and its entry says managed no',
+                    'bind it to vfio-pci, or to the vfio driver that its '
+                    'vendor has for it, or leave it to libvirt with '
+                    '"managed": "yes"', function.address)
+
+    def _check_reset(self, unit, entry) -> None:
+        for address in unit:
+            if address in self._quarantined:
+                raise kinds.Refused(*self._quarantined[address], address)
+        if resets.ways(unit, self._functions) is None:
+            if entry.setting(resets.SETTING) != resets.IF_POSSIBLE:
+                raise kinds.Refused(*_NO_RESET)
+            self._problems.append(
+                f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
+                f'by itself, and is offered as {entry.label} says')
+
     def _check_company(self, named, function, entry) -> None:
         if entry not in self._named.get(function.address, ()):
             what = ('it goes together with'
@@ -273,13 +352,18 @@ def _region(entry, pool, function) -> model.Region:
     """What a pool is of, without its units."""
     resource_class = (entry.resource_class or pool.resource_class
                       or identity.default_resource_class(function))
-    managed = next((said for said in (entry.managed, pool.managed)
-                    if said is not None), True)
+    managed = _is_managed(entry, pool)
     traits = entry.traits | pool.traits
     return model.Region(
         identity.region_name(resource_class, traits, managed, pool.variant),
         resource_class, traits, (), managed, entry.kind, pool.variant,
-        pool.mdevs, entry.live_migratable, entry.settings)
+        pool.mdevs, entry.live_migratable, entry.settings,
+        resets=pool.resets)
+
+
+def _is_managed(entry, pool) -> bool:
+    return next((said for said in (entry.managed, pool.managed)
+                 if said is not None), True)
 
 
 def _filled(region, pools) -> model.Region:
@@ -306,4 +390,4 @@ def _place(region):
 
 def _facts(entry):
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
-            entry.settings, entry.live_migratable)
+            entry.settings, entry.live_migratable, entry.num_vfs)

@@ -3,8 +3,10 @@
 
 Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
 ``physfn``, ``sriov_*``), sysfs-kernel-iommu_groups, sysfs-bus-vfio-mdev
-(``mdev_supported_types``), and the layout of /sys/devices, where each bridge
-is a directory that holds what is behind it.
+(``mdev_supported_types``), sysfs-driver-vfio and the kernel's vfio
+documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst (``config``,
+``enable``), and the layout of /sys/devices, where each bridge is a directory
+that holds what is behind it.
 """
 
 import collections.abc
@@ -54,7 +56,8 @@ def read_unreadable(tree: trees.Tree,
         group = _Attributes(tree, path).linked('iommu_group')
         if group:
             unreadable.append(model.Function(
-                address, '', '', 0, iommu_group=group, unreadable=True))
+                address, '', '', 0, location=_location(path, None),
+                iommu_group=group, unreadable=True))
     return unreadable
 
 
@@ -65,11 +68,36 @@ def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
                         if re.fullmatch(r'node\d{1,9}', name)))
 
 
+def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
+    """Whether the kernel offers to reset a function by itself."""
+    return tree.has(f'{_place(tree, address)}/reset')
+
+
+def behind(tree: trees.Tree, bridge: model.PciAddress,
+           ) -> set[model.PciAddress]:
+    """The functions next behind a bridge, readable or not."""
+    return set(addresses(tree.names(_place(tree, bridge))))
+
+
+def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
+    """Whether somebody has a function enabled.
+
+    What has a driver of vfio's is while a program has it open.
+    """
+    text = tree.text(f'{_place(tree, address)}/enable') or ''
+    return text.strip() not in ('', '0')
+
+
+def _place(tree, address) -> str:
+    return trees.follow(tree, f'{DEVICES}/{address}')
+
+
 def _read_one(tree: trees.Tree, name: str) -> model.Function:
     address = model.PciAddress.parse(name)
     path = trees.follow(tree, f'{DEVICES}/{name}')
     attributes = _Attributes(tree, path)
     node = attributes.decimal('numa_node')
+    driver = attributes.linked('driver')
     return model.Function(
         address=address,
         vendor_id=attributes.id('vendor'),
@@ -81,12 +109,28 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
         # -1 is the kernel's NUMA_NO_NODE.
         location=_location(path, None if node is None or node < 0 else node),
         iommu_group=attributes.linked('iommu_group'),
-        driver=attributes.linked('driver'),
+        driver=driver,
         physfn=attributes.linked_address('physfn'),
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
         num_vfs=max(0, attributes.decimal('sriov_numvfs') or 0),
         mdev_types=read_mdev_types(tree, path),
+        reset_methods=_reset_methods(tree, path),
+        resets_below=tree.has(f'{path}/reset_subordinate'),
+        # vfio-dev is there since Linux 6.1.
+        vfio='vfio' in (driver or '') or bool(
+            tree.names(f'{path}/vfio-dev')),
         firmware=_firmware(tree, path))
+
+
+def _reset_methods(tree, path) -> tuple[str, ...] | None:
+    names = tree.text(f'{path}/reset_method')
+    if names is not None:
+        return tuple(names.split())
+    # Each function has its configuration space there, on a machine; and in a
+    # recording since resets are recorded.
+    if not tree.has(f'{path}/reset') and tree.has(f'{path}/config'):
+        return ()
+    return None
 
 
 def read_mdev_types(tree: trees.Tree, path: str,

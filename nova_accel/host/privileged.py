@@ -14,6 +14,10 @@ from oslo_privsep import priv_context
 from nova_accel.core import identity
 from nova_accel.core import model
 
+# NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
+# Extended Capability).
+_MAX_VFS = 0xffff
+
 context = priv_context.PrivContext(
     'nova_accel', cfg_section='nova_accel_privileged',
     pypath=f'{__name__}.context',
@@ -69,10 +73,62 @@ def set_vgpu_type(sysfs: str, function: str, number: int) -> None:
     """
     if type(number) is not int or number < 0:
         raise ValueError(f'not the number of a vGPU type: {number!r}')
-    _write(os.path.join(
-        _sysfs(sysfs), 'bus/pci/devices',
-        str(model.PciAddress.parse(function)), 'nvidia/current_vgpu_type'),
-        str(number))
+    _write(_attribute(sysfs, function, 'nvidia/current_vgpu_type'),
+           str(number))
+
+
+@context.entrypoint
+def set_num_vfs(sysfs: str, card: str, number: int) -> None:
+    """Have so many virtual functions of a card enabled.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
+
+    :param card: PCI address of the physical function
+    :param number: 0 where there are any, any where there are none
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if the driver refuses
+    """
+    if type(number) is not int or not 0 <= number <= _MAX_VFS:
+        raise ValueError(f'not a number of virtual functions: {number!r}')
+    _write(_attribute(sysfs, card, 'sriov_numvfs'), str(number))
+
+
+@context.entrypoint
+def reset_function(sysfs: str, address: str) -> None:
+    """Reset a function, and no other.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci (``reset``).
+
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if it was not reset
+    """
+    _write(_attribute(sysfs, address, 'reset'), '1')
+
+
+@context.entrypoint
+def reset_behind(sysfs: str, bridge: str) -> None:
+    """Reset all that is behind a bridge.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci (``reset_subordinate``).
+
+    :param bridge: its PCI address
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if it was not reset
+    """
+    _write(_attribute(sysfs, bridge, 'reset_subordinate'), '1')
+
+
+@context.entrypoint
+def unbind_driver(sysfs: str, address: str) -> None:
+    """Take a function from the driver that has it.
+
+    Source: Documentation/ABI/testing/sysfs-bus-pci (``unbind``).
+
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if no driver has it, or the driver refuses
+    """
+    _write(_attribute(sysfs, address, 'driver/unbind'),
+           str(model.PciAddress.parse(address)))
 
 
 def _parent(text: str) -> str:
@@ -82,6 +138,11 @@ def _parent(text: str) -> str:
         if not identity.is_parent_name(text):
             raise
         return f'class/mdev_bus/{text}'
+
+
+def _attribute(sysfs: str, address: str, name: str) -> str:
+    return os.path.join(_sysfs(sysfs), 'bus/pci/devices',
+                        str(model.PciAddress.parse(address)), name)
 
 
 def _sysfs(path: str) -> str:

@@ -11,6 +11,7 @@ from nova_accel.core import offer
 from nova_accel.host import loader
 from nova_accel.host import parents
 from nova_accel.host import pci
+from nova_accel.host import reset
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
 
@@ -25,13 +26,16 @@ def parse(texts: collections.abc.Iterable[str],
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[entries_.Entry] = (),
          foreign: collections.abc.Sequence[entries_.Entry] = (),
-         kinds: offer.Enumerators | None = None) -> model.Host:
+         kinds: offer.Enumerators | None = None,
+         quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
+         ) -> model.Host:
     """Read what is there and decide what of it is offered.
 
     :param entries: the parsed ``device_spec``
     :param foreign: entries by which another program claims devices
     :param kinds: opened on this tree; those that are installed, if none are
         given
+    :param quarantined: why nobody may have a function
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -42,5 +46,9 @@ def read(tree: trees.Tree,
                  for function in functions]
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(parents.read(tree))
-    host = offer.offer(functions, entries, kinds, foreign, problems)
+    host = offer.offer(
+        functions, entries, kinds, foreign, problems, {
+            function.address: (quarantined[function.address],
+                               reset.remedy(function))
+            for function in functions if function.address in quarantined})
     return dataclasses.replace(host, numa_nodes=pci.read_numa_nodes(tree))

@@ -64,6 +64,12 @@ class _Notes:
             self.links[path] = target
         return target
 
+    def has(self, path: str) -> bool:
+        there = self._tree.has(path)
+        if there and self.link(path) is None:
+            self._names.add(path)
+        return there
+
 
 def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     """Record a machine.

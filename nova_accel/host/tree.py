@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the host reader's bytes come from: a live /sys or a recording of one.
 
-A Tree answers three questions about a path relative to the machine's root,
+A Tree answers four questions about a path relative to the machine's root,
 such as ``sys/bus/pci/devices``: what is in this directory, what does this
-file say, where does this link lead. None of them raises: half-gone entries,
-loops and unreadable files are a fact of sysfs, and answer as if not there.
+file say, where does this link lead, is there anything. None of them raises:
+half-gone entries, loops and unreadable files are a fact of sysfs, and answer
+as if not there.
 """
 
 import collections
@@ -42,6 +43,9 @@ class Tree(typing.Protocol):
 
     def link(self, path: str) -> str | None:
         """A symbolic link's target as it is written, or None."""
+
+    def has(self, path: str) -> bool:
+        """Whether there is anything: a file can be for writing only."""
 
 
 def follow(tree: Tree, path: str) -> str:
@@ -103,6 +107,12 @@ class Directory:
         except (OSError, ValueError):
             return None
 
+    def has(self, path: str) -> bool:
+        try:
+            return os.path.lexists(self._real(path))
+        except ValueError:
+            return False
+
 
 def mount(tree: Tree) -> str:
     """Where a Tree's sysfs is, to write to it.
@@ -145,6 +155,9 @@ class Recording:
 
     def link(self, path: str) -> str | None:
         return self.links.get(path)
+
+    def has(self, path: str) -> bool:
+        return path in self._children.get(posixpath.dirname(path), ())
 
     def dumps(self) -> str:
         """One line a path, sorted, so that two recordings can be compared."""

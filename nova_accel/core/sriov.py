@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many virtual functions a card is to have, and whether it can have them.
+
+The number can only be changed by taking away all that there are. Source:
+Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
+"""
+
+import collections.abc
+import dataclasses
+
+from nova_accel.core import entry as entries_
+from nova_accel.core import errors
+from nova_accel.core import model
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A card's number of virtual functions as it is to be.
+
+    :param before: how many it has now
+    """
+
+    card: model.PciAddress
+    number: int
+    before: int
+
+
+def wanted(card: model.Function, entry: entries_.Entry) -> int:
+    """How many virtual functions an entry wants a card of its to have."""
+    return card.total_vfs if entry.num_vfs == entries_.ALL else entry.num_vfs
+
+
+def choose(card: model.Function,
+           entries: collections.abc.Iterable[entries_.Entry],
+           ) -> entries_.Entry | None:
+    """The entry that says how many virtual functions a card is to have."""
+    if card.physfn or card.unreadable:
+        return None
+    matching = [entry for entry in entries if entry.matches(card)]
+    # Where several count, each can be the one that says it.
+    if matching and not matching[0].several:
+        matching = matching[:1]
+    return next((entry for entry in matching if entry.num_vfs
+                 and entry.kind == matching[0].kind), None)
+
+
+def plan(functions: collections.abc.Sequence[model.Function],
+         entries: collections.abc.Sequence[entries_.Entry],
+         foreign: collections.abc.Sequence[entries_.Entry] = (),
+         held: collections.abc.Container[model.Address] = (),
+         ) -> tuple[list[Change], list[errors.DeviceError]]:
+    """What has to be changed, and what cannot be.
+
+    :param functions: every PCI function of the machine
+    :param foreign: entries by which another program claims devices
+    :param held: what domains hold
+    """
+    changes, problems = [], []
+    for card in functions:
+        entry = choose(card, entries)
+        # What has none to offer, and why, the offer says.
+        if not entry or not card.total_vfs or (
+                wanted(card, entry) == card.num_vfs):
+            continue
+        try:
+            changes.append(_change(card, entry, functions, foreign, held))
+        except errors.DeviceError as error:
+            problems.append(error)
+    return changes, problems
+
+
+def _change(card, entry, functions, foreign, held) -> Change:
+    number = wanted(card, entry)
+    if number > card.total_vfs:
+        raise _error(card, entry, f'it can have {card.total_vfs}',
+                     f'write a number up to {card.total_vfs}, or "all"')
+    vfs = [function for function in functions
+           if function.physfn == card.address and not function.unreadable]
+    if len(vfs) < card.num_vfs:
+        raise _error(card, entry, f'only {len(vfs)} of them can be read',
+                     'look for their driver and their health')
+    for function in (card, *vfs):
+        why, remedy = _why_not(function, foreign, held)
+        # The host may go on using the card itself.
+        if not why and function is not card and function.use:
+            why = f'the host uses {function.address}: {function.use}'
+            remedy = 'stop using it, and restart nova-compute'
+        if why:
+            raise _error(card, entry, why, remedy)
+    return Change(card.address, number, max(card.num_vfs, len(vfs)))
+
+
+def _why_not(function, foreign, held) -> tuple[str, str]:
+    """Why a function has to stay as it is, and what can be done."""
+    at = function.address
+    claim = next((claim for claim in foreign if claim.matches(function)),
+                 None)
+    if claim:
+        return f'{claim.label} claims {at}', 'leave it to one of the two'
+    if at in held:
+        return (f'a domain holds {at}', 'move or delete the servers that hold '
+                'its functions, and restart nova-compute')
+    if any(mdev_type.instances for mdev_type in function.mdev_types):
+        return (f'{at} has mediated devices', 'remove them, and restart '
+                'nova-compute')
+    return '', ''
+
+
+def _error(card, entry, reason, remedy) -> errors.DeviceError:
+    return errors.DeviceError(
+        f'device {card.address} ({card.ids})',
+        f'it keeps {card.num_vfs} virtual functions, though {entry.label} '
+        f'says num_vfs {entry.num_vfs}: {reason}', remedy)

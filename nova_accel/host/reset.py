@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody gets what somebody else has left in a device.
+
+vfio resets a function when a guest opens and when it closes it, and goes on
+if that fails (drivers/vfio/pci: vfio_pci_core_enable, vfio_pci_core_disable);
+libvirt leaves it to vfio. So we do it, and look at what comes of it.
+
+A function that no driver or one of vfio's has is reset as soon as nobody has
+it. Under the hands of a driver of the host's a reset does harm, and to take
+the function from that driver in passing could do as much: so such a function
+is reset when a guest is about to have it, and its driver, which libvirt would
+take it from a moment later, has let go.
+"""
+
+import collections.abc
+import dataclasses
+import threading
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core import reset as resets
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+_REMEDY = ('it is tried again; if it stays so, look at the log of the kernel, '
+           'and switch the host off and on')
+_REMEDY_DRIVER = ('unbind {driver}, which somebody has bound again, or '
+                  'restart nova-compute, and it is tried again')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    address: model.PciAddress
+    reason: str
+    at: float
+
+
+class Resets:
+    """What was reset since somebody had it, and what could not be.
+
+    It is known only here: after a restart nothing counts as reset.
+    """
+
+    def __init__(self) -> None:
+        self._clean: set[model.Unit] = set()
+        self._failed: dict[model.Unit, _Failure] = {}
+        self._lock = threading.Lock()
+
+    def refused(self) -> dict[model.PciAddress, str]:
+        """Why nobody may have a function, of those whose reset failed."""
+        with self._lock:
+            return {failure.address: failure.reason
+                    for failure in self._failed.values()}
+
+    def used(self, addresses: collections.abc.Iterable[model.Address],
+             ) -> None:
+        """Somebody has these, or is about to."""
+        used = set(addresses)
+        with self._lock:
+            self._clean = {unit for unit in self._clean
+                           if used.isdisjoint(unit)}
+
+    def forget(self, host: model.Host) -> None:
+        """Leave what is not there any more, or not ours to give.
+
+        :param host: with what is refused only for its reset
+        """
+        units = set(resets.units(host))
+        with self._lock:
+            self._clean &= units
+            self._failed = {unit: failure for unit, failure
+                            in self._failed.items() if unit in units}
+
+    def due(self, host: model.Host,
+            held: collections.abc.Container[model.Address], now: float,
+            patience: float) -> list[model.Unit]:
+        """What is to be reset in passing.
+
+        :param host: as for :meth:`forget`
+        :param held: what somebody has
+        :param now: seconds
+        :param patience: seconds until a failed reset is tried again
+        """
+        functions = {function.address: function
+                     for function in host.functions}
+        with self._lock:
+            return [unit for unit in resets.units(host)
+                    if unit not in self._clean
+                    and not any(address in held for address in unit)
+                    and not (unit in self._failed
+                             and now - self._failed[unit].at < patience)
+                    and not any(resets.has_host_driver(functions[address])
+                                for address in unit)]
+
+    def reset(self, tree: trees.Tree, host: model.Host, unit: model.Unit,
+              now: float) -> bool:
+        """Reset a unit that nobody has, unless it is clean.
+
+        :param host: with the unit's functions as they are
+        :returns: whether somebody may have it
+        """
+        with self._lock:
+            if unit in self._clean:
+                return True
+        failure = _try(tree, host, unit, now)
+        with self._lock:
+            if failure:
+                self._failed[unit] = failure
+            else:
+                self._failed.pop(unit, None)
+                self._clean.add(unit)
+        return not failure
+
+
+def remedy(function: model.Function) -> str:
+    """What a person can do about a function whose reset failed."""
+    if resets.has_host_driver(function):
+        return _REMEDY_DRIVER.format(driver=function.driver)
+    return _REMEDY
+
+
+def _try(tree, host, unit, now) -> _Failure | None:
+    functions = {function.address: function for function in host.functions}
+    # Without a way it is offered only where its entry says so.
+    for way in resets.ways(unit, functions) or ():
+        if _is_silent(tree, way, functions[way.address]):
+            continue
+        try:
+            if way.behind:
+                _check_alone(tree, way.address, unit)
+            for address in unit if way.behind else (way.address,):
+                _let_go(tree, functions[address])
+            _reset(tree.sysfs, way)
+        except Exception as error:
+            # Whatever it is, nobody may have it.
+            why = getattr(error, 'strerror', None) or error
+            address = unit[0] if way.behind else way.address
+            return _Failure(address, f'its reset failed: {why}', now)
+    return None
+
+
+def _is_silent(tree, way, function) -> bool:
+    """A recording, or what was laid out from one that has no resets."""
+    return not isinstance(tree, trees.Directory) or (
+        not way.behind and function.reset_methods is None
+        and not pci.can_reset(tree, function.address))
+
+
+def _check_alone(tree, bridge, unit) -> None:
+    """Make sure that nothing else is behind a bridge, now and unread."""
+    others = pci.behind(tree, bridge).difference(unit)
+    if others:
+        raise errors.DeviceError(
+            f'bridge {bridge}', f'{min(others)} is behind it as well')
+
+
+def _let_go(tree, function) -> None:
+    """Take a function from a driver of the host's."""
+    from nova_accel.host import privileged
+    if resets.has_host_driver(function):
+        privileged.unbind_driver(tree.sysfs, str(function.address))
+    elif function.vfio and pci.is_enabled(tree, function.address):
+        # A guest would not get it, and its user would be surprised.
+        raise errors.DeviceError(f'device {function.address}', 'a program '
+                                 'has it open that is no domain of libvirt')
+
+
+def _reset(sysfs, way) -> None:
+    from nova_accel.host import privileged
+    if way.behind:
+        privileged.reset_behind(sysfs, str(way.address))
+    else:
+        privileged.reset_function(sysfs, str(way.address))

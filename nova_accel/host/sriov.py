@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual functions, as many as an entry says.
+
+Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
+"""
+
+import contextlib
+
+from nova_accel.core import sriov
+from nova_accel.host import tree as trees
+
+
+def change(tree: trees.Tree, wanted: sriov.Change) -> None:
+    """Bring a card to a number of virtual functions.
+
+    :raises OSError: if its driver, or the kernel, has not that many; then
+        there are as many as before, if that can be had
+    :raises errors.AssignmentError: if the tree is no machine
+    """
+    from nova_accel.host import privileged
+    sysfs, card = trees.mount(tree), str(wanted.card)
+    if wanted.before:
+        privileged.set_num_vfs(sysfs, card, 0)
+    try:
+        privileged.set_num_vfs(sysfs, card, wanted.number)
+    except OSError:
+        if wanted.before:
+            with contextlib.suppress(OSError):
+                privileged.set_num_vfs(sysfs, card, wanted.before)
+        raise
