@@ -108,6 +108,35 @@ def test_the_other_keys_say_what_a_device_is_called(
     assert parsed.managed is managed
 
 
+@pytest.mark.parametrize('value, number', [
+    (None, None), (1, 1), ('16', 16), ('all', 'all')])
+def test_how_many_virtual_functions_a_card_is_to_have(value, number):
+    [parsed] = build.entries({'num_vfs': value})
+    assert parsed.num_vfs == number
+
+
+@pytest.mark.parametrize('value', [
+    0, -1, '0', 'some', 1.5, True, [], {}, '', '1' * 5000])
+def test_no_other_number_of_virtual_functions(value):
+    assert 'num_vfs' in _problem(json.dumps({'num_vfs': value}))
+
+
+@pytest.mark.parametrize('value', ['no', '', 1, True, [], {}])
+def test_no_other_wish_for_a_reset(value):
+    assert 'is neither "required" nor "if_possible"' in _problem(
+        json.dumps({'reset': value}))
+
+
+def test_an_entry_with_a_number_names_the_virtual_functions_of_its_cards():
+    card, virtual = build.card('0000:85:00.0', 1)
+    for keys, named in (({'product_id': '37c8', 'num_vfs': 1}, True),
+                        ({'product_id': '37c8'}, False),
+                        ({'product_id': '37c9', 'num_vfs': 1}, True),
+                        ({'vendor_id': '10de', 'num_vfs': 1}, False)):
+        [parsed] = build.entries(keys)
+        assert parsed.names(virtual, card) is named
+
+
 @pytest.mark.parametrize('text, says', [
     ('', 'is not JSON'),
     ('{', 'is not JSON'),

@@ -30,12 +30,13 @@ def test_a_card_is_one_region_of_one_unit():
     assert host.devices == (model.Device(
         gpu.address, '10de:2330', location, (model.Region(
             'CUSTOM_PCI_10DE_2330', 'CUSTOM_PCI_10DE_2330',
-            frozenset(), ((gpu.address,),), True),)),)
+            frozenset(), ((gpu.address,),), True, resets=True),)),)
 
 
 def test_a_region_is_what_its_entry_says():
-    [device] = build.host([_GPU], {**_GPUS, 'resource_class': 'PGPU',
-                                   'traits': 'x', 'managed': 'no'}).devices
+    gpu = build.function('0000:81:00.0', driver='vfio-pci', vfio=True)
+    [device] = build.host([gpu], {**_GPUS, 'resource_class': 'PGPU',
+                                  'traits': 'x', 'managed': 'no'}).devices
     [region] = device.regions
     assert (region.resource_class, region.traits, region.managed) == (
         'PGPU', {'CUSTOM_X'}, False)

@@ -159,6 +159,9 @@ class _Vanishing:
     def link(self, path):
         return self._under.link(path) if self._left > 0 else None
 
+    def has(self, path):
+        return self._left > 0 and self._under.has(path)
+
     def text(self, path):
         self._left -= 1
         return self._under.text(path) if self._left >= 0 else None

@@ -28,6 +28,10 @@ def sysfs(tmp_path):
                  / 'mdev_supported_types/nvidia-471')
     mdev_type.mkdir(parents=True)
     (mdev_type / 'create').write_text('')
+    (mdev_type.parent.parent / 'driver').mkdir()
+    for name in ('sriov_numvfs', 'reset', 'reset_subordinate',
+                 'driver/unbind'):
+        (mdev_type.parent.parent / name).write_text('')
     device = path / 'bus/mdev/devices' / _UUID
     device.mkdir(parents=True)
     (device / 'remove').write_text('')
@@ -44,6 +48,33 @@ def test_written_to_the_parents_type(sysfs):
 def test_removed_by_its_uuid(sysfs):
     privileged.remove_mdev(str(sysfs), _UUID)
     assert (sysfs / 'bus/mdev/devices' / _UUID / 'remove').read_text() == '1'
+
+
+@pytest.mark.parametrize('write, arguments, name, text', [
+    (privileged.set_num_vfs, [16], 'sriov_numvfs', '16'),
+    (privileged.set_num_vfs, [0], 'sriov_numvfs', '0'),
+    (privileged.reset_function, [], 'reset', '1'),
+    (privileged.reset_behind, [], 'reset_subordinate', '1'),
+    (privileged.unbind_driver, [], 'driver/unbind', _PARENT)])
+def test_written_to_the_function(sysfs, write, arguments, name, text):
+    write(str(sysfs), _PARENT, *arguments)
+    assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
+
+
+@pytest.mark.parametrize('address', ['', '..', f'{_PARENT}/x', '81:00.0',
+                                     f'{_PARENT}\n', f'../{_PARENT}'])
+@pytest.mark.parametrize('write, arguments', [
+    (privileged.set_num_vfs, [1]), (privileged.reset_function, []),
+    (privileged.reset_behind, []), (privileged.unbind_driver, [])])
+def test_only_to_a_function(sysfs, write, arguments, address):
+    with pytest.raises(ValueError):
+        write(str(sysfs), address, *arguments)
+
+
+@pytest.mark.parametrize('number', [-1, 65536, '1', 1.0, True, None])
+def test_only_a_number_of_virtual_functions(sysfs, number):
+    with pytest.raises(ValueError):
+        privileged.set_num_vfs(str(sysfs), _PARENT, number)
 
 
 @pytest.mark.parametrize('parent, mdev_type, address', [
@@ -65,6 +96,8 @@ def test_no_text_leads_out_of_a_type(text):
 def test_no_file_is_made(sysfs):
     with pytest.raises(FileNotFoundError):
         privileged.create_mdev(str(sysfs), _PARENT, 'nvidia-1', _UUID)
+    with pytest.raises(FileNotFoundError):
+        privileged.reset_function(str(sysfs), '0000:82:00.0')
     with pytest.raises(ValueError):
         privileged.remove_mdev(str(sysfs / 'nowhere'), _UUID)
 

@@ -52,6 +52,22 @@ def _machine(root):
     return tree.open_tree(root)
 
 
+def test_whether_functions_can_be_reset_is_recorded(tmp_path):
+    can, cannot, unknown = ({'config': '', 'reset': '',
+                             'reset_method': 'flr bus\n'}, {'config': ''}, {})
+    build.sysfs({f'pci0000:80/0000:8{number}:00.0': files for number, files
+                 in enumerate((can, cannot, unknown))}).write(tmp_path)
+    # It is for root to write, and for nobody to read.
+    (tmp_path / 'sys/devices/pci0000:80/0000:80:00.0/reset').chmod(0o200)
+    live = tree.open_tree(tmp_path)
+    recording = recorder.record(live)
+    assert [function.reset_methods
+            for function in reader.read(recording).functions] == [
+        ('flr', 'bus'), (), None]
+    assert reader.read(recording) == reader.read(live)
+    assert 'config' in recording.dumps()
+
+
 def _host(machine):
     return reader.read(machine, build.entries({}))
 

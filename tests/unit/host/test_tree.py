@@ -50,6 +50,18 @@ def test_what_is_not_there_answers_as_such(root, directory, path):
     assert directory.text(path) is None
     if path not in ('sys/loop', 'sys/dangling'):
         assert directory.link(path) is None
+        assert not directory.has(path)
+
+
+def test_what_cannot_be_read_is_there_all_the_same(root, directory):
+    (root / 'sys' / 'file').write_text('')
+    (root / 'sys' / 'file').chmod(0o200)
+    (root / 'sys' / 'link').symlink_to('nowhere')
+    recording = tree.Recording({'sys/file': ''}, {'sys/link': 'nowhere'},
+                               ['sys/bus'])
+    for there in (directory, recording):
+        assert [name for name in ('file', 'link', 'bus', 'x')
+                if there.has(f'sys/{name}')] == ['file', 'link', 'bus']
 
 
 def test_kinds_are_not_mistaken_for_each_other(root, directory):

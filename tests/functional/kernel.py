@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel does where functions are reset, and VFs come and go.
+
+Modelled after Documentation/ABI/testing/sysfs-bus-pci.
+"""
+
+import pathlib
+import shutil
+
+import fixtures
+
+from nova_accel.core import model
+from nova_accel.host import privileged
+
+#: How far from its card the first virtual function is, as routing ids go.
+VF_OFFSET = 8
+
+
+class Functions(fixtures.Fixture):
+    """A kernel that resets functions, and makes and removes VFs.
+
+    What it does not know it leaves to whatever was there before it.
+
+    :param machine: where a recording was laid out
+    """
+
+    def __init__(self, machine):
+        self._bus = pathlib.Path(machine) / 'sys/bus/pci/devices'
+        #: Functions that were reset, in order.
+        self.resets = []
+        #: Functions whose reset fails.
+        self.broken = set()
+        #: More VFs than this there are no resources for.
+        self.room = 256
+        #: Called with a function before it is reset.
+        self.on_reset = lambda address: None
+
+    def _setUp(self):
+        before = privileged._write
+        answers = {'reset': self._reset, 'sriov_numvfs': self._set_vfs,
+                   'unbind': self._unbind}
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.host.privileged._write', lambda path, text: (
+                answers.get(pathlib.Path(path).name, before)(path, text))))
+
+    def place(self, address):
+        return (self._bus / address).resolve()
+
+    def offer_reset(self, *addresses, methods='flr pm\n'):
+        """Let functions have ways to be reset, or none."""
+        for address in addresses:
+            place = self.place(address)
+            (place / 'config').write_text('')
+            for name in ('reset', 'reset_method'):
+                (place / name).unlink(missing_ok=True)
+                if methods:
+                    (place / name).write_text(methods)
+
+    def bind(self, address, driver):
+        link = self.place(address) / 'driver'
+        link.unlink(missing_ok=True)
+        link.symlink_to(f'../../../../bus/pci/drivers/{driver}')
+
+    def driver(self, address):
+        link = self.place(address) / 'driver'
+        return link.readlink().name if link.is_symlink() else None
+
+    def _reset(self, path, text):
+        assert text == '1'
+        place = pathlib.Path(path).parent
+        if not (place / 'reset').exists():
+            raise FileNotFoundError(2, 'No such file or directory')
+        address = place.name
+        self.on_reset(address)
+        if address in self.broken:
+            raise OSError(25, 'Inappropriate ioctl for device')
+        self.resets.append(address)
+
+    def _unbind(self, path, text):
+        assert pathlib.Path(path).parent.parent.name == text
+        (self.place(text) / 'driver').unlink()
+
+    def _set_vfs(self, path, text):
+        card = pathlib.Path(path).parent.resolve()
+        number, now = int(text), int(
+            (card / 'sriov_numvfs').read_text())
+        if number and now and number != now:
+            raise OSError(16, 'Device or resource busy')
+        if number > int((card / 'sriov_totalvfs').read_text()):
+            raise OSError(34, 'Numerical result out of range')
+        if number > self.room:
+            raise OSError(12, 'Cannot allocate memory')
+        for index in range(now if not number else 0):
+            self._remove(_vf(card, index))
+        for index in range(number if not now else 0):
+            self._make(card, _vf(card, index))
+        (card / 'sriov_numvfs').write_text(f'{number}\n')
+
+    def _remove(self, name):
+        shutil.rmtree(self.place(name))
+        (self._bus / name).unlink()
+
+    def _make(self, card, name):
+        place = card.with_name(name)
+        place.mkdir()
+        for attribute in ('vendor', 'class', 'revision', 'numa_node',
+                          'subsystem_vendor', 'subsystem_device'):
+            shutil.copy(card / attribute, place)
+        product = int((card / 'device').read_text(), 16)
+        (place / 'device').write_text(f'{product + 1:#06x}\n')
+        (place / 'physfn').symlink_to(f'../{card.name}')
+        (place / 'iommu_group').symlink_to(
+            f'../../../../kernel/iommu_groups/{name}')
+        link = (self._bus / card.name).readlink()
+        (self._bus / name).symlink_to(link.with_name(name))
+        self.offer_reset(name)
+
+
+def _vf(card, index):
+    """The address of a card's virtual function."""
+    at = model.PciAddress.parse(card.name)
+    number = at.slot * 8 + at.function + VF_OFFSET + index
+    return str(model.PciAddress(at.domain, at.bus, number // 8, number % 8))

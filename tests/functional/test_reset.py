@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device goes to another server only after a reset that worked."""
+
+import time
+
+import fixtures
+
+from nova_accel.core import providers
+from tests.functional import cloud
+from tests.functional import kernel
+
+GPUS = tuple(f'0000:{bus}:00.0' for bus in
+             ('43', '44', '48', '49', '83', '84', '88', '89'))
+ONE = GPUS[0]
+PROVIDER = f'compute1_accel_{ONE}'
+
+
+class Reset(cloud.Cloud):
+    """Test cases with GPUs, each without a driver, that can be reset."""
+
+    entries = [cloud.GPU_SPEC]
+    recording = cloud.EIGHT_GPUS
+    functions = GPUS
+
+    def setUp(self):
+        super().setUp()
+        self.ahead, now = 0, time.monotonic
+        self.useFixture(fixtures.MonkeyPatch(
+            'time.monotonic', lambda: now() + self.ahead))
+        self.flags(device_spec=self.entries, group='nova_accel')
+        self.machine = self.directory_host(self.recording)
+        self.kernel = self.useFixture(kernel.Functions(self.machine))
+        self.kernel.on_reset = self.check_nobody_has
+        self.kernel.offer_reset(*self.functions)
+        for address in self.functions:
+            (self.kernel.place(address) / 'driver').unlink(missing_ok=True)
+        self.gpu_profile('gpu', numa='off')
+        self.gpu = self.flavor('gpu')
+
+    def check_nobody_has(self, address):
+        """What must never be."""
+        for host in self.computes:
+            self.assertNotIn(address, self.held(host))
+
+    def totals(self):
+        return {name: next((record['total'] - record['reserved'] for record in
+                            self._get_provider_inventory(
+                                provider['uuid']).values()), 0)
+                for name, provider in self.providers().items()}
+
+    def said(self, text):
+        return self.stdlog.logger.output.count(text)
+
+    def later(self):
+        """When a failed reset is tried again."""
+        self.ahead += 601
+        self._run_periodics()
+
+
+class WholeTest(Reset):
+
+    entries = [cloud.GPU_SPEC[:-1] + f', "address": "{ONE}"}}']
+    functions = [ONE]
+
+    def test_once_at_the_start_and_after_each_server(self):
+        self.start_compute('compute1')
+        self.assertEqual([ONE], self.kernel.resets)
+        server = self.boot(self.gpu)
+        self._run_periodics()
+        self._stop_server(server)
+        self._run_periodics()
+        self._start_server(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual([ONE], self.kernel.resets)
+        self._delete_server(server)
+        self._run_periodics()
+        self._run_periodics()
+        self.assertEqual([ONE] * 2, self.kernel.resets)
+
+    def test_before_the_next_server_where_that_comes_first(self):
+        # There is no time for resets in passing.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.machine.BUDGET', -1))
+        self.start_compute('compute1')
+        self.assertEqual([], self.kernel.resets)
+        self._delete_server(self.boot(self.gpu))
+        self.assertEqual([ONE], self.kernel.resets)
+        self.boot(self.gpu)
+        self.assertEqual([ONE] * 2, self.kernel.resets)
+
+    def test_not_under_a_server_when_nova_compute_is_restarted(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.assertEqual([ONE], self.kernel.resets)
+        self._delete_server(server)
+        self.assertEqual([ONE] * 2, self.kernel.resets)
+        # Nobody knows that any more.
+        self.restart_compute_service('compute1')
+        self.assertEqual([ONE] * 3, self.kernel.resets)
+
+    def test_one_that_fails_at_the_start_is_not_offered(self):
+        self.kernel.broken = {ONE}
+        self.start_compute('compute1')
+        self.assertEqual({}, self.totals())
+        self.assertEqual(1, self.said(
+            f'Not offered: {ONE} (10de:2330): its reset failed: '
+            'Inappropriate ioctl for device; it is tried again'))
+        self.kernel.broken = set()
+        self._run_periodics()
+        self.assertEqual({}, self.totals())
+        self.later()
+        self.assertEqual({PROVIDER: 1}, self.totals())
+        self.boot(self.gpu)
+
+    def test_one_that_fails_after_a_server_goes_to_nobody(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        self.kernel.broken = {ONE}
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.totals())
+        self.boot(self.gpu, state='ERROR')
+        self.assertEqual({}, self.held())
+        self.kernel.broken = set()
+        self.later()
+        self.boot(self.gpu)
+
+    def test_one_that_fails_when_a_server_is_to_have_it(self):
+        self.kernel.bind(ONE, 'nvidia')
+        self.kernel.broken = {ONE}
+        self.start_compute('compute1')
+        self.assertEqual({PROVIDER: 1}, self.totals())
+        server = self.boot(self.gpu, state='ERROR')
+        self.assertEqual({}, self.held())
+        self.assertIn(
+            f'Server gets no devices: device {ONE} (10de:2330): is not '
+            'offered: its reset failed', self.stdlog.logger.output)
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.totals())
+        # Somebody looks at what is wrong with it.
+        self.kernel.broken = set()
+        self.kernel.bind(ONE, 'nvidia')
+        self.later()
+        self.assertEqual('nvidia', self.kernel.driver(ONE))
+        self.assertEqual({}, self.totals())
+        self.assertEqual(1, self.said('unbind nvidia, which somebody has '
+                                      'bound again'))
+        self.restart_compute_service('compute1')
+        self.assertEqual({PROVIDER: 1}, self.totals())
+        self.boot(self.gpu)
+
+    def test_a_provider_that_is_promised_is_reserved(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        self.placement.put('/allocations/' + '1' * 8 + server['id'][8:], {
+            'allocations': {self.providers()[PROVIDER]['uuid']: {
+                'resources': {cloud.GPU: 1}}},
+            'project_id': 'x', 'user_id': 'x',
+            'consumer_generation': None}, version='1.28')
+        self.kernel.broken = {ONE}
+        domain = self.domain(server)
+        domain.destroy()
+        domain.undefine()
+        self._run_periodics()
+        self.assertEqual({PROVIDER: 0}, self.totals())
+        self.assertIn(providers.REFUSED, self._get_provider_traits(
+            self.providers()[PROVIDER]['uuid']))
+
+    def test_nobody_chooses_what_is_being_reset(self):
+        self.start_compute('compute1')
+        self._delete_server(self.boot(self.gpu))
+        driver = self.computes['compute1'].driver
+        with driver._claims.aside((next(
+                function.address for function in
+                driver._machine.read().functions
+                if str(function.address) == ONE),)) as is_free:
+            self.assertTrue(is_free)
+            self.useFixture(fixtures.MonkeyPatch(
+                'nova_accel.compute.claims._PATIENCE', 0.1))
+            self.boot(self.gpu, state='ERROR')
+        self.assertIn('held by nova-compute for a reset',
+                      self.stdlog.logger.output)
+
+    def test_what_a_driver_of_the_hosts_has_is_left_to_it(self):
+        self.kernel.bind(ONE, 'nvidia')
+        self.start_compute('compute1')
+        self._run_periodics()
+        self.assertEqual(({PROVIDER: 1}, []),
+                         (self.totals(), self.kernel.resets))
+        drivers = []
+        self.kernel.on_reset = lambda address: drivers.append(
+            self.kernel.driver(address))
+        self.boot(self.gpu)
+        self.assertEqual(([ONE], [None]), (self.kernel.resets, drivers))
+
+    def test_what_a_program_has_open_is_not_pulled_away(self):
+        self.kernel.bind(ONE, 'vfio-pci')
+        (self.kernel.place(ONE) / 'enable').write_text('1\n')
+        self.start_compute('compute1')
+        self.assertEqual(({}, []), (self.totals(), self.kernel.resets))
+        self.assertEqual(1, self.said('a program has it open'))
+
+    def test_without_a_way_to_reset_it(self):
+        self.kernel.offer_reset(ONE, methods=None)
+        self.start_compute('compute1')
+        self.assertEqual({}, self.totals())
+        self.assertEqual(1, self.said('it cannot be reset by itself'))
+        self.flags(device_spec=[
+            self.entries[0][:-1] + ', "reset": "if_possible"}'],
+            group='nova_accel')
+        self._run_periodics()
+        self._run_periodics()
+        self.assertEqual({PROVIDER: 1}, self.totals())
+        self.assertEqual(1, self.said('cannot be reset by itself, and is '
+                                      'offered as'))
+        self.boot(self.gpu)
+
+    def test_without_libvirts_help_it_needs_vfios_driver(self):
+        self.flags(device_spec=[
+            self.entries[0][:-1] + ', "managed": "no"}'], group='nova_accel')
+        self.kernel.bind(ONE, 'nvidia')
+        self.start_compute('compute1')
+        self.assertEqual({}, self.totals())
+        self.assertEqual(1, self.said('nvidia has it, which is none of '
+                                      'vfio\'s'))
+        self.kernel.bind(ONE, 'nvgrace_gpu_vfio_pci')
+        self._run_periodics()
+        self.assertEqual({PROVIDER: 1}, self.totals())
+        self.boot(self.gpu)
+
+
+class SeveralTest(Reset):
+
+    def test_one_at_fault_hides_no_other(self):
+        self.kernel.broken = {ONE}
+        self.start_compute('compute1')
+        self.assertEqual([1] * 7, list(self.totals().values()))
+        self.assertNotIn(PROVIDER, self.totals())
+
+    def test_resets_that_take_long_do_not_hold_up_the_report(self):
+        def reset(address):
+            self.ahead += 20
+
+        self.kernel.on_reset = reset
+        self.start_compute('compute1')
+        self.assertEqual([1] * 8, list(self.totals().values()))
+        self.assertEqual(2, len(self.kernel.resets))
+        for _server in range(8):
+            self.boot(self.gpu)
+        self.assertEqual(set(GPUS), set(self.kernel.resets))
+
+
+class PoolTest(Reset):
+
+    entries = ['{"vendor_id": "8086", "product_id": "37c9", '
+               f'"resource_class": "{cloud.GPU}"}}']
+    recording = cloud.A100
+    functions = ('0000:85:01.0', '0000:85:01.1')
+
+    def test_one_that_fails_leaves_the_pool(self):
+        self.start_compute('compute1')
+        pool = 'compute1_accel_0000:85:00.0'
+        self.assertEqual({pool: 2}, self.totals())
+        server = self.boot(self.gpu)
+        [failing] = self.hostdevs(server)
+        self.kernel.broken = {failing}
+        self._delete_server(server)
+        self.assertEqual({pool: 1}, self.totals())
+        self.assertNotIn(failing, self.hostdevs(self.boot(self.gpu)))
+        self.boot(self.gpu, state='ERROR')
+        self.kernel.broken = set()
+        self.later()
+        self.assertEqual({pool: 2}, self.totals())
+        self.assertIn(failing, self.hostdevs(self.boot(self.gpu)))
+
+    def test_another_of_the_pool_does_where_one_fails(self):
+        for address in self.functions:
+            self.kernel.bind(address, 'c6xxvf')
+        self.kernel.broken = {self.functions[0]}
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        self.assertEqual([self.functions[1]], [*self.hostdevs(server)])
+        self._run_periodics()
+        self.assertEqual({'compute1_accel_0000:85:00.0': 1}, self.totals())
+        self.boot(self.gpu, state='ERROR')

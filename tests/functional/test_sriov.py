@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual functions, as many as an entry says, unless somebody has them."""
+
+from tests.functional import cloud
+from tests.functional import kernel
+
+CARD = '0000:85:00.0'
+PROVIDER = f'compute1_accel_{CARD}'
+
+
+class SriovTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.machine = self.directory_host(cloud.A100)
+        self.kernel = self.useFixture(kernel.Functions(self.machine))
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        self.vf = self.flavor('vf')
+
+    def start(self, number, **more):
+        """Start, or restart, with an entry that names the card."""
+        self.name(number)
+        if 'compute1' in self.computes:
+            self.restart_compute_service('compute1')
+        else:
+            self.start_compute('compute1', **more)
+
+    def name(self, number):
+        self.flags(device_spec=[
+            '{"vendor_id": "8086", "product_id": "37c8", "address": '
+            f'"0000:85:*.*", "num_vfs": {number}, '
+            '"resource_class": "CUSTOM_QAT"}'], group='nova_accel')
+
+    def number(self, card=CARD):
+        return int((self.kernel.place(card) / 'sriov_numvfs').read_text())
+
+    def total(self):
+        """Of the one provider that there is."""
+        [(name, provider)] = self.providers().items()
+        self.assertEqual(PROVIDER, name)
+        [inventory] = self._get_provider_inventory(
+            provider['uuid']).values()
+        return inventory['total']
+
+    def by_hand(self, number):
+        self.kernel._set_vfs(self.kernel.place(CARD) / 'sriov_numvfs', '0')
+        self.kernel._set_vfs(self.kernel.place(CARD) / 'sriov_numvfs',
+                             str(number))
+
+    def said(self, text):
+        return self.stdlog.logger.output.count(text)
+
+    def test_as_many_as_the_entry_says(self):
+        self.start(5)
+        self.assertEqual((5, 5), (self.number(), self.total()))
+        held = {address for _number in range(5)
+                for address in self.hostdevs(self.boot(self.vf))}
+        self.assertEqual(5, len(held))
+        self.assertNotIn(CARD, held)
+        self.boot(self.vf, state='ERROR')
+
+    def test_all(self):
+        self.start('"all"')
+        self.assertEqual((16, 16), (self.number(), self.total()))
+
+    def test_after_a_reboot_of_the_host(self):
+        self.start(4)
+        server = self.boot(self.vf)
+        before = self.hostdevs(server)
+        self.domain(server).destroy()
+        self.by_hand(0)
+        self.restart_compute_service('compute1')
+        self.assertEqual((4, 4), (self.number(), self.total()))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.hostdevs(server))
+
+    def test_never_while_one_is_held(self):
+        self.start(4)
+        server = self.boot(self.vf)
+        self._stop_server(server)
+        self.start(6)
+        self.assertEqual((4, 4), (self.number(), self.total()))
+        self.assertEqual(1, self.said('a domain holds 0000:85:01.'))
+        self._delete_server(server)
+        self.start(6)
+        self.assertEqual((6, 6), (self.number(), self.total()))
+
+    def test_what_somebody_changed_is_said_and_not_fought(self):
+        self.start(4)
+        self.by_hand(2)
+        self._run_periodics()
+        self._run_periodics()
+        self.assertEqual((2, 2), (self.number(), self.total()))
+        self.assertEqual(1, self.said('has 2 virtual functions, and '
+                                      '[nova_accel] device_spec #1 says'))
+        self.start(4)
+        self.assertEqual((4, 4), (self.number(), self.total()))
+
+    def test_more_than_it_can_have(self):
+        self.start(17)
+        self.assertEqual((2, 2), (self.number(), self.total()))
+        self.assertEqual(1, self.said('says num_vfs 17: it can have 16'))
+
+    def test_more_than_there_is_room_for(self):
+        self.kernel.room = 8
+        self.start(10)
+        self.assertEqual((2, 2), (self.number(), self.total()))
+        self.assertEqual(1, self.said(
+            f'Device {CARD} cannot have 10 virtual functions: [Errno 12]'))
+
+    def test_what_nova_claims_is_left_alone(self):
+        self.flags(device_spec=['{"address": "0000:85:*.1"}'], group='pci')
+        self.start(4)
+        self.assertEqual((2, 1), (self.number(), self.total()))
+        self.assertEqual(1, self.said(
+            '[pci] device_spec #1 claims 0000:85:01.1'))
+
+    def test_one_that_cannot_leaves_the_others(self):
+        self.flags(device_spec=[
+            '{"address": "0000:00:01.0", "num_vfs": 2}',
+            '{"product_id": "37c8", "num_vfs": 3}'], group='nova_accel')
+        self.start_compute('compute1')
+        self.assertEqual((3, 3), (self.number(), self.total()))
+        self.assertEqual(1, self.said('it can have no virtual functions'))
+
+    def test_a_recording_stays_as_it_is(self):
+        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
+        self.start(4)
+        self.assertEqual(2, self.total())
+        self.assertEqual(1, self.said('cannot have 4 virtual functions: '
+                                      'sysfs_root: is a recording'))

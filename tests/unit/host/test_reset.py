@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is reset when, on a modelled machine whose kernel can fail."""
+
+import contextlib
+import pathlib
+import tempfile
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import model
+from nova_accel.core import reset as core_reset
+from nova_accel.host import privileged
+from nova_accel.host import reader
+from nova_accel.host import reset
+from nova_accel.host import tree as trees
+from tests.unit import build
+
+_ROOT = 'pci0000:80'
+_CAN = {'config': '', 'reset': '', 'reset_method': 'flr bus\n'}
+_VF = {**_CAN, 'device': '0x2331\n',
+       'physfn': '../0000:85:00.0'}
+_DRIVERS = '../../../../bus/pci/drivers'
+
+#: A card with two virtual functions; a card of two functions that share an
+#: IOMMU group; one that a driver of the host's has, and one of vfio's; and
+#: one of two functions that can only be reset from the bridge before them.
+_MACHINE = {
+    f'{_ROOT}/0000:85:00.0': {**_CAN, 'sriov_numvfs': '2\n',
+                              'sriov_totalvfs': '2\n'},
+    f'{_ROOT}/0000:85:00.1': _VF,
+    f'{_ROOT}/0000:85:00.2': _VF,
+    f'{_ROOT}/0000:86:00.0': {**_CAN, 'iommu_group': '../x/20'},
+    f'{_ROOT}/0000:86:00.1': {**_CAN, 'iommu_group': '../x/20'},
+    f'{_ROOT}/0000:87:00.0': {**_CAN, 'driver': f'{_DRIVERS}/nvidia',
+                              'enable': '1\n'},
+    f'{_ROOT}/0000:88:00.0': {**_CAN, 'driver': f'{_DRIVERS}/vfio-pci',
+                              'enable': '0\n'},
+    f'{_ROOT}/0000:80:02.0': {'class': '0x060400\n', 'vendor': '0x8086\n',
+                              'reset_subordinate': ''},
+    **{f'{_ROOT}/0000:80:02.0/0000:89:00.{number}': {
+        'config': '', 'iommu_group': '../x/21'} for number in range(2)},
+}
+_BRIDGE = '0000:80:02.0'
+
+
+class _Kernel:
+    """Answers to writes, and remembers who would find what in a function."""
+
+    def __init__(self, root):
+        self.tree = trees.open_tree(root)
+        self._bus = pathlib.Path(root) / 'sys/bus/pci/devices'
+        self.resets = []
+        self.broken = set()
+        #: Functions with something of somebody's in them.
+        self.dirty = set()
+        #: Functions whose last reset failed.
+        self.failed = set()
+        self.held = set()
+        self.wrongs = []
+
+    def write(self, path, text):
+        path = pathlib.Path(path)
+        name = path.parent.name
+        if path.name == 'unbind':
+            assert text == path.parent.parent.name
+            (self._bus / text / 'driver').unlink()
+            return
+        assert (self._bus / name / path.name).exists()
+        behind = path.name == 'reset_subordinate'
+        self._reset(name, {
+            below.name for below in (self._bus / name).glob('0000:*')
+        } if behind else {name})
+
+    def _reset(self, name, functions):
+        # What must never be.
+        self.wrongs += [f'{function} was reset under its user or driver'
+                        for function in functions if function in self.held
+                        or self.driver(function) not in (None, 'vfio-pci')]
+        if functions & self.broken:
+            self.failed |= functions
+            self.dirty |= functions
+            raise OSError(25, 'Inappropriate ioctl for device')
+        self.resets.append(name)
+        self.failed -= functions
+        self.dirty -= functions
+
+    def driver(self, name):
+        link = self._bus / name / 'driver'
+        return link.readlink().name if link.is_symlink() else None
+
+    def bind(self, name, driver):
+        link = self._bus / name / 'driver'
+        link.unlink(missing_ok=True)
+        link.symlink_to(f'{_DRIVERS}/{driver}')
+
+    def file(self, name, attribute):
+        return self._bus / name / attribute
+
+
+@contextlib.contextmanager
+def _kernel():
+    write = privileged._write
+    privileged.context.set_client_mode(False)
+    try:
+        with tempfile.TemporaryDirectory() as root:
+            build.sysfs(_MACHINE).write(root)
+            kernel = _Kernel(root)
+            privileged._write = kernel.write
+            yield kernel
+            assert kernel.wrongs == []
+    finally:
+        privileged._write = write
+        privileged.context.set_client_mode(True)
+
+
+@pytest.fixture
+def kernel():
+    with _kernel() as machine:
+        yield machine
+
+
+class _Node:
+    """A nova-compute, as far as resets go."""
+
+    def __init__(self, kernel, **keys):
+        self.kernel = kernel
+        self.resets = reset.Resets()
+        self.entries = build.entries({'vendor_id': '10de', **keys})
+        self.now = 0
+
+    def read(self, quarantined=None):
+        return reader.read(self.kernel.tree, self.entries, quarantined=(
+            self.resets.refused() if quarantined is None else quarantined))
+
+    def offered(self):
+        return core_reset.units(self.read())
+
+    def sweep(self, patience=600):
+        host = self.read({})
+        held = {build.address(name) for name in self.kernel.held}
+        self.resets.forget(host)
+        self.resets.used(held)
+        for unit in self.resets.due(host, held, self.now, patience):
+            self.resets.reset(self.kernel.tree, host, unit, self.now)
+
+    def give(self, unit):
+        """Give a server a unit that is offered, if it may have it."""
+        if not self.resets.reset(self.kernel.tree, self.read({}), unit,
+                                 self.now):
+            return False
+        # Nothing of anybody's is in it.
+        assert not _names(unit) & (self.kernel.dirty | self.kernel.failed)
+        self.resets.used(unit)
+        self.kernel.held |= _names(unit)
+        self.kernel.dirty |= _names(unit)
+        return True
+
+
+def _names(unit):
+    return {str(address) for address in unit}
+
+
+def _unit(node, name):
+    return next(unit for unit in core_reset.units(node.read({}))
+                if name in _names(unit))
+
+
+_FUNCTIONS = sorted(name for path in _MACHINE
+                    if (name := path.rsplit('/', 1)[1]) not in (
+                        _BRIDGE, '0000:85:00.0'))
+
+class _Story:
+    """What can happen to a unit, and what then must not be."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+        # Nobody knows what it went through before.
+        kernel.dirty = set(_FUNCTIONS)
+        self.restart(None, None)
+        self.units = {name: _unit(self.node, name) for name in _FUNCTIONS}
+
+    def go_on(self, step, name):
+        unit = self.units[name]
+        if step not in _OF_FREE or not _names(unit) & self.kernel.held:
+            getattr(self, step)(name, unit)
+        for offered in self.node.offered():
+            assert not _names(offered) & self.kernel.failed
+
+    def give(self, _name, unit):
+        if unit in self.node.offered():
+            self.node.give(unit)
+
+    def release(self, _name, unit):
+        self.kernel.held -= _names(unit)
+
+    def stranger(self, _name, unit):
+        """A domain that is not Nova's, seen by now and then."""
+        self.kernel.held |= _names(unit)
+        self.kernel.dirty |= _names(unit)
+        self.node.sweep()
+
+    def bind(self, name, _unit):
+        self.kernel.bind(name, 'nvidia')
+
+    def spoil(self, name, _unit):
+        self.kernel.broken.add(name)
+
+    def mend(self, name, _unit):
+        self.kernel.broken.discard(name)
+
+    def sweep(self, _name, _unit):
+        self.node.sweep()
+
+    def later(self, _name, _unit):
+        self.node.now += 600
+        self.node.sweep()
+
+    def restart(self, _name, _unit):
+        # What failed is found out again before anybody gets it.
+        self.node, self.kernel.failed = _Node(self.kernel), set()
+
+
+_OF_FREE = ('give', 'stranger', 'bind')
+
+_steps = st.lists(st.tuples(
+    st.sampled_from([name for name in vars(_Story)
+                     if not name.startswith('_') and name != 'go_on']),
+    st.sampled_from(_FUNCTIONS)), min_size=20, max_size=40)
+
+
+@settings(max_examples=20)
+@given(_steps)
+def test_nobody_gets_what_somebody_left(steps):
+    with _kernel() as kernel:
+        story = _Story(kernel)
+        for step in steps:
+            story.go_on(*step)
+        node = story.node
+        # Whatever happened, what works again is offered again.
+        kernel.broken, kernel.held = set(), set()
+        for name in _FUNCTIONS:
+            kernel.file(name, 'driver').unlink(missing_ok=True)
+        node.now += 600
+        node.sweep()
+        assert len(node.offered()) == 6
+        assert not kernel.dirty | kernel.failed
+        assert all(map(node.give, node.offered()))
+
+
+def test_each_free_unit_once_at_the_start(kernel):
+    node = _Node(kernel)
+    kernel.held = {'0000:85:00.1'}
+    node.sweep()
+    assert sorted(kernel.resets) == [
+        _BRIDGE, '0000:85:00.2', '0000:86:00.0', '0000:86:00.1',
+        '0000:88:00.0']
+    node.sweep()
+    assert len(kernel.resets) == 5
+
+
+def test_a_card_that_can_only_be_reset_from_its_bridge(kernel):
+    node = _Node(kernel)
+    kernel.broken = {'0000:89:00.1'}
+    node.sweep()
+    assert _BRIDGE not in kernel.resets
+    assert {str(address): reason for address, reason
+            in node.resets.refused().items()} == {
+        '0000:89:00.0': 'its reset failed: Inappropriate ioctl for device'}
+    assert len(node.offered()) == 5
+
+
+def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
+    node = _Node(kernel)
+    host = node.read({})
+    kernel.file(_BRIDGE, '0000:89:00.2').mkdir()
+    unit = _unit(node, '0000:89:00.0')
+    assert not node.resets.reset(kernel.tree, host, unit, 0)
+    assert kernel.resets == []
+    assert '0000:89:00.2 is behind it as well' in str(node.resets.refused())
+
+
+def test_under_a_driver_of_the_hosts_not_before_a_guest_is_to_have_it(kernel):
+    node = _Node(kernel)
+    node.sweep()
+    name = '0000:87:00.0'
+    assert name not in kernel.resets
+    assert kernel.driver(name) == 'nvidia'
+    assert node.give(_unit(node, name))
+    assert name in kernel.resets
+    assert kernel.driver(name) is None
+
+
+def test_not_what_a_program_has_open(kernel):
+    kernel.file('0000:88:00.0', 'enable').write_text('1\n')
+    node = _Node(kernel)
+    node.sweep()
+    [(address, reason)] = node.resets.refused().items()
+    assert str(address) == '0000:88:00.0'
+    assert 'a program has it open' in reason
+    assert '0000:88:00.0' not in kernel.resets
+
+
+def test_tried_again_after_a_while_and_not_before(kernel):
+    node = _Node(kernel)
+    kernel.broken = {'0000:88:00.0'}
+    node.sweep()
+    kernel.broken = set()
+    node.now = 599
+    node.sweep()
+    assert '0000:88:00.0' not in kernel.resets
+    node.now = 600
+    node.sweep()
+    assert '0000:88:00.0' in kernel.resets
+    assert node.resets.refused() == {}
+
+
+def test_what_is_not_ours_any_more_is_forgotten(kernel):
+    node = _Node(kernel)
+    kernel.broken = {'0000:88:00.0'}
+    node.sweep()
+    node.entries = build.entries({'product_id': '2331'})
+    resets = len(kernel.resets)
+    node.now = 600
+    node.sweep()
+    assert node.resets.refused() == {}
+    assert len(kernel.resets) == resets
+
+
+def test_no_way_to_reset_and_an_entry_that_takes_it(kernel):
+    kernel.file('0000:88:00.0', 'reset').unlink()
+    kernel.file('0000:88:00.0', 'reset_method').unlink()
+    assert len(_Node(kernel).offered()) == 5
+    node = _Node(kernel, reset='if_possible')
+    assert len(node.offered()) == 6
+    assert node.give(_unit(node, '0000:88:00.0'))
+    assert kernel.resets == []
+
+
+@pytest.mark.parametrize('files, methods', [
+    ({'config': '', 'reset': '', 'reset_method': 'flr pm bus\n'},
+     ('flr', 'pm', 'bus')),
+    ({'config': '', 'reset': '', 'reset_method': '\n'}, ()),
+    ({'config': '', 'reset': ''}, None),
+    ({'config': ''}, ()),
+    ({}, None)])
+def test_what_sysfs_says_of_resets(files, methods):
+    [function] = reader.read(build.sysfs({
+        f'{_ROOT}/0000:81:00.0': files})).functions
+    assert function.reset_methods == methods
+
+
+@given(st.text())
+def test_any_text_of_methods(text):
+    [function] = reader.read(build.sysfs({
+        f'{_ROOT}/0000:81:00.0': {'reset_method': text}})).functions
+    assert function.reset_methods == tuple(text.split())
+
+
+def test_what_an_old_recording_says_nothing_of_is_offered(tmp_path):
+    """As files, too: nothing is written to them."""
+    build.recorded('l1').write(tmp_path)
+    tree = trees.open_tree(tmp_path)
+    host = reader.read(tree, build.entries({'product_id': '37c9'}))
+    resets = reset.Resets()
+    [first, second] = core_reset.units(host)
+    assert resets.reset(tree, host, first, 0)
+    assert resets.reset(build.recorded('l1'), host, second, 0)
+    assert resets.refused() == {}
+
+
+@pytest.mark.parametrize('driver, folders, vfio', [
+    ('vfio-pci', [], True), ('mlx5_vfio_pci', [], True), ('qat', [], False),
+    ('nvidia', ['vfio-dev/vfio0'], True), (None, [], False)])
+def test_a_driver_of_vfios(driver, folders, vfio):
+    place = f'{_ROOT}/0000:81:00.0'
+    [function] = reader.read(build.sysfs(
+        {place: {'driver': driver and f'{_DRIVERS}/{driver}'}},
+        folders=[f'sys/devices/{place}/{folder}' for folder in folders]
+    )).functions
+    assert (function.driver, function.vfio) == (driver, vfio)
+
+
+def test_a_units_mdevs_do_not_matter_to_it(kernel):
+    node = _Node(kernel)
+    node.sweep()
+    node.resets.used([model.MdevAddress('x')])
+    node.sweep()
+    assert len(kernel.resets) == len(set(kernel.resets))
