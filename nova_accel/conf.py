@@ -54,6 +54,8 @@ matches a device is the one that counts. The keys are those of Nova's own
   many can be had, what is broken.
 ``kind``
   What the entry is about, where none of its keys tells: a plugin's name.
+  ``fpga``: regions of FPGAs; their class is ``FPGA`` by default, and what is
+  programmed is a trait.
 ``vgpu_type``
   Offer virtual functions of an NVIDIA GPU as vGPUs of this type, where its
   driver makes no mdevs: a line of their ``nvidia/creatable_vgpu_types``,
@@ -62,6 +64,13 @@ matches a device is the one that counts. The keys are those of Nova's own
   and cleared when nobody has the function.
 ``max_instances``
   With ``vgpu_type``: how many of them a card can have at the same time.
+``program``, ``program_timeout``
+  How a bitstream that a profile names is programmed into an FPGA region (an
+  entry with it is of that kind): ``"fpga_manager"``, by the kernel's; or by a
+  command, as a list of words, ``["/opt/x/program", "{address}",
+  "{bitstream}"]``: ``{bitstream}`` is the file, ``{address}`` the card and
+  ``{region}`` the region's number. After how many seconds it is killed
+  (default: 300).
 ``live_migratable``
   ``yes``: the driver can move the device's state to another host (libvirt
   10.0.0 and QEMU 8.2.2 at least), so a server with it can be live-migrated.
@@ -99,6 +108,12 @@ nobody was promised them are reserved in Placement. Nothing is taken from a
 server. A comparison asks Placement once for each device; ``nova-accel host
 check`` makes one at any time. After as many seconds a device whose reset
 failed is tried again.
+"""),
+    cfg.IntOpt(
+        'max_bitstream_size', default=512, min=1,
+        help="""
+Largest bitstream, in MiB, that nova-compute fetches from Glance to program it
+into an FPGA. It keeps them in ``nova_accel/bitstreams`` below ``state_path``.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',

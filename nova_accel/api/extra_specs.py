@@ -12,6 +12,12 @@ from nova_accel.api import expansion
 from nova_accel.core import flavor
 from nova_accel.core import profile
 
+_GROUP = {
+    'name': 'group',
+    'description': 'The group, as in resources_ACCEL0:.',
+    'pattern': r'ACCEL\d+',
+}
+
 VALIDATORS = [
     base.ExtraSpecValidator(
         name=flavor.EXPANDED_KEY,
@@ -30,11 +36,18 @@ VALIDATORS = [
             'description': 'How much it matters.',
             'enum': [profile.REQUIRED, profile.PREFERRED],
         },
-        parameters=[{
-            'name': 'group',
-            'description': 'The group, as in resources_ACCEL0:.',
-            'pattern': r'ACCEL\d+',
-        }],
+        parameters=[_GROUP],
+    ),
+    base.ExtraSpecValidator(
+        name=flavor.BITSTREAM_KEY + '{group}',
+        description='What is to be programmed into the FPGA region of a '
+                    'group before the server starts.',
+        value={
+            'type': str,
+            'description': 'The uuid of a Glance image.',
+            'pattern': r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}',
+        },
+        parameters=[_GROUP],
     ),
 ]
 

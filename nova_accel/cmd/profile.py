@@ -123,18 +123,19 @@ def as_data(profile: profiles.Profile) -> dict:
         'description': profile.description,
         'group_policy': profile.group_policy,
         'groups': [{'resources': dict(group.resources),
-                    'traits': dict(group.traits), 'numa': group.numa}
+                    'traits': dict(group.traits), 'numa': group.numa,
+                    'bitstream': group.bitstream}
                    for group in profile.groups],
-        'unsupported': list(profile.unsupported),
+        'extra_specs': flavor.expand(profile, {}),
     }
-    if not profile.unsupported:
-        data['extra_specs'] = flavor.expand(profile, {})
     return data
 
 
 def _wish(group: profiles.Group) -> str:
-    return ', '.join(f'{amount} {name}'
-                     for name, amount in group.resources.items())
+    wishes = [f'{amount} {name}' for name, amount in group.resources.items()]
+    if group.bitstream:
+        wishes.append(f'bitstream {group.bitstream}')
+    return ', '.join(wishes)
 
 
 def _wishes(profile: profiles.Profile) -> str:

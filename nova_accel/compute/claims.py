@@ -108,6 +108,17 @@ class Claims:
                     self._aside.difference_update(unit)
                 self._back.notify_all()
 
+    def holding(self, addresses: collections.abc.Collection[model.Address],
+                ) -> list[tuple[str, hostdev.Hostdev]]:
+        """Who has any of these, or is about to, and which."""
+        with self._lock:
+            # In this order: a claim ends when its record begins.
+            claimed = list(self._claimed.items())
+        return list(dict.fromkeys(
+            (uuid, device)
+            for uuid, devices in (*claimed, *self._record.read().items())
+            for device in devices if device.address in addresses))
+
     def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:
         """Claim what a server has, whose definition is about to go."""
         with self._lock:

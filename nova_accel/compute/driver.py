@@ -15,7 +15,8 @@ checked (tests/contract):
 ``_hard_reboot``                       the same devices again
 ``destroy``                            keep them, where a rebuild goes on
 ``_get_guest_config``                  hostdevs, on every way to guest XML
-``_create_guest``                      mdevs, on every way to a start
+``_create_guest``                      mdevs, and what is programmed, on every
+                                       way to a start
 ``_allocate_mdevs``                    ours are not Nova's to make
 ``suspend``                            the guest lets go of them
 ``resume``                             the guest has them again
@@ -51,6 +52,7 @@ from nova_accel.compute import machine
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import suspension
+from nova_accel.compute import wishes
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
@@ -189,7 +191,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _as_nova_says_it():
             held = hostdev.ours(domains.parse(xml)[1])
             self._check_there(held)
-            self._prepare(held, instance)
+            self._prepare(held, instance, context)
         return super()._create_guest(context, xml, instance, *args, **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
@@ -307,7 +309,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     raise errors.AssignmentError(
                         f'server {instance.uuid}', 'the reset of a device '
                         'that was chosen for it failed')
-                self._prepare(planned, instance)
+                self._prepare(planned, instance, context)
         return super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
             migrate_data, *args, **kwargs)
@@ -447,15 +449,17 @@ class LibvirtDriver(driver.LibvirtDriver):
             assignment.check_there(
                 (device.address for device in hostdevs), host)
 
-    def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None) -> None:
+    def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
+                 context=None) -> None:
         """Make ready what a guest is to have.
 
         :param instance: whose flavor says more of it, if that is at hand
+        :param context: of the request, if there is one
         """
-        specs = instance.flavor.extra_specs if instance else {}
         if hostdevs:
-            self._machine.prepare(hostdevs, self._node(), lambda group: (
-                flavor.wishes(specs, group)))
+            self._machine.prepare(
+                hostdevs, self._node(), wishes.Wishes(
+                    context, instance, self._claims, self._record).of)
 
     def _clear_up(self) -> None:
         """Let go of what an operation left behind that did not end."""

@@ -98,12 +98,14 @@ class Machine:
     def prepare(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
                 node: providers.Node,
                 wishes: collections.abc.Callable[
-                    [str], collections.abc.Mapping[str, str]],
+                    [str, collections.abc.Collection[model.Address] | None],
+                    collections.abc.Mapping[str, str]],
                 ) -> None:
         """Make ready what a guest is to start with.
 
-        :param wishes: by group, what the server's Profile says beside classes
-            and traits
+        :param wishes: by group, and the devices that change with what serves
+            it (None if nothing is to change), what the server's Profile says
+            beside classes and traits
         :raises errors.AccelError: if something cannot be made ready
         """
         self._resets.used(device.address for device in hostdevs)
@@ -126,10 +128,13 @@ class Machine:
                     raise errors.AssignmentError(
                         f'device {device.address}', 'it is not there, and no '
                         'entry names what it could be made of')
+                _check_wishes(device, host, wishes(group, None))
                 continue
+            _check_heeded(item, wishes(group, None))
             preparer = self._preparers().get(item.region.kind)
             if preparer:
-                preparer.prepare(device, item, wishes(group))
+                preparer.prepare(device, item, wishes(
+                    group, _affected(item, host)))
 
     def sweep(self, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]]) -> None:
@@ -223,6 +228,40 @@ class Machine:
 def _patience() -> float:
     """Seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval
+
+
+def _affected(item, host) -> set[model.Address]:
+    """The devices that change when something is done to a Region.
+
+    Where it is all that its card has to give away, these are all functions of
+    the card, whoever gives them away.
+    """
+    units = {address for unit in item.region.units for address in unit}
+    if item.region.variant:
+        return units
+    return units | {function.address for function in host.functions
+                    if item.device.address in (function.address,
+                                               function.physfn)}
+
+
+def _check_heeded(item, wishes) -> None:
+    """Check that nothing is wished that nobody is going to do."""
+    heeds = loader.load()[item.region.kind].wishes
+    if kind.MUST_HEED & set(wishes) - heeds:
+        raise errors.AssignmentError(
+            f'device {item.device.address} ({item.device.ids})',
+            f'is of kind {item.region.kind}, into which nothing can be '
+            'programmed', 'have the profile ask for FPGAs by class or trait')
+
+
+def _check_wishes(device, host, wishes) -> None:
+    """Check that nothing is wished of a device that is withheld."""
+    refusal = next((refusal for refusal in host.refusals
+                    if refusal.address == device.address), None)
+    if refusal and kind.MUST_HEED & set(wishes):
+        raise errors.AssignmentError(
+            f'device {refusal.address} ({refusal.ids})',
+            f'cannot be programmed: {refusal.reason}', refusal.remedy)
 
 
 def _release(name: str, preparer: kind.Preparer, address: model.Address,

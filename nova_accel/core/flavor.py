@@ -19,6 +19,8 @@ PROFILE_KEY = 'accel:device_profile'
 EXPANDED_KEY = 'nova_accel:profile'
 #: Per group: ``nova_accel:numa_ACCEL0``.
 NUMA_KEY = 'nova_accel:numa_'
+#: Per group: ``nova_accel:bitstream_ACCEL0``, uuid of a Glance image.
+BITSTREAM_KEY = 'nova_accel:bitstream_'
 
 #: instance_extra.flavor is a TEXT of 64 KB that holds three flavors during a
 #: resize; this leaves them room. Bytes, keys and values together.
@@ -41,10 +43,6 @@ def expand(profile: profiles.Profile,
         outcome is more than a flavor holds
     """
     thing = f'device profile {errors.quote(profile.name)}'
-    if profile.unsupported:
-        raise errors.ProfileError(
-            thing, 'asks for what nova-accel does not do yet: '
-            + ', '.join(profile.unsupported))
     own = {key: value for key, value in extra_specs.items()
            if key != PROFILE_KEY}
     _check_conflicts(thing, profile, own)
@@ -74,7 +72,8 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         elif value.isdecimal():
             parts['resources'][match[3]] = int(value)
     return {name: profiles.Group(
-        numa=extra_specs.get(NUMA_KEY + name, profiles.OFF), **found[name])
+        numa=extra_specs.get(NUMA_KEY + name, profiles.OFF),
+        bitstream=extra_specs.get(BITSTREAM_KEY + name, ''), **found[name])
         for name in sorted(found, key=lambda name: int(name[len(_GROUP):]))}
 
 
@@ -102,6 +101,8 @@ def _group_keys(name: str, group: profiles.Group) -> dict[str, str]:
                  for trait, wish in traits.items()})
     if group.numa != profiles.OFF:
         keys[NUMA_KEY + name] = group.numa
+    if group.bitstream:
+        keys[BITSTREAM_KEY + name] = group.bitstream
     return keys
 
 
@@ -114,7 +115,7 @@ def _check_conflicts(thing, profile, own) -> None:
                 thing, f'the flavor itself also asks for {match[3]} ({key})',
                 'leave it to one of the two')
         if (match and match[2] and _OURS.fullmatch(match[2])) or (
-                key.startswith(NUMA_KEY)):
+                key.startswith((NUMA_KEY, BITSTREAM_KEY))):
             raise errors.ProfileError(
                 thing, f'the flavor itself has {key}, which the profile '
                 'would write', 'take it off the flavor')

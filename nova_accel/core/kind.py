@@ -21,6 +21,10 @@ from nova_accel.core import providers
 #: Of entry points, by which kinds are found.
 NAMESPACE = 'nova_accel.kinds'
 
+#: What a Profile can ask of a device, and a server does not start without:
+#: the bitstream that is to be programmed into it.
+MUST_HEED = frozenset({'bitstream'})
+
 #: The kind of an entry that names no other: PCI functions as they are.
 PCI = 'pci'
 
@@ -167,6 +171,7 @@ class Kind:
         host where the entry does not say
     :param files: what it reads of a function, relative to the function's
         directory in sysfs: a recording of a machine has to have it
+    :param wishes: those of :data:`MUST_HEED` that it heeds
     """
 
     open: collections.abc.Callable[[typing.Any], Enumerator]
@@ -175,3 +180,4 @@ class Kind:
     several: bool = False
     live_migratable: bool = False
     files: tuple[str, ...] = ()
+    wishes: frozenset[str] = frozenset()

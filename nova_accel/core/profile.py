@@ -10,8 +10,10 @@ been checked (:mod:`nova_accel.profiles.schema`) and checks what it means.
 import collections.abc
 import dataclasses
 import typing
+import uuid
 
 from nova_accel.core import errors
+from nova_accel.core import fpga
 from nova_accel.core import identity
 
 REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
@@ -23,7 +25,7 @@ MAX_AMOUNT = 1024
 MAX_GROUPS = 256
 
 # Of Cyborg's ``accel:`` keys only these two ever did anything.
-_NOT_YET = ('accel:bitstream_id', 'accel:function_id')
+_BITSTREAM, _FUNCTION = 'bitstream_id', 'function_id'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +37,14 @@ class Group:
     :param numa: whether this group's devices are to share one NUMA node with
         those of the profile's other groups, and with the guest where that has
         a NUMA topology: ``required``, ``preferred`` or ``off``
+    :param bitstream: uuid of the Glance image that is to be programmed into
+        what is taken, or ''
     """
 
     resources: collections.abc.Mapping[str, int]
     traits: collections.abc.Mapping[str, str]
     numa: str = PREFERRED
+    bitstream: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +53,12 @@ class Profile:
 
     :param groups: in order; a group's index is its name, ``ACCEL0``
     :param group_policy: Placement's, ``none`` or ``isolate``, or None
-    :param unsupported: keys that ask for what is not there yet; such a
-        profile can be shown, not used
     """
 
     name: str
     groups: tuple[Group, ...]
     description: str = ''
     group_policy: str | None = None
-    unsupported: tuple[str, ...] = ()
 
 
 def parse(document: collections.abc.Mapping[str, typing.Any],
@@ -69,7 +71,6 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     name = document['name']
     where = f'profile {errors.quote(name)} in {source}'
     groups: list[Group] = []
-    unsupported = []
     for index, written in enumerate(document['groups']):
         here = f'{where}, group {index}'
         # To JSON Schema, 2.0 is an integer too.
@@ -78,13 +79,10 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
             raise errors.ProfileError(
                 here, f'the profile asks for more than {MAX_GROUPS} groups')
         groups.extend([_group(written, here)] * count)
-        unsupported.extend(
-            f'group {index}: {_canonical(key)}' for key in written
-            if _canonical(key) in _NOT_YET)
     return Profile(name, tuple(groups), document.get('description') or '',
                    # Cyborg takes any key up here and makes nothing of it.
                    None if are_cyborgs(document['groups']) else
-                   document.get('group_policy'), tuple(unsupported))
+                   document.get('group_policy'))
 
 
 def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
@@ -115,14 +113,43 @@ def _group(written, here: str) -> Group:
         traits = {name: value for prefix, name, value in pairs
                   if prefix == 'trait'}
         numa = PREFERRED
+        accel = {name: value for prefix, name, value in pairs
+                 if prefix == 'accel'}
+        bitstream, function = accel.get(_BITSTREAM), accel.get(_FUNCTION)
     else:
         resources, traits = written['resources'], written.get('traits', {})
         numa = written.get('numa', PREFERRED)
+        bitstream, function = written.get('bitstream'), written.get('function')
     resources = {name: int(amount) for name, amount in resources.items()}
     _check_resources(resources, here)
     _check_traits(traits, here)
+    if bitstream and function:
+        raise errors.ProfileError(
+            here, 'asks for a bitstream and for a function that is there '
+            'already', 'leave one of them out')
+    if function:
+        traits = _with_function(traits, _id(function, 'function', here), here)
     return Group(dict(sorted(resources.items())),
-                 dict(sorted(traits.items())), numa)
+                 dict(sorted(traits.items())), numa,
+                 str(uuid.UUID(_id(bitstream, 'bitstream', here)))
+                 if bitstream else '')
+
+
+def _id(value, key: str, here: str) -> str:
+    try:
+        return fpga.read_id(str(value).strip())
+    except ValueError as error:
+        raise errors.ProfileError(
+            here, f'{key} {error}', 'name a Glance image by its uuid'
+            if key == 'bitstream' else '') from None
+
+
+def _with_function(traits, function: str, here: str) -> dict[str, str]:
+    trait = fpga.function_trait(function)
+    if traits.get(trait, REQUIRED) != REQUIRED:
+        raise errors.ProfileError(
+            here, f'asks for function {function}, and forbids its trait')
+    return {**traits, trait: REQUIRED}
 
 
 def _check_resources(resources, here: str) -> None:

@@ -6,6 +6,9 @@ rights are.
 """
 
 import os
+import re
+import shutil
+import stat
 import uuid
 
 from oslo_privsep import capabilities
@@ -13,6 +16,7 @@ from oslo_privsep import priv_context
 
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.host import commands
 
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
@@ -143,6 +147,91 @@ def _parent(text: str) -> str:
 def _attribute(sysfs: str, address: str, name: str) -> str:
     return os.path.join(_sysfs(sysfs), 'bus/pci/devices',
                         str(model.PciAddress.parse(address)), name)
+
+
+@context.entrypoint
+def program_by_manager(sysfs: str, manager: str, bitstream: str) -> None:
+    """Have an FPGA manager program a bitstream.
+
+    The kernel looks for the file in /lib/firmware, beside the sysfs, where it
+    is only while it is being programmed, and only for root.
+
+    Sources: drivers/fpga/fpga-mgr.c of the kernels that have the ``firmware``
+    attribute (its name is at most 255 bytes),
+    Documentation/driver-api/firmware/fw_search_path.rst.
+
+    :param manager: its name, ``fpga0``
+    :param bitstream: the file
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if the kernel refuses
+    """
+    if not re.fullmatch(r'[\w-]{1,64}', manager, re.ASCII):
+        raise ValueError(f'not the name of an FPGA manager: {manager!r}')
+    folder = os.path.join(os.path.dirname(os.path.abspath(_sysfs(sysfs))),
+                          'lib/firmware')
+    name = f'nova_accel-{manager}-{uuid.uuid4()}.bin'
+    with _opened(bitstream) as source:
+        os.makedirs(folder, exist_ok=True)
+        placed = os.path.join(folder, name)
+        try:
+            with open(os.open(placed, os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+                              0o600), 'wb') as target:
+                shutil.copyfileobj(source, target)
+            _write(os.path.join(sysfs, 'class/fpga_manager', manager,
+                                'firmware'), name)
+        finally:
+            if os.path.exists(placed):
+                os.unlink(placed)
+
+
+@context.entrypoint
+def program_by_command(template: list[str], bitstream: str, address: str,
+                       region: str, timeout: float,
+                       ) -> tuple[int | None, bytes]:
+    """Run a vendor's command that programs a bitstream.
+
+    :param template: its words, with ``{bitstream}``, ``{address}`` and
+        ``{region}`` for the other arguments; the first is its absolute path,
+        and only root can write there
+    :param bitstream: the file
+    :param address: PCI address of the card
+    :param region: the region's number on the card
+    :param timeout: in seconds
+    :returns: as :func:`nova_accel.host.commands.run`
+    :raises ValueError: if an argument is not what it should be
+    :raises OSError: if the command cannot be started
+    """
+    _check_executable(template[0])
+    values = {'{bitstream}': os.path.abspath(bitstream),
+              '{address}': str(model.PciAddress.parse(address)),
+              '{region}': str(int(region))}
+    with _opened(bitstream):
+        return commands.run([template[0], *(
+            _filled(word, values) for word in template[1:])], timeout)
+
+
+def _filled(word: str, values: dict[str, str]) -> str:
+    return re.sub('|'.join(map(re.escape, values)),
+                  lambda match: values[match[0]], word)
+
+
+def _check_executable(path: str) -> None:
+    """Check that nobody but who has our rights decides what is run."""
+    if not os.path.isabs(path):
+        raise ValueError(f'not an absolute path: {path!r}')
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (
+            0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValueError(f'{path!r} is not a file that only root can write')
+
+
+def _opened(path: str):
+    """A regular file that no link leads to, open for reading."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f'not a file: {path!r}')
+    return open(descriptor, 'rb')
 
 
 def _sysfs(path: str) -> str:

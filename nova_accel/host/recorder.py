@@ -11,6 +11,7 @@ import posixpath
 import re
 
 from nova_accel.core import model
+from nova_accel.host import fpga
 from nova_accel.host import loader
 from nova_accel.host import pci
 from nova_accel.host import reader
@@ -80,6 +81,8 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     host = reader.read(notes)
     _note(notes, host, [name for kind in loader.load().values()
                         for name in kind.files])
+    # Of what only some kinds look at.
+    fpga.read(notes)
     if identifying:
         _note(notes, host, _IDENTIFYING)
         return trees.Recording(notes.files, notes.links, notes.folders)

@@ -36,6 +36,8 @@ OURS = {
                           'maximum': profile.MAX_GROUPS},
                 'numa': {'enum': [profile.REQUIRED, profile.PREFERRED,
                                   profile.OFF]},
+                'bitstream': {'type': 'string'},
+                'function': {'type': 'string'},
             },
         }},
     },

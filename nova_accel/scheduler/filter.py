@@ -28,7 +28,8 @@ class AcceleratorFilter(filters.BaseHostFilter):
     given is not offered to the next.
 
     Candidates whose devices are not where a group says ``required`` are
-    dropped; of the others the closest comes first. It calls nothing: the
+    dropped; of the others the closest comes first, after those whose regions
+    nobody holds, where one is to be programmed. It calls nothing: the
     locations come with the host's state. It belongs last in
     ``enabled_filters``, so that what it puts first stays first.
     """
@@ -39,13 +40,21 @@ class AcceleratorFilter(filters.BaseHostFilter):
     def host_passes(self, host_state, spec_obj):
         specs = spec_obj.flavor.extra_specs
         if spec_obj.num_instances < 2 or not flavor.classes(specs):
-            return self._are_together(host_state, spec_obj)
+            return self._choose(host_state, spec_obj)
         before = siblings.Siblings.of(host_state)
         host_state.allocation_candidates = before.leave(
             host_state.allocation_candidates)
         passes = (bool(host_state.allocation_candidates)
-                  and self._are_together(host_state, spec_obj))
+                  and self._choose(host_state, spec_obj))
         before.expect(host_state.allocation_candidates)
+        return passes
+
+    def _choose(self, host_state, spec_obj):
+        passes = self._are_together(host_state, spec_obj)
+        if host_state.allocation_candidates:
+            # A region that cannot be programmed would be no use close by.
+            host_state.allocation_candidates.sort(key=_held_regions(
+                spec_obj.flavor.extra_specs, host_state))
         return passes
 
     def _are_together(self, host_state, spec_obj):
@@ -86,6 +95,22 @@ class AcceleratorFilter(filters.BaseHostFilter):
         candidates.sort(key=lambda candidate: costs[id(candidate)])
         host_state.allocation_candidates = candidates
         return bool(candidates)
+
+
+def _held_regions(specs, host_state):
+    """Of a candidate, how many regions are to be programmed that are in use.
+
+    Somebody may have the very bitstream there, so these come last.
+    """
+    groups = [f'_{name}' for name, group in flavor.read(specs).items()
+              if group.bitstream]
+    units = summary.loads_units(
+        (host_state.stats or {}).get(summary.KEY)) if groups else {}
+    in_use = {provider for provider, (total, free) in units.items()
+              if free < total}
+    return lambda candidate: sum(
+        provider in in_use for group in groups
+        for provider in candidate['mappings'].get(group, ()))
 
 
 def _places(candidate, wishes, locations) -> dict[str, model.Location | None]:

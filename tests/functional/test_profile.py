@@ -74,11 +74,12 @@ class ProfileTest(cloud.Cloud):
                        for number in range(3)}}])
         self.assertRejected(self.flavor('big'), 'a flavor holds')
 
-    def test_what_cannot_be_done_yet(self):
+    def test_a_bitstream_that_is_none(self):
         pathlib.Path(self.profiles, 'fpga.json').write_text(json.dumps(
             [{'name': 'fpga', 'groups': [
                 {'resources:FPGA': '1', 'accel:bitstream_id': 'abc'}]}]))
-        self.assertRejected(self.flavor('fpga'), 'accel:bitstream_id')
+        self.assertRejected(self.flavor('fpga'),
+                            "bitstream 'abc' is not a uuid")
 
     def test_cyborgs_format(self):
         pathlib.Path(self.profiles, 'theirs.json').write_text(json.dumps(

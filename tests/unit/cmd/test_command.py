@@ -214,5 +214,5 @@ def test_profile_check_of_files_for_programs(run, profiles):
     code, out, _err = run('profile', 'check', '--json', str(path))
     assert code == 1
     data = json.loads(out)
-    assert data['profiles'] == ['fpga']
-    assert 'accel:function_id' in data['problems'][0]['reason']
+    assert data['profiles'] == []
+    assert "function 'x' is not a uuid" in data['problems'][0]['reason']

@@ -96,10 +96,19 @@ def test_what_does_not_contradict_it_stays(key):
     assert flavor.expand(_profile(_GPU), {**_KEY, key: '1'})[key] == '1'
 
 
-def test_what_is_not_supported_yet_cannot_be_used():
-    assert _problem(_profile(_GPU, unsupported=('group 0: accel:x',))) == (
-        "device profile 'p': asks for what nova-accel does not do yet: "
-        'group 0: accel:x')
+def test_a_bitstream_is_a_wish_of_its_group():
+    image = 'd5ca2f11-3108-4426-a11c-a959987565df'
+    group = profile.Group({'FPGA': 1}, {}, bitstream=image)
+    specs = flavor.expand(_profile(_GPU, group), _KEY)
+    assert specs['nova_accel:bitstream_ACCEL1'] == image
+    assert flavor.wishes(specs, 'ACCEL1')['bitstream'] == image
+    assert 'bitstream' not in flavor.wishes(specs, 'ACCEL0')
+    assert flavor.read(specs)['ACCEL1'].bitstream == image
+
+
+def test_a_flavor_has_no_bitstream_of_its_own():
+    assert 'nova_accel:bitstream_ACCEL0' in _problem(
+        _profile(_GPU), {**_KEY, 'nova_accel:bitstream_ACCEL0': 'x'})
 
 
 def test_a_key_of_novas_limit_fits_and_a_longer_one_does_not():
@@ -152,7 +161,8 @@ _groups = st.lists(st.builds(
     profile.Group,
     st.dictionaries(_classes, st.integers(1, 1024), min_size=1),
     st.dictionaries(_traits, st.sampled_from(['required', 'forbidden'])),
-    st.sampled_from(['required', 'preferred', 'off'])),
+    st.sampled_from(['required', 'preferred', 'off']),
+    st.just('') | st.uuids().map(str)),
     min_size=1, max_size=12)
 
 
@@ -167,6 +177,7 @@ def test_what_is_expanded_is_read_back(groups, policy):
         assert group.traits == {identity.MARKER_TRAIT: 'required',
                                 **wanted.traits}
         assert group.numa == wanted.numa
+        assert group.bitstream == wanted.bitstream
     assert flavor.classes(specs) == {
         name for group in groups for name in group.resources}
     assert flavor.PROFILE_KEY not in specs

@@ -50,7 +50,7 @@ def test_spaces_and_text_mean_what_they_mean_to_cyborg(group):
 def test_what_is_left_out_has_a_default():
     parsed = _parse({'resources': {'PGPU': 1}})
     assert parsed == profile.Profile(
-        'p', (profile.Group({'PGPU': 1}, {}, 'preferred'),), '', None, ())
+        'p', (profile.Group({'PGPU': 1}, {}, 'preferred', ''),), '', None)
 
 
 def test_description_and_policy_are_kept():
@@ -88,12 +88,42 @@ def test_a_billion_groups_are_refused_at_once():
         {'resources': {'PGPU': 1}, 'count': 10 ** 9})
 
 
-@pytest.mark.parametrize('key', ['accel:bitstream_id', 'accel:function_id',
-                                 'accel: bitstream_id '])
-def test_a_bitstream_is_noted_as_not_supported_yet(key):
-    parsed = _parse({'resources:FPGA': 1},
-                    {'resources:FPGA': 1, key: 'x'})
-    assert parsed.unsupported == (f'group 1: {key.replace(" ", "")}',)
+_IMAGE = 'd5ca2f11-3108-4426-a11c-a959987565df'
+_FUNCTION = 'CUSTOM_FPGA_FUNCTION_ID_D5CA2F1131084426A11CA959987565DF'
+
+
+@pytest.mark.parametrize('group', [
+    {'resources:FPGA': 1, 'accel:bitstream_id': _IMAGE},
+    {'resources:FPGA': 1, 'accel: bitstream_id ': _IMAGE.upper()},
+    {'resources:FPGA': 1, 'accel:bitstream_id': _IMAGE.replace('-', ''),
+     'accel:function_id': None, 'accel:video_ram': '2GB'},
+    {'resources': {'FPGA': 1}, 'bitstream': _IMAGE}])
+def test_a_bitstream_is_known_by_its_image(group):
+    parsed = _group(group)
+    assert parsed.bitstream == _IMAGE
+    assert parsed.traits == {}
+
+
+@pytest.mark.parametrize('group', [
+    {'resources:FPGA': 1, 'accel:function_id': _IMAGE},
+    {'resources:FPGA': 1, 'accel:function_id': _IMAGE.replace('-', ''),
+     f'trait:{_FUNCTION}': 'required'},
+    {'resources': {'FPGA': 1}, 'function': _IMAGE.upper()}])
+def test_a_function_is_a_trait(group):
+    parsed = _group(group)
+    assert parsed.traits == {_FUNCTION: 'required'}
+    assert parsed.bitstream == ''
+
+
+@pytest.mark.parametrize('group, says', [
+    ({'accel:bitstream_id': 'abc'}, "bitstream 'abc' is not a uuid"),
+    ({'accel:function_id': '3AFB'}, "function '3AFB' is not a uuid"),
+    ({'accel:bitstream_id': _IMAGE, 'accel:function_id': _IMAGE},
+     'leave one of them out'),
+    ({'accel:function_id': _IMAGE, f'trait:{_FUNCTION}': 'forbidden'},
+     'forbids its trait')])
+def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
+    assert says in _problem({'resources:FPGA': 1, **group})
 
 
 @pytest.mark.parametrize('group, says', [
@@ -127,9 +157,8 @@ def test_a_class_with_a_newline_and_a_large_amount_gives_one_line():
     _problem({'resources:A\nB': '9999'})
 
 
-def test_an_unsupported_key_with_a_newline_is_one_line():
-    parsed = _parse({'resources:FPGA': 1, 'accel:bitstream_id\n': 'x'})
-    assert '\n' not in ''.join(parsed.unsupported)
+def test_a_bitstream_with_a_newline_is_one_line():
+    _problem({'resources:FPGA': 1, 'accel:bitstream_id\n': 'x\ny'})
 
 
 def test_a_class_that_is_there_twice_but_for_spaces_is_not_lost():

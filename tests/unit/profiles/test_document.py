@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file's text to profiles, whoever wrote it and however."""
 
+import dataclasses
 import json
 import time
 
@@ -18,18 +19,21 @@ _SAMPLES = build.DATA / 'profiles'
 _OURS = 'name: p\ngroups: [{resources: {PGPU: 1}}]\n'
 
 
-def _fpga(amount=1, name='FPGA', **traits):
-    return profile.Group({name: amount}, traits)
+def _fpga(amount=1, name='FPGA', bitstream='', **traits):
+    return profile.Group({name: amount}, traits, bitstream=bitstream)
 
 
 _AF = _fpga(1, 'CUSTOM_ACCELERATOR_FPGA', CUSTOM_FPGA_1='required',
             CUSTOM_FUNCTION_ID_3AFB='required')
-_INSPUR = _fpga(CUSTOM_FPGA_INSPUR='required')
+_INSPUR = _fpga(CUSTOM_FPGA_INSPUR='required',
+                bitstream='d5ca2f11-3108-4426-a11c-a959987565df')
 
 #: What each of Cyborg's examples asks for, by profile.
 _EXAMPLES = {
     'device_profiles-post-req.json': {'afexample_3': [_AF]},
-    'device_profiles-post-req-with-bitstream.json': {'afexample_3': [_AF]},
+    'device_profiles-post-req-with-bitstream.json': {'afexample_3': [
+        dataclasses.replace(_AF, bitstream=(
+            'a6a12670-7014-4cff-a563-cea949b57fb3'))]},
     'device_profiles-create-resp.json': {'afexample_3': [_AF]},
     'device_profiles-getone-resp.json': {'fpga-dp1': [_INSPUR]},
     'device_profiles-list-resp.json': {
@@ -132,10 +136,18 @@ def test_a_list_is_of_groups_where_all_of_it_looks_like_groups(items, says):
     assert says in _problem(json.dumps(items), 'n.json')
 
 
-def test_a_bitstream_is_noted_as_not_supported_yet():
-    [found], _problems = document.read(
-        (_SAMPLES / 'device_profiles-getone-resp.json').read_text(), 'x.json')
-    assert found.unsupported == ('group 0: accel:bitstream_id',)
+def test_a_bitstream_and_a_function_in_our_format():
+    text = (f'name: p\ngroups:\n- resources: {{FPGA: 1}}\n'
+            f'  bitstream: {_INSPUR.bitstream}\n'
+            f'- resources: {{FPGA: 1}}\n  function: "{"3" * 32}"\n')
+    assert _groups(text, 'a.yaml')['p'] == [
+        profile.Group({'FPGA': 1}, {}, bitstream=_INSPUR.bitstream),
+        _fpga(**{f'CUSTOM_FPGA_FUNCTION_ID_{"3" * 32}': 'required'})]
+
+
+def test_a_bitstream_is_text():
+    assert 'bitstream: 7 is not of type string' in _problem(
+        'name: p\ngroups: [{resources: {FPGA: 1}, bitstream: 7}]')
 
 
 @pytest.mark.parametrize('text, names', [

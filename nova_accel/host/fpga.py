@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel shows of FPGAs behind PCI functions.
+
+Sources: Documentation/fpga/dfl.rst, Documentation/ABI/testing/
+sysfs-class-fpga-region (``compat_id``), sysfs-platform-dfl-port (``afu_id``),
+sysfs-class-fpga-manager (``state``, ``status``). A port is shown below the
+function that it belongs to, while the host's own driver has that function.
+"""
+
+import collections
+import dataclasses
+
+from nova_accel.core import errors
+from nova_accel.core import fpga
+from nova_accel.core import model
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+REGIONS = 'sys/class/fpga_region'
+MANAGERS = 'sys/class/fpga_manager'
+
+#: What a manager says in which nothing is wrong, and nothing under way.
+_WELL = frozenset({'unknown', 'power up', 'reset', 'operating'})
+_UNDER_WAY = frozenset({'firmware request', 'write init', 'write',
+                        'write complete'})
+
+# What nothing, and what no device, answers with.
+_NONE, _GONE = '0' * 32, 'f' * 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What there is below one PCI function.
+
+    :param regions: names of the regions that can be programmed
+    :param ids: of these regions, as far as they have one
+    :param ports: names of the ports to programmed functions
+    :param functions: what these ports show as programmed
+    :param managers: names of the FPGA managers, ``fpga0``
+    :param port_faults: what is wrong with ports, a line each
+    :param faults: what is wrong with regions and managers
+    """
+
+    regions: tuple[str, ...] = ()
+    ids: frozenset[str] = frozenset()
+    ports: tuple[str, ...] = ()
+    functions: frozenset[str] = frozenset()
+    managers: tuple[str, ...] = ()
+    port_faults: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
+    """What is shown, by PCI function."""
+    found: dict = collections.defaultdict(lambda: collections.defaultdict(
+        list))
+    for folder, reader in ((REGIONS, _read_region), (MANAGERS, _read_manager)):
+        for name in tree.names(folder):
+            path = trees.follow(tree, f'{folder}/{name}')
+            functions = pci.addresses(path.split('/'))
+            if functions:
+                reader(tree, path, name, found[functions[-1]])
+    return {address: Shown(**{
+        field.name: (frozenset if field.name in ('ids', 'functions')
+                     else tuple)(facts[field.name])
+        for field in dataclasses.fields(Shown)})
+        for address, facts in found.items()}
+
+
+def has_firmware(tree: trees.Tree, manager: str) -> bool:
+    """Whether a manager takes a bitstream by its ``firmware`` attribute.
+
+    The kernels of some vendors have it, the mainline kernel has not.
+    """
+    return 'firmware' in tree.names(
+        trees.follow(tree, f'{MANAGERS}/{manager}'))
+
+
+def state(tree: trees.Tree, manager: str) -> str:
+    """What a manager says of itself: ``operating`` if all is well."""
+    path = trees.follow(tree, f'{MANAGERS}/{manager}')
+    return (tree.text(f'{path}/state') or '').strip()
+
+
+def _read_region(tree, path, name, facts) -> None:
+    ports = [child for child in tree.names(path)
+             if child.startswith('dfl-port.')]
+    # What has ports and an engine is the device; what it makes regions of
+    # can be programmed.
+    if not ports and not any(child.startswith('dfl-fme.')
+                             for child in tree.names(path)):
+        facts['regions'].append(name)
+    text = tree.text(f'{path}/compat_id')
+    if text and text.strip():
+        try:
+            facts['ids'].append(fpga.read_id(text.strip()))
+        except ValueError as error:
+            facts['faults'].append(f'the compat_id of {name}, {error}')
+    for port in ports:
+        facts['ports'].append(port)
+        try:
+            facts['functions'].extend(_read_port(tree, f'{path}/{port}'))
+        except ValueError as error:
+            facts['port_faults'].append(f'the afu_id of {port}, {error}')
+
+
+def _read_port(tree, path) -> list[str]:
+    text = (tree.text(f'{path}/afu_id') or '').strip()
+    if not text:
+        raise ValueError('cannot be read: the port is held in reset, or '
+                         'nothing is behind it')
+    function = fpga.read_id(text)
+    if function == _GONE:
+        raise ValueError('is all ones: the device does not answer')
+    return [] if function == _NONE else [function]
+
+
+def _read_manager(tree, path, name, facts) -> None:
+    facts['managers'].append(name)
+    now = (tree.text(f'{path}/state') or '').strip()
+    if now in _WELL or not now:
+        return
+    status = ', '.join((tree.text(f'{path}/status') or '').split('\n')
+                       ).strip(', ')
+    facts['faults'].append(
+        f'{name} is being programmed' if now in _UNDER_WAY else
+        f'{name} is in state {errors.quote(now)}'
+        + (f' ({errors.quote(status)})' if status else ''))

@@ -1,0 +1,541 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FPGA regions: by function, and programmed for a server."""
+
+import hashlib
+import io
+import json
+import pathlib
+
+import fixtures
+from nova.tests.functional.api import client
+
+from nova_accel.core import identity
+from tests.functional import cloud
+from tests.functional import fpga
+
+#: A card with two functions to one region, one with a region for each of its
+#: two, and one with an FPGA manager that takes bitstreams.
+FPGAS = cloud.DATA / 'hosts' / 'fpga-modelled.json'
+SHARED = 'compute1_accel_0000:45:00.0'
+PORTS = [f'compute1_accel_0000:46:00.0_FPGA_region{n}' for n in (0, 1)]
+WHOLE = 'compute1_accel_0000:47:00.0'
+
+LOOPBACK = 'd8424dc4a4a3c413f89e433683f9040b'
+STREAM = 'f7df405cbd7acf7222f144b0b93acd18'
+CRYPTO = '3a3b3c3d3e3f30313233343536373839'
+IMAGE = 'a6a12670-7014-4cff-a563-cea949b57fb3'
+OTHER_IMAGE = 'b069d97a-010a-4057-b70d-eca2b337fc9c'
+REGION = '9926ab6d6c925a68aabca7d84c545738'
+
+
+def trait(function):
+    return f'CUSTOM_FPGA_FUNCTION_ID_{function.upper()}'
+
+
+class Fpgas(cloud.Cloud):
+    """A compute with FPGAs, of which a test offers what it needs."""
+
+    def setUp(self):
+        super().setUp()
+        self.machine = self.directory_host(FPGAS)
+        self.kernel = self.useFixture(fpga.Kernel(self.machine))
+        self.state = self.useFixture(fixtures.TempDir()).path
+        self.flags(state_path=self.state)
+
+    def offer(self, *specs):
+        self.flags(device_spec=[json.dumps(spec) for spec in specs],
+                   group='nova_accel')
+
+    def offer_shared(self, text='show $1 $2', **more):
+        """The card with two functions, programmed by a command."""
+        self.offer({'vendor_id': '8086', 'product_id': '09c5', 'program': [
+            self.kernel.command(text), '{address}', '{bitstream}'], **more})
+        self.start_compute('compute1')
+
+    def image(self, content, image=IMAGE, **more):
+        """A bitstream in Glance."""
+        properties = more.pop('properties', {})
+        self.glance.create(None, {
+            'id': image, 'name': 'bitstream', 'size': len(content),
+            'os_hash_algo': 'sha512',
+            'os_hash_value': hashlib.sha512(content).hexdigest(),
+            'properties': properties, **more}, io.BytesIO(content))
+
+    def with_bitstream(self, image=IMAGE, **more):
+        """A flavor whose profile names a bitstream."""
+        name = f'bitstream-{image}-{len(self.profile_files())}'
+        self.write_profile(name, groups=[
+            {'resources': {'FPGA': 1}, 'bitstream': image, **more}])
+        return self.flavor(name)
+
+    def profile_files(self):
+        return list(pathlib.Path(self.profiles).iterdir())
+
+    def with_function(self, function):
+        self.write_profile(f'function-{function}', groups=[
+            {'resources': {'FPGA': 1}, 'function': function}])
+        return self.flavor(f'function-{function}')
+
+    def traits(self, name):
+        """The traits of a provider, but for those of all of ours."""
+        return set(self._get_provider_traits(
+            self.providers()[name]['uuid'])) - {
+                identity.MARKER_TRAIT, 'OWNER_NOVA'}
+
+    def total(self, name):
+        provider = self.providers().get(name)
+        inventory = provider and self._get_provider_inventory(
+            provider['uuid']).get('FPGA')
+        return inventory['total'] - inventory['reserved'] if inventory else 0
+
+    def fault(self, server):
+        return self.api.get_server(server['id'])['fault']['message']
+
+    def said(self):
+        """What nova-compute's log says."""
+        return self.stdlog.logger.output
+
+    def cached(self):
+        return [path for path in pathlib.Path(
+            self.state, 'nova_accel/bitstreams').glob('*')
+            if not path.name.endswith('.json')]
+
+
+class FunctionTest(Fpgas):
+    """What is programmed already."""
+
+    def setUp(self):
+        super().setUp()
+        self.offer({'kind': 'fpga', 'vendor_id': '8086', 'product_id': '09c5'},
+                   {'kind': 'fpga', 'vendor_id': '8086', 'product_id': '0b31'},
+                   {'kind': 'fpga', 'vendor_id': '10ee'})
+        self.start_compute('compute1')
+
+    def test_a_provider_for_each_region(self):
+        self.assertEqual([2, 1, 1, 1], [
+            self.total(name) for name in (SHARED, *PORTS, WHOLE)])
+        self.assertEqual({
+            'CUSTOM_FPGA_INTEL', 'CUSTOM_FPGA_INTEL_PAC_ARRIA10',
+            trait(LOOPBACK),
+            f'CUSTOM_FPGA_FUNCTION_ID_INTEL_{LOOPBACK.upper()}',
+            f'CUSTOM_FPGA_REGION_ID_{REGION.upper()}',
+            f'CUSTOM_FPGA_REGION_INTEL_{REGION.upper()}'},
+            self.traits(SHARED))
+        self.assertEqual(
+            [{trait(LOOPBACK)}, {trait(STREAM)}],
+            [self.traits(name) & {trait(LOOPBACK), trait(STREAM)}
+             for name in PORTS])
+        self.assertEqual({'CUSTOM_FPGA_XILINX', 'CUSTOM_FPGA_PRODUCT_ID_5000'},
+                         self.traits(WHOLE))
+
+    def test_a_server_by_its_function(self):
+        flavor = self.with_function(STREAM)
+        server = self.boot(flavor)
+        self.assertEqual(['0000:46:00.2'], list(self.hostdevs(server)))
+        self.assertEqual({PORTS[1]: {'FPGA': 1}}, self.allocated(server))
+        # There is no other.
+        self.boot(flavor, state='ERROR')
+        self._delete_server(server)
+        self._run_periodics()
+        self.boot(flavor)
+
+    def test_a_profile_of_cyborgs(self):
+        pathlib.Path(self.profiles, 'theirs.json').write_text(json.dumps([{
+            'name': 'theirs', 'groups': [{
+                'resources:FPGA': '1',
+                'trait:CUSTOM_FPGA_INTEL_PAC_ARRIA10': 'required',
+                f'trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_{LOOPBACK.upper()}':
+                    'required'}]}]))
+        flavor = self.flavor('theirs')
+        held = {address for _number in range(2)
+                for address in self.hostdevs(self.boot(flavor))}
+        self.assertEqual({'0000:45:00.1', '0000:45:00.2'}, held)
+        self.boot(flavor, state='ERROR')
+
+    def test_what_a_guest_has_stays_known(self):
+        server = self.boot(self.with_function(STREAM))
+        self.bind_vfio('0000:46:00.2')
+        self._run_periodics()
+        self.assertIn(trait(STREAM), self.traits(PORTS[1]))
+        self._reboot_server(server, hard=True)
+
+    def test_somebody_else_programmed_it_meanwhile(self):
+        server = self.boot(self.with_function(LOOPBACK))
+        [address] = self.hostdevs(server)
+        self.kernel.show(f'{address[:-1]}0', CRYPTO)
+        # The service that casts answers itself here, where none is remote.
+        self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
+            server['id'], {'reboot': {'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn(trait(LOOPBACK), self.said())
+        self.assertIn(f'function {CRYPTO} is programmed by now', self.said())
+
+    def test_without_a_program(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn('has no "program"', self.said())
+        self.assertIn('CUSTOM_FPGA_XILINX', self.traits(WHOLE))
+
+    def test_garbage_in_one_region_hides_no_other(self):
+        self.port('0000:46:00.1').write_bytes(b'\xff\x00garbage')
+        self._run_periodics()
+        self.assertEqual([2, 0, 1, 1], [
+            self.total(name) for name in (SHARED, *PORTS, WHOLE)])
+        self.assertIn('garbage', self.said())
+        self.port('0000:46:00.1').write_text(f'{LOOPBACK}\n')
+        self._run_periodics()
+        self.assertEqual(1, self.total(PORTS[0]))
+
+    def port(self, function):
+        [path] = (self.machine / 'sys/bus/pci/devices' / function).glob(
+            'fpga_region/*/dfl-port.*/afu_id')
+        return path
+
+    def bind_vfio(self, function):
+        """Its driver goes, and with it what that shows."""
+        device = (self.machine / 'sys/bus/pci/devices' / function).resolve()
+        for link in (self.machine / 'sys/class/fpga_region').iterdir():
+            if device in link.resolve().parents:
+                link.unlink()
+        (device / 'driver').unlink()
+        (device / 'driver').symlink_to('../../bus/pci/drivers/vfio-pci')
+
+
+class CommandTest(Fpgas):
+    """A vendor's command."""
+
+    def test_programmed_and_shared(self):
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:function_id': CRYPTO.upper(),
+                               'accel:region_type_id': REGION.upper()})
+        self.offer_shared()
+        flavor = self.with_bitstream()
+        first = self.boot(flavor)
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+        self._run_periodics()
+        self.assertIn(trait(CRYPTO), self.traits(SHARED))
+        self.assertNotIn(trait(LOOPBACK), self.traits(SHARED))
+        # The other function of the region goes to who wants the same.
+        second = self.boot(flavor)
+        self.assertEqual({'0000:45:00.1', '0000:45:00.2'},
+                         {*self.hostdevs(first), *self.hostdevs(second)})
+        self._reboot_server(first, hard=True)
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+        for server in (first, second):
+            self._delete_server(server)
+        self._run_periodics()
+        # It stays, for who asks for the function.
+        self.boot(self.with_function(CRYPTO))
+        self.assertEqual(1, len(self.cached()))
+
+    def test_never_under_somebody_else(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared()
+        held = self.boot(self.with_function(LOOPBACK))
+        server = self.boot(self.with_bitstream(), state='ERROR')
+        self.assertEqual([], self.kernel.by_command())
+        self.assertIn(f'hold the region: {held["id"]}', self.said())
+        self.assertEqual({}, self.allocated(server))
+        self._run_periodics()
+        # It is not the region's fault.
+        self.boot(self.with_function(LOOPBACK))
+        self._delete_server(held)
+
+    def test_never_under_a_domain_of_somebody_elses(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared(address='0000:45:00.1')
+        connection = self.computes['compute1'].driver._host.get_connection()
+        connection.defineXML(
+            '<domain type="qemu"><name>mine</name><uuid>'
+            '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
+            '</os><memory>1</memory><vcpu>1</vcpu><devices><hostdev '
+            'mode="subsystem" type="pci" managed="yes"><source><address '
+            'domain="0x0000" bus="0x45" slot="0x00" function="0x2"/></source>'
+            '</hostdev></devices></domain>')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn('hold the region: 0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1',
+                      self.said())
+        self.assertEqual([], self.kernel.by_command())
+
+    def test_a_region_that_nobody_holds_comes_first(self):
+        command = [self.kernel.command('show $1 $2'), '{address}',
+                   '{bitstream}']
+        self.offer(*({'vendor_id': '8086', 'product_id': product_id,
+                      'program': command} for product_id in ('09c5', '0b31')))
+        self.start_compute('compute1')
+        self.write_profile('a10', groups=[
+            {'resources': {'FPGA': 1}, 'traits': {
+                'CUSTOM_FPGA_INTEL_PAC_ARRIA10': 'required'}}])
+        self.boot(self.flavor('a10'))
+        self._run_periodics()
+        self.image(fpga.bitstream(CRYPTO))
+        for _number in range(2):
+            server = self.boot(self.with_bitstream())
+            [provider] = self.allocated(server)
+            self.assertIn(provider, PORTS)
+            self._delete_server(server)
+            self._run_periodics()
+
+    def test_shared_though_the_image_does_not_say_what_it_is(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared()
+        self.boot(self.with_bitstream())
+        self.boot(self.with_bitstream())
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+
+    def test_not_under_a_guest_for_what_may_be_the_same(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared()
+        first = self.boot(self.with_bitstream())
+        # With it goes what it knows and sysfs does not say.
+        self.restart_compute_service('compute1')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn(f'hold the region: {first["id"]}', self.said())
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+
+    def test_two_servers_of_one_request(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared()
+        server = self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=self.with_bitstream(),
+            networks='none')
+        self.api.post_server({'server': {**server, 'min_count': 2}})
+        for server in self.api.get_servers():
+            self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+
+    def test_two_bitstreams_in_one_server(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.image(fpga.bitstream(STREAM), OTHER_IMAGE)
+        self.offer_shared()
+        self.write_profile('both', groups=[
+            {'resources': {'FPGA': 1}, 'bitstream': image}
+            for image in (IMAGE, OTHER_IMAGE)])
+        self.boot(self.flavor('both'), state='ERROR')
+        self.assertEqual([], self.kernel.by_command())
+
+    def test_after_the_host_was_rebooted(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared()
+        servers = [self.boot(self.with_bitstream()) for _number in range(2)]
+        for server in servers:
+            self.domain(server).destroy()
+        self.kernel.show('0000:45:00.0', LOOPBACK)
+        self.restart_compute_service('compute1')
+        # Glance has forgotten it, and it is here.
+        self.glance.delete(None, IMAGE)
+        for server in servers:
+            self._reboot_server(server, hard=True)
+        self.assertEqual(['0000:45:00.0'] * 2, self.kernel.by_command())
+
+    def test_who_sleeps_holds_it_still(self):
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:function_id': CRYPTO})
+        self.image(fpga.bitstream(STREAM), OTHER_IMAGE)
+        self.offer_shared()
+        server = self.boot(self.with_bitstream())
+        self._suspend_server(server)
+        self.boot(self.with_bitstream(OTHER_IMAGE), state='ERROR')
+        self._resume_server(server)
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+
+    def test_a_failure_withholds_the_region(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared('printf "\\377\\000no\\n"; exit 3')
+        server = self.boot(self.with_bitstream(), state='ERROR')
+        self.assertEqual({}, self.allocated(server))
+        self.assertIn('ended with 3 and said', self.said())
+        for _round in range(2):
+            self._run_periodics()
+            self.assertEqual(0, self.total(SHARED))
+        # Somebody sees to it.
+        self.kernel.show('0000:45:00.0', STREAM)
+        self._run_periodics()
+        self.assertEqual(2, self.total(SHARED))
+        self.boot(self.with_function(STREAM))
+
+    def test_a_command_that_hangs(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer_shared('sleep 100 & echo wait; sleep 100',
+                          program_timeout=3)
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn('was killed: it was not done after 3 seconds and said '
+                      "'wait'", self.said())
+        self._run_periodics()
+        self.assertEqual(0, self.total(SHARED))
+
+    def test_a_command_that_lies(self):
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:function_id': CRYPTO})
+        self.offer_shared('exit 0')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn(f'the region shows function {LOOPBACK}, not {CRYPTO}',
+                      self.said())
+
+    def test_a_command_that_is_not_there(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer({'vendor_id': '8086', 'product_id': '09c5',
+                    'program': ['/nowhere/program', '{bitstream}']})
+        self.start_compute('compute1')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn("'/nowhere/program' cannot be run", self.said())
+        # Nothing was begun.
+        self._run_periodics()
+        self.assertEqual(2, self.total(SHARED))
+
+    def test_a_bitstream_for_another_region(self):
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:region_id': 'f' * 32})
+        self.offer_shared()
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn(f'is made for region {"f" * 32}', self.said())
+        self.assertEqual([], self.kernel.by_command())
+        self._run_periodics()
+        self.assertEqual(2, self.total(SHARED))
+
+    def test_a_bitstream_for_a_card_of_another_vendor(self):
+        self.image(fpga.bitstream(CRYPTO), properties={'vendor': 'Xilinx'})
+        self.offer_shared()
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn("is made for cards of 'Xilinx'", self.said())
+
+
+class GlanceTest(Fpgas):
+    """Bitstreams that cannot be had."""
+
+    def setUp(self):
+        super().setUp()
+        self.offer_shared()
+
+    def assertNotProgrammed(self, *said):
+        self.boot(self.with_bitstream(), state='ERROR')
+        for text in said:
+            self.assertIn(text, self.said())
+        self.assertEqual([], self.kernel.by_command())
+        self.assertEqual([], self.cached())
+        self._run_periodics()
+        self.assertEqual(2, self.total(SHARED))
+
+    def test_no_such_image(self):
+        self.assertNotProgrammed(f'bitstream {IMAGE}', 'cannot be had')
+
+    def test_truncated(self):
+        self.image(fpga.bitstream(CRYPTO), os_hash_value=hashlib.sha512(
+            fpga.bitstream(CRYPTO, 'more')).hexdigest())
+        self.assertNotProgrammed('what Glance sent is damaged')
+
+    def test_of_2_gb(self):
+        self.image(fpga.bitstream(CRYPTO), size=2 << 30)
+        with fixtures.MockPatchObject(self.glance, 'download') as download:
+            self.assertNotProgrammed(f'has {2 << 30} bytes',
+                                     'max_bitstream_size')
+            download.mock.assert_not_called()
+
+    def test_larger_than_it_says(self):
+        self.flags(max_bitstream_size=1, group='nova_accel')
+        self.image(fpga.bitstream(CRYPTO, 'x' * (1 << 20)), size=10)
+        self.assertNotProgrammed('more than 1048576 bytes')
+
+    def test_without_a_hash(self):
+        self.image(fpga.bitstream(CRYPTO), os_hash_algo=None,
+                   os_hash_value=None)
+        self.assertNotProgrammed('no hash')
+
+    def test_with_the_checksum_of_old(self):
+        content = fpga.bitstream(CRYPTO)
+        self.image(content, os_hash_algo=None, os_hash_value=None,
+                   checksum=hashlib.md5(content).hexdigest())
+        self.boot(self.with_bitstream())
+        self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
+
+    def test_deactivated(self):
+        self.image(fpga.bitstream(CRYPTO), status='deactivated')
+        self.assertNotProgrammed('is deactivated, not active')
+
+    def test_properties_of_nonsense(self):
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:function_id': 'aes\n128'})
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn("accel:function_id 'aes\\n128' is not a uuid",
+                      self.said())
+        self.assertEqual([], self.kernel.by_command())
+
+    def test_a_copy_that_is_damaged_is_fetched_again(self):
+        self.image(fpga.bitstream(CRYPTO))
+        server = self.boot(self.with_bitstream())
+        [copy] = self.cached()
+        copy.write_bytes(b'nonsense')
+        self._delete_server(server)
+        self.boot(self.with_bitstream())
+        self.assertEqual(fpga.bitstream(CRYPTO), copy.read_bytes())
+
+    def test_of_another_kind(self):
+        self.offer({'vendor_id': '8086', 'product_id': '09c5',
+                    'resource_class': 'FPGA'})
+        self._run_periodics()
+        self.image(fpga.bitstream(CRYPTO))
+        self.assertNotProgrammed(
+            'is of kind pci, into which nothing can be programmed')
+
+
+class ExtraSpecTest(Fpgas):
+    """What the flavors API makes of our key."""
+
+    def test_an_image_is_a_uuid(self):
+        self.start_compute('compute1')
+        flavor = self.flavor()
+        for key, value, valid in (
+                ('nova_accel:bitstream_ACCEL0', IMAGE, True),
+                ('nova_accel:bitstream_ACCEL0', 'aes', False),
+                ('nova_accel:bitstream_GPU0', IMAGE, False)):
+            body = {'extra_specs': {key: value}}
+            if valid:
+                self.admin_api.post_extra_spec(flavor, body)
+            else:
+                self.assertRaises(
+                    client.OpenStackApiException,
+                    self.admin_api.post_extra_spec, flavor, body)
+
+
+class ManagerTest(Fpgas):
+    """The kernel's FPGA manager."""
+
+    def test_programmed(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer({'vendor_id': '10ee', 'program': 'fpga_manager'})
+        self.start_compute('compute1')
+        server = self.boot(self.with_bitstream())
+        self.assertEqual(['0000:47:00.0'], list(self.hostdevs(server)))
+        self.assertEqual([('0000:47:00.0', fpga.bitstream(CRYPTO))],
+                         self.kernel.programmed)
+        # The file is there as long as the kernel needs it.
+        self.assertEqual([], list((self.machine / 'lib/firmware').iterdir()))
+
+    def test_refused(self):
+        self.image(b'for something else')
+        self.offer({'vendor_id': '10ee', 'program': 'fpga_manager'})
+        self.start_compute('compute1')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn("is in state 'write error'", self.said())
+        self._run_periodics()
+        self.assertEqual(0, self.total(WHOLE))
+        # Nor is it offered again by a restart.
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.assertEqual(0, self.total(WHOLE))
+        (self.machine / 'sys/class/fpga_manager/fpga2/state').write_text(
+            'operating\n')
+        self._run_periodics()
+        self.assertEqual(1, self.total(WHOLE))
+
+    def test_a_kernel_that_does_not_take_files(self):
+        self.image(fpga.bitstream(CRYPTO))
+        self.offer({'vendor_id': '8086', 'product_id': '09c5',
+                    'program': 'fpga_manager'})
+        self.start_compute('compute1')
+        self.boot(self.with_bitstream(), state='ERROR')
+        self.assertIn('fpga0 has no attribute "firmware" in this kernel',
+                      self.said())
+        self._run_periodics()
+        self.assertEqual(2, self.total(SHARED))

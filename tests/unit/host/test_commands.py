@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that end, hang, and say all kinds of things."""
+
+import os
+import pathlib
+import sys
+import time
+
+import pytest
+
+from nova_accel.host import commands
+
+
+def _run(text, timeout=10):
+    return commands.run(['/bin/sh', '-c', text], timeout)
+
+
+def test_what_it_says_on_both_channels():
+    assert _run('echo one; echo two >&2; exit 3') == (3, b'one\ntwo\n')
+
+
+def test_the_end_of_what_it_says():
+    code, said = commands.run([
+        sys.executable, '-c', 'print("x" * 5_000_000 + "end", end="")'], 30)
+    assert code == 0
+    assert len(said) == commands.MAX_OUTPUT
+    assert said.endswith(b'xxend')
+
+
+def test_binary():
+    assert _run(r'printf "\377\000\n"') == (0, b'\xff\x00\n')
+
+
+@pytest.mark.parametrize('text', [
+    'echo here; sleep 60', 'echo here; sleep 60 & sleep 60',
+    'echo here; while :; do :; done', 'echo here; trap "" TERM; sleep 60',
+    'echo here; exec >&- 2>&-; sleep 60'])
+def test_one_that_hangs_is_killed(text):
+    began = time.monotonic()
+    assert _run(text, 2) == (None, b'here\n')
+    assert time.monotonic() - began < 25
+
+
+def test_with_all_that_it_started(tmp_path):
+    note = tmp_path / 'pid'
+    assert _run(f'sleep 60 & echo $! >{note}; sleep 60', 2)[0] is None
+    _wait_until_gone(int(note.read_text()))
+
+
+def test_what_stays_behind_does_not_keep_us_waiting(tmp_path):
+    note = tmp_path / 'pid'
+    began = time.monotonic()
+    assert _run(f'sleep 60 & echo $! >{note}', 30) == (0, b'')
+    assert time.monotonic() - began < 25
+    _wait_until_gone(int(note.read_text()))
+
+
+def test_one_that_is_not_there():
+    with pytest.raises(FileNotFoundError):
+        commands.run(['/nowhere/command'], 1)
+
+
+def test_nothing_of_our_environment(monkeypatch):
+    monkeypatch.setenv('OS_PASSWORD', 'secret')
+    code, said = _run('env; pwd')
+    assert code == 0
+    assert b'secret' not in said
+    assert said.endswith(b'\n/\n')
+
+
+def _wait_until_gone(pid):
+    for _try in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        # Nobody may have asked for its exit code yet.
+        status = pathlib.Path(f'/proc/{pid}/stat')
+        if status.exists() and ' Z ' in status.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(f'{pid} is still there')

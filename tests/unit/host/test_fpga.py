@@ -1,0 +1,511 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FPGAs: what is shown, what is offered of it, and what is programmed.
+
+``l1-fpga`` is recorded, on an emulated card with the kernel's own drivers;
+``fpga-modelled`` is made after the kernel's ABI documents.
+"""
+
+from concurrent import futures
+import json
+import pathlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import fpga
+from nova_accel.core import hostdev
+from nova_accel.core import providers
+from nova_accel.host import fpga as reader
+from nova_accel.host import loader
+from nova_accel.host import privileged
+from nova_accel.host import reader as hosts
+from nova_accel.host import recorder
+from nova_accel.host import tree as trees
+from nova_accel.host.kinds import fpga as kinds
+from tests.unit import build
+
+_LOOPBACK = 'd8424dc4a4a3c413f89e433683f9040b'
+_STREAM = 'f7df405cbd7acf7222f144b0b93acd18'
+_CRYPTO = '3a3b3c3d3e3f30313233343536373839'
+_REGION = '9926ab6d6c925a68aabca7d84c545738'
+_IMAGE = 'a6a12670-7014-4cff-a563-cea949b57fb3'
+
+_VFS = {'kind': 'fpga', 'vendor_id': '8086', 'product_id': '09c5'}
+_PORTS = {'kind': 'fpga', 'vendor_id': '8086', 'product_id': '0b31'}
+_WHOLE = {'kind': 'fpga', 'vendor_id': '10ee'}
+_ALL = (_VFS, _PORTS, _WHOLE)
+
+_DEVICES = 'sys/devices/pci0000:40'
+_AFU_ID = {
+    '0000:45:00.1': f'{_DEVICES}/0000:40:06.0/0000:45:00.1/'
+                    'fpga_region/region2/dfl-port.1/afu_id',
+    '0000:45:00.2': f'{_DEVICES}/0000:40:06.0/0000:45:00.2/'
+                    'fpga_region/region3/dfl-port.2/afu_id',
+    '0000:46:00.1': f'{_DEVICES}/0000:40:07.0/0000:46:00.1/'
+                    'fpga_region/region7/dfl-port.5/afu_id'}
+_STATE = f'{_DEVICES}/0000:40:08.0/0000:47:00.0/fpga_manager/fpga2/state'
+_COMPAT_ID = (f'{_DEVICES}/0000:40:06.0/0000:45:00.0/fpga_region/region0/'
+              'dfl-fme.0/dfl-fme-region.0/fpga_region/region1/compat_id')
+
+
+def _tree(**changes):
+    """The modelled machine with other contents of some files."""
+    tree = build.recorded('fpga-modelled')
+    assert set(changes) <= set(tree.files), set(changes) - set(tree.files)
+    return trees.Recording({**tree.files, **changes}, tree.links,
+                           tree.folders)
+
+
+def _host(tree, *specs, kind=None):
+    opened = loader.open_all(tree)
+    if kind:
+        opened['fpga'] = kind
+    return hosts.read(tree, build.entries(*(specs or _ALL)), (), opened)
+
+
+def _offered(host):
+    """By card and region: (units, functions in Cyborg's traits)."""
+    return {f'{device.address} {region.variant}'.strip(): (
+        region.total, sorted(
+            trait.rpartition('_')[2].lower() for trait in region.traits
+            if trait.startswith('CUSTOM_FPGA_FUNCTION_ID_INTEL_')))
+        for device in host.devices for region in device.regions}
+
+
+# What is shown
+
+
+def test_a_recorded_card():
+    shown = reader.read(build.recorded('l1-fpga'))
+    assert shown == {build.address('0000:45:00.0'): reader.Shown(
+        regions=('region1',),
+        ids=frozenset({'8c3668f9faa081f669528db6eb31577a'}),
+        ports=('dfl-port.0',), functions=frozenset({_LOOPBACK}))}
+
+
+def test_a_recording_has_all_that_is_read():
+    for name in ('l1-fpga', 'fpga-modelled'):
+        tree = build.recorded(name)
+        again = recorder.record(tree)
+        assert reader.read(again) == reader.read(tree)
+        assert _host(again, {'kind': 'fpga'}) == _host(tree, {'kind': 'fpga'})
+
+
+def test_a_machine_without_fpgas():
+    assert reader.read(build.recorded('l1')) == {}
+    assert reader.read(trees.Recording()) == {}
+
+
+_texts = st.text() | st.sampled_from([
+    '', '\n', '0' * 32, 'f' * 32, _CRYPTO, f'{_CRYPTO}\n', 'operating',
+    'write error', 'write'])
+
+
+@given(afu_id=_texts, compat_id=_texts, state=_texts, status=_texts)
+def test_whatever_sysfs_says_the_others_are_offered(
+        afu_id, compat_id, state, status):
+    host = _host(_tree(**{
+        _AFU_ID['0000:45:00.1']: afu_id, _COMPAT_ID: compat_id,
+        _STATE: state, _STATE.replace('state', 'status'): status}))
+    found = _offered(host)
+    assert found['0000:46:00.0 region0'] == (1, [_LOOPBACK])
+    assert found['0000:46:00.0 region1'] == (1, [_STREAM])
+    for refusal in host.refusals:
+        assert '\n' not in refusal.reason
+        assert 'failed' not in refusal.reason
+    for device in host.devices:
+        for region in device.regions:
+            assert region.resource_class == 'FPGA'
+
+
+# What is offered of it
+
+
+def test_offered():
+    assert _offered(_host(_tree())) == {
+        '0000:45:00.0': (2, [_LOOPBACK]),
+        '0000:46:00.0 region0': (1, [_LOOPBACK]),
+        '0000:46:00.0 region1': (1, [_STREAM]),
+        '0000:47:00.0': (1, [])}
+
+
+def test_a_whole_card():
+    host = _host(build.recorded('l1-fpga'),
+                 {'kind': 'fpga', 'product_id': '09c4'})
+    assert _offered(host) == {'0000:45:00.0': (1, [_LOOPBACK])}
+
+
+def test_a_class_and_traits_of_the_entrys_own():
+    [region] = _host(_tree(), {**_WHOLE, 'resource_class': 'alveo',
+                               'traits': 'u250'}).devices[0].regions
+    assert region.resource_class == 'CUSTOM_ALVEO'
+    assert region.traits == {'CUSTOM_U250', 'CUSTOM_FPGA_XILINX',
+                             'CUSTOM_FPGA_PRODUCT_ID_5000'}
+
+
+def test_functions_that_differ_are_not_told_of_the_region():
+    host = _host(_tree(**{_AFU_ID['0000:45:00.2']: _CRYPTO}), _VFS)
+    assert _offered(host) == {'0000:45:00.0': (2, [])}
+
+
+def test_a_region_in_which_nothing_is_programmed():
+    host = _host(_tree(**{_AFU_ID['0000:46:00.1']: '0' * 32}), _PORTS)
+    assert _offered(host)['0000:46:00.0 region0'] == (1, [])
+
+
+@pytest.mark.parametrize('text, says', [
+    ('', 'cannot be read'), ('\n', 'cannot be read'),
+    ('f' * 32, 'does not answer'), ('3AFB', "'3AFB' is not a uuid"),
+    ('\0\ufffd' * 500, 'is not a uuid')])
+def test_one_function_of_a_region_at_fault_withholds_it(text, says):
+    host = _host(_tree(**{_AFU_ID['0000:45:00.1']: text}))
+    assert '0000:45:00.0' not in _offered(host)
+    assert len(_offered(host)) == 3
+    reasons = build.refusals(host)
+    assert set(reasons) == {'0000:45:00.1', '0000:45:00.2'}
+    assert all(says in reason and 'dfl-port.1' in reason
+               for reason in reasons.values())
+
+
+def test_a_card_keeps_the_places_of_its_regions_when_one_is_withheld():
+    def named(host):
+        return {provider.name: provider.uuid for provider in
+                providers.desired(host, build.ROOT, 'host1')}
+
+    before = named(_host(_tree(), _PORTS))
+    host = _host(_tree(**{_AFU_ID['0000:46:00.1']: ''}), _PORTS)
+    assert named(host) == before
+    assert _offered(host) == {'0000:46:00.0 region0': (0, []),
+                              '0000:46:00.0 region1': (1, [_STREAM])}
+    assert set(build.refusals(host)) == {'0000:46:00.1'}
+
+
+@pytest.mark.parametrize('state, status, says', [
+    ('write error', 'reconfig CRC error\n',
+     "fpga2 is in state 'write error' ('reconfig CRC error')"),
+    ('write', '', 'fpga2 is being programmed'),
+    ('power off', '', "state 'power off'"),
+    ('garbage\x07', '', "state 'garbage\\x07'")])
+def test_a_manager_at_fault_withholds_its_card(state, status, says):
+    host = _host(_tree(**{_STATE: f'{state}\n',
+                          _STATE.replace('state', 'status'): status}))
+    assert '0000:47:00.0' not in _offered(host)
+    assert says in build.refusals(host)['0000:47:00.0']
+
+
+@pytest.mark.parametrize('state', ['operating', 'unknown', 'power up', ''])
+def test_a_manager_that_is_well(state):
+    assert '0000:47:00.0' in _offered(_host(_tree(**{_STATE: state})))
+
+
+def _without(tree, *functions):
+    """A tree in which functions are in guests: their drivers show nothing."""
+    return trees.Recording(tree.files, {
+        name: target for name, target in tree.links.items()
+        if not (name.startswith('sys/class/fpga')
+                and any(f'/{function}/' in target for function in functions))},
+        tree.folders)
+
+
+class _Changing:
+    """A Tree that another one can take the place of."""
+
+    def __init__(self, tree):
+        self.tree = tree
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+
+@pytest.mark.parametrize('spec, card, functions', [
+    (_VFS, '0000:45:00.0', ('0000:45:00.1', '0000:45:00.2')),
+    (_PORTS, '0000:46:00.0 region0', ('0000:46:00.1',)),
+    ({'kind': 'fpga', 'product_id': '09c4'}, '0000:45:00.0',
+     ('0000:45:00.0',))])
+def test_what_guests_have_stays_what_it_was(spec, card, functions):
+    shown = build.recorded('l1-fpga' if len(spec) == 2 else 'fpga-modelled')
+    tree = _Changing(shown)
+    kind = kinds.Regions(tree)
+    before = _host(tree, spec, kind=kind)
+    tree.tree = _without(shown, *functions)
+    assert _host(tree, spec, kind=kind).devices == before.devices
+    # One that was not there before is offered for what is known of it.
+    assert _offered(_host(tree, spec))[card][1] == []
+
+
+def test_one_round_gives_one_answer():
+    tree = _Changing(_tree())
+    kind = kinds.Regions(tree)
+
+    class Enumerator:
+        """Somebody programs the region between two questions."""
+
+        def pools(self, function, entry, machine):
+            yield from kind.pools(function, entry, machine)
+            tree.tree = _tree(**{path: _CRYPTO for path in _AFU_ID.values()})
+
+    host = _host(tree, _VFS, kind=Enumerator())
+    assert _offered(host) == {'0000:45:00.0': (2, [_LOOPBACK])}
+    assert _offered(_host(tree, _VFS, kind=kind)) == {
+        '0000:45:00.0': (2, [_CRYPTO])}
+
+
+# What entries say
+
+
+@pytest.mark.parametrize('spec, says', [
+    ({'program': 'fpga'}, 'neither "fpga_manager" nor a list of words'),
+    ({'program': []}, 'neither'), ({'program': ['/x', 3]}, 'neither'),
+    ({'program': ['/x', '']}, 'neither'), ({'program': {}}, 'neither'),
+    ({'program': ['x', '{bitstream}']}, 'absolute path'),
+    ({'program': ['/x', '{address}']}, 'has no {bitstream}'),
+    ({'program': ['/{bitstream}']}, 'has no {bitstream}'),
+    ({'program': ['/x', '{bitstream}', '{image}']}, 'has {image}'),
+    ({'program_timeout': 0}, 'is not a number of seconds'),
+    ({'program_timeout': True}, 'is not a number of seconds'),
+    ({'program_timeout': '5'}, 'is not a number of seconds'),
+    ({'program_timeout': 10 ** 9}, '1 to 3600')])
+def test_an_entry_that_makes_no_sense(spec, says):
+    entries, [problem] = hosts.parse([json.dumps(spec)])
+    assert entries == []
+    assert says in str(problem)
+
+
+def test_an_entry_with_a_program_is_of_this_kind():
+    [entry] = build.entries({'program': ['/x', '-b={bitstream}']})
+    assert entry.kind == 'fpga'
+    assert entry.setting('program') == ('/x', '-b={bitstream}')
+
+
+# What is programmed
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """The modelled machine, as real files."""
+    privileged.context.set_client_mode(False)
+    build.recorded('fpga-modelled').write(tmp_path)
+    (tmp_path / 'bitstream').write_text(_CRYPTO)
+    yield tmp_path
+    privileged.context.set_client_mode(True)
+
+
+def _script(machine, text):
+    """A vendor's command; ``$1`` is the bitstream."""
+    path = machine / 'program'
+    path.write_text(f'#!/bin/sh\n{text}\n')
+    path.chmod(0o755)
+    return [str(path), '{bitstream}', '{address}', '{region}']
+
+
+def _show(machine, *functions):
+    return '; '.join(f'cat $1 >{machine}/{_AFU_ID[function]}'
+                     for function in functions) + (
+        f'; echo $2 $3 >>{machine}/log')
+
+
+class _Card:
+    """A region of the modelled machine, offered and asked."""
+
+    def __init__(self, machine, spec, number=0):
+        self.machine = machine
+        self.tree = trees.open_tree(machine / 'sys')
+        self.kind = kinds.Regions(self.tree)
+        self._spec = spec
+        self._number = number
+
+    def host(self):
+        return _host(self.tree, self._spec, kind=self.kind)
+
+    def item(self):
+        [device] = self.host().devices
+        return providers.Offered('', '', device, device.regions[self._number])
+
+    def prepare(self, bitstream=None, traits='', address=None):
+        item = self.item()
+        address = address or item.region.units[0][0]
+        self.kind.prepare(hostdev.Hostdev(address, ''), item, {
+            'traits': traits, **(bitstream.as_wishes() if bitstream else {})})
+
+    def problem(self, *args, **kwargs):
+        with pytest.raises(errors.AssignmentError) as caught:
+            self.prepare(*args, **kwargs)
+        assert '\n' not in str(caught.value)
+        return str(caught.value)
+
+    def bitstream(self, **facts):
+        return fpga.Bitstream(_IMAGE, str(self.machine / 'bitstream'),
+                              **facts)
+
+    def log(self):
+        path = self.machine / 'log'
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def card(machine):
+    return _Card(machine, {**_VFS, 'program': _script(machine, _show(
+        machine, '0000:45:00.1', '0000:45:00.2'))})
+
+
+def test_programmed_once(card):
+    card.prepare(card.bitstream(function=_CRYPTO))
+    card.prepare(card.bitstream(function=_CRYPTO))
+    assert card.log() == ['0000:45:00.0 0']
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
+
+
+def test_what_is_there_is_not_programmed_again_whoever_holds_it(card):
+    card.prepare(card.bitstream(function=_LOOPBACK, rivals=('other',)))
+    assert card.log() == []
+
+
+def test_programmed_once_for_two_at_a_time(card):
+    with futures.ThreadPoolExecutor() as pool:
+        for done in [pool.submit(card.prepare, card.bitstream(
+                function=_CRYPTO)) for _number in range(4)]:
+            done.result()
+    assert card.log() == ['0000:45:00.0 0']
+
+
+def test_never_programmed_under_somebody_else(card):
+    assert 'while other servers hold the region: a, b' in card.problem(
+        card.bitstream(function=_CRYPTO, rivals=('a', 'b')))
+    assert card.log() == []
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
+
+
+def test_one_that_does_not_say_what_it_is_is_programmed_for_each(card):
+    for shared in (False, True, False):
+        card.prepare(card.bitstream(shared=shared))
+    # The second one found it there, and somebody who had it there.
+    assert len(card.log()) == 2
+
+
+def test_a_region_of_several(machine):
+    card = _Card(machine, {**_PORTS, 'program': _script(
+        machine, _show(machine, '0000:46:00.1'))})
+    card.prepare(card.bitstream(function=_CRYPTO))
+    assert card.log() == ['0000:46:00.0 0']
+    other = _Card(machine, {**_PORTS, 'program': _script(
+        machine, _show(machine, '0000:46:00.1'))}, 1)
+    assert f'shows function {_STREAM}, not {_CRYPTO}' in other.problem(
+        other.bitstream(function=_CRYPTO))
+    assert other.log() == ['0000:46:00.0 0', '0000:46:00.0 1']
+    assert _offered(other.host()) == {
+        '0000:46:00.0 region0': (1, [_CRYPTO]),
+        '0000:46:00.0 region1': (0, [_STREAM])}
+
+
+def test_a_card_of_several_as_a_whole(machine):
+    for path in (machine / _DEVICES / '0000:40:07.0').glob('0000:46:00.[12]'):
+        (machine / 'sys/bus/pci/devices' / path.name).unlink()
+    (machine / _DEVICES / '0000:40:07.0/0000:46:00.0/sriov_numvfs'
+     ).write_text('0\n')
+    card = _Card(machine, {'kind': 'fpga', 'product_id': '0b30', 'program':
+                           _script(machine, 'exit 0')})
+    assert 'has 2 regions' in card.problem(card.bitstream())
+
+
+def test_what_has_failed_is_withheld_until_it_reads_well_again(card):
+    pathlib.Path(card.machine / 'program').write_text(
+        '#!/bin/sh\nprintf "\\033[31mno\\n"; exit 1\n')
+    said = card.problem(card.bitstream())
+    assert said.startswith('device 0000:45:00.0 (8086:09c4): bitstream '
+                           f'{_IMAGE} was programmed and ')
+    assert "ended with 1 and said '\\x1b[31mno'" in said
+    for _round in range(2):
+        assert 'ended with 1' in build.refusals(card.host())['0000:45:00.1']
+    # Half of it was programmed by hand.
+    for function, text in (('0000:45:00.1', ''), ('0000:45:00.2', _CRYPTO)):
+        (card.machine / _AFU_ID[function]).write_text(text)
+    assert card.host().devices == ()
+    assert 'ended with 1' in build.refusals(card.host())['0000:45:00.1']
+    (card.machine / _AFU_ID['0000:45:00.1']).write_text(_CRYPTO)
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
+
+
+def test_what_has_failed_is_programmed_again_by_who_had_it_promised(machine):
+    card = _Card(machine, {**_PORTS, 'program': _script(
+        machine,
+        _show(machine, '0000:46:00.1') + f'; test -e {machine}/good')})
+    for count in (1, 2):
+        assert 'ended with 1' in card.problem(
+            card.bitstream(function=_CRYPTO),
+            address=build.address('0000:46:00.1'))
+        assert len(card.log()) == count
+        assert _offered(card.host())['0000:46:00.0 region0'][0] == 0
+    (machine / 'good').touch()
+    card.prepare(card.bitstream(function=_CRYPTO),
+                 address=build.address('0000:46:00.1'))
+    assert _offered(card.host())['0000:46:00.0 region0'] == (1, [_CRYPTO])
+
+
+def test_an_end_that_nobody_saw_is_a_failure(card, monkeypatch):
+    def die(*args):
+        raise RuntimeError('the helper\ndied')
+    monkeypatch.setattr(privileged, 'program_by_command', die)
+    assert "RuntimeError: the helper\\ndied" in card.problem(
+        card.bitstream())
+    assert 'the helper' in build.refusals(card.host())['0000:45:00.1']
+
+
+def test_programmed_where_nothing_is_shown(card):
+    """Its functions are bound to vfio-pci, for good."""
+    for _round in range(2):
+        card.host()
+        for link in (card.machine / 'sys/class/fpga_region').iterdir():
+            if '/0000:45:00.' in str(link.resolve()):
+                link.unlink()
+    card.prepare(card.bitstream(function=_CRYPTO))
+    card.prepare(card.bitstream(function=_CRYPTO, shared=True))
+    assert len(card.log()) == 1
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [])}
+
+
+def test_what_never_began_withholds_nothing(card):
+    (card.machine / 'program').unlink()
+    assert 'cannot be run: [Errno 2]' in card.problem(card.bitstream())
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
+
+
+def test_a_recording_is_not_programmed(machine):
+    card = _Card(machine, {**_VFS, 'program': _script(machine, 'exit 0')})
+    card.tree = build.recorded('fpga-modelled')
+    card.kind = kinds.Regions(card.tree)
+    assert 'recording' in card.problem(card.bitstream())
+
+
+def test_what_was_promised_is_there(card):
+    card.prepare(traits=f'CUSTOM_NOVA_ACCEL {fpga.function_trait(_LOOPBACK)} '
+                 f'CUSTOM_FPGA_FUNCTION_ID_INTEL_{_LOOPBACK.upper()}')
+    card.prepare()
+
+
+def test_what_was_promised_and_is_not_there_any_more(card):
+    for function in ('0000:45:00.1', '0000:45:00.2'):
+        (card.machine / _AFU_ID[function]).write_text(_CRYPTO)
+    said = card.problem(traits=fpga.function_trait(_LOOPBACK))
+    assert _LOOPBACK.upper() in said
+    assert f'function {_CRYPTO} is programmed by now' in said
+
+
+def test_while_it_is_programmed_it_is_what_it_was(card):
+    seen = []
+
+    class Kind(kinds.Regions):
+        def _by_command(self, *args):
+            (card.machine / _AFU_ID['0000:45:00.1']).write_text('')
+            (card.machine / _AFU_ID['0000:45:00.2']).write_text(_CRYPTO)
+            seen.append(_offered(_host(card.tree, _VFS, kind=self)))
+            return super()._by_command(*args)
+
+    card.kind = Kind(card.tree)
+    card.prepare(card.bitstream(function=_CRYPTO))
+    assert seen == [{'0000:45:00.0': (2, [_LOOPBACK])}]
+
+
+def test_nothing_is_left_to_take_back(card):
+    assert list(card.kind.prepared(card.host())) == []

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs FPGAs as root: what is run and written, and what is not."""
+
+import os
+import pathlib
+
+import pytest
+
+from nova_accel.host import privileged
+
+_CARD = '0000:45:00.0'
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A directory with a sysfs, and a bitstream beside it."""
+    privileged.context.set_client_mode(False)
+    (tmp_path / 'sys/bus').mkdir(parents=True)
+    manager = tmp_path / 'sys/class/fpga_manager/fpga0'
+    manager.mkdir(parents=True)
+    (manager / 'firmware').write_text('')
+    (tmp_path / 'file.bin').write_bytes(b'bits')
+    yield tmp_path
+    privileged.context.set_client_mode(True)
+
+
+@pytest.fixture
+def kernel(machine, monkeypatch):
+    """What the kernel reads when a name is written, for each time."""
+    read = []
+
+    def write(path, name):
+        file = machine / 'lib/firmware' / name
+        read.append((path, file.read_bytes(), file.stat().st_mode & 0o777))
+    monkeypatch.setattr(privileged, '_write', write)
+    return read
+
+
+def _by_manager(machine, manager='fpga0', file='file.bin'):
+    privileged.program_by_manager(str(machine / 'sys'), manager,
+                                  str(machine / file))
+
+
+def _by_command(machine, *words, file='file.bin', card=_CARD, region='0'):
+    return privileged.program_by_command(
+        list(words), str(machine / file), card, region, 10)
+
+
+def _command(machine, text='echo "$@"'):
+    path = machine / 'command'
+    path.write_text(f'#!/bin/sh\n{text}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_file_is_there_while_the_kernel_reads_it(machine, kernel):
+    _by_manager(machine)
+    assert kernel == [(str(machine / 'sys/class/fpga_manager/fpga0/firmware'),
+                       b'bits', 0o600)]
+    assert os.listdir(machine / 'lib/firmware') == []
+
+
+def test_it_goes_also_where_the_kernel_refuses(machine, monkeypatch):
+    def refuse(path, name):
+        raise OSError(22, 'Invalid argument')
+    monkeypatch.setattr(privileged, '_write', refuse)
+    with pytest.raises(OSError):
+        _by_manager(machine)
+    assert os.listdir(machine / 'lib/firmware') == []
+
+
+@pytest.mark.parametrize('manager', ['..', 'a/b', '', 'fpga0\n', 'x' * 65])
+def test_no_other_file_is_written_to(machine, kernel, manager):
+    with pytest.raises(ValueError):
+        _by_manager(machine, manager)
+    assert kernel == []
+
+
+def test_no_attribute_is_made(machine):
+    with pytest.raises(FileNotFoundError):
+        _by_manager(machine, 'fpga1')
+    assert not (machine / 'sys/class/fpga_manager/fpga1').exists()
+
+
+@pytest.mark.parametrize('way', [
+    _by_manager, lambda machine, file: _by_command(
+        machine, _command(machine), '{bitstream}', file=file)])
+def test_a_bitstream_is_a_file_and_no_link(machine, kernel, way):
+    (machine / 'secret').write_text('secret')
+    (machine / 'link').symlink_to(machine / 'secret')
+    os.mkfifo(machine / 'pipe')
+    for name in ('link', 'pipe', 'sys', 'nowhere'):
+        with pytest.raises((OSError, ValueError)):
+            way(machine, file=name)
+    assert kernel == []
+
+
+def test_a_command_gets_words(machine):
+    assert _by_command(machine, _command(machine), '-b={bitstream}',
+                       '{address}/{region}', '$(id); {x}', region='3') == (
+        0, f'-b={machine}/file.bin {_CARD}/3 $(id); {{x}}\n'.encode())
+
+
+def test_what_is_put_in_is_not_looked_at_again(machine):
+    (machine / '{region}').write_text('')
+    assert _by_command(machine, _command(machine), '{bitstream}',
+                       file='{region}') == (
+        0, f'{machine}/{{region}}\n'.encode())
+
+
+@pytest.mark.parametrize('card, region', [
+    ('45:00.0', '0'), ('0000:45:00.0; id', '0'), (_CARD, 'x'), (_CARD, '')])
+def test_a_card_is_an_address_and_a_region_a_number(machine, card, region):
+    with pytest.raises(ValueError):
+        _by_command(machine, _command(machine), '{bitstream}', card=card,
+                    region=region)
+
+
+@pytest.mark.parametrize('mode', [0o775, 0o757])
+def test_a_command_that_others_can_write_is_not_run(machine, mode):
+    path = _command(machine, f'touch {machine}/ran')
+    pathlib.Path(path).chmod(mode)
+    with pytest.raises(ValueError, match='only root can write'):
+        _by_command(machine, path, '{bitstream}')
+    assert not (machine / 'ran').exists()
+
+
+def test_a_command_has_a_path(machine):
+    with pytest.raises(ValueError, match='absolute'):
+        _by_command(machine, 'sh', '{bitstream}')
