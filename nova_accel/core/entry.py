@@ -15,6 +15,7 @@ from nova_accel.core import errors
 from nova_accel.core import identity
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
+from nova_accel.core import reset as resets
 
 #: Kinds by name.
 Kinds = collections.abc.Mapping[str, kinds.Kind]
@@ -51,6 +52,7 @@ class Entry:
     :param num_vfs: how many virtual functions the cards that it names are to
         have, :data:`ALL` for as many as they can, or None to leave them be;
         what is given away are the virtual functions then
+    :param reset: whether what cannot be reset is given away
     :param kind: what it is about, by the name of its entry point
     :param several: whether others can name the same functions as well
     :param settings: what it says to its kind, by key
@@ -67,6 +69,7 @@ class Entry:
     managed: bool | None = None
     live_migratable: bool = False
     num_vfs: int | typing.Literal['all'] | None = None
+    reset: str = resets.REQUIRED
     kind: str = kinds.PCI
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
@@ -344,6 +347,15 @@ def _read_num_vfs(value: object,
     return {'num_vfs': number}
 
 
+def _read_reset(value: object) -> dict[str, str]:
+    if value is None:
+        return {'reset': resets.REQUIRED}
+    if value not in (resets.REQUIRED, resets.IF_POSSIBLE):
+        raise ValueError(
+            f'is neither "{resets.REQUIRED}" nor "{resets.IF_POSSIBLE}"')
+    return {'reset': value}
+
+
 def _flag_reader(key: str, default: bool | None):
     def read(value: object) -> dict[str, bool | None]:
         if value is None:
@@ -365,6 +377,7 @@ _READERS = {
     'managed': _flag_reader('managed', None),
     'live_migratable': _flag_reader('live_migratable', None),
     'num_vfs': _read_num_vfs,
+    'reset': _read_reset,
 }
 
 # Of an entry that names no kind, and of other programs' entries.

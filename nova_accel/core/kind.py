@@ -81,7 +81,7 @@ class Pool:
     limit: int | None = None
     managed: bool | None = None
     mdevs: bool = False
-    resets: bool = False
+    resets: bool = True
 
 
 class Entry(typing.Protocol):

@@ -217,8 +217,8 @@ class _Offer:
         functions = [self._functions[address] for address in unit]
         if pool.mdevs:
             self._check_parent(functions[0])
-        else:
-            self._check_unit(functions, entry)
+            return
+        self._check_unit(functions, entry)
         if pool.resets:
             self._check_driver(functions, _is_managed(entry, pool))
             self._check_reset(unit, entry)
@@ -318,7 +318,7 @@ class _Offer:
             if address in self._quarantined:
                 raise kinds.Refused(*self._quarantined[address], address)
         if resets.ways(unit, self._functions) is None:
-            if entry.setting(resets.SETTING) != resets.IF_POSSIBLE:
+            if entry.reset != resets.IF_POSSIBLE:
                 raise kinds.Refused(*_NO_RESET)
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
@@ -358,7 +358,7 @@ def _region(entry, pool, function) -> model.Region:
         identity.region_name(resource_class, traits, managed, pool.variant),
         resource_class, traits, (), managed, entry.kind, pool.variant,
         pool.mdevs, entry.live_migratable, entry.settings,
-        resets=pool.resets)
+        resets=pool.resets and not pool.mdevs)
 
 
 def _is_managed(entry, pool) -> bool:

@@ -12,8 +12,7 @@ from nova_accel.core import model
 
 Functions = collections.abc.Mapping[model.PciAddress, model.Function]
 
-#: Of an entry: what cannot be reset is given away or not.
-SETTING = 'reset'
+#: What an entry says of what cannot be reset: not given away, or all the same.
 REQUIRED, IF_POSSIBLE = 'required', 'if_possible'
 
 

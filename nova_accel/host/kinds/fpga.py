@@ -122,7 +122,10 @@ class Regions:
                 card.vendor_id, card.product_id,
                 # A unit has the one or the other.
                 facts.functions if len(facts.functions) == 1 else (),
-                facts.ids), orc.FPGA)
+                facts.ids), orc.FPGA,
+            # A card that is programmed as a whole needs its driver for it, and
+            # would lose that to be reset; vfio resets it for each guest.
+            resets=bool(function.physfn or not entry.setting(PROGRAM)))
         if fault and place.variant:
             # The card's other regions keep their places.
             yield dataclasses.replace(pool, units=())

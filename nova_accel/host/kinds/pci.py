@@ -5,7 +5,6 @@ import collections.abc
 
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import reset
 from nova_accel.host import tree as trees
 
 
@@ -17,14 +16,7 @@ class Functions:
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        yield kind.Pool((machine.bundle(function),), resets=True)
+        yield kind.Pool((machine.bundle(function),))
 
 
-def _read_reset(value: object) -> str:
-    if value not in (reset.REQUIRED, reset.IF_POSSIBLE):
-        raise ValueError(
-            f'is neither "{reset.REQUIRED}" nor "{reset.IF_POSSIBLE}"')
-    return value
-
-
-KIND = kind.Kind(open=Functions, keys={reset.SETTING: _read_reset})
+KIND = kind.Kind(open=Functions)

@@ -94,7 +94,9 @@ class VirtualGpus:
         yield kind.Pool(((function.address,),) if could else (),
                         str(wanted).replace(' ', '_'),
                         resource_class=orc.VGPU, limit=entry.setting(LIMIT),
-                        managed=False)
+                        managed=False,
+                        # The driver does, when the type is cleared.
+                        resets=False)
         if current and current not in named:
             raise kind.Refused(
                 f'its vGPU type is {current}, which no entry names',

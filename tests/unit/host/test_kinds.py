@@ -46,6 +46,23 @@ class VgpuTest(testing.KindTests, unittest.TestCase):
             yield
 
 
+class FpgaTest(testing.KindTests, unittest.TestCase):
+    kind = 'fpga'
+    tree = build.DATA / 'hosts' / 'fpga-modelled.json'
+    entries = ({'vendor_id': '8086', 'product_id': '09c5',
+                'program': ['/bin/false', '{bitstream}']},
+               {'kind': 'fpga', 'vendor_id': '8086', 'product_id': '0b31'},
+               {'kind': 'fpga', 'vendor_id': '10ee'})
+    undone = False
+
+
+class RecordedFpgaTest(_Recorded, unittest.TestCase):
+    kind = 'fpga'
+    tree = build.DATA / 'hosts' / 'l1-fpga.json'
+    entries = ({'kind': 'fpga', 'vendor_id': '8086'},)
+    undone = False
+
+
 class DeclaredTest(_Recorded, unittest.TestCase):
     kind = 'declared'
     entries = ({'kind': 'declared',
