@@ -2,6 +2,7 @@
 """What is tried with each Region, and what must be true then."""
 
 import dataclasses
+import time
 import uuid
 
 from nova_accel.core import assignment
@@ -9,8 +10,12 @@ from nova_accel.core import hostdev
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import providers
+from nova_accel.core import reset as resets
+from nova_accel.core import sriov as vfs
 from nova_accel.host import privileged
 from nova_accel.host import reader
+from nova_accel.host import reset
+from nova_accel.host import sriov
 from tests.hardware import guest
 
 
@@ -39,9 +44,15 @@ class Trials:
         self._tree = tree
         self._entries = entries
         self._kinds = opened
+        self._resets = reset.Resets()
         self._root = str(uuid.uuid4())
 
     def run(self):
+        changes, problems = vfs.plan(self._read().functions, self._entries)
+        for problem in problems:
+            yield Result('', problem.thing, '', 0, [], problem.reason)
+        for change in changes:
+            sriov.change(self._tree, change)
         for refusal in self._read().refusals:
             yield Result('', str(refusal.address), '', 0, [], refusal.reason)
         for item in self._offered():
@@ -62,16 +73,13 @@ class Trials:
         result = Result(item.region.kind, str(item.device.address),
                         item.region.name, item.region.total,
                         [str(device.address) for device in devices])
-        before = self._drivers(devices)
         try:
+            self._reset(devices)
             self._prepare(devices, item)
             with guest.paused(server, devices) as held:
                 if set(held) != set(devices):
                     result.problem = f'the guest holds {held}'
             self._release(devices, item)
-            if self._drivers(devices) != before:
-                result.problem = (f'drivers were {before}, are '
-                                  f'{self._drivers(devices)}')
             self._check_offered_again(item)
         except Exception as error:
             result.problem = f'{type(error).__name__}: {error}'
@@ -96,12 +104,17 @@ class Trials:
                 if device.address in ready:
                     preparer.release(device.address)
 
-    def _drivers(self, devices) -> dict[str, str | None]:
-        functions = {function.address: function.driver
-                     for function in self._read().functions}
-        return {str(device.address): functions.get(device.address)
-                for device in devices}
+    def _reset(self, devices) -> None:
+        """As before a server gets what another one may have had."""
+        host, wanted = self._read(), {device.address for device in devices}
+        for unit in resets.units(host):
+            if wanted.intersection(unit) and not self._resets.reset(
+                    self._tree, host, unit, time.monotonic()):
+                raise AssertionError(
+                    f'not reset: {self._resets.refused()}')
 
     def _check_offered_again(self, item) -> None:
-        if item not in self._offered():
-            raise AssertionError('it is not offered as it was')
+        now = next((other for other in self._offered()
+                    if other.uuid == item.uuid), None)
+        if now is None or now.region.total != item.region.total:
+            raise AssertionError(f'it is offered as {now}')
