@@ -57,7 +57,8 @@ def _as_table(results) -> str:
     for result in results:
         table.add_row([result.kind, result.device, result.region,
                        result.units, '\n'.join(result.given),
-                       result.problem or 'ready, in a guest, taken back'])
+                       result.problem or 'ready, in a guest, taken back; '
+                       + ', '.join(result.drivers)])
     return table.get_string()
 
 

@@ -21,7 +21,12 @@ from tests.hardware import guest
 
 @dataclasses.dataclass
 class Result:
-    """:param problem: what was not as it must be, or ''"""
+    """How it went with a Region.
+
+    :param given: the addresses of the unit
+    :param problem: what was not as it must be, or ''
+    :param drivers: who has the unit's functions in the end
+    """
 
     kind: str
     device: str
@@ -29,6 +34,7 @@ class Result:
     units: int
     given: list[str]
     problem: str = ''
+    drivers: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -77,10 +83,11 @@ class Trials:
             self._reset(devices)
             self._prepare(devices, item)
             with guest.paused(server, devices) as held:
-                if set(held) != set(devices):
+                if _named(held) != _named(devices):
                     result.problem = f'the guest holds {held}'
             self._release(devices, item)
             self._check_offered_again(item)
+            result.drivers = self._drivers(devices)
         except Exception as error:
             result.problem = f'{type(error).__name__}: {error}'
             self._release(devices, item)
@@ -94,8 +101,6 @@ class Trials:
         if preparer := self._preparer(item):
             for device in devices:
                 preparer.prepare(device, item, {})
-                if device.address not in preparer.prepared(self._read()):
-                    raise AssertionError(f'{device.address} is not ready')
 
     def _release(self, devices, item) -> None:
         if preparer := self._preparer(item):
@@ -103,6 +108,14 @@ class Trials:
             for device in devices:
                 if device.address in ready:
                     preparer.release(device.address)
+            if left := preparer.prepared(self._read()):
+                raise AssertionError(f'{left} is ready still')
+
+    def _drivers(self, devices) -> list[str]:
+        """Who has the functions now."""
+        return [function.driver or 'no driver'
+                for function in self._read().functions
+                for device in devices if function.address == device.address]
 
     def _reset(self, devices) -> None:
         """As before a server gets what another one may have had."""
@@ -118,3 +131,8 @@ class Trials:
                     if other.uuid == item.uuid), None)
         if now is None or now.region.total != item.region.total:
             raise AssertionError(f'it is offered as {now}')
+
+
+def _named(devices) -> set:
+    # Of an mdev, libvirt says that it is not managed.
+    return {(device.address, device.alias) for device in devices}
