@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova starts our root helper as it starts its own."""
+
+import pathlib
+import sys
+
+from oslo_config import cfg
+from oslo_privsep import priv_context
+from oslo_rootwrap import wrapper
+import pytest
+
+from nova_accel.host import privileged
+
+
+class _Conf:
+    """A configuration that came from Nova's file."""
+
+    config_file = ('/etc/nova/nova.conf',)
+    config_dir = None
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getitem__(self, group):
+        return self._real[group]
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """What oslo.privsep asks of rootwrap; sudo comes before it."""
+    monkeypatch.setattr(priv_context, '_HELPER_COMMAND_PREFIX', [])
+    monkeypatch.setattr(priv_context.cfg, 'CONF', _Conf(cfg.CONF))
+    return privileged.context.helper_command('/tmp/tmpx/privsep.sock')
+
+
+def test_rootwrap_lets_our_helper_run_without_a_filter_of_ours(command):
+    theirs = pathlib.Path(sys.prefix, 'etc', 'nova', 'rootwrap.d')
+    assert theirs.is_dir()
+    assert command[0] == 'privsep-helper'
+    assert any(rule.match(command)
+               for rule in wrapper.load_filters([str(theirs)]))
