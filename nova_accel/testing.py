@@ -263,20 +263,16 @@ class KindTests:
         assert not preparer.prepared(self._read(tree)), 'something is left'
 
 
-class _Noted:
-    """A Tree that remembers what was asked of it."""
+class _Through:
+    """A Tree that is another one."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
-        self.files: set[str] = set()
-        self.folders: set[str] = set()
 
     def names(self, path: str) -> list[str]:
-        self.folders.add(path)
         return self._tree.names(path)
 
     def text(self, path: str) -> str | None:
-        self.files.add(path)
         return self._tree.text(path)
 
     def link(self, path: str) -> str | None:
@@ -286,12 +282,29 @@ class _Noted:
         return self._tree.has(path)
 
 
-class _Changed:
+class _Noted(_Through):
+    """A Tree that remembers what was asked of it."""
+
+    def __init__(self, tree: trees.Tree):
+        super().__init__(tree)
+        self.files: set[str] = set()
+        self.folders: set[str] = set()
+
+    def names(self, path: str) -> list[str]:
+        self.folders.add(path)
+        return super().names(path)
+
+    def text(self, path: str) -> str | None:
+        self.files.add(path)
+        return super().text(path)
+
+
+class _Changed(_Through):
     """A Tree but for one file, or for the names in one directory."""
 
     def __init__(self, tree: trees.Tree, path: str, text: str | None = None,
                  names: collections.abc.Iterable[str] | None = None):
-        self._tree = tree
+        super().__init__(tree)
         self._path = path
         self._text = text
         self._names = names
@@ -299,18 +312,12 @@ class _Changed:
     def names(self, path: str) -> list[str]:
         if path == self._path and self._names is not None:
             return sorted(self._names)
-        return self._tree.names(path)
+        return super().names(path)
 
     def text(self, path: str) -> str | None:
         if path == self._path and self._names is None:
             return self._text
-        return self._tree.text(path)
-
-    def link(self, path: str) -> str | None:
-        return self._tree.link(path)
-
-    def has(self, path: str) -> bool:
-        return self._tree.has(path)
+        return super().text(path)
 
 
 def _contents(directory: str) -> dict[str, str]:

@@ -83,10 +83,9 @@ class Claims:
     def everything(self) -> set[model.Address]:
         """What any server or other domain holds, or is about to."""
         with self._lock:
-            # In this order: a claim ends when its record begins.
-            claimed = [device.address for devices in self._claimed.values()
-                       for device in devices]
-        return {*claimed, *self._record.holders()}
+            claimed = self._addresses()
+        # In this order: a claim ends when its record begins.
+        return claimed.union(self._record.holders())
 
     @contextlib.contextmanager
     def aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
@@ -95,8 +94,7 @@ class Claims:
         :returns: a context that is true if nobody has the unit
         """
         with self._lock:
-            held = {device.address for devices in self._claimed.values()
-                    for device in devices} | set(self._record.holders())
+            held = self._addresses().union(self._record.holders())
             free = held.isdisjoint(unit)
             if free:
                 self._aside.update(unit)
@@ -107,6 +105,11 @@ class Claims:
                 if free:
                     self._aside.difference_update(unit)
                 self._back.notify_all()
+
+    def _addresses(self) -> set[model.Address]:
+        """What is claimed; to be called under the lock."""
+        return {device.address for devices in self._claimed.values()
+                for device in devices}
 
     def holding(self, addresses: collections.abc.Collection[model.Address],
                 ) -> list[tuple[str, hostdev.Hostdev]]:

@@ -9,6 +9,7 @@ import collections.abc
 import dataclasses
 import functools
 import re
+import typing
 
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
@@ -227,6 +228,10 @@ class Region:
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
     limit: int | None = None
     resets: bool = False
+
+    def setting(self, key: str) -> typing.Any:
+        """What its entry says for a key of its kind, None if nothing."""
+        return dict(self.settings).get(key)
 
     @property
     def total(self) -> int:

@@ -52,11 +52,11 @@ def read_unreadable(tree: trees.Tree,
     there = set(addresses(tree.names(DEVICES)))
     unreadable = []
     for address in sorted(there - {function.address for function in found}):
-        path = trees.follow(tree, f'{DEVICES}/{address}')
-        group = _Attributes(tree, path).linked('iommu_group')
+        place = path(tree, address)
+        group = _Attributes(tree, place).linked('iommu_group')
         if group:
             unreadable.append(model.Function(
-                address, '', '', 0, location=_location(path, None),
+                address, '', '', 0, location=_location(place, None),
                 iommu_group=group, unreadable=True))
     return unreadable
 
@@ -70,13 +70,13 @@ def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
 
 def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
     """Whether the kernel offers to reset a function by itself."""
-    return tree.has(f'{_place(tree, address)}/reset')
+    return tree.has(f'{path(tree, address)}/reset')
 
 
 def behind(tree: trees.Tree, bridge: model.PciAddress,
            ) -> set[model.PciAddress]:
     """The functions next behind a bridge, readable or not."""
-    return set(addresses(tree.names(_place(tree, bridge))))
+    return set(addresses(tree.names(path(tree, bridge))))
 
 
 def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
@@ -84,12 +84,8 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
 
     What has a driver of vfio's is while a program has it open.
     """
-    text = tree.text(f'{_place(tree, address)}/enable') or ''
+    text = tree.text(f'{path(tree, address)}/enable') or ''
     return text.strip() not in ('', '0')
-
-
-def _place(tree, address) -> str:
-    return trees.follow(tree, f'{DEVICES}/{address}')
 
 
 def _read_one(tree: trees.Tree, name: str) -> model.Function:

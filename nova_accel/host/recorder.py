@@ -95,7 +95,7 @@ def _note(notes: _Notes, host: model.Host,
     for function in host.functions:
         if isinstance(function.address, model.ParentName):
             continue
-        path = trees.follow(notes, f'{pci.DEVICES}/{function.address}')
+        path = pci.path(notes, function.address)
         for name in files:
             notes.text(f'{path}/{name}')
 

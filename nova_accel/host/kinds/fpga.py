@@ -289,7 +289,7 @@ class Regions:
     def _by_command(self, template, place, item, bitstream) -> str:
         from nova_accel.host import privileged
         trees.mount(self._tree)
-        timeout = dict(item.region.settings).get(TIMEOUT, DEFAULT_TIMEOUT)
+        timeout = item.region.setting(TIMEOUT) or DEFAULT_TIMEOUT
         try:
             code, said = privileged.program_by_command(
                 list(template), bitstream.path, str(place.card),
@@ -326,7 +326,7 @@ def _thing(item) -> str:
 
 
 def _program_of(item):
-    program = dict(item.region.settings).get(PROGRAM)
+    program = item.region.setting(PROGRAM)
     if not program:
         raise errors.AssignmentError(
             _thing(item), 'is not programmed here: its entry in device_spec '

@@ -237,8 +237,7 @@ class VirtualGpus:
         return listed
 
     def _read(self, vf: model.PciAddress, name: str) -> str:
-        text = self._tree.text(
-            trees.follow(self._tree, f'{pci.DEVICES}/{vf}') + f'/{name}')
+        text = self._tree.text(f'{pci.path(self._tree, vf)}/{name}')
         if text is None:
             raise kind.Refused(f'its {name} cannot be read', 'see whether '
                                'NVIDIA\'s vGPU manager runs; the kernel log '
@@ -272,7 +271,7 @@ def _siblings(function, machine) -> collections.abc.Iterator[model.PciAddress]:
 
 
 def _type_of(region: model.Region) -> Type | None:
-    return dict(region.settings).get(TYPE)
+    return region.setting(TYPE)
 
 
 def _is_listed(wanted: Type, listed: dict[int, str]) -> bool:
