@@ -112,10 +112,11 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('tell the scheduler where devices are'):
             stats = dict(resources.get('stats') or {})
             node = self._node()
-            offered = providers.offered(self._machine.read(), node.uuid,
-                                        node.name)
+            host = self._machine.read()
+            offered = providers.offered(host, node.uuid, node.name)
             stats[summary.KEY] = summary.dumps(
-                offered, holding.counts(offered, self._record.read()))
+                offered, holding.counts(offered, self._record.read()),
+                host.links)
             resources['stats'] = stats
         return resources
 

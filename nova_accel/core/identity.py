@@ -101,7 +101,7 @@ def region_provider_name(nodename: str, device: model.Device,
     return _limited(f'{nodename}_accel_{device.address}_{region.name}')
 
 
-def provider_uuid(root: str, address: model.PciAddress,
+def provider_uuid(root: str, address: model.PciAddress | str,
                   region: str | None = None) -> str:
     """The provider's uuid: uuid5 in the name space of the compute node's.
 

@@ -265,11 +265,26 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Links:
+    """What joins Devices directly: NVLink, xGMI, UALink.
+
+    Sets of Devices' addresses, as text.
+
+    :param partitions: each of these can be had together as a whole only
+    :param islands: of each of these any part can be had together
+    """
+
+    partitions: tuple[frozenset[str], ...] = ()
+    islands: tuple[frozenset[str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Host:
     """What one machine has, offers and refuses.
 
     :param numa_nodes: of the machine
     :param problems: what could not be read or understood, one line each
+    :param links: which cards are joined, also of those that are not offered
     """
 
     functions: tuple[Function, ...] = ()
@@ -277,6 +292,7 @@ class Host:
     refusals: tuple[Refusal, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+    links: Links = Links()
 
     def has(self, address: Address) -> bool:
         """Whether a function, or an mdev, is there."""

@@ -1,91 +1,221 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each Region's place and units, as a short string for the scheduler.
 
-It goes through ComputeNode.stats, a TEXT column that it shares with others,
-so its size is bounded: 64 Regions fit in :data:`MAX_BYTES` whole; of more,
-first the lesser facts are left out, then Regions.
+It goes through ComputeNode.stats, a TEXT column of 65,535 bytes that it
+shares with others, so its size is bounded: a thousand Regions fit in
+:data:`MAX_BYTES` whole; of more, first the lesser facts are left out, then
+Regions. Providers are not named: their uuids follow from the compute node's,
+the card's address and the Region's name.
 """
 
+import base64
+import bisect
 import collections.abc
+import dataclasses
+import functools
 import json
+import zlib
 
+from nova_accel.core import arrangement
+from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import providers
 
 #: The key in ComputeNode.stats.
 KEY = 'nova_accel'
 #: Bytes of the string; it is ASCII.
-MAX_BYTES = 8192
+MAX_BYTES = 16384
+#: What is longer than this is compressed; a host of eight cards is not.
+MAX_READABLE = 2048
+#: Bytes that a compressed string may stand for.
+MAX_PLAIN = 1 << 18
 
-# A newer compute may add to the end of a row or beside the rows, without
+# A newer compute may add to the end of a row or beside the tables, without
 # changing this; what an older scheduler cannot read otherwise gets a new one.
-_VERSION = 1
+_VERSION = 2
+
+# Of what is compressed; no JSON starts so.
+_PACKED = 'zlib:'
+
+_NONE = model.Links()
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a host says of its Regions; by provider, to read and not to change.
+
+    :param places: where each Region's Device is
+    :param units: total and free, as the host last said
+    """
+
+    places: dict[str, arrangement.Place] = dataclasses.field(
+        default_factory=dict)
+    units: dict[str, tuple[int, int]] = dataclasses.field(
+        default_factory=dict)
+    links: model.Links = _NONE
 
 
 def dumps(offered: collections.abc.Iterable[providers.Offered],
-          held: collections.abc.Mapping[str, int] = {}) -> str:
-    """The locations of a Host's Regions, and what is left of them.
+          held: collections.abc.Mapping[str, int] = {},
+          links: model.Links = _NONE) -> str:
+    """The places of a Host's Regions, and what is left of them.
 
     :param held: units by provider
-    :returns: ``{"v":1,"at":{"<provider uuid>":[node,root,switch,total,free],
-        ...}}``
+    :returns: ASCII; as JSON, or compressed where that is long
     """
-    rows = {item.uuid: [item.device.location.numa_node,
-                        item.device.location.root,
-                        item.device.location.switch,
-                        item.region.total,
-                        item.region.total - held.get(item.uuid, 0)]
-            for item in offered}
-    text = _text(rows)
-    if len(text) > MAX_BYTES:
-        rows = {uuid: row[:1] for uuid, row in rows.items()}
-        text = _text(rows)
-    while len(text) > MAX_BYTES:
-        excess = len(text) - MAX_BYTES
-        row_size = len(text) // len(rows)
-        for uuid in list(rows)[-(excess // row_size + 1):]:
-            del rows[uuid]
-        text = _text(rows)
-    return text
+    items = tuple(offered)
+    for write in (lambda items: _dumps(items, held, links),
+                  lambda items: _dumps(items, held, links, coarse=True),
+                  lambda items: _dumps(items, held, coarse=True)):
+        if text := _fitting(write(items)):
+            return text
+    # Each that bisect finds to fit has been looked at, so the last one does.
+    count = bisect.bisect_left(
+        range(1, len(items)), True,
+        key=lambda count: not _fitting(write(items[:count])))
+    return _fitting(write(items[:count]))
 
 
-def loads(text: object) -> dict[str, model.Location]:
-    """The locations by provider; what cannot be understood is left out.
+def loads(text: object, root: object) -> Summary:
+    """What :func:`dumps` wrote; what cannot be understood is left out.
 
     :param text: whatever the compute node's stats hold under :data:`KEY`
+    :param root: uuid of the compute node's provider
     """
-    locations = {}
-    for uuid, row in _rows(text):
-        if _is_node(row[0]):
-            root, switch, *_later = [*row[1:], None, None]
-            locations[uuid] = model.Location(
-                row[0], root if isinstance(root, str) else '',
-                switch=switch if isinstance(switch, str) else None)
-    return locations
+    if not isinstance(text, str) or not isinstance(root, str):
+        return Summary()
+    return _loads(text, root)
 
 
-def loads_units(text: object) -> dict[str, tuple[int, int]]:
-    """Total and free units by provider, as the host last said."""
-    return {uuid: (row[3], row[4]) for uuid, row in _rows(text)
-            if len(row) > 4 and _is_count(row[3]) and _is_count(row[4])}
+def _dumps(items: collections.abc.Iterable[providers.Offered],
+           held: collections.abc.Mapping[str, int],
+           links: model.Links = _NONE, coarse: bool = False) -> str:
+    """The JSON text, whatever its length.
+
+    :param coarse: of places only the NUMA node
+    """
+    places: dict[tuple, int] = {}
+    names: dict[str, int] = {}
+    cards: dict[str, tuple] = {}
+    for item in items:
+        address, location = str(item.device.address), item.device.location
+        place = (location.numa_node,) if coarse else (
+            location.numa_node, location.root or None, location.switch)
+        _address, _place, regions = cards.setdefault(
+            address, (address, places.setdefault(place, len(places)), []))
+        name = None if len(item.device.regions) == 1 else names.setdefault(
+            item.region.name, len(names))
+        regions.append((name, item.region.total,
+                        item.region.total - held.get(item.uuid, 0)))
+    numbers = {address: number for number, address in enumerate(cards)}
+    tables = {'places': list(places), 'names': list(names),
+              'cards': list(cards.values()),
+              'partitions': _sets(links.partitions, numbers),
+              'islands': _sets(links.islands, numbers)}
+    return json.dumps({'v': _VERSION, **{
+        name: table for name, table in tables.items() if table}},
+        separators=(',', ':'))
 
 
-def _rows(text: object) -> list[tuple[str, list]]:
+def _sets(sets, numbers) -> list[list[int | str]]:
+    # A partition that has a card without Regions must not look smaller.
+    return [[numbers.get(address, address) for address in sorted(addresses)]
+            for addresses in sets]
+
+
+def _fitting(plain: str) -> str:
+    """The string as it travels, or '' where it is too long for that."""
+    if len(plain) <= MAX_READABLE:
+        return plain
+    text = _PACKED + base64.b64encode(zlib.compress(plain.encode())).decode()
+    return text if len(plain) <= MAX_PLAIN and len(text) <= MAX_BYTES else ''
+
+
+# Most hosts say between two requests what they said before.
+@functools.lru_cache(maxsize=2048)
+def _loads(text: str, root: str) -> Summary:
     try:
-        rows = json.loads(text)['at'].items()
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
-        return []
-    return [(uuid, row) for uuid, row in rows
-            if isinstance(row, list) and row]
+        tables = json.loads(_unpacked(text))
+    except (ValueError, RecursionError, zlib.error):
+        return Summary()
+    return _summary(tables, root) if isinstance(tables, dict) else Summary()
 
 
-def _text(rows) -> str:
-    return json.dumps({'v': _VERSION, 'at': rows}, separators=(',', ':'))
+def _unpacked(text: str) -> bytes | str:
+    """
+    :raises ValueError, zlib.error: if it is damaged or stands for too much
+    """
+    if not text.startswith(_PACKED):
+        return text
+    unpacker = zlib.decompressobj()
+    plain = unpacker.decompress(
+        base64.b64decode(text.removeprefix(_PACKED), validate=True),
+        MAX_PLAIN + 1)
+    if not unpacker.eof or len(plain) > MAX_PLAIN:
+        raise ValueError('it is cut off, or too long')
+    return plain
 
 
-def _is_node(value: object) -> bool:
-    return value is None or _is_count(value)
+def _summary(tables: dict, root: str) -> Summary:
+    places: dict[str, arrangement.Place] = {}
+    units: dict[str, tuple[int, int]] = {}
+    rows, names = _table(tables, 'places'), _table(tables, 'names')
+    cards = _table(tables, 'cards')
+    for card in cards.values():
+        match card:
+            case [str(address), int(number), list(regions), *_later]:
+                place = _place(rows.get(number), address)
+            case _:
+                continue
+        for region in regions if place else ():
+            match region:
+                case [int() | None as number, int(total), int(free), *_later]:
+                    provider = _provider(root, address, number, names)
+                    if provider:
+                        places[provider] = place
+                        units[provider] = total, free
+    addresses = {number: card[0] for number, card in cards.items()
+                 if isinstance(card, list) and card}
+    return Summary(places, units, model.Links(
+        *(tuple(_named(_table(tables, name).values(), addresses))
+          for name in ('partitions', 'islands'))))
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _table(tables: dict, name: str) -> dict[int, object]:
+    table = tables.get(name)
+    return dict(enumerate(table)) if isinstance(table, list) else {}
+
+
+def _place(row: object, address: str) -> arrangement.Place | None:
+    match row:
+        case [int() | None as node, *more]:
+            root, switch, *_later = [*more, None, None]
+            return arrangement.Place(
+                node, root if isinstance(root, str) else None,
+                switch if isinstance(switch, str) else None, address)
+    return None
+
+
+def _provider(root: str, address: str, number: int | None,
+              names: dict[int, object]) -> str:
+    """The uuid of a Region's provider, or '' where there can be none."""
+    name = None if number is None else names.get(number)
+    if number is not None and not isinstance(name, str):
+        return ''
+    try:
+        return identity.provider_uuid(root, address, name)
+    except ValueError:
+        # No uuid, or no characters.
+        return ''
+
+
+def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
+           ) -> collections.abc.Iterator[frozenset[str]]:
+    """The sets of which each member is known: less would be another set."""
+    for members in sets:
+        if not isinstance(members, list):
+            continue
+        named = [addresses.get(member) if isinstance(member, int) else member
+                 for member in members]
+        if named and all(isinstance(address, str) for address in named):
+            yield frozenset(named)

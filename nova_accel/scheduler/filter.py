@@ -67,7 +67,10 @@ class AcceleratorFilter(filters.BaseHostFilter):
         if len(wishes) == 1 and not spec_obj.numa_topology:
             # One device is together with itself, wherever it is.
             return True
-        locations = summary.loads((host_state.stats or {}).get(summary.KEY))
+        locations = {
+            provider: model.Location(place.numa_node, place.pcie_root or '',
+                                     switch=place.pcie_switch)
+            for provider, place in _said(host_state).places.items()}
         guest_nodes = _GuestNodes(host_state, spec_obj)
         objections: dict[str, None] = {}
         costs: dict[int, tuple[int, ...]] = {}
@@ -97,6 +100,11 @@ class AcceleratorFilter(filters.BaseHostFilter):
         return bool(candidates)
 
 
+def _said(host_state) -> summary.Summary:
+    return summary.loads((host_state.stats or {}).get(summary.KEY),
+                         host_state.uuid)
+
+
 def _held_regions(specs, host_state):
     """Of a candidate, how many regions are to be programmed that are in use.
 
@@ -104,8 +112,7 @@ def _held_regions(specs, host_state):
     """
     groups = [f'_{name}' for name, group in flavor.read(specs).items()
               if group.bitstream]
-    units = summary.loads_units(
-        (host_state.stats or {}).get(summary.KEY)) if groups else {}
+    units = _said(host_state).units if groups else {}
     in_use = {provider for provider, (total, free) in units.items()
               if free < total}
     return lambda candidate: sum(

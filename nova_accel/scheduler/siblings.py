@@ -23,8 +23,8 @@ class Siblings:
     """What the servers of a request have been given of one host."""
 
     def __init__(self, host_state):
-        self._units = summary.loads_units(
-            (host_state.stats or {}).get(summary.KEY))
+        self._units = summary.loads(
+            (host_state.stats or {}).get(summary.KEY), host_state.uuid).units
         self._count = host_state.num_instances
         self._first: dict = {}
         self._given: collections.Counter[str] = collections.Counter()

@@ -44,8 +44,8 @@ def _measure(offered, count) -> dict:
     times, kept = [], 0
     for _round in range(ROUNDS):
         state = types.SimpleNamespace(
-            host='compute1', stats=stats, numa_topology=None, pci_stats=None,
-            allocation_candidates=list(candidates))
+            host='compute1', uuid=ROOT, stats=stats, numa_topology=None,
+            pci_stats=None, allocation_candidates=list(candidates))
         begin = time.perf_counter()
         filter_.AcceleratorFilter().host_passes(state, spec)
         times.append(time.perf_counter() - begin)

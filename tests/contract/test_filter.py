@@ -7,7 +7,6 @@ from nova import objects
 from nova.scheduler import host_manager
 import pytest
 
-from nova_accel.core import providers
 from nova_accel.core import summary
 from nova_accel.scheduler import filter as filter_
 from tests.unit import build
@@ -17,9 +16,7 @@ _IMAGE = 'a6a12670-7014-4cff-a563-cea949b57fb3'
 
 def _region(bus):
     """A region of two units, on a card of its own."""
-    region = build.region('FPGA', 2, bus)
-    return providers.Offered(f'provider-{bus}', '', build.device(
-        region, at=f'0000:{bus:02x}:00.0'), region)
+    return build.offered(build.region('FPGA', 2, bus))
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -30,16 +27,18 @@ def registered():
 def _chosen(order, specs):
     """The candidates by bus, as the filter leaves them; bus 1 is in use."""
     host = host_manager.HostState('host', 'node', 'cell')
+    host.uuid = build.ROOT
+    buses = {_region(bus).uuid: bus for bus in order}
     host.stats = {summary.KEY: summary.dumps(
-        map(_region, order), {'provider-1': 1})}
+        map(_region, order), {_region(1).uuid: 1})}
     host.allocation_candidates = [
-        {'mappings': {'_ACCEL0': [f'provider-{bus}']}} for bus in order]
+        {'mappings': {'_ACCEL0': [provider]}} for provider in buses]
     assert filter_.AcceleratorFilter().host_passes(
         host, objects.RequestSpec(
             flavor=objects.Flavor(extra_specs={
                 'resources_ACCEL0:FPGA': '1', **specs}),
             num_instances=1, numa_topology=None, pci_requests=None))
-    return [int(candidate['mappings']['_ACCEL0'][0][-1])
+    return [buses[candidate['mappings']['_ACCEL0'][0]]
             for candidate in host.allocation_candidates]
 
 

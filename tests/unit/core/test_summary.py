@@ -1,119 +1,302 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations as the string that travels to the scheduler."""
+"""Places and units as the string that travels to the scheduler."""
 
+import base64
+import itertools
 import json
-import uuid
+import random
+import zlib
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import arrangement
 from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.core import summary
 from tests.unit import build
 
 
-def _offered(count, node=7, root='pci10000:e0', switch='10000:e1:00.0'):
-    """So many regions, whose facts are as long as they get."""
-    region = build.region()
-    device = build.device(region, location=model.Location(
-        node, root, ('port',), switch))
-    return [providers.Offered(str(uuid.UUID(int=number)), 'name', device,
-                              region) for number in range(count)]
+def _offered(cards, names=('CUSTOM_GPU',), location=None, total=1):
+    """So many cards, each with a Region of each name."""
+    return providers.offered(model.Host(devices=tuple(
+        build.device(*(build.region(name, total, bus=card % 256)
+                       for name in names),
+                     at=f'{card // 256:04x}:{card % 256:02x}:00.0',
+                     location=location or model.Location(
+                         card // 8, f'pci{card // 256:04x}:{card % 256:02x}',
+                         ('port',), f'0000:{card % 256:02x}:01.0'))
+        for card in range(cards))), build.ROOT, 'host1')
 
 
-def test_the_string_is_what_the_design_says():
-    [item] = _offered(1)
-    assert summary.dumps([item]) == (
-        f'{{"v":1,"at":{{"{item.uuid}":'
-        '[7,"pci10000:e0","10000:e1:00.0",1,1]}}')
-
-
-def test_a_location_survives_the_journey_but_for_its_ports():
-    items = _offered(3, node=None, root='', switch=None)
-    assert summary.loads(summary.dumps(items)) == {
-        item.uuid: model.Location(None, '') for item in items}
-    items = _offered(3)
-    assert summary.loads(summary.dumps(items)) == {
-        item.uuid: model.Location(7, 'pci10000:e0', (), '10000:e1:00.0')
+def _places(items):
+    """What the scheduler should know of them."""
+    return {item.uuid: arrangement.Place(
+        item.device.location.numa_node, item.device.location.root or None,
+        item.device.location.switch, str(item.device.address))
         for item in items}
 
 
+def _loads(items, *more):
+    text = summary.dumps(items, *more)
+    assert text.isascii()
+    assert len(text) <= summary.MAX_BYTES
+    return summary.loads(text, build.ROOT)
+
+
+def test_the_string_is_what_the_design_says():
+    items = _offered(1, location=model.Location(
+        7, 'pci10000:e0', ('port',), '10000:e1:00.0'))
+    links = model.Links((frozenset({'0000:00:00.0', '0000:01:00.0'}),))
+    assert summary.dumps(items, {items[0].uuid: 1}, links) == (
+        '{"v":2,"places":[[7,"pci10000:e0","10000:e1:00.0"]],'
+        '"cards":[["0000:00:00.0",0,[[null,1,0]]]],'
+        '"partitions":[[0,"0000:01:00.0"]]}')
+    items = _offered(1, ('A', 'B'), model.Location(), 8)
+    assert summary.dumps(items) == (
+        '{"v":2,"places":[[null,null,null]],"names":["A","B"],'
+        '"cards":[["0000:00:00.0",0,[[0,8,8],[1,8,8]]]]}')
+
+
 def test_nothing_offered_is_nothing_said():
-    assert summary.loads(summary.dumps([])) == {}
+    assert _loads([]) == summary.Summary()
 
 
-def test_64_regions_fit_whole():
-    items = _offered(64)
-    text = summary.dumps(items)
-    assert len(text.encode()) <= summary.MAX_BYTES
-    locations = summary.loads(text)
-    assert len(locations) == 64
-    assert all(place.switch and place.root for place in locations.values())
+_addresses = st.builds(
+    '{:04x}:{:02x}:{:02x}.{}'.format, st.integers(0, 0x11000),
+    st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
+_locations = st.builds(
+    model.Location, st.none() | st.integers(0, 9),
+    st.sampled_from(['', 'pci0000:40', 'pci10000:e0']), st.just(()),
+    st.none() | _addresses)
+_names = st.lists(st.text(
+    st.characters(codec='utf-8'), max_size=9), min_size=1, max_size=4,
+    unique=True)
+
+
+@st.composite
+def _hosts(draw):
+    devices = tuple(
+        build.device(*(build.region(name, draw(st.integers(1, 9)))
+                       for name in draw(_names)),
+                     at=address, location=draw(_locations))
+        for address in draw(st.lists(_addresses, max_size=9, unique=True)))
+    known = [str(device.address) for device in devices]
+    member = st.sampled_from(known) | _addresses if known else _addresses
+    sets = st.lists(st.frozensets(member, min_size=1, max_size=9),
+                    max_size=5).map(tuple)
+    return model.Host(devices=devices, links=model.Links(
+        draw(sets), draw(sets)))
+
+
+@given(_hosts(), st.randoms())
+def test_what_is_said_is_what_is_heard(host, chance):
+    items = providers.offered(host, build.ROOT, 'host1')
+    held = {item.uuid: chance.randint(0, item.region.total)
+            for item in items}
+    heard = _loads(items, held, host.links)
+    assert heard.places == _places(items)
+    assert heard.units == {
+        item.uuid: (item.region.total, item.region.total - held[item.uuid])
+        for item in items}
+    assert heard.links == host.links
+
+
+def _switched(cards):
+    """The partitions of baseboards of eight: 8, 4+4, 2+2+2+2, ones."""
+    addresses = [f'0000:{card:02x}:00.0' for card in range(cards)]
+    return model.Links(tuple(
+        frozenset(addresses[start:start + size]) for size in (8, 4, 2, 1)
+        for start in range(0, cards, size)))
+
+
+def test_a_host_of_eight_cards_can_be_read_by_people():
+    items = _offered(8)
+    text = summary.dumps(items, {}, _switched(8))
+    assert json.loads(text)['v'] == 2
+    assert len(text) < 1000
+
+
+def test_1024_regions_fit_whole():
+    chance = random.Random(5)
+    # Whose names, which tell their traits, are as unlike as they get.
+    devices = tuple(build.device(
+        *(build.region(f'CUSTOM_NPU_{chance.getrandbits(32):08x}', 8)
+          for _region in range(16)),
+        at=f'{chance.getrandbits(16):04x}:{card:02x}:00.0',
+        location=model.Location(card // 8, f'pci0000:{card:02x}', (),
+                                f'0000:{card:02x}:01.0'))
+        for card in range(64))
+    items = providers.offered(model.Host(devices=devices), build.ROOT, '')
+    held = {item.uuid: chance.randint(0, 8) for item in items}
+    heard = _loads(items, held, _switched(64))
+    assert len(heard.places) == 1024
+    assert heard.places == _places(items)
+    assert heard.units == {item.uuid: (8, 8 - held[item.uuid])
+                           for item in items}
+    assert heard.links == _switched(64)
+
+
+def _random(cards, seed=1):
+    """Cards that have nothing in common, so that compressing helps little."""
+    chance = random.Random(seed)
+
+    def number(bits):
+        return f'{chance.getrandbits(bits):0{bits // 4}x}'
+
+    return providers.offered(model.Host(devices=tuple(build.device(
+        build.region(), at=f'{number(32)}:{number(8)}:00.0',
+        location=model.Location(chance.randint(0, 99), f'pci{number(32)}',
+                                (), f'{number(32)}:{number(8)}:00.0'))
+        for _card in range(cards))), build.ROOT, '')
 
 
 def test_of_more_the_lesser_facts_go_first():
-    locations = summary.loads(summary.dumps(_offered(150)))
-    assert len(locations) == 150
-    assert set(locations.values()) == {model.Location(7)}
+    items = _random(1100)
+    links = model.Links((frozenset(
+        str(item.device.address) for item in items[:4]),))
+    heard = _loads(items, {}, links)
+    assert heard.links == links
+    assert heard.places == {
+        provider: arrangement.Place(place.numa_node, None, None, place.device)
+        for provider, place in _places(items).items()}
 
 
-@pytest.mark.parametrize('count', [180, 200, 500, 2000])
+def test_links_go_before_regions():
+    items = _offered(16)
+    addresses = [str(item.device.address) for item in items]
+    links = model.Links(tuple(map(frozenset, itertools.islice(
+        itertools.combinations(addresses, 7), 11000))))
+    heard = _loads(items, {}, links)
+    assert heard.links == model.Links()
+    assert len(heard.units) == 16
+
+
+@pytest.mark.parametrize('count', [1500, 5000])
 def test_no_number_of_regions_is_too_large(count):
-    items = _offered(count)
-    text = summary.dumps(items)
-    assert len(text.encode()) <= summary.MAX_BYTES
-    locations = summary.loads(text)
+    items = _random(count)
+    heard = _loads(items)
     # The first ones stay, and no more is left out than has to be.
-    assert list(locations) == [item.uuid for item in items[:len(locations)]]
-    assert len(locations) > 170
+    assert list(heard.units) == [
+        item.uuid for item in items[:len(heard.units)]]
+    assert len(heard.units) > 1200
 
 
-@given(st.text() | st.binary() | st.none() | st.integers())
+def _packed(content):
+    return 'zlib:' + base64.b64encode(zlib.compress(content)).decode()
+
+
+@given(st.text() | st.binary() | st.none() | st.integers()
+       | st.text().map('zlib:{}'.format)
+       | st.binary().map(lambda raw: 'zlib:' + base64.b64encode(raw).decode())
+       | st.binary().map(_packed) | st.text().map(json.dumps))
 def test_whatever_the_stats_hold_can_be_loaded(text):
-    summary.loads(text)
+    assert summary.loads(text, build.ROOT) == summary.Summary()
 
 
-_plain = (st.none() | st.booleans() | st.integers() | st.floats()
-          | st.text(max_size=8))
-_json = _plain | st.lists(_plain, max_size=4) | st.dictionaries(
-    st.text(max_size=8), _plain | st.lists(_plain, max_size=4), max_size=4)
+@pytest.mark.parametrize('root', [None, '', 'no uuid', 7])
+def test_a_node_without_a_uuid_has_no_providers(root):
+    assert summary.loads(summary.dumps(_offered(2)), root).places == {}
 
 
-@given(st.dictionaries(st.sampled_from(['v', 'at', 'x']), _json))
-def test_whatever_the_json_says_it_is_locations_or_nothing(loaded):
-    for place in summary.loads(json.dumps(loaded)).values():
-        assert place.numa_node is None or type(place.numa_node) is int
-        assert isinstance(place.root, str)
-        assert place.switch is None or isinstance(place.switch, str)
+_plain = (st.none() | st.booleans() | st.integers(-2, 3) | st.floats()
+          | st.sampled_from(['a', '0000:81:00.0', '\ud800']))
+_rows = st.recursive(_plain, lambda inner: st.lists(inner, max_size=4)
+                     | st.dictionaries(st.sampled_from('vx'), inner),
+                     max_leaves=12)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(
+    ('v', 'names', 'partitions', 'islands'), _rows) | {
+    'places': _rows | st.lists(st.tuples(_plain, _plain, _plain)),
+    'cards': _rows | st.lists(st.tuples(
+        _plain, _plain, st.lists(st.tuples(_plain, _plain, _plain))))}),
+       st.booleans())
+def test_whatever_the_json_says_it_is_places_or_nothing(tables, is_packed):
+    text = json.dumps(tables)
+    heard = summary.loads(_packed(text.encode()) if is_packed else text,
+                          build.ROOT)
+    assert heard.places.keys() == heard.units.keys()
+    for place in heard.places.values():
+        assert place.numa_node is None or isinstance(place.numa_node, int)
+        assert place.pcie_root is None or isinstance(place.pcie_root, str)
+        assert place.pcie_switch is None or isinstance(place.pcie_switch, str)
+        assert isinstance(place.device, str)
+    for total, free in heard.units.values():
+        assert isinstance(total, int) and isinstance(free, int)
+    for addresses in (*heard.links.partitions, *heard.links.islands):
+        assert all(isinstance(address, str) for address in addresses)
 
 
 def test_deep_nesting_is_nothing():
-    assert summary.loads('{"at":' + '[' * 100_000) == {}
+    text = '{"places":' + '[' * 100_000
+    assert summary.loads(text, build.ROOT) == summary.Summary()
+    assert summary.loads(_packed(text.encode()),
+                         build.ROOT) == summary.Summary()
+
+
+def test_a_bomb_is_nothing():
+    """Of a valid document, padded to more than anybody says."""
+    fine = summary.dumps(_offered(1)).encode()
+    assert summary.loads(_packed(fine), build.ROOT).places
+    for size in (summary.MAX_PLAIN, 100 << 20):
+        bomb = _packed(fine + b' ' * size)
+        assert summary.loads(bomb, build.ROOT) == summary.Summary()
+
+
+def test_what_was_cut_off_is_nothing():
+    text = summary.dumps(_random(500))
+    assert text.startswith('zlib:')
+    assert summary.loads(text[:len(text) // 2 // 4 * 4 + 1],
+                         build.ROOT) == summary.Summary()
+
+
+_GOOD = {'places': [[1, 'pci0000:40', 's']], 'names': ['A'],
+         'cards': [['0000:81:00.0', 0, [[0, 8, 3]]]]}
+
+
+def _heard(**changes):
+    return summary.loads(json.dumps({**_GOOD, **changes}), build.ROOT)
 
 
 @pytest.mark.parametrize('row, place', [
-    ([1, 'pci0000:40', 's'], model.Location(1, 'pci0000:40', (), 's')),
-    ([1, 'pci0000:40', 's', 'later', {}],
-     model.Location(1, 'pci0000:40', (), 's')),
-    ([1, 'pci0000:40'], model.Location(1, 'pci0000:40')),
-    ([1], model.Location(1)),
-    ([None, 3, []], model.Location(None)),
+    ([1, 'pci0000:40', 's'], (1, 'pci0000:40', 's')),
+    ([1, 'pci0000:40', 's', 'later', {}], (1, 'pci0000:40', 's')),
+    ([1, 'pci0000:40'], (1, 'pci0000:40', None)),
+    ([1], (1, None, None)),
+    ([None, 3, []], (None, None, None)),
 ])
-def test_longer_and_shorter_rows_are_read(row, place):
-    text = json.dumps({'v': 1, 'at': {'u': row}, 'new': 1})
-    assert summary.loads(text) == {'u': place}
+def test_longer_and_shorter_places_are_read(row, place):
+    assert [*_heard(places=[row]).places.values()] == [
+        arrangement.Place(*place, '0000:81:00.0')]
 
 
-@pytest.mark.parametrize('row', [
-    [], None, {}, 'row', ['1'], [True], [1.5], [[]]])
-def test_a_row_that_makes_no_sense_is_left_out(row):
-    text = json.dumps({'v': 1, 'at': {'bad': row, 'good': [0]}})
-    assert summary.loads(text) == {'good': model.Location(0)}
+@pytest.mark.parametrize('version', [2, 3, 99, None, 'x', {}])
+def test_what_a_later_version_adds_is_no_error(version):
+    assert _heard(
+        v=version, later=[], cards=[
+            ['0000:81:00.0', 0, [[0, 8, 3, 'later']], 'later']]) == _heard()
+    assert _heard().units
 
 
-@pytest.mark.parametrize('version', [2, 99, None, 'x', {}])
-def test_another_version_is_no_error(version):
-    assert summary.loads(json.dumps({'v': version, 'at': []})) == {}
-    assert summary.loads(json.dumps({'v': version, 'rows': {}})) == {}
+@pytest.mark.parametrize('card', [
+    [], None, {}, 'card', ['0000:82:00.0'], ['0000:82:00.0', 0],
+    [7, 0, [[0, 1, 1]]], ['0000:82:00.0', 9, [[0, 1, 1]]],
+    ['0000:82:00.0', -1, [[0, 1, 1]]], ['0000:82:00.0', None, [[0, 1, 1]]],
+    ['0000:82:00.0', 0, [[9, 1, 1], [0, '1', 1], [0], None, ['A', 1, 1]]]])
+def test_a_card_that_makes_no_sense_is_left_out(card):
+    heard = _heard(cards=[card, *_GOOD['cards']],
+                   partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None]])
+    assert heard.units == _heard().units
+    assert heard.places == _heard().places
+    # The numbers of others stay, and no set gets smaller.
+    partitions = {frozenset({'0000:81:00.0'})}
+    if card and isinstance(card, list) and isinstance(card[0], str):
+        partitions.add(frozenset({'0000:81:00.0', card[0]}))
+    assert set(heard.links.partitions) == partitions
+
+
+def test_reading_again_costs_next_to_nothing():
+    text = summary.dumps(_offered(64))
+    assert summary.loads(text, build.ROOT) is summary.loads(text, build.ROOT)

@@ -513,7 +513,7 @@ def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
     offered_ = providers.offered(host, build.ROOT, 'host1')
     counts = holding.counts(offered_, record)
     assert {uuid for uuid, count in counts.items() if count} == {item.uuid}
-    free = summary.loads_units(summary.dumps(offered_, counts))
+    free = summary.loads(summary.dumps(offered_, counts), build.ROOT).units
     assert free[item.uuid] == (8, 7)
     # A domain of somebody else's takes it from both.
     other = {SERVER: (hostdev.Hostdev(build.address(VF), 'x'),)}
