@@ -96,6 +96,19 @@ in nova_accel's format or exactly as Cyborg's API takes and gives them. Files
 are read again when they change; one that cannot be read is reported, and its
 last good content stays. Keep them the same on every nova-api.
 """),
+    cfg.StrOpt(
+        'link_domains', default='',
+        help="""
+File that says which cards are joined directly (NVLink, xGMI, UALink), for
+profiles that ask for one ``link_domain``. Used by nova-compute.
+
+YAML: ``partitions`` is a list of sets that can be had together as a whole
+only, such as Fabric Manager's; ``islands`` of sets of which any part can. Each
+has ``devices``, a list of cards by PCI address, and maybe a ``name``. What the
+kernel shows of AMD's GPUs need not be there; of a card that is, the file
+counts. It is read again when it changes. While it cannot be used, the log says
+why, and cards that only it joins are taken for joined with none.
+"""),
     cfg.IntOpt(
         'check_interval', default=600, min=0,
         help="""

@@ -46,6 +46,7 @@ def draw(host: model.Host, source: str, problems: list[str],
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
     yield from _lines(_branches(host, everything))
+    yield from _lines(_link_domains(host.links))
     remedies: dict[str, str] = {}
     for refusal in host.refusals:
         remedies.setdefault(refusal.remedy, refusal.reason)
@@ -96,6 +97,17 @@ def _branches(host: model.Host, everything: bool) -> Branch:
             branch = branch.setdefault(f'switch {place.switch}', {})
         branch[_label(function, states.get(function.address, 'not named'))
                ] = {}
+    return tree
+
+
+def _link_domains(links: model.Links) -> Branch:
+    """What is joined directly, largest sets first."""
+    tree: Branch = {}
+    for label, sets in (('joined, as a whole only', links.partitions),
+                        ('joined, in any part', links.islands)):
+        for addresses in sorted(sets, key=lambda addresses: (
+                -len(addresses), sorted(addresses))):
+            tree.setdefault(label, {})[' '.join(sorted(addresses))] = {}
     return tree
 
 

@@ -30,6 +30,8 @@ def add_parser(topics) -> None:
     show.add_argument('--device-spec', action='append', metavar='JSON',
                       help='try this entry in place of those in nova.conf; '
                            'can be repeated')
+    show.add_argument('--link-domains', metavar='FILE',
+                      help='try this file in place of that in nova.conf')
     show.add_argument('--all', action='store_true',
                       help='also functions that are no accelerators')
     show.add_argument('--json', action='store_true', help='for programs')
@@ -66,7 +68,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     texts, option = ((arguments.device_spec, '--device-spec')
                      if arguments.device_spec else
                      (conf.nova_accel.device_spec, _OPTION))
-    host, broken = _read(root, texts, option, conf)
+    host, broken = _read(root, texts, option, conf, arguments.link_domains)
     problems = [*broken, *host.problems]
     if arguments.json:
         print(json.dumps(as_data(host, problems), indent=2))
@@ -91,12 +93,15 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
     return arguments.sysfs_root or conf.nova_accel.sysfs_root
 
 
-def _read(root: str, texts: list[str], option: str,
-          conf: cfg.ConfigOpts) -> tuple[model.Host, list[str]]:
-    """The Host, and what is wrong with entries."""
+def _read(root: str, texts: list[str], option: str, conf: cfg.ConfigOpts,
+          link_domains: str | None = None) -> tuple[model.Host, list[str]]:
+    """The Host, and what is wrong with entries and link domains."""
     entries, broken = reader.parse(texts, option)
-    return reader.read(tree.open_tree(root), entries,
-                       foreign.claims(conf)), [*map(str, broken)]
+    links, unusable = reader.parse_links(
+        link_domains or conf.nova_accel.link_domains)
+    return reader.read(
+        tree.open_tree(root), entries, foreign.claims(conf),
+        links=links), [*map(str, broken), *map(str, unusable)]
 
 
 def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
@@ -134,6 +139,8 @@ def as_data(host: model.Host, problems: list[str]) -> dict:
                                 if function.address in offered else 'refused'
                                 if function.address in refused else 'unnamed')
                       for function in host.functions],
+        'links': {'partitions': [*map(sorted, host.links.partitions)],
+                  'islands': [*map(sorted, host.links.islands)]},
         'problems': problems,
     }
 

@@ -64,13 +64,15 @@ class Machine:
 
     def _read(self, quarantined: collections.abc.Mapping[
             model.PciAddress, str] = {},
-            ) -> tuple[model.Host, list[errors.EntryError]]:
-        """The Host, and what is wrong with entries."""
+            ) -> tuple[model.Host, list[errors.AccelError]]:
+        """The Host, and what is wrong with entries and link domains."""
         if self._tree is None:
             self._open()
         entries, broken = reader.parse(CONF.nova_accel.device_spec)
+        links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self._tree, entries, foreign.claims(CONF),
-                           self._kinds, quarantined), broken
+                           self._kinds, quarantined, links), [
+            *broken, *unusable]
 
     def set_vfs(self, held: collections.abc.Container[model.Address]) -> None:
         """Bring cards to as many virtual functions as their entries say.

@@ -53,6 +53,10 @@ class ProfileError(AccelError):
     """A Profile, or a file of Profiles, that cannot be used."""
 
 
+class LinksError(AccelError):
+    """A ``[nova_accel] link_domains`` file that cannot be used."""
+
+
 class TreeError(AccelError):
     """A ``sysfs_root`` that is no recording and no sysfs tree."""
 

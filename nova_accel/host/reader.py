@@ -8,6 +8,7 @@ from nova_accel.core import entry as entries_
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import offer
+from nova_accel.host import links as links_
 from nova_accel.host import loader
 from nova_accel.host import parents
 from nova_accel.host import pci
@@ -23,12 +24,20 @@ def parse(texts: collections.abc.Iterable[str],
     return entries_.parse_all(texts, loader.load(), option)
 
 
+def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
+    """What ``link_domains`` says, nothing where it cannot be used."""
+    try:
+        return links_.load(path), []
+    except errors.LinksError as error:
+        return model.Links(), [error]
+
+
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[entries_.Entry] = (),
          foreign: collections.abc.Sequence[entries_.Entry] = (),
          kinds: offer.Enumerators | None = None,
          quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
-         ) -> model.Host:
+         links: model.Links | None = None) -> model.Host:
     """Read what is there and decide what of it is offered.
 
     :param entries: the parsed ``device_spec``
@@ -36,6 +45,7 @@ def read(tree: trees.Tree,
     :param kinds: opened on this tree; those that are installed, if none are
         given
     :param quarantined: why nobody may have a function
+    :param links: what ``link_domains`` says
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -46,9 +56,11 @@ def read(tree: trees.Tree,
                  for function in functions]
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(parents.read(tree))
+    links, strangers = links_.read(tree, functions, links or model.Links())
     host = offer.offer(
-        functions, entries, kinds, foreign, problems, {
+        functions, entries, kinds, foreign, [*problems, *strangers], {
             function.address: (quarantined[function.address],
                                reset.remedy(function))
             for function in functions if function.address in quarantined})
-    return dataclasses.replace(host, numa_nodes=pci.read_numa_nodes(tree))
+    return dataclasses.replace(
+        host, numa_nodes=pci.read_numa_nodes(tree), links=links)

@@ -8,12 +8,12 @@ command line takes, which gets its name from the file.
 """
 
 import collections.abc
-import json
 import typing
 
 import jsonschema
 import yaml
 
+from nova_accel import documents
 from nova_accel.core import errors
 from nova_accel.core import profile as profiles
 from nova_accel.profiles import schema
@@ -21,23 +21,8 @@ from nova_accel.profiles import schema
 #: Largest file that is read, in bytes. A thousand profiles fit.
 MAX_BYTES = 512 * 1024
 
-
 # How much of a parser's complaint is repeated, in characters.
 _MAX_WHY = 200
-
-#: Deepest nesting of a document. A profile has five levels.
-MAX_DEPTH = 20
-
-
-class _Loader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
-    """Safe YAML in which no key can quietly replace another."""
-
-    def construct_mapping(self, node, deep=False):
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):
-            raise yaml.YAMLError(
-                f'line {node.start_mark.line + 1}: a key is there twice')
-        return mapping
 
 
 def read(text: str, source: str, name: str = '',
@@ -80,17 +65,13 @@ def _is_bare_group(item: object) -> bool:
 
 def _load(text: str, source: str) -> list[typing.Any]:
     try:
-        if source.endswith('.json'):
-            loaded = [json.loads(text, object_pairs_hook=_unique)]
-        else:
-            _check_yaml(text)
-            loaded = list(yaml.load_all(text, _Loader))
-        _check_plain(loaded)
-        documents = [document for document in loaded if document is not None]
-        if not documents:
+        loaded = (documents.load_json(text) if source.endswith('.json')
+                  else documents.load_yaml(text))
+        found = [document for document in loaded if document is not None]
+        if not found:
             # As a file is while somebody is about to write it.
             raise ValueError('there is nothing in it')
-        return documents
+        return found
     except (ValueError, yaml.YAMLError) as error:
         # What it says can be as long as the file, and on several lines.
         why = ' '.join(str(error).split())
@@ -98,47 +79,6 @@ def _load(text: str, source: str) -> list[typing.Any]:
                                   f'({why[:_MAX_WHY]})') from None
     except RecursionError:
         raise errors.ProfileError(source, 'is nested too deep') from None
-
-
-def _check_yaml(text: str) -> None:
-    """Refuse what is cheap to write and dear to load.
-
-    Aliases are what a "billion laughs" document is made of, and the loader
-    descends into nested nodes on the stack.
-    """
-    depth = 0
-    for event in yaml.parse(text, _Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
-            raise yaml.YAMLError(
-                f'line {event.start_mark.line + 1}: '
-                + ('is nested too deep' if depth > MAX_DEPTH
-                   else 'aliases (*name) are not accepted'))
-
-
-def _check_plain(loaded: list[typing.Any]) -> None:
-    """Refuse keys that are no text, and nesting that JSON lets through."""
-    level = loaded
-    for _depth in range(MAX_DEPTH):
-        below: list[typing.Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                if not all(isinstance(key, str) for key in item):
-                    raise ValueError('has a key that is not a string')
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        level = below
-    if level:
-        raise ValueError('is nested too deep')
-
-
-def _unique(pairs):
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        raise ValueError('a key is there twice')
-    return mapping
 
 
 def _check_shape(document, source) -> None:

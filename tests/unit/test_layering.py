@@ -16,9 +16,11 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 #: What a package may import beside the standard library and itself.
 _MAY = {
     'core': {'os_traits', 'os_resource_classes'},
-    'host': {'nova_accel.core', 'jsonschema', 'lxml', 'os_resource_classes',
-             'oslo_privsep', 'stevedore'},
-    'profiles': {'nova_accel.core', 'jsonschema', 'oslo_log', 'yaml'},
+    'documents': {'yaml'},
+    'host': {'nova_accel.core', 'nova_accel.documents', 'jsonschema', 'lxml',
+             'os_resource_classes', 'oslo_privsep', 'stevedore', 'yaml'},
+    'profiles': {'nova_accel.core', 'nova_accel.documents', 'jsonschema',
+                 'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config'},
     'foreign': {'nova_accel.core', 'oslo_config'},
     'shim': {'nova_accel.compute'},
@@ -126,12 +128,13 @@ for name in ('core', 'host', 'profiles'):
                                         f'nova_accel.{name}.'):
         if not module.ispkg:
             print(importlib.import_module(module.name).__name__)
-for name in ('conf', 'foreign'):
+for name in ('conf', 'documents', 'foreign'):
     print(importlib.import_module(f'nova_accel.{name}').__name__)
 '''
     done = subprocess.run([sys.executable, '-c', program], cwd=_ROOT,
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert {_module(path) for path in _FILES
-            if _part(path) in ('core', 'host', 'profiles', 'conf', 'foreign')
+            if _part(path) in ('core', 'host', 'profiles', 'conf',
+                               'documents', 'foreign')
             and path.stem != '__init__'} == set(done.stdout.split())

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""YAML and JSON that people write, loaded without what can do harm.
+
+No key replaces another in silence, nothing is cheap to write and dear to
+load, and nothing makes objects of other programs.
+"""
+
+import collections.abc
+import json
+import typing
+
+import yaml
+
+#: Deepest nesting of a document.
+MAX_DEPTH = 20
+
+
+class _Unique:
+    """A Loader in which no key can quietly replace another."""
+
+    def construct_mapping(self, node, deep=False):
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            raise yaml.YAMLError(
+                f'line {node.start_mark.line + 1}: a key is there twice')
+        return mapping
+
+
+class _Typed(_Unique, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+    """Safe YAML."""
+
+
+class _Texts(_Unique, getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
+    """YAML in which a scalar is what is written.
+
+    In YAML 1.1, which PyYAML reads, a bare 0000:44:00.0 is the number
+    158400.0.
+    """
+
+
+def load_json(text: str) -> list[typing.Any]:
+    """The one document of a text, as a list.
+
+    :raises ValueError: if it is none
+    :raises RecursionError: if it is nested too deep
+    """
+    loaded = [json.loads(text, object_pairs_hook=_unique)]
+    _check_plain(loaded)
+    return loaded
+
+
+def load_yaml(text: str, as_texts: bool = False) -> list[typing.Any]:
+    """All documents of a text.
+
+    :param as_texts: leave scalars as they are written
+    :raises ValueError, yaml.YAMLError: if it is no YAML, or more than that
+    :raises RecursionError: if it is nested too deep
+    """
+    loader = _Texts if as_texts else _Typed
+    _check_yaml(text, loader)
+    loaded = list(yaml.load_all(text, loader))
+    _check_plain(loaded)
+    return loaded
+
+
+def _check_yaml(text: str, loader: type) -> None:
+    """Refuse what is cheap to write and dear to load.
+
+    Aliases are what a "billion laughs" document is made of, and the loader
+    descends into nested nodes on the stack.
+    """
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+            raise yaml.YAMLError(
+                f'line {event.start_mark.line + 1}: '
+                + ('is nested too deep' if depth > MAX_DEPTH
+                   else 'aliases (*name) are not accepted'))
+
+
+def _check_plain(loaded: list[typing.Any]) -> None:
+    """Refuse keys that are no text, and nesting that JSON lets through."""
+    level: collections.abc.Iterable = loaded
+    for _depth in range(MAX_DEPTH):
+        below: list[typing.Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    raise ValueError('has a key that is not a string')
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        level = below
+    if level:
+        raise ValueError('is nested too deep')
+
+
+def _unique(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        raise ValueError('a key is there twice')
+    return mapping
