@@ -45,8 +45,8 @@ def draw(host: model.Host, source: str, problems: list[str],
            f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
-    yield from _lines(_branches(host, everything))
-    yield from _lines(_link_domains(host.links))
+    yield from _lines({**_branches(host, everything),
+                       **_link_domains(host.links)})
     remedies: dict[str, str] = {}
     for refusal in host.refusals:
         remedies.setdefault(refusal.remedy, refusal.reason)
@@ -102,13 +102,13 @@ def _branches(host: model.Host, everything: bool) -> Branch:
 
 def _link_domains(links: model.Links) -> Branch:
     """What is joined directly, largest sets first."""
-    tree: Branch = {}
-    for label, sets in (('joined, as a whole only', links.partitions),
-                        ('joined, in any part', links.islands)):
+    labels = [
+        f'{word} {" ".join(sorted(addresses))}'
+        for word, sets in (('partition', links.partitions),
+                           ('island', links.islands))
         for addresses in sorted(sets, key=lambda addresses: (
-                -len(addresses), sorted(addresses))):
-            tree.setdefault(label, {})[' '.join(sorted(addresses))] = {}
-    return tree
+            -len(addresses), sorted(addresses)))]
+    return {'link domains': {label: {} for label in labels}} if labels else {}
 
 
 def _place(function: model.Function):

@@ -35,6 +35,7 @@ def test_the_defaults_are_those_of_a_host_that_offers_nothing(configured):
     assert configuration.nova_accel.profile_dirs == [
         '/etc/nova/device_profiles.d']
     assert configuration.nova_accel.sysfs_root == '/sys'
+    assert configuration.nova_accel.link_domains == ''
 
 
 def test_device_spec_can_be_given_several_times(configured):

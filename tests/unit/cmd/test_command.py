@@ -70,6 +70,61 @@ def test_host_show_says_all_that_a_function_can_be(run):
             'the vGPU type 77: it lists 1145: NVIDIA L40S-1B') in line
 
 
+LINKS = """
+partitions:
+- devices: ["0000:43:00.0", "0000:44:00.0"]
+- devices: ["0000:43:00.0", "0000:44:00.0", "0000:48:00.0", "0000:49:00.0"]
+islands:
+- devices: ["0000:83:00.0", "0000:84:00.0"]
+"""
+
+
+def test_host_show_draws_what_is_joined(run, tmp_path):
+    path = tmp_path / 'links.yaml'
+    path.write_text(LINKS)
+    code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                          '--device-spec', GPUS, '--link-domains', str(path))
+    assert code == 0
+    assert out.splitlines()[-4:] == [
+        '└─ link domains',
+        '   ├─ partition 0000:43:00.0 0000:44:00.0 0000:48:00.0 0000:49:00.0',
+        '   ├─ partition 0000:43:00.0 0000:44:00.0',
+        '   └─ island 0000:83:00.0 0000:84:00.0']
+    _code, data = show(run, conf=f"""
+[nova_accel]
+sysfs_root = {EIGHT_GPUS}
+link_domains = {path}
+""")
+    assert data['links'] == {
+        'partitions': [
+            ['0000:43:00.0', '0000:44:00.0'],
+            ['0000:43:00.0', '0000:44:00.0', '0000:48:00.0', '0000:49:00.0']],
+        'islands': [['0000:83:00.0', '0000:84:00.0']]}
+
+
+def test_host_show_without_link_domains(run):
+    _code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                           '--device-spec', GPUS)
+    assert 'link domains' not in out
+
+
+def test_host_show_says_what_is_wrong_with_link_domains(run, tmp_path):
+    path = tmp_path / 'links.yaml'
+    path.write_text('islands: 3')
+    code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                          '--device-spec', GPUS, '--link-domains', str(path))
+    assert code == 1
+    assert 'Devices offered: 8' in out
+    assert out.splitlines()[-1] == (
+        f"! [nova_accel] link_domains, {path}, islands: '3' is not a list")
+    path.write_text(LINKS.replace('84', '99'))
+    code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                          '--device-spec', GPUS, '--link-domains', str(path))
+    assert code == 0
+    assert ('! [nova_accel] link_domains: 0000:99:00.0 is not there'
+            in out.splitlines()[-1])
+
+
 def test_host_show_for_programs(run):
     code, data = show(run, '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS)
     assert code == 0

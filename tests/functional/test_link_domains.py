@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What joins cards, on its way from the operator's file to the scheduler."""
+
+import pathlib
+
+import fixtures
+from nova import context
+from nova import objects
+
+from nova_accel.core import model
+from nova_accel.core import summary
+from tests.functional import cloud
+
+_PAIR = ('0000:43:00.0', '0000:44:00.0')
+
+
+class LinkDomainsTest(cloud.Cloud):
+
+    def setUp(self):
+        self.file = pathlib.Path(
+            self.useFixture(fixtures.TempDir()).path) / 'links.yaml'
+        super().setUp()
+        self.flags(link_domains=str(self.file), group='nova_accel')
+
+    def said(self):
+        """What the scheduler is told by now."""
+        self._run_periodics()
+        node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            context.get_admin_context(), 'compute1')
+        return summary.loads(node.stats[summary.KEY], node.uuid)
+
+    def complaints(self):
+        return self.stdlog.logger.output.count('[nova_accel] link_domains')
+
+    def test_a_file_that_comes_breaks_and_goes(self):
+        self.start_compute('compute1')
+        offered = set(self.said().places)
+        self.assertEqual(8, len(offered))
+        self.assertEqual(set(), offered - {
+            provider['uuid'] for provider in self.providers().values()})
+        # It was named, and was not there; which is said once.
+        self.assertEqual(1, self.complaints())
+        self.assertIn(f'[nova_accel] link_domains, {self.file}: cannot be '
+                      'read (No such file', self.stdlog.logger.output)
+
+        pair = model.Links(partitions=(frozenset(_PAIR),))
+        self.file.write_text(f'partitions: [{{devices: [{_PAIR[0]}, '
+                             f'{_PAIR[1]}]}}]')
+        self.assertEqual(pair, self.said().links)
+        self.assertEqual(1, self.complaints())
+
+        self.file.write_text('partitions: [')
+        broken = self.said()
+        self.assertEqual(model.Links(), broken.links)
+        self.assertEqual(offered, set(broken.places))
+        self.assertEqual(2, self.complaints())
+        self.said()
+        self.assertEqual(2, self.complaints())
+        self.boot(self.flavor(self.gpu_profile('two', 2).stem))
+        self.assertEqual(2, len(self.held()))
