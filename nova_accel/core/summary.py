@@ -84,7 +84,8 @@ def loads(text: object, root: object) -> Summary:
     """
     if not isinstance(text, str) or not isinstance(root, str):
         return Summary()
-    return _loads(text, root)
+    loads_ = _loads_large if text.startswith(_PACKED) else _loads_small
+    return loads_(text, root)
 
 
 def _dumps(items: collections.abc.Iterable[providers.Offered],
@@ -131,14 +132,18 @@ def _fitting(plain: str) -> str:
     return text if len(plain) <= MAX_PLAIN and len(text) <= MAX_BYTES else ''
 
 
-# Most hosts say between two requests what they said before.
-@functools.lru_cache(maxsize=2048)
 def _loads(text: str, root: str) -> Summary:
     try:
         tables = json.loads(_unpacked(text))
     except (ValueError, RecursionError, zlib.error):
         return Summary()
     return _summary(tables, root) if isinstance(tables, dict) else Summary()
+
+
+# Most hosts say between two requests what they said before. A small one is
+# some kilobytes when it is loaded, a large one some hundred.
+_loads_small = functools.lru_cache(maxsize=16384)(_loads)
+_loads_large = functools.lru_cache(maxsize=512)(_loads)
 
 
 def _unpacked(text: str) -> bytes | str:
