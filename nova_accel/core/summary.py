@@ -66,6 +66,7 @@ def dumps(offered: collections.abc.Iterable[providers.Offered],
     items = tuple(offered)
     for write in (lambda items: _dumps(items, held, links),
                   lambda items: _dumps(items, held, links, coarse=True),
+                  lambda items: _dumps(items, held),
                   lambda items: _dumps(items, held, coarse=True)):
         if text := _fitting(write(items)):
             return text
@@ -156,7 +157,7 @@ def _unpacked(text: str) -> bytes | str:
     plain = unpacker.decompress(
         base64.b64decode(text.removeprefix(_PACKED), validate=True),
         MAX_PLAIN + 1)
-    if not unpacker.eof or len(plain) > MAX_PLAIN:
+    if not unpacker.eof:
         raise ValueError('it is cut off, or too long')
     return plain
 

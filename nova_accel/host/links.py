@@ -113,7 +113,7 @@ def _load(path: str, signature: tuple) -> model.Links:
     if error is not None:
         raise errors.LinksError(_thing(path, *error.path), _why(error),
                                 _remedy(error))
-    return model.Links(*(tuple(_sets(path, document, key))
+    return model.Links(*(tuple(dict.fromkeys(_sets(path, document, key)))
                          for key in ('partitions', 'islands')))
 
 

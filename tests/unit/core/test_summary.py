@@ -170,7 +170,15 @@ def test_links_go_before_regions():
         itertools.combinations(addresses, 7), 11000))))
     heard = _loads(items, {}, links)
     assert heard.links == model.Links()
-    assert len(heard.units) == 16
+    assert heard.places == _places(items)
+
+
+def test_nothing_is_said_that_would_be_taken_for_a_bomb():
+    items = _offered(64)
+    everything = frozenset(str(item.device.address) for item in items)
+    heard = _loads(items, {}, model.Links((everything,) * 4096))
+    assert heard.links == model.Links()
+    assert heard.places == _places(items)
 
 
 @pytest.mark.parametrize('count', [1500, 5000])
