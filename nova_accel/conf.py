@@ -122,11 +122,78 @@ server. A comparison asks Placement once for each device; ``nova-accel host
 check`` makes one at any time. After as many seconds a device whose reset
 failed is tried again.
 """),
+    cfg.BoolOpt(
+        'pack_devices', default=True,
+        help="""
+Whether a server gets the devices of a host that leave the largest groups of
+free ones whole: those that are joined by links, behind one PCIe switch, on one
+NUMA node. Otherwise servers are spread over them. What a profile's affinity
+says comes first. Used by nova-scheduler, and by nova-compute where a server is
+forced onto it.
+"""),
+    cfg.FloatOpt(
+        'accel_pack_weight_multiplier', default=10.0,
+        help="""
+How much AcceleratorWeigher prefers, for a server with devices, the host where
+fewest devices of those classes stay free. Used by nova-scheduler, where
+``[filter_scheduler] weight_classes`` names
+``nova_accel.scheduler.weigher.AcceleratorWeigher``.
+
+A positive number packs servers onto few hosts, so that whole hosts stay free
+for servers of many devices; a negative one spreads them; 0 is indifferent. The
+default is more than Nova's own weighers say together, as a rule: they are
+multiplied by 1 and prefer emptier hosts. Aggregate metadata of the same name
+goes first for the hosts of the aggregate.
+"""),
+    cfg.FloatOpt(
+        'accel_island_weight_multiplier', default=10.0,
+        help="""
+How much AcceleratorWeigher prefers, for a server with devices, the host where
+they break up least of what lies together: islands and partitions of linked
+devices, NUMA nodes, PCIe roots and switches, and cards of which parts are
+given away. Used by nova-scheduler.
+
+0 is indifferent; a negative number makes no sense but for trials. Aggregate
+metadata of the same name goes first for the hosts of the aggregate.
+"""),
+    cfg.FloatOpt(
+        'accel_avoid_weight_multiplier', default=10.0,
+        help="""
+How much AcceleratorWeigher prefers, for a server without devices, hosts that
+offer none; among those that do, hosts of which less is free. Used by
+nova-scheduler.
+
+With the default, such servers come to hosts with devices only where no other
+host has room. 0 is indifferent; a negative number fills hosts with devices
+first. Aggregate metadata of the same name goes first for the hosts of the
+aggregate.
+"""),
     cfg.IntOpt(
         'max_bitstream_size', default=512, min=1,
         help="""
 Largest bitstream, in MiB, that nova-compute fetches from Glance to program it
 into an FPGA. It keeps them in ``nova_accel/bitstreams`` below ``state_path``.
+"""),
+    cfg.BoolOpt(
+        'set_address_bits', default=True,
+        help="""
+Whether a guest gets the physical address bits that the BARs of its devices
+need, where its firmware could not give them addresses otherwise and neither
+flavor nor image has ``hw:maxphysaddr_mode``. Used by nova-compute. If not, the
+log has a warning that says what the flavor should.
+"""),
+    cfg.BoolOpt(
+        'guest_numa_affinity', default=True,
+        help="""
+Show guests which of their NUMA cells each device belongs to. Used by
+nova-compute.
+
+A server whose flavor or image asks for NUMA cells gets its devices under root
+buses (libvirt's ``pcie-expander-bus``) of the cells that they belong to, so
+that software in it finds them near the right processors and memory. So it is
+with machine types q35 and, on aarch64, virt; other guests have all devices on
+one bus, whatever this says. It counts when a guest is defined: at boot, at a
+hard reboot and after a move.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',

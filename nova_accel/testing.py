@@ -234,8 +234,8 @@ class KindTests:
         for item in self._offered(self._read(tree)):
             if item.region.total:
                 grants = assignment.assign(
-                    {item.uuid: {item.region.resource_class: 1}}, {}, [item],
-                    {}, server)
+                    {item.uuid: {item.region.resource_class: 1}},
+                    assignment.Wanted({}), [item], {}, server)
                 yield item, hostdev.plan(grants)[0]
 
     def _prepare_one_of_each(self, tree):

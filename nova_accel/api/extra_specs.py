@@ -9,6 +9,7 @@ Nova 33 and 34.
 from nova.api.validation.extra_specs import base
 
 from nova_accel.api import expansion
+from nova_accel.core import affinity
 from nova_accel.core import flavor
 from nova_accel.core import profile
 
@@ -48,6 +49,31 @@ VALIDATORS = [
             'pattern': r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}',
         },
         parameters=[_GROUP],
+    ),
+    base.ExtraSpecValidator(
+        name=flavor.COUNT_KEY + '{group}',
+        description='How many groups a group stands for, whose amounts it '
+                    'asks for. Written by nova_accel.',
+        value={'type': int, 'description': 'How many.', 'min': 1},
+        parameters=[_GROUP],
+    ),
+    base.ExtraSpecValidator(
+        name=flavor.FORBIDDEN_KEY + '{group}:{trait}',
+        description='A trait that no device of a group may have. Written by '
+                    'nova_accel.',
+        value={'type': str, 'description': 'Says nothing more.',
+               'enum': ['true']},
+        parameters=[_GROUP, {'name': 'trait', 'description': 'The trait.',
+                             'pattern': r'[A-Z0-9_]+'}],
+    ),
+    base.ExtraSpecValidator(
+        name=affinity.PREFIX + '{number}',
+        description='What groups have in common, or not. Written by '
+                    'nova_accel.',
+        value={'type': str, 'description': 'As in "required same '
+               'numa_node 0-3".'},
+        parameters=[{'name': 'number', 'description': 'In order.',
+                     'pattern': r'\d+'}],
     ),
 ]
 

@@ -3,7 +3,9 @@
 
 import collections
 import collections.abc
+import itertools
 
+from nova_accel.core import mmio
 from nova_accel.core import model
 
 # PCI Code and ID Assignment Specification: base class, or base class and
@@ -47,6 +49,7 @@ def draw(host: model.Host, source: str, problems: list[str],
            f'functions refused: {len(host.refusals)}')
     yield from _lines({**_branches(host, everything),
                        **_link_domains(host.links)})
+    yield from _address_bits(host)
     remedies: dict[str, str] = {}
     for refusal in host.refusals:
         remedies.setdefault(refusal.remedy, refusal.reason)
@@ -126,6 +129,8 @@ def _label(function: model.Function, state: str) -> str:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:
         kind += f', {function.num_vfs} VFs'
+    kind += ''.join(f', BAR {bar.number}: {mmio.text(bar.size)}'
+                    for bar in function.bars or () if bar.size >= mmio.GIB)
     return f'{function.address}  {function.ids}  {kind}: {state}'
 
 
@@ -145,6 +150,25 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
     for refusal in host.refusals:
         states[refusal.address][f'REFUSED, {refusal.reason}'] = None
     return {address: '; '.join(texts) for address, texts in states.items()}
+
+
+def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:
+    """What guests need for the BARs of units that are alike, by class."""
+    bars = {function.address: function.bars for function in host.functions}
+    units: dict[str, list] = collections.defaultdict(list)
+    for device in host.devices:
+        for region in device.regions:
+            units[region.resource_class].extend(
+                [bars.get(address) or () for address in unit]
+                for unit in region.units[:region.total])
+    for name, found in sorted(units.items()):
+        wanted = {count: mmio.need(itertools.chain(*found[:count]))
+                  for count in sorted({1, len(found)})}
+        texts = [f'with {count}, {needed.least} physical address bits'
+                 for count, needed in wanted.items() if needed]
+        if texts:
+            yield (f'{name}: for its BARs a UEFI guest needs '
+                   f'{"; ".join(texts)}')
 
 
 def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:

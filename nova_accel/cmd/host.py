@@ -189,8 +189,15 @@ def _function(function: model.Function, state: str) -> dict:
         'reset_methods': (None if function.reset_methods is None
                           else list(function.reset_methods)),
         'firmware': function.firmware,
+        'bars': (None if function.bars is None
+                 else [_bar(bar) for bar in function.bars]),
         'use': function.use,
     }
+
+
+def _bar(bar: model.Bar) -> dict:
+    return {'number': bar.number, 'bytes': bar.size, '64bit': bar.wide,
+            'prefetchable': bar.prefetchable}
 
 
 def _location(location: model.Location) -> dict:

@@ -72,6 +72,8 @@ def _show_one(profile: profiles.Profile) -> None:
     print(_table(('group', 'resources', 'traits', 'numa'), [
         (f'ACCEL{index}', _wish(group), _traits(group), group.numa)
         for index, group in enumerate(profile.groups)]))
+    for rule in profile.rules:
+        print(rule)
     print(f'A flavor with {flavor.PROFILE_KEY}={profile.name} becomes, for '
           'its servers:')
     for key, value in flavor.expand(profile, {}).items():
@@ -126,6 +128,9 @@ def as_data(profile: profiles.Profile) -> dict:
                     'traits': dict(group.traits), 'numa': group.numa,
                     'bitstream': group.bitstream}
                    for group in profile.groups],
+        'affinity': [{'key': rule.key, 'same': rule.same,
+                      'groups': list(rule.groups), 'weight': rule.weight}
+                     for rule in profile.rules],
         'extra_specs': flavor.expand(profile, {}),
     }
     return data

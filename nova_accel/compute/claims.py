@@ -8,18 +8,24 @@ records it; it keeps two servers that start at the same time apart.
 import collections
 import collections.abc
 import contextlib
+import dataclasses
 import threading
 
+from nova import objects
+import nova.conf
+
 from nova_accel.compute import record
+from nova_accel.core import affinity
+from nova_accel.core import arrangement
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import profile
 from nova_accel.core import providers
-from nova_accel.core import topology
+
+CONF = nova.conf.CONF
 
 # The kernel waits a minute for a function that does not come back from its
 # reset (drivers/pci/pci.c: PCIE_RESET_READY_POLL_MS).
@@ -42,23 +48,39 @@ class Claims:
         self._back = threading.Condition(self._lock)
 
     def choose(self, instance, promised: assignment.Promised,
-               host: model.Host, node: providers.Node) -> hostdev.Hostdevs:
+               host: model.Host, node: providers.Node,
+               ledger: collections.abc.Callable[
+                   [str], collections.abc.Mapping[str, int]],
+               ) -> tuple[hostdev.Hostdevs, assignment.Promised]:
         """Choose the devices that keep a promise, and claim them.
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
-        :raises errors.AssignmentError: if the promise cannot be kept whole
+        :param ledger: units by consumer that a provider has given away; asked
+            where nobody has chosen devices yet
+        :returns: the hostdevs, and what of them Placement does not know yet
+        :raises errors.AccelError: if the promise cannot be kept whole
         """
-        groups = flavor.read(instance.flavor.extra_specs)
         offered = providers.offered(host, node.uuid, node.name)
         _check_offered(promised, offered, host, node)
-        with self._lock:
-            grants = self._assign(instance.uuid, promised, groups, offered)
-            _check_topology(instance, groups, grants, host)
-            self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
-            return chosen
+        wanted = _wanted(instance, promised, host, node)
+        if not assignment.is_chosen(promised, wanted.counts, offered):
+            wanted = dataclasses.replace(wanted, elsewhere={
+                item.uuid: sum(amount for consumer, amount
+                               in ledger(item.uuid).items()
+                               if consumer != instance.uuid)
+                for item in offered
+                if wanted.counts.get(item.region.resource_class)})
+        try:
+            with self._lock:
+                grants = self._assign(instance.uuid, promised, wanted,
+                                      offered)
+                self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
+        except errors.AssignmentError as error:
+            raise _with_what_is_gone(error, offered, wanted) from None
+        return chosen, assignment.unbooked(grants, promised)
 
-    def _assign(self, uuid, promised, groups, offered):
+    def _assign(self, uuid, promised, wanted, offered):
         while True:
             # Looked up under the lock: a claim ends when its record begins.
             held = [*self._record.read().items(), *self._claimed.items()]
@@ -66,7 +88,7 @@ class Claims:
             holders.update((device.address, holder) for holder, devices
                            in held for device in devices)
             try:
-                return assignment.assign(promised, groups, offered, holders,
+                return assignment.assign(promised, wanted, offered, holders,
                                          uuid, _count_mdevs(held, uuid))
             except errors.AssignmentError:
                 # What is aside is going to be free.
@@ -207,8 +229,10 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
     if not promised:
         return True
     counts = collections.Counter(provider for _group, provider in served)
-    wanted = {uuid for uuid, amounts in promised.items()
-              if set(amounts) & flavor.classes(specs)}
+    classes = flavor.classes(specs)
+    wanted = {uuid for uuid, amounts in promised.items() if set(amounts) & {
+        *map(identity.unit_class, classes), *classes
+        } and uuid not in providers.of_classes(node.uuid, classes)}
     if not wanted & set(node.ours):
         # A move broke off, and what it was promised is elsewhere. Here it has
         # what it has; the comparison of promises with facts will say so.
@@ -219,12 +243,49 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
         for uuid, count in counts.items())
 
 
+def _wanted(instance, promised, host, node) -> assignment.Wanted:
+    """What a server asks for, and what the rules are about."""
+    specs = instance.flavor.extra_specs
+    counting = providers.of_classes(node.uuid, flavor.classes(specs))
+    rules = flavor.rules(specs)
+    guest = instance.numa_topology
+    return assignment.Wanted(
+        flavor.read(specs), rules, arrangement.Surroundings(
+            frozenset(cell.id for cell in guest.cells) if guest else None,
+            _nodes_of_ports(instance, rules), host.only_node, host.links),
+        {name: promised.get(uuid, {}).get(name, 0)
+         for uuid, name in counting.items()},
+        pack=CONF.nova_accel.pack_devices)
+
+
+def _nodes_of_ports(instance, rules) -> frozenset[int] | None:
+    """The NUMA nodes of the functions behind a server's network ports."""
+    if not any(affinity.NETWORK in rule.groups for rule in rules):
+        return None
+    devices = instance.get_pci_devices(
+        source=objects.InstancePCIRequest.NEUTRON_PORT)
+    return frozenset(device.numa_node for device in devices
+                     if device.numa_node is not None) if devices else None
+
+
 def _count_mdevs(held, but: str) -> dict[str, int]:
     """How many mdevs of each provider servers hold, but for one of them."""
     mdevs = {(device.address, identity.parse_alias(device.alias))
              for uuid, devices in held if uuid != but for device in devices
              if isinstance(device.address, model.MdevAddress)}
     return collections.Counter(alias[1] for _address, alias in mdevs if alias)
+
+
+def _with_what_is_gone(error, offered, wanted) -> errors.AssignmentError:
+    """Say it plainly where nothing is left of a class."""
+    there = {item.region.resource_class for item in offered}
+    gone = ', '.join(name for name, amount in wanted.counts.items()
+                     if amount and name not in there)
+    if not gone:
+        return error
+    return errors.AssignmentError(
+        error.thing, f'{error.reason}; no device of {gone} is there, or no '
+        'entry names one any more', error.remedy)
 
 
 def _check_offered(promised, offered, host, node) -> None:
@@ -236,24 +297,7 @@ def _check_offered(promised, offered, host, node) -> None:
             raise errors.AssignmentError(
                 f'device {refusal.address} ({refusal.ids})',
                 f'is not offered: {refusal.reason}', refusal.remedy)
-        if uuid in node.ours:
+        if uuid in node.devices:
             raise errors.AssignmentError(
                 f'resource provider {node.ours[uuid]}',
                 'its device is not there, or no entry names it any more')
-
-
-def _check_topology(instance, groups, grants, host) -> None:
-    """Check again what the filter decides: a forced host skips filters."""
-    wishes = {name: group.numa for name, group in groups.items()
-              if group.numa == profile.REQUIRED}
-    places = {grant.group: grant.offered.device.location for grant in grants}
-    guest = instance.numa_topology
-    verdict = topology.judge(
-        wishes, places,
-        frozenset(cell.id for cell in guest.cells) if guest else None,
-        host.only_node)
-    if verdict.objection:
-        addresses = ', '.join(str(grant.unit[0]) for grant in grants
-                              if grant.group in wishes)
-        raise errors.AssignmentError(f'devices {addresses}',
-                                     verdict.objection)

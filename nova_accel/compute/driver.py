@@ -14,7 +14,8 @@ checked (tests/contract):
 ``finish_revert_migration``            the old devices again
 ``_hard_reboot``                       the same devices again
 ``destroy``                            keep them, where a rebuild goes on
-``_get_guest_config``                  hostdevs, on every way to guest XML
+``_get_guest_config``                  hostdevs, on every way to guest XML;
+                                       and address bits for their BARs
 ``_create_guest``                      mdevs, and what is programmed, on every
                                        way to a start
 ``_allocate_mdevs``                    ours are not Nova's to make
@@ -29,11 +30,15 @@ checked (tests/contract):
 ``post_live_migration_at_destination`` the guest has them
 ``rollback_live_migration_at_destination``  nobody needs them
 =====================================  ================================
+
+And ``SchedulerReportClient.add_resources_to_instance_allocation``, called.
 """
 
+import collections
 import contextlib
 import copy
 
+from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception
 from nova import objects
@@ -44,6 +49,7 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 from oslo_utils import excutils
 
+from nova_accel.compute import address_width
 from nova_accel.compute import auditor
 from nova_accel.compute import claims
 from nova_accel.compute import guest
@@ -56,6 +62,7 @@ from nova_accel.compute import wishes
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
+from nova_accel.core import guest_topology
 from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import migration
@@ -130,7 +137,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
                 provider_tree, nodename, self._machine.read(),
-                self._is_allocated, self._auditor.disputed)
+                self._allocated, self._auditor.disputed)
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
 
@@ -184,8 +191,13 @@ class LibvirtDriver(driver.LibvirtDriver):
             addresses = {device.address for device in claimed}
             config.devices = [element for element in config.devices
                               if not guest.holds(element, addresses)]
-            for device in claimed:
-                config.add_device(guest.hostdev_config(device))
+            if claimed:
+                host, _unreadable = self._look()
+                guest.add(config, claimed, guest_topology.locate(
+                    claimed, host, self._offered(host)))
+                with _never_fatal('see how wide addresses have to be'):
+                    address_width.fit(config, claimed, host, self._host,
+                                      instance)
         return config
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
@@ -369,15 +381,41 @@ class LibvirtDriver(driver.LibvirtDriver):
         :raises errors.AccelError: if there are not enough
         """
         while True:
-            chosen = self._claims.choose(instance, promised, host,
-                                         self._node())
+            chosen, unbooked = self._claims.choose(
+                instance, promised, host, self._node(), self._consumers)
             held = self._record.holders()
             self._machine.take_back(chosen, held)
             if self._machine.clean(chosen, held):
+                self._book(instance, unbooked)
                 return chosen
             # What failed is not offered any more; its like may do.
             self._claims.release(instance.uuid)
             host = self._machine.read()
+
+    def _book(self, instance, unbooked: assignment.Promised) -> None:
+        """Tell Placement which devices were chosen here.
+
+        The scheduler's filter does that with its choice, but Nova skips
+        filters where somebody forces a server onto a host.
+
+        :raises errors.AssignmentError: if Placement does not agree
+        """
+        if not unbooked:
+            return
+        try:
+            self.virtapi.reportclient.add_resources_to_instance_allocation(
+                nova_context.get_admin_context(), instance.uuid,
+                {uuid: {'resources': amounts}
+                 for uuid, amounts in unbooked.items()})
+        except (exception.AllocationUpdateFailed,
+                exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            self._claims.release(instance.uuid)
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'Placement does not take down '
+                f'which devices it has: {error}', 'try again') from None
+        LOG.info('Devices were chosen here, where filters were skipped; '
+                 'Placement knows now', instance=instance)
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
@@ -511,8 +549,22 @@ class LibvirtDriver(driver.LibvirtDriver):
             return True
         return False
 
-    def _is_allocated(self, provider: str) -> bool:
-        return bool(self._allocations(provider))
+    def _allocated(self, provider: str) -> collections.Counter[str]:
+        """What is held of a provider, by class."""
+        found: collections.Counter[str] = collections.Counter()
+        for allocation in self._allocations(provider).values():
+            found.update(allocation['resources'])
+        return found
+
+    def _consumers(self, provider: str) -> dict[str, int]:
+        """How much of a provider they hold."""
+        try:
+            allocations = self._allocations(provider)
+        except exception.ResourceProviderAllocationRetrievalFailed:
+            # Its device is new, and Placement does not know it yet.
+            return {}
+        return {consumer: sum(allocation['resources'].values())
+                for consumer, allocation in allocations.items()}
 
     def _allocations(self, provider: str):
         """By consumer."""

@@ -18,19 +18,30 @@ LOG = logging.getLogger(__name__)
 
 
 def update(provider_tree, nodename: str, host: model.Host,
-           is_allocated: collections.abc.Callable[[str], bool],
+           allocated: collections.abc.Callable[
+               [str], collections.abc.Mapping[str, int]],
            disputed: collections.abc.Mapping[str, int] = {}) -> None:
     """Make the tree say what the Host offers.
 
     :param provider_tree: Nova's, of this compute node; changed in place
-    :param is_allocated: whether somebody holds a provider
+    :param allocated: amounts by class that somebody holds of a provider
     :param disputed: units by provider that nobody may have
     """
     root = provider_tree.data(nodename).uuid
     wanted = providers.desired(host, root, nodename, disputed)
-    for change in providers.diff(wanted, existing(
-            provider_tree, nodename, wanted), is_allocated,
-            providers.why_gone(host, root)):
+    there = existing(provider_tree, nodename, (
+        *wanted, *providers.classes(host, root, nodename)))
+    of_classes = [provider for provider in there
+                  if identity.class_of_provider(provider.name)]
+    of_devices = [provider for provider in there
+                  if provider not in of_classes]
+    stuck = providers.stuck(wanted, of_devices, allocated)
+    changes = providers.diff(wanted, of_devices, stuck,
+                             providers.why_gone(host, root))
+    counting = providers.classes(host, root, nodename, disputed, stuck)
+    changes += providers.diff(counting, of_classes, providers.stuck(
+        counting, of_classes, allocated))
+    for change in changes:
         _apply(provider_tree, change)
 
 

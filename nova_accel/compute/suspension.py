@@ -13,12 +13,14 @@ import time
 
 from nova import exception
 import nova.conf
+from oslo_log import log as logging
 
 from nova_accel.compute import guest
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 
 CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
 
 # Unplugging needs the guest's cooperation, and takes a part of a second.
 _POLL = 0.5
@@ -52,17 +54,30 @@ def let_go(domain, held: hostdev.Hostdevs,
 
 def take_up(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
             ) -> None:
-    """Plug devices into a running guest.
+    """Plug devices into a running guest, where it had them.
 
     :raises errors.AssignmentError: naming the one that cannot be
     """
     for device in missing:
         try:
-            domain.attach_device(guest.hostdev_config(device), live=True)
+            _plug(domain, device)
         except guest.libvirt().libvirtError as error:
             raise errors.AssignmentError(
                 f'device {device.address}',
                 f'the guest cannot have it again: {error}') from None
+
+
+def _plug(domain, device) -> None:
+    if device.guest_address:
+        try:
+            domain.attach_device(guest.hostdev_config(
+                device, device.guest_address), live=True)
+            return
+        except guest.libvirt().libvirtError as error:
+            # Something else may be there now: better elsewhere than without.
+            LOG.info('Guest does not take %s where it was: %s',
+                     device.address, error)
+    domain.attach_device(guest.hostdev_config(device), live=True)
 
 
 def _unplug(domain, device, running) -> str:

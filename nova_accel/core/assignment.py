@@ -5,6 +5,8 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import affinity
+from nova_accel.core import arrangement
 from nova_accel.core import errors
 from nova_accel.core import identity
 from nova_accel.core import model
@@ -13,11 +15,6 @@ from nova_accel.core import providers
 
 #: Amount by resource class by provider uuid.
 Promised = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
-
-# Matching groups to providers is a search; real requests need a few steps for
-# each group, and a contrived one must not stop nova-compute.
-_MAX_STEPS = 2_000
-
 
 @dataclasses.dataclass(frozen=True)
 class Grant:
@@ -31,8 +28,31 @@ class Grant:
     unit: model.Unit
 
 
-def assign(promised: Promised,
-           groups: collections.abc.Mapping[str, profiles.Group],
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a server wants of a host's devices.
+
+    :param groups: its flavor's
+    :param rules: what the flavor says of where they are to be
+    :param around: what the rules are about
+    :param counts: units by class that it was promised in all; where those of
+        the devices are less, nobody has chosen devices yet
+    :param elsewhere: units by provider that others were promised; some of
+        them may not be here yet
+    :param pack: whether large groups of free devices are kept whole
+    """
+
+    groups: collections.abc.Mapping[str, profiles.Group]
+    rules: tuple[affinity.Rule, ...] = ()
+    around: arrangement.Surroundings = arrangement.Surroundings()
+    counts: collections.abc.Mapping[str, int] = dataclasses.field(
+        default_factory=dict)
+    elsewhere: collections.abc.Mapping[str, int] = dataclasses.field(
+        default_factory=dict)
+    pack: bool = True
+
+
+def assign(promised: Promised, wanted: Wanted,
            offered: collections.abc.Iterable[providers.Offered],
            holders: collections.abc.Mapping[model.Address, str],
            holder: str,
@@ -41,7 +61,6 @@ def assign(promised: Promised,
     """Choose the functions that a server gets.
 
     :param promised: the server's allocations
-    :param groups: what its flavor asks for
     :param offered: what this host offers
     :param holders: who holds which function now
     :param holder: the server; what it holds already is free for it
@@ -49,17 +68,80 @@ def assign(promised: Promised,
     :raises errors.AssignmentError: if one unit of the promise cannot be kept
     """
     here = {item.uuid: item for item in offered}
-    ours = {uuid: dict(amounts) for uuid, amounts in promised.items()
-            if uuid in here}
-    labels = _label(ours, groups, here)
+    units = {uuid: sum(amounts.values())
+             for uuid, amounts in promised.items() if uuid in here}
+    booked = _by_class(units, here)
+    stocks = []
+    for uuid, item in here.items():
+        resource_class = item.region.resource_class
+        if wanted.counts.get(resource_class, 0) <= booked[resource_class]:
+            # Devices were chosen where it was decided on the host.
+            free = units.get(uuid, 0)
+        else:
+            free = min(
+                _count_free(item, mdevs, holders, holder),
+                item.region.total - wanted.elsewhere.get(uuid, 0))
+        if free > 0:
+            stocks.append(_stock(item, free))
+    groups = with_the_rest(wanted.groups,
+                           booked | collections.Counter(wanted.counts))
     grants = []
-    for uuid, names in labels.items():
-        units = (_free_mdevs(here[uuid], len(names), mdevs, holder)
-                 if here[uuid].region.mdevs else
-                 _free_units(here[uuid], len(names), holders, holder))
-        grants.extend(Grant(name, here[uuid], unit)
-                      for name, unit in zip(names, units, strict=True))
+    # The traits of what was chosen already have been seen to. They tell
+    # groups apart then, no more: an entry that lost a trait takes no device
+    # from a server.
+    chosen = all(amount <= booked[resource_class]
+                 for resource_class, amount in wanted.counts.items())
+    arranged = _arrange(groups, stocks, wanted, chosen, lambda: _who_holds(
+        here.values(), holders, holder))
+    for uuid, names in arranged.items():
+        item = here[uuid]
+        free = (_free_mdevs(item, len(names), mdevs, holder)
+                if item.region.mdevs else
+                _free_units(item, len(names), holders, holder))
+        grants.extend(Grant(name if name in wanted.groups else '', item, unit)
+                      for name, unit in zip(names, free, strict=True))
     return tuple(sorted(grants, key=_order))
+
+
+def is_chosen(promised: Promised, counts: collections.abc.Mapping[str, int],
+              offered: collections.abc.Iterable[providers.Offered]) -> bool:
+    """Whether the ledger names devices, and not only their classes."""
+    here = {item.uuid: item for item in offered}
+    booked = _by_class({uuid: sum(promised[uuid].values())
+                        for uuid in here if uuid in promised}, here)
+    return all(amount <= booked[name] for name, amount in counts.items())
+
+
+def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
+                  counts: collections.abc.Mapping[str, int],
+                  ) -> dict[str, profiles.Group]:
+    """A flavor's groups, and one for each unit that none of them asks for.
+
+    A flavor can ask by class alone, and gets as good a promise.
+
+    :param counts: units by class that were promised in all
+    """
+    asked: collections.Counter[str] = collections.Counter()
+    for group in groups.values():
+        asked.update(group.resources)
+    return {**groups, **{
+        f'{resource_class} {number}': profiles.Group({resource_class: 1}, {},
+                                                     profiles.OFF)
+        for resource_class, amount in counts.items()
+        for number in range(amount - asked[resource_class])}}
+
+
+def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
+             ) -> dict[str, dict[str, int]]:
+    """What was chosen here that the ledger does not have yet.
+
+    :returns: amounts by class by provider
+    """
+    chosen = collections.Counter(grant.offered for grant in grants)
+    return {item.uuid: {identity.unit_class(item.region.resource_class):
+                            number - booked}
+            for item, number in chosen.items()
+            if (booked := sum(promised.get(item.uuid, {}).values())) < number}
 
 
 def check_there(addresses: collections.abc.Iterable[model.Address],
@@ -123,82 +205,52 @@ def _free_mdevs(item, count, mdevs, holder):
             for index in range(count)]
 
 
-def _label(ours, groups, here) -> dict[str, list[str]]:
-    """For each provider a group name per unit that was promised of it."""
-    left = collections.Counter({uuid: sum(amounts.values())
-                                for uuid, amounts in ours.items()})
-    chosen = _match(ours, left, groups, here)
+def _by_class(units, here) -> collections.Counter[str]:
+    found: collections.Counter[str] = collections.Counter()
+    for uuid, amount in units.items():
+        found[here[uuid].region.resource_class] += amount
+    return found
+
+
+def _count_free(item, mdevs, holders, holder) -> int:
+    taken = mdevs.get(item.uuid, 0) if item.region.mdevs else sum(
+        any(holders.get(address, holder) != holder for address in unit)
+        for unit in item.region.units)
+    return max(0, item.region.total - taken)
+
+
+def _stock(item, free: int) -> arrangement.Stock:
+    location = item.device.location
+    return arrangement.Stock(
+        item.uuid, item.region.resource_class, item.region.traits, free,
+        arrangement.Place(location.numa_node, location.root or None,
+                          location.switch, str(item.device.address)),
+        item.region.total)
+
+
+def _who_holds(offered, holders, holder) -> str:
+    return ', '.join(f'{address} is held by {holders[address]}'
+                     for item in offered for unit in item.region.units
+                     for address in unit
+                     if holders.get(address, holder) != holder)
+
+
+def _arrange(groups, stocks, wanted, chosen, who_holds,
+             ) -> dict[str, list[str]]:
+    """For each provider a group name per unit that is taken of it."""
+    found = arrangement.arrange(groups, stocks, wanted.rules, wanted.around,
+                                wanted.pack)
+    if found.objection and chosen:
+        plain = {name: dataclasses.replace(group, traits={})
+                 for name, group in groups.items()}
+        found = arrangement.arrange(plain, stocks, wanted.rules,
+                                    wanted.around)
+    if found.objection:
+        held = '' if chosen else who_holds()
+        raise errors.AssignmentError(
+            'what its profile asks for',
+            found.objection + (f': {held}' if held else ''))
     labels: dict[str, list[str]] = collections.defaultdict(list)
-    for name, uuid in chosen.items():
-        amount = _amount(groups[name])
-        labels[uuid].extend([name] * amount)
-        left[uuid] -= amount
-    for uuid, amount in left.items():
-        # Asked for by class alone, on the flavor: as good a promise.
-        labels[uuid].extend([''] * amount)
+    for name, uuid in found.chosen.items():
+        labels[uuid].extend([name] * sum(groups[name].resources.values()))
     return labels
-
-
-def _match(ours, left, groups, here) -> dict[str, str]:
-    """A provider for every group, such that the amounts add up."""
-    by_class = {name: [uuid for uuid, amounts in ours.items()
-                       if set(amounts) == set(group.resources)]
-                for name, group in groups.items()}
-    by_trait = {name: [uuid for uuid in by_class[name]
-                       if _has_traits(here[uuid], group)]
-                for name, group in groups.items()}
-    # Placement has seen to the traits. They tell groups apart here, no more:
-    # an entry that lost a trait takes no device from a server that has it.
-    for possible in (by_trait, by_class):
-        found = _search(possible, left, groups)
-        if found is not None:
-            return found
-    name = min(groups, key=lambda name: len(by_class[name]))
-    raise errors.AssignmentError(
-        f'group {name}', 'the server\'s allocations have no provider of '
-        f'this host with {_wish(groups[name])} for it')
-
-
-def _search(possible, left, groups) -> dict[str, str] | None:
-    # What is hardest to place comes first; ways that failed are remembered.
-    names = sorted(groups, key=lambda name: (-_amount(groups[name]),
-                                             len(possible[name])))
-    failed: set[tuple[int, frozenset]] = set()
-    # Providers that the same groups can use are as good as each other.
-    users = {uuid: tuple(name for name in names if uuid in possible[name])
-             for uuid in left}
-
-    def search(index, left):
-        if index == len(names):
-            return {}
-        state = index, frozenset(collections.Counter(
-            (users[uuid], amount) for uuid, amount in left.items()).items())
-        if state in failed or len(failed) > _MAX_STEPS:
-            return None
-        name = names[index]
-        amount = _amount(groups[name])
-        alike = {(users[uuid], left[uuid]): uuid for uuid in
-                 reversed(possible[name]) if left[uuid] >= amount}
-        for uuid in alike.values():
-            rest = search(index + 1, {**left, uuid: left[uuid] - amount})
-            if rest is not None:
-                return {name: uuid, **rest}
-        failed.add(state)
-        return None
-
-    return search(0, dict(left))
-
-
-def _amount(group) -> int:
-    return sum(group.resources.values())
-
-
-def _has_traits(item, group) -> bool:
-    return all((trait in item.region.traits) == (wish == profiles.REQUIRED)
-               for trait, wish in group.traits.items()
-               if trait not in providers.OURS)
-
-
-def _wish(group) -> str:
-    return ', '.join(f'{amount} {name}'
-                     for name, amount in group.resources.items())

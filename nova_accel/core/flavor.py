@@ -7,8 +7,10 @@ makes the flavor that a server keeps the only message between the three.
 """
 
 import collections.abc
+import itertools
 import re
 
+from nova_accel.core import affinity
 from nova_accel.core import errors
 from nova_accel.core import identity
 from nova_accel.core import profile as profiles
@@ -21,6 +23,13 @@ EXPANDED_KEY = 'nova_accel:profile'
 NUMA_KEY = 'nova_accel:numa_'
 #: Per group: ``nova_accel:bitstream_ACCEL0``, uuid of a Glance image.
 BITSTREAM_KEY = 'nova_accel:bitstream_'
+#: Per group: ``nova_accel:count_ACCEL0=8`` makes it ACCEL0 to ACCEL7, whose
+#: amounts are one request to Placement.
+COUNT_KEY = 'nova_accel:count_'
+#: Per group and trait: ``nova_accel:forbidden_ACCEL0:CUSTOM_X``. Placement
+#: is not told: on the provider of a class are the traits of all its devices,
+#: and one that has it does not spoil the others.
+FORBIDDEN_KEY = 'nova_accel:forbidden_'
 
 #: instance_extra.flavor is a TEXT of 64 KB that holds three flavors during a
 #: resize; this leaves them room. Bytes, keys and values together.
@@ -28,14 +37,21 @@ MAX_BYTES = 15 * 1024
 #: Nova's own limit for a key and for a value, in characters.
 MAX_LENGTH = 255
 
-_GROUP = 'ACCEL'
+_PREFIX = 'nova_accel:'
+# What only we write, and no operator.
+_WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
+_ISOLATE = 'isolate'
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
-_OURS = re.compile(rf'_({_GROUP}\d+)')
+_OURS = re.compile(rf'_({profiles.GROUP}\d+)')
 
 
 def expand(profile: profiles.Profile,
            extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
     """The extra specs of a flavor with its profile put in place.
+
+    Groups in a row that are alike become one request for all of their units,
+    so that Placement has one way to serve it on each host, and not one for
+    each order of its devices.
 
     :param extra_specs: the flavor's, :data:`PROFILE_KEY` among them
     :returns: a new mapping without :data:`PROFILE_KEY`
@@ -45,14 +61,15 @@ def expand(profile: profiles.Profile,
     thing = f'device profile {errors.quote(profile.name)}'
     own = {key: value for key, value in extra_specs.items()
            if key != PROFILE_KEY}
-    _check_conflicts(thing, profile, own)
     added = {}
-    for index, group in enumerate(profile.groups):
-        added.update(_group_keys(f'{_GROUP}{index}', group))
+    for index, group, count in _rows(profile.groups):
+        added.update(_group_keys(profiles.group_name(index), group, count))
+    added.update(affinity.dumps(_rules(profile, own)))
+    _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
     if len(_suffixes(specs)) > 1:
         # Placement answers 400 where several groups come without a policy.
-        specs.setdefault('group_policy', profile.group_policy or 'none')
+        specs['group_policy'] = _policy(thing, own, added)
     _check_size(thing, specs)
     return specs
 
@@ -71,19 +88,38 @@ def read(extra_specs: collections.abc.Mapping[str, str],
             parts['traits'][match[3]] = value
         elif value.isdecimal():
             parts['resources'][match[3]] = int(value)
-    return {name: profiles.Group(
-        numa=extra_specs.get(NUMA_KEY + name, profiles.OFF),
-        bitstream=extra_specs.get(BITSTREAM_KEY + name, ''), **found[name])
-        for name in sorted(found, key=lambda name: int(name[len(_GROUP):]))}
+    groups = {}
+    for name in sorted(found, key=_index):
+        count = _count(extra_specs, name)
+        group = _group(extra_specs, name, found[name], count)
+        groups.update(dict.fromkeys(_names(name, count), group))
+    return groups
+
+
+def rules(extra_specs: collections.abc.Mapping[str, str],
+          ) -> tuple[affinity.Rule, ...]:
+    """What an expanded flavor says of where its devices are to be.
+
+    :raises errors.ProfileError: if a later version wrote it, which wanted
+        more than is understood here
+    """
+    return affinity.loads(extra_specs) + affinity.wishes(read(extra_specs))
+
+
+def requests(extra_specs: collections.abc.Mapping[str, str],
+             ) -> dict[str, str]:
+    """By group, the suffix of the request to Placement that it is part of."""
+    return {name: f'_{base}' for base in _bases(extra_specs)
+            for name in _names(base, _count(extra_specs, base))}
 
 
 def wishes(extra_specs: collections.abc.Mapping[str, str],
            group: str) -> dict[str, str]:
     """What a group says beside classes and traits, by key: for its kind."""
-    prefix, suffix = 'nova_accel:', f'_{group}'
-    return {key.removeprefix(prefix).removesuffix(suffix): value
+    base = requests(extra_specs).get(group, f'_{group}')
+    return {key.removeprefix(_PREFIX).removesuffix(base): value
             for key, value in extra_specs.items()
-            if group and key.startswith(prefix) and key.endswith(suffix)}
+            if group and key.startswith(_PREFIX) and key.endswith(base)}
 
 
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
@@ -93,12 +129,28 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
             } - identity.NOVAS_OWN_CLASSES
 
 
-def _group_keys(name: str, group: profiles.Group) -> dict[str, str]:
-    keys = {f'resources_{name}:{resource_class}': str(amount)
+def _rows(groups: collections.abc.Iterable[profiles.Group],
+          ) -> collections.abc.Iterator[tuple[int, profiles.Group, int]]:
+    """Groups in a row that are alike: first index, group, and how many."""
+    index = 0
+    for group, alike in itertools.groupby(groups):
+        count = len(list(alike))
+        yield index, group, count
+        index += count
+
+
+def _group_keys(name: str, group: profiles.Group,
+                count: int) -> dict[str, str]:
+    keys = {f'resources_{name}:{resource_class}': str(amount * count)
             for resource_class, amount in group.resources.items()}
-    traits = {**group.traits, identity.MARKER_TRAIT: profiles.REQUIRED}
-    keys.update({f'trait_{name}:{trait}': wish
-                 for trait, wish in traits.items()})
+    keys[f'trait_{name}:{identity.MARKER_TRAIT}'] = profiles.REQUIRED
+    for trait, wish in group.traits.items():
+        if wish == profiles.REQUIRED:
+            keys[f'trait_{name}:{trait}'] = wish
+        else:
+            keys[f'{FORBIDDEN_KEY}{name}:{trait}'] = 'true'
+    if count > 1:
+        keys[COUNT_KEY + name] = str(count)
     if group.numa != profiles.OFF:
         keys[NUMA_KEY + name] = group.numa
     if group.bitstream:
@@ -106,7 +158,68 @@ def _group_keys(name: str, group: profiles.Group) -> dict[str, str]:
     return keys
 
 
-def _check_conflicts(thing, profile, own) -> None:
+def _group(specs, name, parts, count) -> profiles.Group:
+    prefix = f'{FORBIDDEN_KEY}{name}:'
+    forbidden = {key.removeprefix(prefix): profiles.FORBIDDEN
+                 for key in specs if key.startswith(prefix)}
+    return profiles.Group(
+        {resource_class: amount // count
+         for resource_class, amount in parts['resources'].items()},
+        {**parts['traits'], **forbidden},
+        specs.get(NUMA_KEY + name, profiles.OFF),
+        specs.get(BITSTREAM_KEY + name, ''))
+
+
+def _bases(specs) -> set[str]:
+    """The groups that Placement is asked for."""
+    return {ours[1] for key in specs if (match := _KEY.fullmatch(key))
+            and match[2] and (ours := _OURS.fullmatch(match[2]))}
+
+
+def _count(specs, name: str) -> int:
+    text = specs.get(COUNT_KEY + name, '1')
+    return int(text) if text.isdecimal() and int(text) else 1
+
+
+def _names(base: str, count: int) -> list[str]:
+    return [profiles.group_name(_index(base) + number)
+            for number in range(count)]
+
+
+def _index(name: str) -> int:
+    return int(name.removeprefix(profiles.GROUP))
+
+
+def _rules(profile, own) -> tuple[affinity.Rule, ...]:
+    names = tuple(profiles.group_name(index)
+                  for index in range(len(profile.groups)))
+    policy = own.get('group_policy', profile.group_policy)
+    if policy != _ISOLATE or len(names) < 2:
+        return profile.rules
+    # All devices of a class are one provider to Placement, which so cannot
+    # tell whether groups are served by different ones.
+    return (*profile.rules, affinity.Rule('device', False, names))
+
+
+def _policy(thing, own, added) -> str:
+    """The policy for Placement, which several groups need."""
+    theirs = {match[2] for key in own if (match := _KEY.fullmatch(key))
+              and match[2]}
+    if own.get('group_policy') != _ISOLATE or not theirs:
+        return 'none'
+    asked = [match[3] for key in added if (match := _KEY.fullmatch(key))
+             and match[1] == 'resources']
+    twice = {name for name in asked if asked.count(name) > 1}
+    if twice:
+        raise errors.ProfileError(
+            thing, f'has several groups of {min(twice)}, which are one '
+            'provider to Placement, and the flavor, which has groups of its '
+            'own, says group_policy=isolate', 'set the flavor\'s '
+            'group_policy to none')
+    return _ISOLATE
+
+
+def _check_conflicts(thing, profile, own, added) -> None:
     wanted = {name for group in profile.groups for name in group.resources}
     for key in own:
         match = _KEY.fullmatch(key)
@@ -115,7 +228,7 @@ def _check_conflicts(thing, profile, own) -> None:
                 thing, f'the flavor itself also asks for {match[3]} ({key})',
                 'leave it to one of the two')
         if (match and match[2] and _OURS.fullmatch(match[2])) or (
-                key.startswith((NUMA_KEY, BITSTREAM_KEY))):
+                key in added or key.startswith(_WRITTEN)):
             raise errors.ProfileError(
                 thing, f'the flavor itself has {key}, which the profile '
                 'would write', 'take it off the flavor')

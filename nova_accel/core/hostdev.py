@@ -16,11 +16,15 @@ class Hostdev:
 
     :param alias: libvirt user alias that names group and provider
     :param managed: whether libvirt binds and unbinds the driver
+    :param guest_address: where the guest has it, once libvirt knows; no part
+        of what it is
     """
 
     address: model.Address
     alias: str
     managed: bool = True
+    guest_address: model.PciAddress | None = dataclasses.field(
+        default=None, compare=False)
 
 
 #: What one domain holds.

@@ -29,13 +29,16 @@ NOVAS_OWN_CLASSES = frozenset({
 # Placement's schema allows 255 characters.
 _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 
-# Placement's limit for a provider's name.
+_UNIT = 'CUSTOM_UNIT_OF_'
+
+# Placement's limit for a class's name, and for a provider's.
+_CLASS_LIMIT = 255
 _NAME_LIMIT = 200
 
 
 def is_resource_class(name: str) -> bool:
     """Whether a device may have, and a profile ask for, this class."""
-    if name in NOVAS_OWN_CLASSES:
+    if name in NOVAS_OWN_CLASSES or class_of_units(name):
         return False
     return name in orc.STANDARDS or bool(_CUSTOM.fullmatch(name))
 
@@ -60,6 +63,20 @@ def normalise_trait(text: str) -> str:
 def default_resource_class(function: model.Function) -> str:
     """The class of a device whose entry gives none, as Nova's PCI code."""
     return f'CUSTOM_PCI_{function.vendor_id}_{function.product_id}'.upper()
+
+
+def unit_class(resource_class: str) -> str:
+    """The class in which a Region's own provider counts its units.
+
+    The class itself is counted once for the whole host, so that a quota on it
+    counts what a server has, and not that twice.
+    """
+    return f'{_UNIT}{resource_class}'[:_CLASS_LIMIT]
+
+
+def class_of_units(name: str) -> str | None:
+    """The class whose units a class counts; None if it is no such class."""
+    return name.removeprefix(_UNIT) if name.startswith(_UNIT) else None
 
 
 def region_name(resource_class: str, traits: frozenset[str],
@@ -99,6 +116,25 @@ def is_provider(name: str, parent: str | None,
 def region_provider_name(nodename: str, device: model.Device,
                          region: model.Region) -> str:
     return _limited(f'{nodename}_accel_{device.address}_{region.name}')
+
+
+def class_provider_name(nodename: str, resource_class: str) -> str:
+    return _limited(f'{nodename}_accel_{resource_class}')
+
+
+def class_of_provider(name: str) -> str | None:
+    """The class that a provider of this name counts; None for a Device's."""
+    # A Device's has an address in its name, which no class has.
+    _host, mark, rest = name.rpartition('_accel_')
+    return rest if mark and is_resource_class(rest) else None
+
+
+def class_provider_uuid(root: str, resource_class: str) -> str:
+    """The uuid of the provider that counts a class for the whole host.
+
+    :param root: uuid of the compute node's provider
+    """
+    return str(uuid.uuid5(uuid.UUID(root), f'accel/{resource_class}'))
 
 
 def provider_uuid(root: str, address: model.PciAddress | str,

@@ -132,6 +132,21 @@ class MdevType:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    """A range of memory that a PCI function answers at.
+
+    :param number: 0 to 5, of its Base Address Register
+    :param size: in bytes, a power of two
+    :param wide: whether its address can be above 4 GiB
+    """
+
+    number: int
+    size: int
+    wide: bool = True
+    prefetchable: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Function:
     """One PCI function as the kernel's sysfs shows it.
 
@@ -153,6 +168,7 @@ class Function:
         reset at once
     :param vfio: whether its driver is one that a guest has devices through
     :param firmware: the version that its driver reports, or ''
+    :param bars: its memory, or None if nobody says
     :param use: how the host itself uses it, in words, or ''
     :param unreadable: nothing is known of it but its address and its group
     """
@@ -175,6 +191,7 @@ class Function:
     resets_below: bool = False
     vfio: bool = False
     firmware: str = ''
+    bars: tuple[Bar, ...] | None = None
     use: str = ''
     unreadable: bool = False
 

@@ -12,12 +12,18 @@ import dataclasses
 import typing
 import uuid
 
+from nova_accel.core import affinity
+from nova_accel.core import affinity_document
 from nova_accel.core import errors
 from nova_accel.core import fpga
 from nova_accel.core import identity
 
-REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
+REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
+                            affinity.OFF)
 FORBIDDEN = 'forbidden'
+
+#: What a group is called in a flavor, with its number.
+GROUP = 'ACCEL'
 
 #: Most units of a class in one group.
 MAX_AMOUNT = 1024
@@ -52,13 +58,21 @@ class Profile:
     """A named request.
 
     :param groups: in order; a group's index is its name, ``ACCEL0``
-    :param group_policy: Placement's, ``none`` or ``isolate``, or None
+    :param group_policy: ``isolate``: each group on another device; ``none``,
+        or None
+    :param rules: where groups of these names are to be
     """
 
     name: str
     groups: tuple[Group, ...]
     description: str = ''
     group_policy: str | None = None
+    rules: tuple[affinity.Rule, ...] = ()
+
+
+def group_name(index: int) -> str:
+    """What a flavor calls a Profile's group."""
+    return f'{GROUP}{index}'
 
 
 def parse(document: collections.abc.Mapping[str, typing.Any],
@@ -71,6 +85,7 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     name = document['name']
     where = f'profile {errors.quote(name)} in {source}'
     groups: list[Group] = []
+    names: dict[str | int, tuple[str, ...]] = {}
     for index, written in enumerate(document['groups']):
         here = f'{where}, group {index}'
         # To JSON Schema, 2.0 is an integer too.
@@ -78,11 +93,29 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
         if len(groups) + count > MAX_GROUPS:
             raise errors.ProfileError(
                 here, f'the profile asks for more than {MAX_GROUPS} groups')
+        names[index] = tuple(group_name(len(groups) + number)
+                             for number in range(count))
+        _add_name(names, written.get('name'), index, here)
         groups.extend([_group(written, here)] * count)
-    return Profile(name, tuple(groups), document.get('description') or '',
-                   # Cyborg takes any key up here and makes nothing of it.
-                   None if are_cyborgs(document['groups']) else
-                   document.get('group_policy'))
+    if are_cyborgs(document['groups']):
+        # Cyborg takes any key up here and makes nothing of it.
+        return Profile(name, tuple(groups), document.get('description') or '')
+    return Profile(
+        name, tuple(groups), document.get('description') or '',
+        document.get('group_policy'), affinity_document.parse(
+            document.get('affinity', ()), names, where))
+
+
+def _add_name(names, name, index, here) -> None:
+    if name in (affinity.GUEST, affinity.NETWORK):
+        raise errors.ProfileError(
+            here, f'{name} means something else in affinity',
+            'call it something else')
+    if name in names:
+        raise errors.ProfileError(
+            here, f'another group is called {errors.quote(name)} too')
+    if name is not None:
+        names[name] = names[index]
 
 
 def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:

@@ -2,9 +2,17 @@
 """The provider tree that a Host should have in Placement, and how to get it.
 
 One provider per Device under the compute node's; where a Device has several
-Regions, one per Region below it. Nothing here talks to Placement.
+Regions, one per Region below it. These say which devices there are, and which
+of their units are taken.
+
+Beside them one provider per resource class, which counts the units of all the
+host's Devices: it is what Placement looks for when somebody asks for eight of
+them, and finds in one way and not in as many as eight devices have orders.
+
+Nothing here talks to Placement.
 """
 
+import collections
 import collections.abc
 import dataclasses
 
@@ -40,6 +48,12 @@ class Node:
     uuid: str
     name: str
     ours: collections.abc.Mapping[str, str]
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Those of Devices and their Regions, without those of classes."""
+        return {uuid: name for uuid, name in self.ours.items()
+                if identity.class_of_provider(name) is None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +174,75 @@ def desired(host: model.Host, root: str, nodename: str,
             item.uuid, item.name,
             root if alone else identity.provider_uuid(
                 root, item.device.address),
-            {item.region.resource_class: item.region.total},
+            {identity.unit_class(item.region.resource_class):
+                 item.region.total},
             OURS | item.region.traits | (
                 {DISPUTED} if disputed.get(item.uuid) else frozenset()),
             disputed.get(item.uuid, 0)))
     return tuple(tree)
+
+
+def classes(host: model.Host, root: str, nodename: str,
+            disputed: collections.abc.Mapping[str, int] = {},
+            stuck: collections.abc.Mapping[str, 'Stuck'] = {},
+            ) -> tuple[Provider, ...]:
+    """The providers that count a class for the whole Host.
+
+    :param disputed: units by provider that nobody may have
+    """
+    regions = collections.defaultdict(list)
+    for item in offered(host, root, nodename):
+        if item.uuid not in stuck:
+            regions[item.region.resource_class].append(item)
+    # Their class counts them as long as servers have them.
+    kept: collections.Counter[str] = collections.Counter()
+    for provider in stuck.values():
+        kept.update(provider.units)
+    return tuple(Provider(
+        identity.class_provider_uuid(root, resource_class),
+        identity.class_provider_name(nodename, resource_class), root,
+        {resource_class: sum(item.region.total for item in items)
+            + kept[identity.unit_class(resource_class)]},
+        OURS.union(*(item.region.traits for item in items)),
+        sum(disputed.get(item.uuid, 0) for item in items))
+        for resource_class, items in regions.items())
+
+
+def of_classes(root: str, names: collections.abc.Iterable[str],
+               ) -> dict[str, str]:
+    """Classes by the uuid of the provider that counts them on a Host."""
+    return {identity.class_provider_uuid(root, name): name for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stuck:
+    """A provider that stays as it is, because servers hold it.
+
+    :param units: how many, by the class in which it counts them
+    """
+
+    units: collections.abc.Mapping[str, int]
+
+
+def stuck(wanted: collections.abc.Iterable[Provider],
+          existing: collections.abc.Iterable[Existing],
+          allocated: collections.abc.Callable[
+              [str], collections.abc.Mapping[str, int]],
+          ) -> dict[str, Stuck]:
+    """The providers that are not wanted any more, or not as they are.
+
+    :param allocated: amounts by class that somebody holds of a provider;
+        asked only about providers that are to go or to lose a class
+    """
+    wishes = {provider.uuid: provider for provider in wanted}
+    found = {}
+    for provider in existing:
+        wish = wishes.get(provider.uuid)
+        if wish is None or _loses_its_class(provider, wish):
+            units = allocated(provider.uuid)
+            if units:
+                found[provider.uuid] = Stuck(units)
+    return found
 
 
 def why_gone(host: model.Host, root: str,
@@ -183,15 +261,15 @@ def why_gone(host: model.Host, root: str,
 
 def diff(wanted: collections.abc.Iterable[Provider],
          existing: collections.abc.Iterable[Existing],
-         is_allocated: collections.abc.Callable[[str], bool],
+         stuck: collections.abc.Container[str],
          why: collections.abc.Callable[[Existing], str] = (
              lambda provider: NOT_NAMED),
          ) -> tuple[Change, ...]:
     """What has to be done; empty where nothing changed.
 
     :param existing: our providers as they are, parents before children
-    :param is_allocated: whether somebody holds a provider; asked only about
-        providers that are to go or to lose a class
+    :param stuck: those of them that servers hold, and that are not wanted as
+        they are
     :param why: the trait for a provider that has to stay, though it is not
         wanted any more
     """
@@ -199,13 +277,11 @@ def diff(wanted: collections.abc.Iterable[Provider],
     now = {provider.uuid: provider for provider in existing}
     changes: list[Change] = []
     for provider in wanted:
-        before = now.get(provider.uuid)
-        if before and _loses_its_class(before, provider) and (
-                is_allocated(provider.uuid)):
+        if provider.uuid in stuck:
             # Placement lets nobody take away a class that is in use, and the
             # new class would offer what is still held under the old one.
-            changes.extend(_reserve(before, NOT_NAMED))
-        elif not _is_as_wanted(before, provider):
+            changes.extend(_reserve(now[provider.uuid], NOT_NAMED))
+        elif not _is_as_wanted(now.get(provider.uuid), provider):
             changes.append(Put(provider))
     kept = {provider.uuid for provider in wanted}
     # Children before parents, and no parent from over a child that stays.
@@ -214,7 +290,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
             continue
         has_children = any(child.parent == provider.uuid
                            and child.uuid in kept for child in now.values())
-        if has_children or is_allocated(provider.uuid):
+        if has_children or provider.uuid in stuck:
             kept.add(provider.uuid)
             changes.extend(_reserve(provider, why(provider)))
         else:

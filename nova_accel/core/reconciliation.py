@@ -11,6 +11,7 @@ import dataclasses
 
 from nova_accel.core import holding
 from nova_accel.core import hostdev
+from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import providers
 
@@ -70,7 +71,7 @@ def gather(host: model.Host, node: providers.Node,
     promised = {
         uuid: {consumer: sum(allocation['resources'].values())
                for consumer, allocation in allocations(uuid).items()}
-        for uuid in node.ours}
+        for uuid in node.devices}
     return Truths(host, offered, node.ours, promised, held())
 
 
@@ -182,7 +183,17 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
             'on, or a resize waits to be confirmed, nothing; otherwise reboot '
             'the server hard; where there is none, or it is on another host, '
             '"openstack resource provider allocation unset --provider '
-            f'{provider} <server>"', provider, passing=True)
+            f'{provider}{_counting(provider, truths)} <server>"', provider,
+            passing=True)
+
+
+def _counting(provider, truths) -> str:
+    """What the class of a provider is counted by, for a command."""
+    item = truths.offered.get(provider)
+    return ''.join(f' --provider {uuid}'
+                   for uuid, name in truths.known.items() if item
+                   and identity.class_of_provider(name)
+                   == item.region.resource_class)
 
 
 def _offered_functions(truths) -> set[model.Address]:

@@ -71,13 +71,23 @@ def _hostdevs(domain) -> hostdev.Hostdevs:
     return tuple(
         hostdev.Hostdev(_address(element.find('source/address')),
                         _alias(element),
-                        element.get('managed', 'yes') == 'yes')
+                        element.get('managed', 'yes') == 'yes',
+                        _guest_address(element))
         for element in _HOLDING(domain))
 
 
 def _address(element) -> model.Address:
     if element.get('uuid'):
         return model.MdevAddress(element.get('uuid'))
+    return _pci_address(element)
+
+
+def _guest_address(element) -> model.PciAddress | None:
+    address = element.find('address[@type="pci"]')
+    return None if address is None else _pci_address(address)
+
+
+def _pci_address(element) -> model.PciAddress:
     return model.PciAddress(*(
         int(element.get(part, '0'), 16)
         for part in ('domain', 'bus', 'slot', 'function')))

@@ -5,11 +5,12 @@ Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
 ``physfn``, ``sriov_*``), sysfs-kernel-iommu_groups, sysfs-bus-vfio-mdev
 (``mdev_supported_types``), sysfs-driver-vfio and the kernel's vfio
 documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst (``config``,
-``enable``), and the layout of /sys/devices, where each bridge is a directory
-that holds what is behind it.
+``enable``, ``resource``), and the layout of /sys/devices, where each bridge is
+a directory that holds what is behind it.
 """
 
 import collections.abc
+import dataclasses
 import posixpath
 import re
 
@@ -19,6 +20,11 @@ from nova_accel.host import tree as trees
 
 DEVICES = 'sys/bus/pci/devices'
 NODES = 'sys/devices/system/node'
+
+_RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
+                    r'0x([0-9a-f]{1,16})')
+# include/linux/ioport.h: the type of a resource, and two of its flags.
+_TYPE, _MEMORY, _PREFETCH, _WIDE = 0x1f00, 0x200, 0x2000, 0x100000
 
 
 class _Unreadable(Exception):
@@ -30,10 +36,17 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     found, problems = [], []
     for name in tree.names(DEVICES):
         try:
-            found.append(_read_one(tree, name))
+            function = _read_one(tree, name)
         except (_Unreadable, ValueError) as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'it is left out')
+            continue
+        try:
+            function = dataclasses.replace(function, bars=_bars(tree, name))
+        except _Unreadable as error:
+            problems.append(f'PCI device {errors.quote(name)}: {error}; '
+                            'how much memory it has is not known')
+        found.append(function)
     return found, problems
 
 
@@ -116,6 +129,34 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
         vfio='vfio' in (driver or '') or bool(
             tree.names(f'{path}/vfio-dev')),
         firmware=_firmware(tree, path))
+
+
+def _bars(tree, name) -> tuple[model.Bar, ...] | None:
+    """Read ``resource``: a line for each BAR first, then other ranges.
+
+    Its sizes are right where no address is assigned as well.
+
+    :raises _Unreadable: if it says nonsense
+    """
+    text = tree.text(f'{trees.follow(tree, f"{DEVICES}/{name}")}/resource')
+    if text is None:
+        return None
+    lines = text.split('\n')[:6]
+    ranges = [_RANGE.fullmatch(line) for line in lines]
+    if len(lines) < 6 or not all(ranges):
+        raise _Unreadable(f'its resource is {errors.quote(text)}, not ranges')
+    bars = []
+    for number, found in enumerate(ranges):
+        start, end, flags = (int(part, 16) for part in found.groups())
+        if not end or flags & _TYPE != _MEMORY:
+            continue
+        size = end - start + 1
+        if size <= 0 or size & size - 1:
+            raise _Unreadable(f'its BAR {number} is {found[0]}, not a power '
+                              'of two')
+        bars.append(model.Bar(number, size, bool(flags & _WIDE),
+                              bool(flags & _PREFETCH)))
+    return tuple(bars)
 
 
 def _reset_methods(tree, path) -> tuple[str, ...] | None:

@@ -6,11 +6,29 @@ know (what it gives has ``links`` and dates), and ours must not: there an
 unknown key is a misspelt one.
 """
 
+from nova_accel.core import affinity
 from nova_accel.core import profile
 
 _NAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_-]{1,255}\Z'}
 _WISH = {'enum': [profile.REQUIRED, profile.FORBIDDEN]}
 _GROUPS = {'type': 'array', 'minItems': 1, 'maxItems': profile.MAX_GROUPS}
+
+_GROUP_NAME = {'type': 'string', 'pattern': r'^[A-Za-z][A-Za-z0-9_-]{0,63}\Z'}
+_COMMON = {'enum': list(affinity.KEYS)}
+_AFFINITY = {'type': 'array', 'items': {
+    'type': 'object',
+    'additionalProperties': False,
+    'properties': {
+        'same': _COMMON,
+        'distinct': _COMMON,
+        'groups': {'type': 'array', 'minItems': 1, 'items': {
+            'type': ['string', 'integer']}},
+        'each': {'type': 'boolean'},
+        'policy': {'enum': [profile.REQUIRED, profile.PREFERRED]},
+        'weight': {'type': 'integer', 'minimum': 1,
+                   'maximum': affinity.MAX_WEIGHT},
+    },
+}}
 
 OURS = {
     'type': 'object',
@@ -20,11 +38,13 @@ OURS = {
         'name': _NAME,
         'description': {'type': 'string'},
         'group_policy': {'enum': ['none', 'isolate']},
+        'affinity': _AFFINITY,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'required': ['resources'],
             'additionalProperties': False,
             'properties': {
+                'name': _GROUP_NAME,
                 'resources': {
                     'type': 'object',
                     'additionalProperties': {

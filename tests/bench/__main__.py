@@ -1,31 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the benchmarks: ``python -m tests.bench``. JSON on standard output."""
+"""Run the benchmarks: ``python -m tests.bench [names] [--quick | --full]``.
 
-import json
+What comes out is said on standard output, and written where the documentation
+includes it; of a quick run, which only shows that all of it works, nothing
+is. Nothing here passes or fails for the time that it took.
+"""
+
+import argparse
+import functools
+import pathlib
 import sys
-import unittest
+import time
 
-from tests import quiet
+from tests.bench import frame
+
+#: All of them, what takes least first.
+NAMES = ('filtering', 'quality', 'ways', 'updates', 'scheduling')
 
 
 def main() -> int:
-    figures: dict = {}
-    with quiet.quiet() as (out, err):
-        result = _measure(figures)
-        for _case, trace in (*result.errors, *result.failures):
-            print(trace[-4000:], file=err)
-        print(json.dumps(figures, indent=2), file=out)
-    return 0 if result.wasSuccessful() else 1
+    arguments = _parse()
+    directory = arguments.directory or (
+        None if arguments.scale == frame.QUICK else frame.DIRECTORY)
+    for name in arguments.names or NAMES:
+        if arguments.again:
+            result = frame.read(name, directory or frame.DIRECTORY)
+        else:
+            result = frame.measure(
+                name, arguments.scale,
+                functools.partial(_say, time.monotonic(), name))
+        print(frame.section(result), flush=True)
+        if arguments.again:
+            frame.write_report(result, directory or frame.DIRECTORY)
+        elif directory:
+            frame.write(result, directory)
+    return 0
 
 
-def _measure(figures: dict) -> unittest.TestResult:
-    from tests.bench import candidates
-    from tests.bench import updates
-    figures['filter'] = candidates.measure()
-    result = unittest.TestResult()
-    unittest.TestSuite(updates.cases(
-        figures.setdefault('update', {}))).run(result)
-    return result
+def _say(begin, name, text) -> None:
+    print(f'{time.monotonic() - begin:7.1f} s  {name}: {text}',
+          file=sys.stderr, flush=True)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog='python -m tests.bench')
+    parser.add_argument('names', nargs='*', metavar='name',
+                        help=f'some of: {", ".join(NAMES)}')
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument('--quick', action='store_const', dest='scale',
+                       const=frame.QUICK, help='the smallest of each, a '
+                       'minute or two; writes nothing')
+    scale.add_argument('--full', action='store_const', dest='scale',
+                       const=frame.FULL, help='all that the documentation '
+                       'shows, more than an hour')
+    scale.add_argument('--again', action='store_true', help='measure '
+                       'nothing, write tables and plots from what there is')
+    parser.add_argument('--directory', type=pathlib.Path,
+                        help='where to write')
+    parser.set_defaults(scale=frame.MEDIUM)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f'no such benchmark: {", ".join(sorted(unknown))}')
+    return arguments
 
 
 if __name__ == '__main__':

@@ -1,75 +1,152 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resource tracker's round with nothing changed: requests to Placement.
+"""What a host's resource tracker asks Placement, round by round.
 
-Ours with eight recorded GPUs, Nova's stock driver with none, and the stock
-driver with eight PCI devices that Nova's own code reports.
+Ours against Nova's stock driver with as many PCI devices, or devices that
+make mdevs, as ours has regions.
 """
 
-import json
-import statistics
-import time
+import collections.abc
+import contextlib
+import itertools
 
-from nova.tests.fixtures import libvirt as fakelibvirt
+from tests.bench import frame
+from tests.bench import report as report_
+from tests.bench import worker
 
-from tests.functional import cloud
+OURS, PCI, MDEV, WITHOUT = 'ours', 'pci', 'mdev', 'without'
+_NAMES = {OURS: 'nova_accel', PCI: "Nova's PCI devices",
+          MDEV: "Nova's mdev devices", WITHOUT: 'nothing reported'}
 
-ROUNDS = 10
+#: Those that notice a change.
+_CHANGING = (OURS, MDEV)
 
-
-def cases(figures: dict):
-    """One test case for each side; they write into ``figures``."""
-    return [side('measure', figures) for side in (
-        Ours, StockWithout, StockWithDevices)]
-
-
-class _Side(cloud.Cloud):
-
-    driver = 'libvirt.LibvirtDriver'
-    pci_info = None
-
-    def __init__(self, method, figures):
-        super().__init__(method)
-        self._figures = figures
-
-    def _setup_compute_service(self):
-        self.flags(compute_driver=self.driver)
-
-    def measure(self):
-        self.start_compute('compute1', pci_info=self.pci_info)
-        self._run_periodics()
-        times = []
-        with self.placement_requests() as requests:
-            for _round in range(ROUNDS):
-                begin = time.perf_counter()
-                self._run_periodics()
-                times.append(time.perf_counter() - begin)
-        reads = [url for method, url in requests if method == 'get']
-        self._figures[type(self).__name__] = {
-            'reads': len(reads) / ROUNDS,
-            'writes': (len(requests) - len(reads)) / ROUNDS,
-            'milliseconds': round(statistics.median(times) * 1e3, 1),
-            'providers': self.count_providers()}
-
-    def count_providers(self):
-        return len(self.placement.get(
-            '/resource_providers?in_tree=' + self.compute_rp_uuids['compute1'],
-            version='1.14').body['resource_providers'])
+#: Devices and regions of each.
+_SCALES = {
+    frame.QUICK: ((1, 2),),
+    frame.MEDIUM: ((8, 1), (8, 16)),
+    frame.FULL: ((8, 1), (8, 16), (64, 16)),
+}
+#: Seconds for a host to be there, and for a round.
+_START, _LIMIT = 600, 600
 
 
-class Ours(_Side):
-    driver = 'accel.LibvirtDriver'
+def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
+    cells = []
+    for devices, regions in _SCALES[scale]:
+        with contextlib.ExitStack() as stack:
+            sides = {side: stack.enter_context(contextlib.closing(
+                worker.Lazy(_START, _make, side, devices, regions)))
+                for side in _NAMES}
+            # One after the other, so that they find the same machine.
+            for change, side in itertools.product((False, True), sides):
+                if side in _CHANGING or not change:
+                    cells.append({
+                        'side': side, 'devices': devices, 'regions': regions,
+                        'change': change,
+                        **sides[side].ask({'change': change}, _LIMIT)})
+                    say(_progress(cells[-1]))
+    return {'cells': cells}
 
 
-class StockWithout(_Side):
-    pass
+def _make(connection, side, devices, regions):
+    from tests.bench import tracker
+    return tracker.SIDES[side](connection, devices, regions)
 
 
-class StockWithDevices(_Side):
+def _progress(cell) -> str:
+    outcome = cell.get('failed') or (
+        f'{cell["providers"]} providers, {cell["seconds"]:.3f} s, '
+        f'{cell["reads"]:g} reads, {cell["writes"]:g} writes')
+    return (f'{_NAMES[cell["side"]]}, {cell["devices"]} devices of '
+            f'{cell["regions"]}, {_when(cell)}: {outcome}')
 
-    pci_info = fakelibvirt.HostPCIDevicesInfo(num_pci=8, num_pfs=0, num_vfs=0)
 
-    def setUp(self):
-        super().setUp()
-        self.flags(group='pci', report_in_placement=True, device_spec=[
-            json.dumps({'vendor_id': fakelibvirt.PCI_VEND_ID,
-                        'product_id': fakelibvirt.PCI_PROD_ID})])
+def _when(cell) -> str:
+    return 'one changed' if cell['change'] else 'unchanged'
+
+
+def report(figures: collections.abc.Mapping) -> report_.Report:
+    cells = figures['cells']
+    return report_.Report(
+        "A round of the resource tracker", (_WHAT, *_outcome(cells)),
+        (_table(cells),), tuple(_plots(cells)))
+
+
+_WHAT = (
+    'What nova-compute does each minute, and before and after each server: '
+    '``update_available_resource`` of a real resource tracker with a real '
+    'Placement in one process. nova_accel has cards whose virtual functions '
+    "are a region each; Nova's stock driver has as many PCI devices that it "
+    'reports (``[pci] report_in_placement``), or devices that make mdevs, or '
+    'none. *One changed*: a region has gone or come back, or a device can '
+    'make another number of mdevs; Nova looks for PCI devices when it starts '
+    'and does not notice any change.')
+
+
+def _outcome(cells) -> collections.abc.Iterator[str]:
+    for cell in cells:
+        if cell['side'] == OURS and 'failed' not in cell:
+            yield (f'{_size(cell)}, {_when(cell)}: nova_accel makes '
+                   f'{_requests(cell)}; ' + '; '.join(
+                       f'{_NAMES[side]} {_requests(other)}, and '
+                       f'{_number(other["seconds"] / cell["seconds"])} times '
+                       'the time' for side in (PCI, MDEV)
+                       if (other := _find(cells, cell, side))) + '.')
+
+
+def _size(cell) -> str:
+    regions = 'region' if cell['regions'] == 1 else 'regions'
+    return f'{cell["devices"]} devices with {cell["regions"]} {regions} each'
+
+
+def _requests(cell) -> str:
+    return f'{cell["reads"]:g} reads and {cell["writes"]:g} writes'
+
+
+def _find(cells, like, side) -> dict | None:
+    return next((cell for cell in cells if cell['side'] == side and all(
+        cell[key] == like[key] for key in ('devices', 'regions', 'change'))
+        and 'failed' not in cell), None)
+
+
+def _table(cells) -> report_.Table:
+    return report_.Table(
+        'One round of the resource tracker',
+        ('Devices', 'Regions', 'Reported by', 'Providers', 'When', 'Reads',
+         'Writes', 'Seconds'),
+        tuple((str(cell['devices']), str(cell['regions']),
+               _NAMES[cell['side']], *(
+                   ('', _when(cell), '', '', cell['failed'])
+                   if 'failed' in cell else
+                   (str(cell['providers']), _when(cell),
+                    f'{cell["reads"]:g}', f'{cell["writes"]:g}',
+                    _number(cell['seconds']))))
+              for cell in cells))
+
+
+def _plots(cells) -> collections.abc.Iterator[report_.Plot]:
+    for change in (False, True):
+        chosen = [cell for cell in cells
+                  if cell['change'] == change and 'failed' not in cell]
+
+        def points(side, value, chosen=chosen):
+            return [(cell['devices'] * cell['regions'], found)
+                    for cell in chosen
+                    if cell['side'] == side and (found := value(cell))]
+
+        def ratio(cell, chosen=chosen):
+            ours = _find(chosen, cell, OURS)
+            return ours and cell['seconds'] / ours['seconds']
+
+        sides = _CHANGING if change else tuple(_NAMES)
+        when = 'one changed' if change else 'nothing changed'
+        yield report_.Plot(
+            'changed' if change else 'unchanged',
+            f'A round of the resource tracker, {when}', 'regions', 'seconds',
+            {_NAMES[side]: points(side, lambda cell: cell['seconds'])
+             for side in sides},
+            {_NAMES[side]: points(side, ratio)
+             for side in sides if side != OURS}, ratio='times nova_accel')
+
+
+_number = report_.significant

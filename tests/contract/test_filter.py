@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the filter makes of a host's candidates, whatever their order."""
 
+import copy
 import itertools
 
+from keystoneauth1 import exceptions
+from nova import context
 from nova import objects
+from nova.pci import stats as pci_stats
 from nova.scheduler import host_manager
+from nova.scheduler import utils
+from nova.scheduler.client import report
+from oslo_serialization import jsonutils
 import pytest
 
+from nova_accel.core import affinity
+from nova_accel.core import identity
+from nova_accel.core import providers
 from nova_accel.core import summary
+from nova_accel.scheduler import candidates
+from nova_accel.scheduler import choice
 from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import guest_nodes
 from tests.unit import build
 
 _IMAGE = 'a6a12670-7014-4cff-a563-cea949b57fb3'
-
-
-def _region(bus):
-    """A region of two units, on a card of its own."""
-    return build.offered(build.region('FPGA', 2, bus))
+_CLASS = identity.class_provider_uuid(build.ROOT, 'FPGA')
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -24,31 +33,162 @@ def registered():
     objects.register_all()
 
 
-def _chosen(order, specs):
-    """The candidates by bus, as the filter leaves them; bus 1 is in use."""
+def _region(bus):
+    """A region of two units, on a card of its own."""
+    return build.offered(build.region('FPGA', 2, bus))
+
+
+def _said(resource_class, capacity, used):
+    return {'resources': {resource_class: {
+        'capacity': capacity, 'used': used}},
+        'traits': [*providers.OURS], 'parent_provider_uuid': build.ROOT,
+        'root_provider_uuid': build.ROOT}
+
+
+def _candidate(amount, order, used):
+    """What Placement answers; of each card two units, some used."""
+    summaries = {_CLASS: _said('FPGA', 2 * len(order), sum(used.values())), **{
+        _region(bus).uuid: _said('CUSTOM_UNIT_OF_FPGA', 2, used.get(bus, 0))
+        for bus in order}}
+    return candidates.Candidate(
+        {'allocations': {build.ROOT: {'resources': {'VCPU': 1}},
+                         _CLASS: {'resources': {'FPGA': amount}}},
+         'mappings': {'_ACCEL0': [_CLASS]}},
+        candidates.Answer(summaries, None))
+
+
+def _host(order, *found):
     host = host_manager.HostState('host', 'node', 'cell')
     host.uuid = build.ROOT
+    host.stats = {summary.KEY: summary.dumps(map(_region, order))}
+    host.allocation_candidates = list(found)
+    return host
+
+
+def _spec(**specs):
+    return objects.RequestSpec(
+        flavor=objects.Flavor(extra_specs=specs), num_instances=1,
+        numa_topology=None, pci_requests=None,
+        instance_uuid='5cfa5e1f-0b0c-4e0f-8f70-3f5b6d0d0e3a')
+
+
+def _chosen(order, amount=1, used=None, **specs):
+    """Units by bus, of the candidate that Nova will claim."""
+    host = _host(order, _candidate(amount, order, used or {}))
+    assert filter_.AcceleratorFilter().host_passes(host, _spec(
+        **{'resources_ACCEL0:FPGA': str(amount), **specs}))
     buses = {_region(bus).uuid: bus for bus in order}
-    host.stats = {summary.KEY: summary.dumps(
-        map(_region, order), {_region(1).uuid: 1})}
-    host.allocation_candidates = [
-        {'mappings': {'_ACCEL0': [provider]}} for provider in buses]
-    assert filter_.AcceleratorFilter().host_passes(
-        host, objects.RequestSpec(
-            flavor=objects.Flavor(extra_specs={
-                'resources_ACCEL0:FPGA': '1', **specs}),
-            num_instances=1, numa_topology=None, pci_requests=None))
-    return [buses[candidate['mappings']['_ACCEL0'][0]]
-            for candidate in host.allocation_candidates]
+    return {buses[uuid]: number for uuid, number in choice.devices(
+        host.allocation_candidates[0]).items()}
 
 
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
 def test_what_is_to_be_programmed_is_what_nobody_holds(order):
-    free = [bus for bus in order if bus != 1]
-    assert _chosen(order, {'nova_accel:bitstream_ACCEL0': _IMAGE}) == [
-        *free, 1]
+    [bus] = _chosen(order, used={1: 1}, **{
+        'nova_accel:bitstream_ACCEL0': _IMAGE})
+    assert bus != 1
+    assert _chosen(order, used={1: 1, 2: 1, 3: 1}, **{
+        'nova_accel:bitstream_ACCEL0': _IMAGE})
 
 
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
-def test_otherwise_the_order_stays(order):
-    assert _chosen(order, {}) == list(order)
+def test_otherwise_what_is_begun_is_used_up(order):
+    assert _chosen(order, used={1: 1}) == {1: 1}
+
+
+def test_units_of_one_group_are_of_one_card():
+    assert _chosen([1, 2, 3], 2, used={1: 1}) in ({2: 2}, {3: 2})
+    assert _chosen([1, 2], 2, used={1: 1, 2: 1}, **{
+        'nova_accel:count_ACCEL0': '2'}) == {1: 1, 2: 1}
+
+
+def test_what_is_not_there_for_all_units_drops_the_host():
+    host = _host([1, 2], _candidate(2, [1, 2], {1: 1, 2: 1}))
+    assert not filter_.AcceleratorFilter().host_passes(
+        host, _spec(**{'resources_ACCEL0:FPGA': '2'}))
+    assert host.allocation_candidates == []
+
+
+@pytest.mark.parametrize('found', [
+    [], [{'allocations': {build.ROOT: {'resources': {'VCPU': 1}}},
+          'mappings': {'': [build.ROOT]}}]])
+def test_candidates_that_know_nothing_are_left_alone(found):
+    """Those of a rebuild, and what came some other way."""
+    host = _host([1], *copy.deepcopy(found))
+    assert filter_.AcceleratorFilter().host_passes(
+        host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
+    assert host.allocation_candidates == found
+
+
+def test_what_a_later_version_wants_is_not_passed_over():
+    host = _host([1], _candidate(1, [1], {}))
+    assert not filter_.AcceleratorFilter().host_passes(host, _spec(**{
+        'resources_ACCEL0:FPGA': '1',
+        'nova_accel:affinity0': 'required same moon_phase 0-1'}))
+
+
+def test_a_candidate_is_what_nova_copies_and_sends():
+    candidate = _candidate(1, [1], {})
+    copied = copy.deepcopy(candidate)
+    copied['allocations'][_CLASS]['resources']['FPGA'] = 7
+    assert candidate['allocations'][_CLASS]['resources']['FPGA'] == 1
+    assert copied.answer is candidate.answer
+    assert jsonutils.loads(jsonutils.dumps(candidate)) == {
+        'allocations': candidate['allocations'],
+        'mappings': candidate['mappings']}
+
+
+def test_placement_that_cannot_be_reached_is_novas_business(monkeypatch):
+    def get(*_args, **_kwargs):
+        raise exceptions.ConnectFailure()
+
+    candidates.install()
+    client = report.SchedulerReportClient
+    monkeypatch.setattr(client, '__init__', lambda self: None)
+    monkeypatch.setattr(client, 'get', get)
+    asked = utils.ResourceRequest()
+    asked.get_request_group(None).add_resource('VCPU', 1)
+    assert client().get_allocation_candidates(
+        context.get_admin_context(), asked) is None
+
+
+def test_a_candidate_that_was_claimed_is_not_changed_for_the_next():
+    host = _host([1, 2], _candidate(1, [1, 2], {}))
+    spec = _spec(**{'resources_ACCEL0:FPGA': '1'})
+    enabled = filter_.AcceleratorFilter()
+    assert enabled.host_passes(host, spec)
+    claimed = host.allocation_candidates[0]
+    first = choice.devices(claimed)
+    for _server in range(3):
+        host.num_instances += 1
+        assert enabled.host_passes(host, spec)
+    assert choice.devices(claimed) == first
+    host.num_instances += 1
+    assert not enabled.host_passes(host, spec)
+
+
+def test_nodes_of_network_ports_are_those_that_can_serve_all_of_them():
+    host = _host([1])
+    host.numa_topology = objects.NUMATopology(cells=[
+        objects.NUMACell(id=number) for number in (0, 1)])
+    host.pci_stats = pci_stats.PciDeviceStats(
+        objects.NUMATopology(cells=host.numa_topology.cells),
+        objects.PciDevicePoolList(objects=[
+            objects.PciDevicePool(
+                product_id='1014', vendor_id='15b3', numa_node=node,
+                count=count, tags={'dev_type': 'type-VF',
+                                   'physical_network': 'fast'})
+            for node, count in ((0, 1), (1, 2))]))
+    spec = _spec(**{'resources_ACCEL0:FPGA': '1', **affinity.dumps([
+        affinity.Rule('numa_node', True, ('ACCEL0', affinity.NETWORK))])})
+    for ports, nodes in ((1, {0, 1}), (2, {1}), (3, set())):
+        spec.pci_requests = objects.InstancePCIRequests(requests=[
+            objects.InstancePCIRequest(
+                request_id=f'{_IMAGE[:-1]}{number}', count=1,
+                spec=[{'physical_network': 'fast'}],
+                requester_id=f'{_IMAGE[:-1]}{number}', alias_name=None)
+            for number in range(ports)])
+        wanted = choice.request(spec.flavor.extra_specs)
+        around = guest_nodes.Nodes(host, spec, wanted).around(
+            {'mappings': {}})
+        assert around.network == nodes

@@ -31,12 +31,18 @@ def mdev(uuid, group, provider):
                            managed=False)
 
 
+def place(number):
+    return model.PciAddress(0, 0x81, 2 - number, 0)
+
+
 class Guest:
     """As much of Nova's as its code asks for."""
 
     def __init__(self, hostdevs):
-        self._elements = ''.join(guest.hostdev_config(device).to_xml()
-                                 for device in hostdevs)
+        # The guest's addresses look like the host's.
+        self._elements = ''.join(
+            guest.hostdev_config(device, place(number)).to_xml()
+            for number, device in enumerate(hostdevs))
 
     def get_xml_desc(self, dump_migratable=False):
         assert dump_migratable
@@ -67,9 +73,13 @@ def moved(source, destination):
     xml = migration.get_updated_guest_xml(
         objects.Instance(flavor=objects.Flavor(extra_specs={})),
         live_migration.Moving(Guest(source), data), data, None)
+    elements = list(etree.fromstring(xml).iterfind('.//hostdev'))
+    # The guest is to find them where they were.
+    assert [address(element.find('address')) for element in elements] == [
+        place(number) for number in range(len(elements))]
     return [(element.find('alias').get('name'),
              str(address(element.find('source/address'))))
-            for element in etree.fromstring(xml).iterfind('.//hostdev')]
+            for element in elements]
 
 
 def address(element):

@@ -10,6 +10,7 @@ import pathlib
 
 import nova
 from nova import exception
+from nova import objects
 from nova.api.openstack.compute import servers
 from nova.api.validation.extra_specs import base as extra_specs
 from nova.api.validation.extra_specs import validators
@@ -19,6 +20,7 @@ from nova.compute import provider_tree
 from nova.scheduler import filters
 from nova.scheduler import host_manager
 from nova.scheduler import manager as scheduler_manager
+from nova.scheduler import utils
 from nova.scheduler.client import report
 from nova.virt import driver as virt_driver
 from nova.virt import hardware
@@ -86,10 +88,11 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'_assign', '_assign_as_placement_says', '_node', '_look',
-           '_is_allocated', '_have_again', '_describe', '_choose_likes',
-           '_check_there', '_concerns_us', '_offered', '_prepare', '_clear_up',
-           '_allocations', '_give_back', '_complete', '_choose'}
+OUR_OWN = {'_allocated', '_allocations', '_assign',
+           '_assign_as_placement_says', '_book', '_check_there', '_choose',
+           '_choose_likes', '_clear_up', '_complete', '_concerns_us',
+           '_consumers', '_describe', '_give_back', '_have_again', '_look',
+           '_node', '_offered', '_prepare'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
@@ -175,6 +178,38 @@ def test_hostdev_element_still_leaves_its_alias_out():
     assert element.format_dom().find('alias') is None
 
 
+def test_address_bits_are_what_nova_makes_of_a_flavor():
+    source = inspect.getsource(
+        libvirt_driver.LibvirtDriver._get_guest_cpu_config_maxphysaddr)
+    assert 'LibvirtConfigGuestCPUMaxPhysAddr()' in source
+    width = config.LibvirtConfigGuestCPUMaxPhysAddr()
+    width.mode, width.bits = 'emulate', 44
+    guest = config.LibvirtConfigGuest()
+    guest.cpu = config.LibvirtConfigGuestCPU()
+    guest.cpu.maxphysaddr = width
+    assert '  <maxphysaddr mode="emulate" bits="44"/>' in guest.cpu.to_xml()
+    for name in ('os_mach_type', 'os_firmware', 'os_loader',
+                 'os_loader_type', 'os_loader_secure'):
+        assert getattr(guest, name) is None
+
+
+def test_a_flavor_with_address_bits_needs_an_older_api_version():
+    # When Nova's validators know them, compute/address_width.py and
+    # doc/source/large-bars.rst need not say so any more.
+    assert not [name for name in validators.VALIDATORS
+                if name.startswith('hw:maxphysaddr')]
+
+
+def test_address_bits_need_what_nova_asks_for():
+    assert libvirt_driver.MIN_LIBVIRT_MAXPHYSADDR == (8, 7, 0)
+    assert parameters(libvirt_host.Host.has_min_version) == [
+        'lv_ver', 'hv_ver', 'hv_type']
+    cpu = config.LibvirtConfigCPU()
+    cpu.parse_str('<cpu><maxphysaddr mode="emulate" bits="46"/></cpu>')
+    assert cpu.maxphysaddr.bits == 46
+    assert config.LibvirtConfigCPU().maxphysaddr is None
+
+
 def test_refused_devices_make_nova_try_the_next_host():
     source = inspect.getsource(
         compute_manager.ComputeManager._build_and_run_instance)
@@ -227,6 +262,42 @@ def test_filter():
 def test_first_candidate_is_what_nova_claims():
     assert 'host.allocation_candidates[0]' in inspect.getsource(
         scheduler_manager.SchedulerManager._schedule)
+
+
+def test_claims_go_through_the_function_that_is_wrapped():
+    wrapped = getattr(utils.claim_resources, 'nova_accel',
+                      utils.claim_resources)
+    assert list(inspect.signature(wrapped).parameters)[:5] == [
+        'ctx', 'client', 'spec_obj', 'instance_uuid', 'alloc_req']
+    assert 'utils.claim_resources(' in inspect.getsource(
+        scheduler_manager.SchedulerManager._schedule)
+
+
+def test_candidates_come_from_the_method_that_is_wrapped():
+    method = report.SchedulerReportClient.get_allocation_candidates
+    method = getattr(method, 'nova_accel', method)
+    assert parameters(method) == ['context', 'resources']
+    assert "data['allocation_requests'], data['provider_summaries']" in (
+        inspect.getsource(method))
+    assert 'placement_client.get_allocation_candidates(' in (
+        inspect.getsource(scheduler_manager))
+    # The copy for each host keeps what a candidate knows.
+    assert 'copy.deepcopy(' in inspect.getsource(
+        scheduler_manager.SchedulerManager._schedule)
+
+
+def test_a_request_can_be_narrowed_to_one_host():
+    objects.register_all()
+    request = utils.ResourceRequest()
+    request.get_request_group(None).in_tree = 'a-uuid'
+    request.get_request_group(None).add_resource('VCPU', 1)
+    assert 'in_tree=a-uuid' in request.to_querystring()
+
+
+def test_devices_can_be_added_to_allocations():
+    assert parameters(
+        report.SchedulerReportClient.add_resources_to_instance_allocation
+        ) == ['context', 'consumer_uuid', 'resources']
 
 
 def test_host_state_has_what_the_filter_reads():

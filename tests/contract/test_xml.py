@@ -47,6 +47,23 @@ def test_golden_definition_is_read():
     assert held[3:] == (FIRST, SECOND)
 
 
+def test_where_the_guest_has_it_is_no_part_of_what_it_is():
+    _uuid, held = domains.parse(GOLDEN.read_text())
+    assert [device.guest_address and str(device.guest_address)
+            for device in held] == [
+        None, '0000:01:00.0', None, '0000:02:00.0', None]
+    assert held[3] == FIRST and FIRST.guest_address is None
+
+
+def test_it_can_be_given_back_where_it_was():
+    _uuid, held = domains.parse(GOLDEN.read_text())
+    for device in held[2:]:
+        element = guest.hostdev_config(device, device.guest_address).to_xml()
+        _uuid, [again] = domains.parse(
+            f'<domain><uuid/><devices>{element}</devices></domain>')
+        assert again.guest_address == device.guest_address
+
+
 def test_whatever_holds_a_function_is_seen_and_nothing_else():
     _uuid, held = domains.parse(GOLDEN.read_text())
     assert [str(device.address) for device in held] == [

@@ -74,13 +74,10 @@ class Story(cloud.Cloud):
         with self._screen.step('The provider tree in Placement') as facts:
             table = prettytable.PrettyTable(
                 ('resource provider', 'inventory', 'traits'), align='l')
-            facts['providers'] = {}
-            for name, provider in self.providers().items():
-                inventory = self._get_provider_inventory(provider['uuid'])
-                traits = self._get_provider_traits(provider['uuid'])
-                totals = {resource_class: record['total']
-                          for resource_class, record in inventory.items()}
-                facts['providers'][name] = totals
+            facts['providers'] = self.tree_as_placement_has_it()
+            for name, totals in facts['providers'].items():
+                traits = self._get_provider_traits(
+                    self._providers('compute1')[name]['uuid'])
                 table.add_row((name, _pairs(totals),
                                ' '.join(sorted(traits))))
             self._screen.show(str(table))
@@ -127,7 +124,7 @@ class Story(cloud.Cloud):
 
     def _show_devices(self, server, facts):
         facts['server'] = server['id']
-        facts['allocations'] = self.allocated(server)
+        facts['allocations'] = self.as_placement_has_it(server)
         for name, resources in facts['allocations'].items():
             self._screen.show(f'Placement: {name}: {_pairs(resources)}')
         domain = etree.fromstring(self.domain(server).defined_xml)

@@ -5,6 +5,7 @@ nova-api, nova-scheduler, nova-conductor and nova-compute are the real ones, as
 is Placement; libvirt is Nova's fake. The hardware is a recording.
 """
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -16,6 +17,7 @@ from nova.tests.functional.libvirt import base
 import yaml
 
 from nova_accel import conf
+from nova_accel.core import identity
 from nova_accel.host import tree
 from tests.functional import hypervisor
 
@@ -170,7 +172,16 @@ class Cloud(base.ServersTestBase):
         return found
 
     def providers(self, host='compute1'):
-        """Our providers of a host, by name."""
+        """Our providers of a host's devices, by name."""
+        return {name: provider
+                for name, provider in self._providers(host).items()
+                if identity.class_of_provider(name) is None}
+
+    def class_provider(self, resource_class, host='compute1'):
+        """The uuid of the provider that counts a class on a host."""
+        return self._providers(host)[f'{host}_accel_{resource_class}']['uuid']
+
+    def _providers(self, host):
         answer = self.placement.get(
             '/resource_providers?in_tree=' + self.compute_rp_uuids[host],
             version='1.14').body['resource_providers']
@@ -178,9 +189,64 @@ class Cloud(base.ServersTestBase):
                 if '_accel_' in provider['name']}
 
     def allocated(self, server):
-        """Amounts by provider name and class, of our providers."""
+        """Amounts by provider name and class, of our devices' providers.
+
+        What their units' classes are of is counted as much by the providers
+        of the classes.
+        """
         allocations = self._get_allocations_by_server_uuid(server['id'])
         names = {provider['uuid']: name for host in self.computes
-                 for name, provider in self.providers(host).items()}
+                 for name, provider in self._providers(host).items()}
+        counted, held = collections.Counter(), {}
+        for uuid, allocation in allocations.items():
+            name = names.get(uuid)
+            if name and identity.class_of_provider(name):
+                counted.update(allocation['resources'])
+            elif name:
+                held[name] = plain(allocation['resources'])
+        of_devices = collections.Counter()
+        for resources in held.values():
+            of_devices.update(resources)
+        self.assertEqual(counted, of_devices)
+        return held
+
+    def as_placement_has_it(self, server):
+        """Amounts by provider name and class, of all providers of ours."""
+        names = {provider['uuid']: name for host in self.computes
+                 for name, provider in self._providers(host).items()}
+        allocations = self._get_allocations_by_server_uuid(server['id'])
         return {names[uuid]: allocation['resources']
                 for uuid, allocation in allocations.items() if uuid in names}
+
+    def tree_as_placement_has_it(self, host='compute1'):
+        """All our providers' totals by class, by name."""
+        return {name: {resource_class: record['total']
+                       for resource_class, record in
+                       super(Cloud, self)._get_provider_inventory(
+                           provider['uuid']).items()}
+                for name, provider in self._providers(host).items()}
+
+    # A device's units, by the class that they are of
+
+    def _get_provider_inventory(self, provider):
+        return plain(super()._get_provider_inventory(provider))
+
+    def _get_provider_usages(self, provider):
+        return plain(super()._get_provider_usages(provider))
+
+    def _get_allocations_by_provider_uuid(self, provider):
+        return {consumer: {**allocation,
+                           'resources': plain(allocation['resources'])}
+                for consumer, allocation in
+                super()._get_allocations_by_provider_uuid(provider).items()}
+
+
+def unit(resource_class):
+    """The class in which a device's provider counts its units."""
+    return identity.unit_class(resource_class)
+
+
+def plain(resources):
+    """Amounts, or records, by the class that units are of."""
+    return {identity.class_of_units(name) or name: value
+            for name, value in resources.items()}

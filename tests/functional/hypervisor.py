@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's fake libvirt, made to treat hostdevs as the real one does.
 
-The fake makes up aliases, knows mdevs only by halves, and has one definition
-of a domain where libvirt has two: what it is to start with, and what it has
-while it runs.
+The fake makes up aliases, knows mdevs only by halves, forgets buses, and has
+one definition of a domain where libvirt has two: what it is to start with, and
+what it has while it runs.
 """
 
 import copy
@@ -42,6 +42,7 @@ def _parse_definition(theirs, domain, xml):
     domain.defined_xml = xml
     devices = etree.fromstring(xml).find('devices')
     domain.hostdevs = devices.findall('hostdev') if len(devices) else []
+    domain.controllers = devices.findall('controller[@type="pci"]')
     # What it has while it runs.
     domain.plugged = copy.deepcopy(domain.hostdevs)
     domain.saved = None
@@ -53,6 +54,7 @@ def _describe(theirs, domain, flags):
     devices = tree.find('devices')
     for element in devices.findall('hostdev'):
         devices.remove(element)
+    devices.extend(copy.deepcopy(domain.controllers))
     asleep = domain.saved is not None or domain._state in (
         fakelibvirt.VIR_DOMAIN_SHUTOFF, fakelibvirt.VIR_DOMAIN_SHUTDOWN)
     devices.extend(copy.deepcopy(

@@ -69,9 +69,9 @@ class ProfileTest(cloud.Cloud):
 
     def test_more_than_a_flavor_holds(self):
         self.write_profile('big', groups=[{
-            'resources': {cloud.GPU: 1}, 'count': 256,
-            'traits': {f'CUSTOM_{"X" * 60}_{number}': 'required'
-                       for number in range(3)}}])
+            'resources': {cloud.GPU: 1},
+            'traits': {f'CUSTOM_{"X" * 60}_{number}_{index}': 'required'
+                       for number in range(3)}} for index in range(64)])
         self.assertRejected(self.flavor('big'), 'a flavor holds')
 
     def test_a_bitstream_that_is_none(self):
@@ -90,14 +90,16 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual(2, len(self.hostdevs(server)))
 
     def test_group_policy(self):
-        self.gpu_profile('pair', count=2)
-        server = self.boot(self.flavor('pair'))
+        self.write_profile('both', groups=[
+            {'resources': {cloud.GPU: 1}, 'numa': numa}
+            for numa in ('off', 'preferred')])
+        server = self.boot(self.flavor('both'))
         self.assertEqual('none', server['flavor']['extra_specs'][
             'group_policy'])
+        # All devices of a class are one provider to Placement, but two cards.
         server = self.boot(self.flavor(
-            'pair', extra_spec={'group_policy': 'isolate'}))
-        self.assertEqual('isolate', server['flavor']['extra_specs'][
-            'group_policy'])
+            'both', extra_spec={'group_policy': 'isolate'}))
+        self.assertEqual(2, len(self.allocated(server)))
 
     def test_forbidden_trait(self):
         self.write_profile('other', groups=[{

@@ -157,7 +157,7 @@ class WholeTest(Reset):
         server = self.boot(self.gpu)
         self.placement.put('/allocations/' + '1' * 8 + server['id'][8:], {
             'allocations': {self.providers()[PROVIDER]['uuid']: {
-                'resources': {cloud.GPU: 1}}},
+                'resources': {cloud.unit(cloud.GPU): 1}}},
             'project_id': 'x', 'user_id': 'x',
             'consumer_generation': None}, version='1.28')
         self.kernel.broken = {ONE}

@@ -154,4 +154,5 @@ class ServerTest(cloud.Cloud):
         # nova-compute has not looked since; Placement still offers eight.
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
-        self.assertIn('its device is not there', server['fault']['message'])
+        self.assertIn(f'no device of {cloud.GPU} is there',
+                      server['fault']['message'])

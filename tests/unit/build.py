@@ -114,6 +114,29 @@ ATTRIBUTES = {
     'revision': '0xa1\n', 'numa_node': '1\n'}
 
 
+#: Flags of ranges of memory (include/linux/ioport.h).
+MEMORY, WIDE_MEMORY = 0x40200, 0x14220c
+
+
+def resource(*bars):
+    """A function's ``resource``, as the kernel writes it.
+
+    :param bars: size in bytes and flags of each, None where there is none
+    """
+    lines, start = [], 1 << 44
+    for bar in (*bars, *[None] * (13 - len(bars))):
+        size, flags = bar or (0, 0)
+        ends = (start, start + size - 1) if size else (0, 0)
+        lines.append('0x{:016x} 0x{:016x} 0x{:016x}\n'.format(*ends, flags))
+        start += 2 * size
+    return ''.join(lines)
+
+
+#: Of an H100: BARs of 16 MiB, 128 GiB and 32 MiB, all for 64-bit addresses.
+H100_RESOURCE = resource((16 << 20, WIDE_MEMORY), None, (128 << 30,
+                         WIDE_MEMORY), None, (32 << 20, WIDE_MEMORY))
+
+
 def sysfs(devices, files=(), links=(), folders=()):
     """A recording of PCI functions.
 

@@ -71,7 +71,8 @@ class Lifecycle(base.Matrix):
             self._delete_server(server)
         # Nova skips its filters in the last case; the driver looks again.
         for where, reason in (({'host': 'compute1'}, 'No valid host'),
-                              ({'az': 'nova:compute1'}, 'not on one')):
+                              ({'az': 'nova:compute1'},
+                               'the most on one NUMA node is')):
             failed = self.boot(self.flavors['apart'], state='ERROR', **where)
             self.assertIn(reason, failed['fault']['message'])
             self.assertNothingOn(*base.HOSTS)

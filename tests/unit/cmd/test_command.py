@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from nova_accel.cmd import main
+from tests.unit import build
 
 HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'
 EIGHT_GPUS = str(HOSTS / 'l1-8gpu.json')
@@ -139,6 +140,36 @@ def test_host_show_for_programs(run):
         'offered', 'unnamed')
 
 
+@pytest.fixture
+def large_bars(tmp_path):
+    """A recording of two H100."""
+    file = tmp_path / 'large.json'
+    file.write_text(build.sysfs({
+        f'pci0000:80/0000:8{number}:00.0': {'resource': build.H100_RESOURCE}
+        for number in (1, 2)}).dumps())
+    return str(file)
+
+
+def test_host_show_says_what_large_bars_need(run, large_bars):
+    code, out, _err = run('host', 'show', '--sysfs-root', large_bars,
+                          '--device-spec', GPUS)
+    assert code == 0
+    assert ('0000:81:00.0  10de:2330  3D controller, BAR 2: 128 GiB: '
+            'CUSTOM_PCI_10DE_2330\n') in out
+    assert out.endswith(
+        '\nCUSTOM_PCI_10DE_2330: for its BARs a UEFI guest needs with 1, 41 '
+        'physical address bits; with 2, 42 physical address bits\n')
+
+
+def test_host_show_tells_programs_of_bars(run, large_bars):
+    _code, data = show(run, '--sysfs-root', large_bars)
+    assert data['functions'][0]['bars'] == [
+        {'number': number, 'bytes': size, '64bit': True, 'prefetchable': True}
+        for number, size in ((0, 16 << 20), (2, 128 << 30), (4, 32 << 20))]
+    _code, data = show(run, '--sysfs-root', EIGHT_GPUS)
+    assert data['functions'][0]['bars'] is None
+
+
 def test_host_show_says_why_a_device_is_refused(run):
     code, out, _err = run('host', 'show', '--sysfs-root', L1,
                           '--device-spec', '{"vendor_id": "1af4"}')
@@ -233,8 +264,8 @@ def test_profile_show_one(run, profiles):
     code, out, _err = run('profile', 'show', 'pair',
                           '--profile-dir', str(profiles))
     assert code == 0
-    assert '  resources_ACCEL1:CUSTOM_GPU=1' in out.splitlines()
-    assert '  group_policy=none' in out.splitlines()
+    assert '  resources_ACCEL0:CUSTOM_GPU=2' in out.splitlines()
+    assert '  nova_accel:count_ACCEL0=2' in out.splitlines()
 
 
 def test_profile_show_for_programs(run, profiles):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import affinity
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import identity
@@ -23,9 +24,9 @@ def _group(name='CUSTOM_GPU', amount=1, **traits):
         identity.MARKER_TRAIT: 'required', **traits})
 
 
-def _assign(promised, groups, offered, holders=None, keep=()):
-    return assignment.assign(promised, groups, offered, holders or {}, _ME,
-                             keep)
+def _assign(promised, groups, offered, holders=None):
+    return assignment.assign(promised, assignment.Wanted(groups), offered,
+                             holders or {}, _ME)
 
 
 def _promise(*offered, amount=1):
@@ -144,13 +145,12 @@ def test_providers_of_others_are_none_of_our_business():
 
 
 @pytest.mark.parametrize('promised', [{}, {build.ROOT: {'VCPU': 1}}])
-def test_a_group_that_was_promised_nothing_here_is_named(promised):
+def test_a_group_that_was_promised_nothing_here_gets_nothing(promised):
     gpu = build.offered(build.region())
     with pytest.raises(errors.AssignmentError) as caught:
         _assign(promised, {'ACCEL0': _group(amount=2)}, [gpu])
-    assert str(caught.value) == (
-        "group ACCEL0: the server's allocations have no provider of this "
-        'host with 2 CUSTOM_GPU for it')
+    assert str(caught.value) == ('what its profile asks for: wants 2 units '
+                                 'of CUSTOM_GPU, 0 are free')
 
 
 def test_grants_are_in_the_order_of_the_groups():
@@ -158,6 +158,62 @@ def test_grants_are_in_the_order_of_the_groups():
     groups = {f'ACCEL{number}': _group() for number in range(11)}
     grants = _assign(_promise(*gpus), groups, gpus)
     assert [grant.group for grant in grants] == [*groups, '']
+
+
+def _choose(count, groups, offered, holders=None, rules=()):
+    """What is chosen where Placement was told a class and no more."""
+    return assignment.assign(
+        {'the class': {'CUSTOM_GPU': count}}, assignment.Wanted(
+            groups, rules, counts={'CUSTOM_GPU': count}), offered,
+        holders or {}, _ME)
+
+
+def test_where_nobody_chose_devices_free_ones_are_chosen():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    grants = _choose(2, {'ACCEL0': _group(), 'ACCEL1': _group()}, gpus,
+                     holders)
+    assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
+    # Placement learns of both.
+    assert assignment.unbooked(grants, {}) == {
+        gpus[index].uuid: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for index in (0, 2)}
+    assert assignment.unbooked(grants, _promise(*gpus)) == {}
+
+
+def test_a_unit_without_a_group_is_chosen_too():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    assert [grant.group for grant in _choose(2, {}, gpus)] == ['', '']
+
+
+def test_what_is_chosen_here_has_the_traits():
+    linked = build.offered(build.region(bus=2, traits=['CUSTOM_LINK']))
+    plain = build.offered(build.region(bus=1))
+    grants = _choose(1, {'ACCEL0': _group(CUSTOM_LINK='required')},
+                     [plain, linked])
+    assert [grant.offered for grant in grants] == [linked]
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(1, {'ACCEL0': _group(CUSTOM_LINK='required')}, [plain])
+    assert 'CUSTOM_LINK' in str(caught.value)
+
+
+def test_what_is_chosen_here_obeys_the_rules():
+    pool = build.offered(build.region(count=2, bus=1))
+    other = build.offered(build.region(bus=2))
+    rule = affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
+    groups = {'ACCEL0': _group(), 'ACCEL1': _group()}
+    grants = _choose(2, groups, [pool, other], rules=[rule])
+    assert {grant.offered for grant in grants} == {pool, other}
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(2, groups, [pool], rules=[rule])
+    assert 'distinct device of ACCEL0-1' in str(caught.value)
+
+
+def test_who_has_what_is_missing_is_said():
+    gpu = build.offered(build.region())
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(1, {'ACCEL0': _group()}, [gpu],
+                {build.address('0000:81:00.0'): _OTHER})
+    assert str(caught.value).endswith('0000:81:00.0 is held by server-2')
 
 
 _CLASSES = st.sampled_from(['CUSTOM_GPU', 'FPGA'])

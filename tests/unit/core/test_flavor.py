@@ -5,12 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import affinity
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import identity
 from nova_accel.core import profile
 
 _GPU = profile.Group({'PGPU': 1}, {})
+_FPGA = profile.Group({'FPGA': 1}, {})
 _KEY = {flavor.PROFILE_KEY: 'p'}
 
 
@@ -36,7 +38,7 @@ def test_a_profile_becomes_novas_own_syntax():
         'resources_ACCEL0:PGPU': '2',
         'trait_ACCEL0:CUSTOM_NOVA_ACCEL': 'required',
         'trait_ACCEL0:CUSTOM_X': 'required',
-        'trait_ACCEL0:CUSTOM_Y': 'forbidden',
+        'nova_accel:forbidden_ACCEL0:CUSTOM_Y': 'true',
         'nova_accel:numa_ACCEL0': 'required',
         'hw:cpu_policy': 'shared'}
 
@@ -59,19 +61,59 @@ def test_the_name_that_is_kept_is_the_profiles():
     (1, {'resources:CUSTOM_X': '1'}, None),
     (1, {'resources1:CUSTOM_X': '1'}, 'none'),
     (1, {'trait_FOO:CUSTOM_X': 'required'}, 'none'),
-    (2, {'group_policy': 'isolate'}, 'isolate'),
+    (2, {'group_policy': 'isolate'}, 'none'),
+    (1, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
 ])
 def test_several_groups_get_a_policy(groups, own, policy):
-    specs = flavor.expand(_profile(*[_GPU] * groups), {**_KEY, **own})
+    specs = flavor.expand(_profile(*[_GPU, _FPGA][:groups]),
+                          {**_KEY, **own})
     assert specs.get('group_policy') == policy
 
 
-@pytest.mark.parametrize('own, policy', [
-    ({}, 'isolate'), ({'group_policy': 'none'}, 'none')])
-def test_the_policy_is_the_flavors_or_else_the_profiles(own, policy):
+@pytest.mark.parametrize('own, isolated', [
+    ({}, True), ({'group_policy': 'none'}, False)])
+def test_the_policy_is_the_flavors_or_else_the_profiles(own, isolated):
     specs = flavor.expand(_profile(_GPU, _GPU, group_policy='isolate'),
                           {**_KEY, **own})
-    assert specs['group_policy'] == policy
+    # Placement sees one provider for both, and is not told.
+    assert (affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
+            in flavor.rules(specs)) is isolated
+    assert specs.get('group_policy', 'none') == 'none'
+
+
+def test_a_policy_that_nothing_could_meet_is_refused():
+    other = profile.Group({'PGPU': 1}, {'CUSTOM_X': 'required'})
+    assert "set the flavor's group_policy to none" in _problem(
+        _profile(_GPU, other), {**_KEY, 'group_policy': 'isolate',
+                                'resources1:CUSTOM_X': '1'})
+
+
+def test_like_groups_are_one_request_to_placement():
+    specs = flavor.expand(_profile(_FPGA, *[_GPU] * 8), _KEY)
+    assert {key: value for key, value in specs.items()
+            if key.startswith('resources')} == {
+        'resources_ACCEL0:FPGA': '1', 'resources_ACCEL1:PGPU': '8'}
+    assert specs['nova_accel:count_ACCEL1'] == '8'
+    groups = flavor.read(specs)
+    assert list(groups) == [f'ACCEL{index}' for index in range(9)]
+    assert {groups[name].resources['PGPU'] for name in list(groups)[1:]} == {1}
+    assert flavor.requests(specs)['ACCEL8'] == '_ACCEL1'
+
+
+def test_a_wish_of_like_groups_is_each_ones():
+    image = 'd5ca2f11-3108-4426-a11c-a959987565df'
+    group = profile.Group({'FPGA': 1}, {}, bitstream=image)
+    specs = flavor.expand(_profile(group, group), _KEY)
+    for name in ('ACCEL0', 'ACCEL1'):
+        assert flavor.wishes(specs, name)['bitstream'] == image
+
+
+def test_units_of_a_group_are_not_counts_of_it():
+    group = profile.Group({'CUSTOM_QAT': 2}, {})
+    specs = flavor.expand(_profile(group, group), _KEY)
+    assert specs['resources_ACCEL0:CUSTOM_QAT'] == '4'
+    assert [group.resources for group in flavor.read(specs).values()] == [
+        {'CUSTOM_QAT': 2}] * 2
 
 
 @pytest.mark.parametrize('key, says', [
@@ -127,7 +169,7 @@ def test_a_value_that_is_too_long_is_refused():
 
 def test_more_than_a_flavor_holds_is_refused():
     assert 'a flavor holds 15360; ask for fewer' in _problem(
-        _profile(*[_GPU] * 256))
+        _profile(*[_GPU, _FPGA] * 128))
 
 
 def test_as_much_as_a_flavor_holds_is_fine():

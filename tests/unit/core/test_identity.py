@@ -175,3 +175,21 @@ def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index):
 ])
 def test_an_alias_of_somebody_elses_is_not_ours(text):
     assert identity.parse_alias(text) is None
+
+
+@given(st.from_regex(r'CUSTOM_[A-Z0-9_]{1,70}', fullmatch=True)
+       | st.sampled_from(['PGPU', 'VGPU', 'FPGA']))
+def test_the_class_of_units_tells_the_class(name):
+    counting = identity.unit_class(name)
+    assert identity.class_of_units(counting) == name
+    assert identity.class_of_units(name) is None
+    # Nobody asks for it, and no device is of it.
+    assert not identity.is_resource_class(counting)
+    assert identity.class_of_provider(
+        identity.class_provider_name('host1' * 40, name)) == name
+
+
+def test_a_devices_provider_is_not_taken_for_that_of_a_class():
+    for name in ('host1_accel_0000:81:00.0', 'a_accel_0000:81:00.0_PGPU',
+                 'host1_accel_matrix', 'a_accel_b', 'PGPU'):
+        assert identity.class_of_provider(name) is None

@@ -61,7 +61,8 @@ def test_a_region_for_each_type_also_when_one_is_full():
     inventories = [provider.inventory for provider in providers.desired(
         host, build.ROOT, 'host1')]
     # Placement has no inventory of nothing.
-    assert sorted(map(list, inventories)) == [[], [], ['VGPU']]
+    assert sorted(map(list, inventories)) == [
+        [], [], ['CUSTOM_UNIT_OF_VGPU']]
 
 
 def test_virtual_functions_are_pooled_on_their_card():
@@ -113,8 +114,9 @@ def _item(count):
 def _assign(item, count, server=_ME, mdevs=()):
     grants = assignment.assign(
         {item.uuid: {'VGPU': count}},
-        {f'ACCEL{number}': profile.Group(resources={'VGPU': 1}, traits={})
-         for number in range(count)}, [item], {}, server, dict(mdevs))
+        assignment.Wanted({f'ACCEL{number}': profile.Group({'VGPU': 1}, {})
+                           for number in range(count)}), [item], {},
+        server, dict(mdevs))
     return hostdev.plan(grants)
 
 

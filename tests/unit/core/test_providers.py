@@ -25,7 +25,8 @@ def test_a_device_of_one_region_is_one_provider():
     [provider] = _desired(_GPU)
     assert provider == providers.Provider(
         identity.provider_uuid(build.ROOT, _GPU.address),
-        'host1_accel_0000:81:00.0', build.ROOT, {'CUSTOM_GPU': 1},
+        'host1_accel_0000:81:00.0', build.ROOT,
+        {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1},
         frozenset({'CUSTOM_X', 'CUSTOM_NOVA_ACCEL', os_traits.OWNER_NOVA}))
 
 
@@ -35,12 +36,14 @@ def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
     assert card.traits == providers.OURS
     assert [(region.name, region.parent, region.totals)
             for region in regions] == [
-        ('host1_accel_0000:85:00.0_CUSTOM_A', card.uuid, {'CUSTOM_A': 3}),
-        ('host1_accel_0000:85:00.0_CUSTOM_B', card.uuid, {'CUSTOM_B': 2})]
+        ('host1_accel_0000:85:00.0_CUSTOM_A', card.uuid,
+         {'CUSTOM_UNIT_OF_CUSTOM_A': 3}),
+        ('host1_accel_0000:85:00.0_CUSTOM_B', card.uuid,
+         {'CUSTOM_UNIT_OF_CUSTOM_B': 2})]
 
 
 def test_an_inventory_gives_out_whole_units_once():
-    assert _desired(_QAT)[1].inventory == {'CUSTOM_A': {
+    assert _desired(_QAT)[1].inventory == {'CUSTOM_UNIT_OF_CUSTOM_A': {
         'total': 3, 'reserved': 0, 'min_unit': 1, 'max_unit': 3,
         'step_size': 1, 'allocation_ratio': 1.0}}
 
@@ -55,7 +58,8 @@ def test_each_region_is_offered_by_the_provider_that_counts_it():
     for item in offered:
         assert wanted[item.uuid].name == item.name
         assert wanted[item.uuid].totals == {
-            item.region.resource_class: len(item.region.units)}
+            identity.unit_class(item.region.resource_class):
+                len(item.region.units)}
 
 
 def test_a_refused_function_withholds_its_cards_provider():
@@ -75,6 +79,43 @@ def test_a_refused_vf_withholds_its_cards_provider_too():
         identity.provider_uuid(build.ROOT, build.address('0000:85:00.0'))]
 
 
+def _classes(*devices, **more):
+    return {provider.name: provider for provider in providers.classes(
+        model.Host(devices=devices), build.ROOT, 'host1', **more)}
+
+
+def test_each_class_is_counted_once_for_the_host():
+    other = build.device(build.region('CUSTOM_GPU', 2, 0x82,
+                                      traits=['CUSTOM_Y']),
+                         at='0000:82:00.0')
+    found = _classes(_GPU, _QAT, other)
+    assert {name: provider.totals for name, provider in found.items()} == {
+        'host1_accel_CUSTOM_GPU': {'CUSTOM_GPU': 3},
+        'host1_accel_CUSTOM_A': {'CUSTOM_A': 3},
+        'host1_accel_CUSTOM_B': {'CUSTOM_B': 2}}
+    # What any of its devices has can be found there.
+    assert found['host1_accel_CUSTOM_GPU'].traits == {
+        *providers.OURS, 'CUSTOM_X', 'CUSTOM_Y'}
+    assert {provider.parent for provider in found.values()} == {build.ROOT}
+    assert len({provider.uuid for provider in found.values()}) == 3
+
+
+def test_what_is_disputed_is_reserved_of_its_class_too():
+    [found] = _classes(_GPU, disputed={_uuid(_GPU): 1}).values()
+    assert found.inventory['CUSTOM_GPU']['reserved'] == 1
+
+
+def test_what_servers_hold_of_a_device_that_has_gone_is_counted_still():
+    gone = {'some uuid': providers.Stuck({'CUSTOM_UNIT_OF_CUSTOM_GPU': 2})}
+    [found] = _classes(_GPU, stuck=gone).values()
+    assert found.totals == {'CUSTOM_GPU': 3}
+
+
+def test_what_is_held_as_another_class_is_not_counted_as_this_one():
+    stuck = {_uuid(_GPU): providers.Stuck({'CUSTOM_UNIT_OF_CUSTOM_OLD': 1})}
+    assert _classes(_GPU, stuck=stuck) == {}
+
+
 class _Tree:
     """Placement's tree of a host, which refuses what Placement refuses."""
 
@@ -83,8 +124,15 @@ class _Tree:
         self.allocated = set()
 
     def diff(self, wanted):
-        return providers.diff(wanted, list(self.providers.values()),
-                              self.allocated.__contains__)
+        there = list(self.providers.values())
+        return providers.diff(wanted, there, providers.stuck(
+            wanted, there, self.held))
+
+    def held(self, uuid):
+        """Amounts by class; what is held is held whole."""
+        return {name: record['total'] for name, record
+                in self.providers[uuid].inventory.items()
+                } if uuid in self.allocated else {}
 
     def apply(self, changes):
         for change in changes:
@@ -145,8 +193,9 @@ def test_nothing_changed_is_nothing_done_and_nobody_asked():
     def ask(uuid):
         raise AssertionError(f'asked about {uuid}')
 
-    assert providers.diff(_desired(_GPU, _QAT), tree.providers.values(),
-                          ask) == ()
+    wanted, there = _desired(_GPU, _QAT), tree.providers.values()
+    assert providers.diff(wanted, there,
+                          providers.stuck(wanted, there, ask)) == ()
 
 
 @pytest.mark.parametrize('changed', [
@@ -177,7 +226,7 @@ def test_what_is_gone_and_held_is_reserved_once():
     [change] = tree.diff([])
     assert isinstance(change, providers.Reserve)
     assert change.name == 'host1_accel_0000:81:00.0'
-    assert change.inventory['CUSTOM_GPU']['reserved'] == 1
+    assert change.inventory['CUSTOM_UNIT_OF_CUSTOM_GPU']['reserved'] == 1
     assert change.traits >= {providers.NOT_NAMED}
     tree.apply([change])
     assert tree.diff([]) == ()
@@ -195,7 +244,7 @@ def test_a_class_in_use_is_reserved_and_the_new_one_waits():
     tree.apply(tree.diff(_desired(renamed)))
     inventory = tree.providers[_uuid(_GPU)].inventory
     assert {name: record['reserved'] for name, record in inventory.items()
-            } == {'CUSTOM_GPU': 1}
+            } == {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1}
     tree.allocated.clear()
     tree.apply(tree.diff(_desired(renamed)))
     assert tree.has(_desired(renamed))

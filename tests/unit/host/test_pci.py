@@ -93,6 +93,64 @@ def test_what_has_to_be_there_is_reported_in_one_line(changes, says):
     assert len(problem) < 300
 
 
+def test_bars_are_read():
+    assert _read(resource=build.H100_RESOURCE).bars == (
+        model.Bar(0, 16 << 20), model.Bar(2, 128 << 30),
+        model.Bar(4, 32 << 20))
+
+
+def test_what_a_bar_is_follows_from_flags():
+    found = _read(resource=build.resource(
+        (1 << 24, build.MEMORY), (128, 0x40101),
+        (1 << 20, build.MEMORY | 0x2000), (1 << 20, build.MEMORY | 0x100000),
+        None, None, (1 << 19, 0x46200), (1 << 30, build.WIDE_MEMORY)))
+    assert found.bars == (
+        model.Bar(0, 1 << 24, False, False), model.Bar(2, 1 << 20, False),
+        model.Bar(3, 1 << 20, True, False))
+
+
+def test_a_bar_without_address_has_its_size():
+    assert _read(resource='0x0000000000000000 0x0000001fffffffff '
+                 '0x000000002014220c\n' + 12 * f'{build.resource()[:57]}'
+                 ).bars == (model.Bar(0, 128 << 30),)
+
+
+def test_without_ranges_it_is_not_known_what_bars_there_are():
+    assert _read(resource=None).bars is None
+    assert _read(resource=build.resource()).bars == ()
+
+
+@pytest.mark.parametrize('text, says', [
+    ('', "its resource is '', not ranges"),
+    ('x' * 100_000, 'not ranges'),
+    (build.resource()[:57 * 5], 'not ranges'),
+    ('\0\ufffd\n' * 13, 'not ranges'),
+    (build.resource((3 << 20, build.MEMORY)), 'its BAR 0 is 0x'),
+    ('0x2000 0x1000 0x200\n' + build.resource(), 'not a power of two'),
+])
+def test_nonsense_for_ranges_is_reported_and_the_device_is_there(text, says):
+    [function], [problem] = pci.read(build.sysfs({_AT: {'resource': text}}))
+    assert function.bars is None
+    assert problem.startswith(f"PCI device '{_NAME}': ") and says in problem
+    assert problem.endswith('how much memory it has is not known')
+    assert '\n' not in problem and len(problem) < 300
+
+
+_LINE = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 3).map(
+    lambda numbers: '0x{:016x} 0x{:016x} 0x{:016x}'.format(*numbers))
+
+
+@given(st.one_of(st.text(), st.lists(st.one_of(_LINE, st.text(max_size=60)),
+                                     max_size=17).map('\n'.join)))
+def test_whatever_ranges_say_the_device_is_there(text):
+    found, problems = pci.read(build.sysfs({_AT: {'resource': text}}))
+    assert len(found) == 1 and len(problems) <= 1
+    assert (found[0].bars is None) == bool(problems)
+    for bar in found[0].bars or ():
+        assert bar.size & (bar.size - 1) == 0 < bar.size
+        assert 0 <= bar.number < 6
+
+
 @pytest.mark.parametrize('name', ['', 'nonsense', '0000:81:00', 'a\nb'])
 def test_a_name_that_is_no_address_is_reported(name):
     found, problems = pci.read(tree.Recording(

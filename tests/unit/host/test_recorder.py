@@ -52,6 +52,13 @@ def _machine(root):
     return tree.open_tree(root)
 
 
+def test_sizes_of_bars_are_recorded():
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {
+        'resource': build.H100_RESOURCE}})
+    [function] = reader.read(recorder.record(machine)).functions
+    assert [bar.size >> 20 for bar in function.bars] == [16, 128 << 10, 32]
+
+
 def test_whether_functions_can_be_reset_is_recorded(tmp_path):
     can, cannot, unknown = ({'config': '', 'reset': '',
                              'reset_method': 'flr bus\n'}, {'config': ''}, {})

@@ -263,8 +263,8 @@ def test_a_long_tag_makes_no_long_message():
     ('name: p\ngroup: []\ngroups: [{resources: {A: 1}}]',
      "does not know the key 'group'; known keys: name, description,"),
     ('{name: p, groups: [{resources: {A: 1}, resource: 1}]}',
-     "group 0: does not know the key 'resource'; known keys: resources, "
-     'traits, count, numa'),
+     "group 0: does not know the key 'resource'; known keys: name, "
+     'resources, traits, count, numa'),
     ('{name: p, groups: [{traits: {}}]}', 'group 0: has no resources'),
     ('{name: p, groups: [{"resources1:A": 1}]}',
      "group 0: does not know the key 'resources1:A'; known keys: "

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request and one host as a puzzle: demands, rows and wishes.
+
+Names mean nothing here, so that hosts that look alike are one
+:class:`Problem`, and what is known of one of them is known of all.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+
+LINKS = 'link_domain'
+#: From the outside in.
+LEVELS = ('numa_node', 'pcie_root', 'pcie_switch', 'device')
+
+
+@dataclasses.dataclass(frozen=True)
+class Demand:
+    """What one group takes from one stock.
+
+    :param traits: wanted (True) or not to be there (False) by number
+    """
+
+    resource_class: int
+    amount: int
+    traits: tuple[tuple[int, bool], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A stock, its names replaced by numbers; places are None if unknown.
+
+    :param fresh: whether nobody has any of it
+    """
+
+    resource_class: int
+    traits: frozenset[int]
+    free: int
+    fresh: bool
+    numa_node: int | None
+    pcie_root: int | None
+    pcie_switch: int | None
+    device: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """A rule, its members by index of their demands."""
+
+    key: str
+    same: bool
+    members: tuple[int, ...]
+    guest: bool = False
+    network: bool = False
+    weight: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Demands, the stocks of one view, the rules and what is around."""
+
+    demands: tuple[Demand, ...]
+    rows: tuple[Row, ...]
+    wishes: tuple[Wish, ...] = ()
+    guest: frozenset[int] | None = None
+    network: frozenset[int] | None = None
+    partitions: tuple[frozenset[int], ...] = ()
+    islands: tuple[frozenset[int], ...] = ()
+    pack: bool = True
+
+
+def merged(wishes: collections.abc.Iterable[Wish]) -> tuple[Wish, ...]:
+    """The wishes, those that follow from each other made one.
+
+    What has the same root as a third has the same as each other; not so with
+    link domains, which may overlap.
+    """
+    chains: list[Wish] = []
+    others = []
+    for wish in wishes:
+        if wish.weight or not wish.same or wish.key == LINKS:
+            others.append(wish)
+            continue
+        linked = [chain for chain in chains if chain.key == wish.key
+                  and set(chain.members) & set(wish.members)]
+        chains = [chain for chain in chains if chain not in linked]
+        linked.append(wish)
+        chains.append(Wish(
+            wish.key, True, tuple(sorted({member for one in linked
+                                          for member in one.members})),
+            any(one.guest for one in linked),
+            any(one.network for one in linked)))
+    return (*chains, *others)
+
+
+class View:
+    """The rows of a problem, seen from all sides; it does not change."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.rows = rows = problem.rows
+        self.sets = problem.partitions + problem.islands
+        self.component = self._components()
+        #: By key, each row's value: where it is unknown, one of the device's
+        #: own, for that is where it is, wherever that may be.
+        self.values = {
+            key: [_value(getattr(row, key), row.device) for row in rows]
+            for key in LEVELS}
+        self.values[LINKS] = [('device', self.component[row.device])
+                               for row in rows]
+        #: What closeness counts.
+        self.spots = {
+            'numa_node': [row.numa_node for row in rows],
+            'pcie_root': [row.pcie_root for row in rows],
+            'pcie_switch': [
+                ('root', row.pcie_root) if row.pcie_switch is None else
+                row.pcie_switch for row in rows],
+            'device': [row.device for row in rows],
+            LINKS: [self.component[row.device] for row in rows]}
+        self.free = {key: collections.Counter() for key in self.spots}
+        for key, spots in self.spots.items():
+            for spot, row in zip(spots, rows, strict=True):
+                self.free[key][spot] += row.free
+        self.fresh: dict[int, bool] = {}
+        for row in rows:
+            self.fresh[row.device] = (row.fresh and
+                                      self.fresh.get(row.device, True))
+        self.tree = _Tree(self)
+
+    def _components(self) -> dict[int, int]:
+        parent = {row.device: row.device for row in self.rows}
+        for devices in self.sets:
+            parent.update({device: device for device in devices})
+
+        def root(device):
+            while parent[device] != device:
+                device = parent[device]
+            return device
+
+        for devices in self.sets:
+            first, *others = sorted(devices) or [None]
+            for other in others:
+                low, high = sorted((root(first), root(other)))
+                parent[high] = low
+        return {device: root(device) for device in parent}
+
+    def off(self, wish: Wish, index: int) -> int:
+        """Of guest and network, how many a row's NUMA node is not one of."""
+        node = self.rows[index].numa_node
+        return sum(
+            bool(asked and nodes is not None and node not in nodes)
+            for asked, nodes in ((wish.guest, self.problem.guest),
+                                 (wish.network, self.problem.network)))
+
+    def may_grow(self, devices: collections.abc.Set, more: int) -> bool:
+        """Whether a set is legal, or can be with some more members."""
+        return (len(devices) == 1
+                or any(devices <= island for island in self.problem.islands)
+                or any(devices <= partition
+                       and len(partition) - len(devices) <= more
+                       for partition in self.problem.partitions))
+
+    def wished(self, wish: Wish) -> list:
+        """By row, the values whose number an unmet wish is counted in."""
+        if wish.same and wish.key == LINKS:
+            return self.spots['device']
+        if not wish.same and wish.key in ('numa_node', 'pcie_root'):
+            # Of two that are unknown, nobody can say that they differ.
+            return self.spots[wish.key]
+        return self.values[wish.key]
+
+    def unmet(self, wish: Wish, values: collections.abc.Sized,
+              count: int, more: int) -> int:
+        """By how much members with these values miss a wish, or 0.
+
+        :param values: different ones; devices for ``same link_domain``
+        :param count: how many members have them
+        :param more: how many members are still to come
+        """
+        if not wish.same:
+            return count - len(values)
+        if wish.key != LINKS:
+            return len(values) - 1
+        if self.may_grow(values, more):
+            return 0
+        return max(1, len({self.component[device] for device in values}) - 1)
+
+
+def _value(value, device):
+    return ('device', device) if value is None else value
+
+
+class _Tree:
+    """Node, root, switch and device of each row, and which look alike.
+
+    :ivar paths: for each row, the number of its part at each level, from the
+        node down; () for all where the places make no tree
+    :ivar shapes: for each row, from the node down to the row itself,
+        numbers that are the same for what looks alike
+    """
+
+    def __init__(self, view: View):
+        rows = view.rows
+        paths = [tuple((row.numa_node, row.pcie_root, row.pcie_switch,
+                        row.device)[:depth] for depth in range(1, 5))
+                 for row in rows]
+        if not self._is_tree(rows, paths):
+            self.paths, self.shapes = [()] * len(rows), []
+            return
+        numbers: dict = {}
+        self.paths = [tuple(numbers.setdefault(part, len(numbers))
+                            for part in path) for path in paths]
+        self.shapes = self._shapes(view)
+
+    @staticmethod
+    def _is_tree(rows, paths) -> bool:
+        above: dict = {}
+        for row, path in zip(rows, paths, strict=True):
+            for depth, key in enumerate(LEVELS):
+                value = getattr(row, key)
+                if value is not None and above.setdefault(
+                        (key, value), path[depth]) != path[depth]:
+                    return False
+        return True
+
+    def _shapes(self, view):
+        numbers: dict = {}
+
+        def number(*shape):
+            return numbers.setdefault(shape, len(numbers))
+
+        member_of = collections.defaultdict(list)
+        for index, devices in enumerate(view.sets):
+            for device in devices:
+                member_of[device].append(index)
+        leaves = [number(row.resource_class, row.traits, row.free)
+                  for row in view.rows]
+        below, marks = collections.defaultdict(list), {}
+        for row, path, leaf in zip(view.rows, self.paths, leaves,
+                                   strict=True):
+            below[path[3]].append(leaf)
+            marks[path[3]] = view.fresh[row.device], tuple(
+                member_of[row.device])
+            marks[path[2]] = row.pcie_switch is None
+            marks[path[1]] = row.pcie_root is None
+            marks[path[0]] = (
+                row.numa_node is None,
+                row.numa_node in (view.problem.guest or ()),
+                row.numa_node in (view.problem.network or ()))
+        shape = {}
+        for depth in (3, 2, 1, 0):
+            for part in dict.fromkeys(path[depth] for path in self.paths):
+                shape[part] = number(depth, marks[part],
+                                     tuple(sorted(below[part])))
+            for path in dict.fromkeys(path[:depth + 1]
+                                      for path in self.paths):
+                if depth:
+                    below[path[-2]].append(shape[path[-1]])
+        return [(*(shape[part] for part in path), leaf)
+                for path, leaf in zip(self.paths, leaves, strict=True)]

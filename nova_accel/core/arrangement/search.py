@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row for every demand, such that the wishes hold: the search.
+
+The search goes demand by demand, the hardest first, and comes back where it
+cannot go on. What keeps it short: values that cannot hold all the members of
+a wish are struck off before (:mod:`.narrowing`); of rows that are as good as
+each other one is tried; a state from which there was no way on is not entered
+again, nor one like it.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+import functools
+
+from nova_accel.core.arrangement import narrowing
+from nova_accel.core.arrangement import puzzle
+from nova_accel.core.arrangement import ranking
+
+#: Steps (a demand given a stock) after which a way that keeps the rules is
+#: not looked for any more. What a host of 16 devices and 16 groups needs is
+#: a few hundred.
+MAX_STEPS = 30_000
+
+# The same for a better way, where one that keeps the rules is known: for the
+# soft rules, for closeness, and inside of one part of the host.
+_MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The index of a row for every demand, or None if there is no way.
+
+    :param cost: penalty of the soft rules; NUMA nodes, roots and switches;
+        then how badly it packs: the lower the better, each in turn
+    :param gave_up: whether there may be a way after all
+    """
+
+    rows: tuple[int, ...] | None
+    cost: tuple[int, ...] = ()
+    gave_up: bool = False
+
+
+def solve(problem: puzzle.Problem) -> Answer:
+    """The best way found that keeps all hard wishes.
+
+    There is one whenever one exists (but see :data:`MAX_STEPS`). It is the
+    best by its soft wishes and closeness for all but large requests.
+    """
+    problem = dataclasses.replace(problem,
+                                  wishes=puzzle.merged(problem.wishes))
+    view = puzzle.View(problem)
+    domains = narrowing.narrow(view, problem.wishes)
+    if domains is None:
+        return Answer(None)
+    floor = ranking.floor(view, domains)
+    best = None
+    if len(problem.demands) > 1:
+        for inside in ranking.inside(view, domains):
+            best = _better(best, _Search(view, inside).run(_MAX_INSIDE_STEPS))
+    if best is None or best.cost[:4] != floor:
+        answer = _Search(view, domains).run(
+            MAX_STEPS if best is None else _MAX_INSIDE_STEPS)
+        if best is None and answer.rows is None:
+            return answer
+        best = _better(best, answer)
+    if best.cost[:4] != floor:
+        steps = (_MAX_BETTER_STEPS if best.cost[0] > floor[0] else
+                 _MAX_CLOSER_STEPS)
+        best = _better(best, _Search(view, domains, best.cost).run(steps))
+    return best
+
+
+def is_possible(view: puzzle.View,
+                wishes: collections.abc.Sequence[puzzle.Wish]) -> bool:
+    """Whether there is any way that keeps these wishes, whatever it costs.
+
+    Also True if that is not known after :data:`MAX_STEPS`.
+    """
+    wishes = puzzle.merged(wishes)
+    domains = narrowing.narrow(view, wishes)
+    if domains is None:
+        return False
+    answer = _Search(view, domains, wishes=wishes).run(MAX_STEPS)
+    return answer.rows is not None or answer.gave_up
+
+
+def _better(one: Answer | None, other: Answer) -> Answer | None:
+    if other.rows is None:
+        return one
+    return other if one is None or other.cost < one.cost else one
+
+
+class _Tally:
+    """A rule while members are given rows one after the other."""
+
+    def __init__(self, view: puzzle.View, wish: puzzle.Wish):
+        self.view, self.wish = view, wish
+        self.values = (view.wished(wish) if wish.weight or (
+            wish.same and wish.key == puzzle.LINKS) else view.values[wish.key])
+        self.counts: dict = {}
+        self.left = len(wish.members)
+        self.given = 0
+
+    @property
+    def is_open(self) -> bool:
+        return 0 < self.given < len(self.wish.members)
+
+    def allows(self, index: int) -> bool:
+        value, counts = self.values[index], self.counts
+        if not self.wish.same:
+            return value not in counts
+        if not counts or value in counts and len(counts) == 1:
+            return True
+        return self.wish.key == puzzle.LINKS and self.view.may_grow(
+            counts.keys() | {value}, self.left - 1)
+
+    def penalty(self, index: int) -> int:
+        """What a row adds to the penalty."""
+        before = self.view.unmet(self.wish, self.counts.keys(), self.given,
+                                 self.left) if self.given else 0
+        after = self.view.unmet(
+            self.wish, self.counts.keys() | {self.values[index]},
+            self.given + 1, self.left - 1)
+        return self.wish.weight * (
+            after - before + self.view.off(self.wish, index))
+
+    def push(self, index: int) -> None:
+        value = self.values[index]
+        self.counts[value] = self.counts.get(value, 0) + 1
+        self.given += 1
+        self.left -= 1
+
+    def pop(self, index: int) -> None:
+        value = self.values[index]
+        self.counts[value] -= 1
+        if not self.counts[value]:
+            del self.counts[value]
+        self.given -= 1
+        self.left += 1
+
+
+class _Search:
+    """One search.
+
+    :param below: the cost to be undercut; without it the first way will do
+    :param wishes: those that count, where not all of the problem's do
+    """
+
+    def __init__(self, view: puzzle.View, domains, below=None, wishes=None):
+        self.view, self.domains = view, domains
+        self.demands = view.problem.demands
+        self.below = below and below[:4]
+        wishes = view.problem.wishes if wishes is None else wishes
+        self.order = _order(view, domains, wishes)
+        self.tallies = [_Tally(view, wish) for wish in wishes]
+        self.of = [([], []) for _demand in self.demands]
+        for tally in self.tallies:
+            for member in tally.wish.members:
+                self.of[member][bool(tally.wish.weight)].append(tally)
+        self.taken: dict[int, int] = {}
+        self.used = {key: collections.Counter() for key in view.spots}
+        self.touched: collections.Counter = collections.Counter()
+        self.chosen: dict[int, int] = {}
+        self.best: list[int] | None = None
+        self.seen: dict = {}
+        self.steps = 0
+
+    def run(self, steps: int) -> Answer:
+        self.steps = steps
+        self._go(0, (0, 0, 0, 0))
+        if self.best is None:
+            return Answer(None, gave_up=self.steps <= 0)
+        return Answer(tuple(self.best), ranking.cost(self.view, self.best))
+
+    def _go(self, position: int, cost: tuple[int, ...]) -> bool:
+        """Go on from here; True if the search is over."""
+        if position == len(self.order):
+            self.best = [self.chosen[index]
+                         for index in range(len(self.demands))]
+            if self.below is None:
+                return True
+            self.below = cost
+            return False
+        if self.steps <= 0:
+            return True
+        self.steps -= 1
+        # Which way led here does not matter, only what it came to.
+        state = position, self._state()
+        if state in self.seen and self.seen[state] <= cost:
+            return False
+        self.seen[state] = cost if self.below else (0, 0, 0, 0)
+        member = self.order[position]
+        for added, index in self._ways(member):
+            reached = tuple(map(sum, zip(cost, added, strict=True)))
+            if self.below is not None and reached >= self.below:
+                continue
+            self._push(member, index)
+            over = self._go(position + 1, reached)
+            self._pop(member, index)
+            if over:
+                return True
+        return False
+
+    def _ways(self, member):
+        amount = self.demands[member].amount
+        hard, soft = self.of[member]
+        twins: set = set()
+        ways = []
+        for index in self.domains[member]:
+            if self.view.rows[index].free - self.taken.get(index, 0) < amount:
+                continue
+            twin = self._twin(index)
+            if twin in twins:
+                continue
+            twins.add(twin)
+            if all(tally.allows(index) for tally in hard):
+                ways.append((self._added(soft, index),
+                             self._packing(index, amount), index))
+        ways.sort()
+        return [(added, index) for added, _packing, index in ways]
+
+    def _added(self, soft, index):
+        return (sum(tally.penalty(index) for tally in soft),
+                *(self.view.spots[key][index] not in self.used[key]
+                  for key in puzzle.LEVELS[:3]))
+
+    def _packing(self, index, amount):
+        sign = 1 if self.view.problem.pack else -1
+        device = self.view.rows[index].device
+        left = [sign * (self.view.fresh[device] and
+                        device not in self.used['device'])]
+        for key in ('device', puzzle.LINKS, 'pcie_switch', 'numa_node'):
+            spot = self.view.spots[key][index]
+            free = 0 if spot in self.used[key] else self.view.free[key][spot]
+            left.append(sign * (free - amount))
+        return left
+
+    def _twin(self, index):
+        """The same for rows that are as good as each other, as it stands."""
+        path = self.view.tree.paths[index]
+        if not path:
+            return index
+        depth = 0
+        while depth < 4 and path[depth] in self.touched:
+            depth += 1
+        return (path[depth - 1] if depth else -1,
+                self.view.tree.shapes[index][depth:],
+                self.taken.get(index, 0))
+
+    def _state(self):
+        """What matters for the rest: the same for what looks alike."""
+        paths, shapes = self.view.tree.paths, self.view.tree.shapes
+        if not self.view.tree.shapes:
+            return (frozenset(self.taken.items()), self._open_values(),
+                    self._spots() if self.below else None)
+        marks = self._marks()
+        below: dict = collections.defaultdict(list)
+        for index, amount in self.taken.items():
+            below[paths[index]].append((shapes[index][4], amount))
+        shape = {paths[index]: shapes[index] for index in self.taken}
+        for depth in (3, 2, 1, 0):
+            above: dict = collections.defaultdict(list)
+            for path, parts in below.items():
+                above[path[:-1]].append(
+                    (shape[path][depth], tuple(sorted(parts)),
+                     marks.get(path[-1], ())))
+                shape[path[:-1]] = shape[path]
+            below = above
+        return tuple(sorted(below.get((), ()))), self._open_values(
+            only=puzzle.LINKS)
+
+    def _marks(self) -> dict[int, tuple[int, ...]]:
+        """Where the members of rules are that are not complete yet."""
+        marks: dict[int, dict] = collections.defaultdict(dict)
+        for number, tally in enumerate(self.tallies):
+            if not tally.is_open or not (tally.wish.weight == 0 or self.below):
+                continue
+            depth = (3 if tally.wish.key == puzzle.LINKS else
+                     puzzle.LEVELS.index(tally.wish.key))
+            for member in tally.wish.members:
+                if member in self.chosen:
+                    index = self.chosen[member]
+                    path = self.view.tree.paths[index]
+                    for level in {depth, 3 if isinstance(
+                            tally.values[index], tuple) else depth}:
+                        marks[path[level]][number] = None
+        return {part: tuple(sorted(numbers))
+                for part, numbers in marks.items()}
+
+    def _open_values(self, only=None):
+        return tuple(
+            (number, frozenset(tally.counts))
+            for number, tally in enumerate(self.tallies)
+            if tally.is_open and (tally.wish.weight == 0 or self.below)
+            and only in (None, tally.wish.key))
+
+    def _spots(self):
+        return tuple(frozenset(self.used[key]) for key in puzzle.LEVELS[:3])
+
+    def _push(self, member, index):
+        self.chosen[member] = index
+        self.taken[index] = (self.taken.get(index, 0)
+                             + self.demands[member].amount)
+        for tally in self.of[member][0] + self.of[member][1]:
+            tally.push(index)
+        for key, spots in self.view.spots.items():
+            self.used[key][spots[index]] += 1
+        self.touched.update(self.view.tree.paths[index])
+
+    def _pop(self, member, index):
+        del self.chosen[member]
+        self.taken[index] -= self.demands[member].amount
+        if not self.taken[index]:
+            del self.taken[index]
+        for tally in self.of[member][0] + self.of[member][1]:
+            tally.pop(index)
+        for key, spots in self.view.spots.items():
+            _drop(self.used[key], spots[index])
+        for part in self.view.tree.paths[index]:
+            _drop(self.touched, part)
+
+
+def _drop(counter, key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
+def _order(view, domains, wishes) -> list[int]:
+    """The demands: those with few ways first, those of a wish together."""
+    def ease(member):
+        return (len(domains[member]),
+                -view.problem.demands[member].amount, member)
+
+    groups = [sorted(wish.members, key=ease, reverse=True) for wish in
+              sorted(wishes, key=lambda wish: -len(wish.members))
+              if wish.same and not wish.weight]
+    waiting = sorted(range(len(domains)), key=ease, reverse=True)
+    order: dict[int, None] = {}
+    while waiting:
+        member = waiting.pop()
+        if member in order:
+            continue
+        order[member] = None
+        # The last to be put on top is the first to be taken: small ones.
+        for group in [group for group in groups if member in group]:
+            groups.remove(group)
+            waiting += group
+    return list(order)
+
+
+#: The same as :func:`solve`, remembered.
+cached = functools.lru_cache(maxsize=512)(solve)

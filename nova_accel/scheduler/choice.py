@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices of one host serve a request, written into its candidates."""
+
+import collections
+import collections.abc
+import dataclasses
+import functools
+
+from nova_accel.core import affinity
+from nova_accel.core import arrangement
+from nova_accel.core import assignment
+from nova_accel.core import flavor
+from nova_accel.core import identity
+from nova_accel.core import profile
+from nova_accel.core import providers
+from nova_accel.scheduler import candidates
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a flavor asks for.
+
+    :param name: of its Profile, for people
+    :param classes: that are, or could be, those of devices
+    """
+
+    name: str
+    groups: collections.abc.Mapping[str, profile.Group]
+    rules: tuple[affinity.Rule, ...]
+    classes: frozenset[str]
+
+    @property
+    def programs(self) -> frozenset[str]:
+        """The classes of which something is to be programmed."""
+        return frozenset(name for group in self.groups.values()
+                         if group.bitstream for name in group.resources)
+
+    def concerns(self, member: str) -> bool:
+        """Whether a rule is about the guest, or the network."""
+        return any(member in rule.groups for rule in self.rules)
+
+
+def request(extra_specs: collections.abc.Mapping[str, str]) -> Request:
+    """What a flavor asks for, by its extra specs.
+
+    :raises errors.ProfileError: if it wants more than this version knows of
+    """
+    return _request(frozenset(extra_specs.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _request(items) -> Request:
+    specs = dict(items)
+    return Request(specs.get(flavor.EXPANDED_KEY, 'the flavor'),
+                   flavor.read(specs), flavor.rules(specs),
+                   frozenset(flavor.classes(specs)))
+
+
+class Choice:
+    """How devices of a host are chosen for candidates of a request.
+
+    :param host_state: nova.scheduler.host_manager.HostState
+    :param around: from a candidate to what the rules are about
+    :param pack: whether large groups of free devices are kept whole
+    """
+
+    def __init__(self, host_state, wanted: Request,
+                 around: collections.abc.Callable[
+                     [dict], arrangement.Surroundings], pack: bool):
+        self.host_state = host_state
+        self._wanted = wanted
+        self._around = around
+        self._pack = pack
+        self._counting = providers.of_classes(host_state.uuid,
+                                              wanted.classes)
+        self._units = {identity.unit_class(name)
+                       for name in wanted.classes}
+
+    def without_devices(self, candidate: collections.abc.Mapping) -> dict:
+        """What a candidate allocates beside devices that were chosen."""
+        return {provider: allocation for provider, allocation
+                in candidate['allocations'].items()
+                if not self._units & set(allocation['resources'])}
+
+    def fill(self, candidate: candidates.Candidate,
+             answer: candidates.Answer,
+             given: collections.abc.Mapping[str, int] = {},
+             ) -> arrangement.Arrangement | None:
+        """Choose devices, and have the candidate allocate them.
+
+        :param given: units by provider that Placement does not know of yet
+        :returns: how they are arranged, or why they cannot be; None where
+            the candidate is not about devices of ours
+        """
+        plain = self.without_devices(candidate)
+        counts = self._counts(plain)
+        if not counts:
+            return None
+        groups = assignment.with_the_rest(self._wanted.groups, counts)
+        found = self._arrange(
+            groups, self._free(answer, given), self._around(candidate))
+        if not found.objection:
+            candidate['allocations'] = {**plain, **_allocations(
+                groups, found.chosen)}
+            candidate.choice = self
+        return found
+
+    def _counts(self, plain) -> collections.Counter[str]:
+        """How many units of which class Placement found."""
+        return collections.Counter({
+            name: plain[uuid]['resources'][name]
+            for uuid, name in self._counting.items() if uuid in plain})
+
+    def _free(self, answer, given) -> tuple[arrangement.Stock, ...]:
+        stocks = candidates.stocks(self.host_state, answer)
+        if not given:
+            return stocks
+        return tuple(dataclasses.replace(
+            stock, free=stock.free - given.get(stock.provider, 0))
+            for stock in stocks)
+
+    def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
+        programs = self._wanted.programs
+        if programs:
+            # Somebody may have the very bitstream where one is in use, but
+            # who knows; what nobody holds can be programmed for certain.
+            unused = tuple(stock for stock in stocks
+                           if stock.resource_class not in programs
+                           or stock.free == stock.total)
+            found = arrangement.arrange(groups, unused, self._wanted.rules,
+                                        around, self._pack)
+            if not found.objection:
+                return found
+        return arrangement.arrange(groups, stocks, self._wanted.rules,
+                                   around, self._pack)
+
+
+def devices(candidate: collections.abc.Mapping) -> dict[str, int]:
+    """Units by provider that were chosen for a candidate."""
+    return {provider: amount for provider, allocation
+            in candidate.get('allocations', {}).items()
+            for name, amount in allocation['resources'].items()
+            if identity.class_of_units(name)}
+
+
+def _allocations(groups, chosen) -> dict[str, dict]:
+    """What of the devices' own providers is allocated."""
+    amounts: dict[str, collections.Counter] = collections.defaultdict(
+        collections.Counter)
+    for name, provider in chosen.items():
+        for resource_class, amount in groups[name].resources.items():
+            amounts[provider][identity.unit_class(resource_class)] += amount
+    return {provider: {'resources': dict(resources)}
+            for provider, resources in amounts.items()}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A claim that finds its devices taken, made again with others.
+
+Between Placement's answer and the claim another scheduler can have claimed
+the devices that were chosen. The host may have others as good, so it is
+asked about again before Nova goes on to the next one.
+
+Seam: ``nova.scheduler.utils.claim_resources``, wrapped. Checked with Nova 33
+and 34.
+"""
+
+import copy
+import functools
+
+from nova.scheduler import utils
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
+# Each time somebody else got something, so it cannot go on for long.
+_TIMES = 10
+
+
+def install() -> None:
+    """Wrap the function; once, however often called."""
+    original = utils.claim_resources
+    if hasattr(original, 'nova_accel'):
+        return
+
+    @functools.wraps(original)
+    def claim_resources(ctx, client, spec_obj, instance_uuid, alloc_req,
+                        *args, **kwargs):
+        for _time in range(_TIMES):
+            if original(ctx, client, spec_obj, instance_uuid, alloc_req,
+                        *args, **kwargs):
+                return True
+            if not _choose_again(ctx, client, alloc_req):
+                break
+        return False
+
+    claim_resources.nova_accel = original
+    utils.claim_resources = claim_resources
+
+
+def _choose_again(context, client, candidate) -> bool:
+    """Have other devices in a candidate, if there are any."""
+    choice = getattr(candidate, 'choice', None)
+    if choice is None:
+        return False
+    resources = copy.deepcopy(candidate.answer.resources)
+    # Of this host alone, and of that all there is.
+    resources.get_request_group(None).in_tree = choice.host_state.uuid
+    before = choice.without_devices(candidate)
+    answered = client.get_allocation_candidates(context, resources)
+    for found in answered and answered[0] or ():
+        if choice.without_devices(found) != before:
+            continue
+        if not choice.fill(candidate, found.answer).objection:
+            LOG.debug('Devices of %s were taken meanwhile; others are '
+                      'claimed', choice.host_state.host)
+            return True
+    return False

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-scheduler: which of the hosts that a server fits on.
+
+Seams: ``nova.scheduler.weights.BaseHostWeigher``, of which the sum over all
+weighers orders the hosts; ``nova.weights.normalize``;
+``nova.scheduler.utils.get_weight_multiplier``. Checked with Nova 33 and 34.
+"""
+
+import collections.abc
+import dataclasses
+
+from nova import weights as nova_weights
+import nova.conf
+from nova.scheduler import utils
+from nova.scheduler import weights
+
+from nova_accel import conf
+from nova_accel.core import arrangement
+from nova_accel.core import flavor
+from nova_accel.core import room
+from nova_accel.scheduler import candidates
+from nova_accel.scheduler import choice
+from nova_accel.scheduler import siblings
+
+CONF = nova.conf.CONF
+conf.register_opts(CONF)
+
+# A host without devices is 1 to a server without. Three of Nova's weighers
+# prefer emptier hosts, and two to three more have their say; so that ours at
+# ten is more than all of them at one, no host with devices comes near.
+_BEST_WITH_DEVICES = 1 / 3
+
+
+class AcceleratorWeigher(weights.BaseHostWeigher):
+    """Keep together what later servers may want together.
+
+    A server with devices goes where fewest of them stay free, and where they
+    break up least of what lies together; one without goes where no devices
+    are, while there is room. Each of the three has a multiplier. It calls
+    nothing, and without the AcceleratorFilter, which chooses the devices, it
+    has nothing to say of servers with devices.
+    """
+
+    # The parts are brought to this scale, and weighed with the multipliers
+    # of each host, one by one; their sum is to stay what it is.
+    minval, maxval = 0., 1.
+
+    def weigh_objects(self, weighed_obj_list, weight_properties):
+        hosts = [weighed.obj for weighed in weighed_obj_list]
+        if flavor.classes(weight_properties.flavor.extra_specs):
+            parts = _with_devices(hosts)
+        else:
+            parts = _without_devices(hosts)
+        return [sum(_multiplier(host, name) * weight
+                    for name, weight in zip(parts, own, strict=True))
+                for host, own in zip(
+                    hosts, zip(*parts.values(), strict=True), strict=True)]
+
+    def _weigh_object(self, obj, weight_properties):
+        """Not called: how tight a host is, is seen beside the others."""
+        raise NotImplementedError()
+
+
+def _with_devices(hosts) -> dict[str, list[float]]:
+    """Each host's weights, 0 to 1, by the name of their multiplier."""
+    rooms = [room.after(_stocks(host_state), _taken(host_state),
+                        candidates.said(host_state).links)
+             for host_state in hosts]
+    return {
+        'accel_pack_weight_multiplier': _normal(
+            -after.left for after in rooms),
+        'accel_island_weight_multiplier': _normal(
+            -after.broken for after in rooms)}
+
+
+def _without_devices(hosts) -> dict[str, list[float]]:
+    def weigh(host_state) -> float:
+        units = candidates.said(host_state).units.values()
+        if not units:
+            return 1.
+        return (1 - room.free_share(units)) * _BEST_WITH_DEVICES
+
+    return {'accel_avoid_weight_multiplier': [
+        weigh(host_state) for host_state in hosts]}
+
+
+def _normal(values: collections.abc.Iterable[float]) -> list[float]:
+    # However small a difference is, it becomes 1 where there is no larger
+    # one; so it must not be what is lost in adding up.
+    return list(nova_weights.normalize([round(value, 6) for value in values]))
+
+
+def _multiplier(host_state, name: str) -> float:
+    return utils.get_weight_multiplier(host_state, name, CONF.nova_accel[name])
+
+
+def _taken(host_state) -> dict[str, int]:
+    """Units by provider, in the candidate that Nova will claim."""
+    # A rebuild, and a host that was forced, can be without any.
+    found = host_state.allocation_candidates
+    return choice.devices(found[0]) if found else {}
+
+
+def _stocks(host_state) -> collections.abc.Collection[arrangement.Stock]:
+    """What is free, without what servers of the same request were given."""
+    stocks = candidates.stocks(host_state) or ()
+    given = siblings.Siblings.of(host_state).given
+    return [dataclasses.replace(
+                stock, free=stock.free - given[stock.provider])
+            for stock in stocks] if given else stocks

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many hosts with eight GPUs, a real scheduler and a real Placement.
+
+In a process of its own (:mod:`tests.bench.worker`): asked for some devices,
+:data:`SIDES` say what Nova's ``select_destinations`` made of it and how long
+it took.
+"""
+
+# First: it makes threads green before anybody has one.
+from tests.functional import cloud  # isort: split
+
+import functools
+import gc
+import json
+import logging
+import re
+import statistics
+import time
+
+import fixtures
+from nova import context as nova_context
+from nova import exception
+from nova import objects
+from nova.pci import request as pci_request
+from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt import hardware
+from oslo_messaging.rpc import dispatcher
+from oslo_utils import uuidutils
+
+from nova_accel.core import flavor
+from nova_accel.core import profile
+from nova_accel.core import providers
+from nova_accel.host import reader
+from nova_accel.host import tree
+from tests.bench import clones
+from tests.bench import worker
+
+_ADDRESS = re.compile(r'_(\w{4}:\w{2}:\w{2}\.\w)$')
+#: Seconds in which a request is made again for a better figure, and at most
+#: how often.
+PATIENCE, ROUNDS = 5, 7
+
+
+class _Deployment(cloud.Cloud):
+
+    def __init__(self, connection, hosts):
+        super().__init__('serve')
+        self._connection, self._hosts = connection, hosts
+
+    def setUp(self):
+        # Copies of services never report again. Read when a service starts.
+        self.flags(service_down_time=86400)
+        super().setUp()
+        self._nodes = _gpus()
+
+    def serve(self):
+        self.start_compute('compute1', pci_info=self.pci_info())
+        self._run_periodics()
+        names = [f'compute{number}' for number in range(2, self._hosts + 1)]
+        clones.clone('compute1', self.compute_rp_uuids['compute1'], names,
+                     self.derived)
+        self._context = nova_context.get_admin_context()
+        manager = self.scheduler.manager.host_manager
+        for name in ('compute1', *names):
+            # As each nova-compute says when it has started: no instances.
+            manager.sync_instance_info(self._context, name, [])
+            manager.sync_instance_info(self._context, name, [])
+        self._watch()
+        # The harness formats each debug message, also those of nobody.
+        logging.disable(logging.DEBUG)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        # Connections, caches of statements, imports.
+        self.answer(count=1, one_node=False)
+        worker.answer(self._connection, self.answer)
+
+    def _watch(self):
+        client = self.scheduler.manager.placement_client
+        get = client.get_allocation_candidates
+
+        def timed(*args):
+            begin = time.perf_counter()
+            found = get(*args)
+            self._placement = (time.perf_counter() - begin, found[0] or ())
+            return found
+        self.useFixture(fixtures.MockPatchObject(
+            client, 'get_allocation_candidates', timed))
+
+    def answer(self, count, one_node) -> dict:
+        """Ask the scheduler, again and again while that is quick."""
+        rounds: list[dict] = []
+        while len(rounds) < ROUNDS and (
+                sum(item['seconds'] for item in rounds) < PATIENCE):
+            rounds.append(self._round(count, one_node))
+        return {**rounds[-1], 'rounds': len(rounds), **{
+            key: round(statistics.median(item[key] for item in rounds), 6)
+            for key in ('seconds', 'placement_seconds')},
+            # The worst of them.
+            'outcome': min(item['outcome'] for item in rounds)}
+
+    def _round(self, count, one_node) -> dict:
+        uuid = uuidutils.generate_uuid()
+        spec = self._request(uuid, self.specs(count, one_node))
+        gc.collect()
+        self._placement = (0, ())
+        begin = time.perf_counter()
+        try:
+            self.scheduler.manager.select_destinations(
+                self._context, spec_obj=spec, instance_uuids=[uuid],
+                return_objects=True, return_alternates=True)
+        except dispatcher.ExpectedException as expected:
+            # So that nova-scheduler does not log it.
+            if not isinstance(expected.exc_info[1], exception.NoValidHost):
+                raise
+            found = False
+        else:
+            found = True
+        took = time.perf_counter() - begin
+        seconds, candidates = self._placement
+        return {'seconds': took, 'placement_seconds': seconds,
+                'candidates': len(candidates),
+                'outcome': self._verdict(uuid, count, one_node)
+                if found else 'no host'}
+
+    def _request(self, uuid, extra_specs) -> objects.RequestSpec:
+        wanted = objects.Flavor(
+            id=1, flavorid='bench', name='bench', vcpus=1, memory_mb=256,
+            root_gb=1, ephemeral_gb=0, swap=0, disabled=False, is_public=True,
+            rxtx_factor=1.0, vcpu_weight=0, description=None,
+            extra_specs=extra_specs)
+        image = objects.ImageMeta.from_dict({})
+        return objects.RequestSpec.from_components(
+            self._context, uuid, image, wanted,
+            hardware.numa_get_constraints(wanted, image),
+            pci_request.get_pci_requests_from_flavor(
+                wanted, hardware.get_pci_numa_policy_constraint(
+                    wanted, image)),
+            {}, None, None, project_id='bench', user_id='bench')
+
+    def _verdict(self, uuid, count, one_node) -> str:
+        """Whether the devices that Placement has for it are as asked for."""
+        allocations = self.placement.get(
+            f'/allocations/{uuid}').body['allocations']
+        names = [self.placement.get(
+            f'/resource_providers/{provider}').body['name']
+            for provider in allocations]
+        addresses = [match[1] for name in names
+                     if (match := _ADDRESS.search(name))]
+        self.placement.delete(f'/allocations/{uuid}')
+        right = (len({name.partition('_')[0] for name in names}) == 1
+                 and len(addresses) == count
+                 and len({self._nodes[address] for address in addresses})
+                 <= (1 if one_node else 2))
+        return 'right' if right else 'not as asked for'
+
+
+class Ours(_Deployment):
+    """Profiles and the AcceleratorFilter; Placement as it is installed."""
+
+    @staticmethod
+    def derived(root, name):
+        return {provider.name: provider.uuid for provider in (
+            *providers.classes(_host(), root, name),
+            *providers.desired(_host(), root, name))}
+
+    def pci_info(self):
+        return None
+
+    def specs(self, count, one_node):
+        if not count:
+            return {}
+        wanted = profile.parse({'name': 'bench', 'groups': [{
+            'resources': {cloud.GPU: 1}, 'count': count,
+            'numa': profile.REQUIRED if one_node else profile.OFF}]}, 'bench')
+        return flavor.expand(wanted, _guest(one_node))
+
+
+class Novas(_Deployment):
+    """Nova's own: PCI devices in Placement, all options as they come."""
+
+    ADDITIONAL_FILTERS = ['PciPassthroughFilter', 'NUMATopologyFilter']
+
+    def setUp(self):
+        super().setUp()
+        ids = {'vendor_id': '10de', 'product_id': '2330'}
+        self.flags(group='pci', report_in_placement=True,
+                   device_spec=[json.dumps(ids)],
+                   alias=[json.dumps({**ids, 'name': 'gpu',
+                                      'device_type': 'type-PCI'})])
+        self.flags(group='filter_scheduler', pci_in_placement=True)
+
+    def _setup_compute_service(self):
+        self.flags(compute_driver='libvirt.LibvirtDriver')
+
+    @staticmethod
+    def derived(root, name):
+        return {}
+
+    def pci_info(self):
+        info = fakelibvirt.HostPCIDevicesInfo(num_pfs=0, num_vfs=0)
+        for group, (address, node) in enumerate(_gpus().items()):
+            _domain, *numbers = re.split('[:.]', address)
+            info.add_device('PCI', *(int(number, 16) for number in numbers),
+                            group, node, vend_id='10de', prod_id='2330')
+        return info
+
+    def specs(self, count, one_node):
+        if not count:
+            return {}
+        return {'pci_passthrough:alias': f'gpu:{count}', **_guest(one_node),
+                **({'hw:pci_numa_affinity_policy': 'required'}
+                   if one_node else {})}
+
+
+class NovasTuned(Novas):
+    """The same with what Placement's documentation says for such trees."""
+
+    def setUp(self):
+        super().setUp()
+        config = self.placement_fixture.conf_fixture.config
+        config(group='placement', max_allocation_candidates=1000,
+               allocation_candidates_generation_strategy='breadth-first')
+        config(group='workarounds', optimize_for_wide_provider_trees=True)
+
+
+SIDES = {'ours': Ours, 'tuned': NovasTuned, 'defaults': Novas}
+
+
+def _guest(one_node: bool) -> dict[str, str]:
+    return {'hw:numa_nodes': '1'} if one_node else {}
+
+
+@functools.cache
+def _host():
+    """The recorded machine as nova_accel sees it."""
+    entries, _broken = reader.parse([cloud.GPU_SPEC])
+    return reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
+
+
+def _gpus() -> dict[str, int]:
+    """NUMA node by PCI address of its GPUs; both sides have them."""
+    return {str(device.address): device.location.numa_node
+            for device in _host().devices}

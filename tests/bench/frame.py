@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results: measured, kept as JSON, and written for the documentation.
+
+A benchmark is a module of this package with two functions::
+
+    measure(scale, say) -> dict    # figures, as JSON takes them
+    report(figures) -> report.Report
+
+``scale`` is one of :data:`SCALES`, ``say`` takes a line for people who wait.
+A benchmark's module imports Nova inside its functions only: reports are also
+written where there is none.
+"""
+
+import collections.abc
+import importlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sqlite3
+
+from tests.bench import report
+
+QUICK, MEDIUM, FULL = SCALES = ('quick', 'medium', 'full')
+
+#: Where the documentation includes them from.
+DIRECTORY = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
+             / 'benchmarks')
+
+
+def machine() -> dict[str, str | int]:
+    """What a reader has to know of the machine, and no more."""
+    return {'cores': len(os.sched_getaffinity(0)),
+            'python': platform.python_version(),
+            'nova': importlib.metadata.version('nova'),
+            'placement': importlib.metadata.version('openstack-placement'),
+            'sqlite': sqlite3.sqlite_version}
+
+
+def measure(name: str, scale: str,
+            say: collections.abc.Callable[[str], None]) -> dict:
+    """Run one benchmark; its result is what :func:`write` takes."""
+    figures = _module(name).measure(scale, say)
+    # As it will be when it is read again: keys are text.
+    return json.loads(json.dumps(
+        {'benchmark': name, 'scale': scale, 'machine': machine(),
+         'figures': figures}))
+
+
+def write(result: collections.abc.Mapping, directory: pathlib.Path) -> None:
+    """A result's JSON, its section and its plots."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = result['benchmark']
+    (directory / f'{name}.json').write_text(
+        json.dumps(result, indent=1) + '\n')
+    write_report(result, directory)
+
+
+def write_report(result: collections.abc.Mapping,
+                 directory: pathlib.Path) -> None:
+    from tests.bench import plots
+    name = result['benchmark']
+    (directory / f'{name}.inc').write_text(section(result))
+    for plot in reported(result).plots:
+        plots.write(directory / report.plot_file(name, plot), plot)
+
+
+def read(name: str, directory: pathlib.Path = DIRECTORY) -> dict:
+    return json.loads((directory / f'{name}.json').read_text())
+
+
+def reported(result: collections.abc.Mapping) -> report.Report:
+    return _module(result['benchmark']).report(result['figures'])
+
+
+def section(result: collections.abc.Mapping) -> str:
+    facts = result['machine']
+    return report.rst(
+        result['benchmark'], reported(result),
+        f'Measured at scale *{result["scale"]}* on {facts["cores"]} cores: '
+        f'Python {facts["python"]}, Nova {facts["nova"]}, Placement '
+        f'{facts["placement"]}, both with SQLite {facts["sqlite"]} in '
+        'memory.')
+
+
+def _module(name: str):
+    return importlib.import_module(f'tests.bench.{name}')

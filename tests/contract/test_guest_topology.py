@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's buses, through Nova's configuration classes."""
+
+import inspect
+import pathlib
+
+from lxml import etree
+import nova.conf
+from nova.virt.libvirt import config as vconfig
+from nova.virt.libvirt import driver
+import pytest
+
+from nova_accel import conf
+from nova_accel.compute import guest
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+
+CONF = nova.conf.CONF
+
+GOLDEN = (pathlib.Path(__file__).parents[1]
+          / 'data' / 'golden' / 'numa-guest.xml')
+
+PROVIDER = '4f6c08b3-2324-54ab-b04c-61c99d0c476c'
+#: On the host's node 1, on two root bridges; on node 0; on one that the guest
+#: is not on.
+LOCATED = {
+    model.PciAddress(0, 0x83, 0, 0): model.Location(1, 'pci0000:80'),
+    model.PciAddress(0, 0x83, 0, 1): model.Location(1, 'pci0000:80'),
+    model.PciAddress(0, 0xc3, 0, 0): model.Location(1, 'pci0000:c0'),
+    model.MdevAddress('83b8f4f2-509f-582f-8c1e-e6bfe0fa1001'):
+    model.Location(0, 'pci0000:40'),
+    model.PciAddress(0, 0xe3, 0, 0): model.Location(2, 'pci0000:e0'),
+}
+HOSTDEVS = tuple(
+    hostdev.Hostdev(address, identity.alias('ACCEL0', PROVIDER, index))
+    for index, address in enumerate(LOCATED))
+
+
+@pytest.fixture(autouse=True)
+def options():
+    CONF([], project='nova', default_config_files=[])
+    conf.register_opts(CONF)
+    yield
+    CONF.clear_override('guest_numa_affinity', 'nova_accel')
+
+
+def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
+    """A guest as Nova makes it, but for our devices.
+
+    :param nodes: the host's node of each of its cells
+    """
+    made = vconfig.LibvirtConfigGuest()
+    made.os_arch, made.os_mach_type = arch, mach_type
+    if nodes:
+        made.numatune = vconfig.LibvirtConfigGuestNUMATune()
+    for cell, node in enumerate(nodes):
+        memnode = vconfig.LibvirtConfigGuestNUMATuneMemNode()
+        memnode.cellid, memnode.nodeset = cell, [node]
+        made.numatune.memnodes.append(memnode)
+    if ports:
+        made.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
+    for _port in range(ports):
+        made.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
+    usb = vconfig.LibvirtConfigGuestUSBHostController()
+    usb.index = 0
+    made.add_device(usb)
+    return made
+
+
+def devices(made):
+    guest.add(made, HOSTDEVS, LOCATED)
+    wrapper = etree.Element('devices')
+    wrapper.extend(device.format_dom() for device in made.devices)
+    return wrapper
+
+
+def canonical(element):
+    return etree.tostring(element, method='c14n2', strip_text=True).decode()
+
+
+def test_golden():
+    written = devices(machine())
+    assert canonical(written) == canonical(etree.parse(str(GOLDEN)).getroot())
+
+
+def flat(made):
+    """Whether hostdevs are there, and nothing else of ours."""
+    before = len(made.devices)
+    written = devices(made)
+    assert len(written.findall('hostdev')) == len(HOSTDEVS)
+    return len(written) == before + len(HOSTDEVS) and not written.findall(
+        'hostdev/address')
+
+
+@pytest.mark.parametrize('arch, mach_type', [
+    ('x86_64', 'q35'), ('x86_64', 'pc-q35-6.2'), ('aarch64', 'virt'),
+    ('aarch64', 'virt-8.2')])
+def test_machines_that_take_them(arch, mach_type):
+    assert not flat(machine(mach_type, arch))
+
+
+@pytest.mark.parametrize('arch, mach_type', [
+    ('x86_64', 'pc'), ('x86_64', 'pc-i440fx-8.2'), ('x86_64', 'microvm'),
+    ('x86_64', None), ('ppc64le', 'pseries'), ('riscv64', 'virt'),
+    (None, None)])
+def test_other_machines_have_one_bus(arch, mach_type):
+    assert flat(machine(mach_type, arch))
+
+
+def test_a_guest_without_cells_has_one_bus():
+    assert flat(machine(nodes=()))
+
+
+def test_switched_off():
+    CONF.set_override('guest_numa_affinity', False, 'nova_accel')
+    assert flat(machine())
+
+
+@pytest.mark.parametrize('ports, first', [(0, 1), (1, 2), (28, 29)])
+def test_indexes_after_novas(ports, first):
+    written = devices(machine(ports=ports))
+    indexes = [int(element.get('index')) for element
+               in written.iterfind('controller[@type="pci"][@index]')]
+    assert indexes == list(range(first, first + len(indexes)))
+
+
+# What we rely on in Nova
+
+def test_nova_gives_its_pci_controllers_no_index():
+    made = vconfig.LibvirtConfigGuest()
+    CONF.set_override('num_pcie_ports', 3, 'libvirt')
+    try:
+        driver.LibvirtDriver._guest_add_pcie_root_ports(None, made)
+    finally:
+        CONF.clear_override('num_pcie_ports', 'libvirt')
+    assert [(device.type, device.index) for device in made.devices] == [
+        ('pci', None)] * 4
+
+
+def test_nova_numbers_memory_nodes_by_the_guests_cells():
+    source = inspect.getsource(driver.LibvirtDriver._get_guest_numa_config)
+    assert 'memnode.cellid = i' in source
+    assert 'set_numa_memnode(tnode, guest_node_id, host_cell.id)' in source
+
+
+def test_nova_puts_nothing_else_on_pci_addresses():
+    """What has a fixed address could be where one of our ports is."""
+    source = inspect.getsource(driver)
+    assert 'LibvirtConfigGuestDeviceAddressPCI()' not in source

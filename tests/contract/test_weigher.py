@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which host comes first, by the filter's choice and Nova's own arithmetic."""
+
+import json
+
+from nova import objects
+from nova import weights as nova_weights
+import nova.conf
+from nova.scheduler import weights
+import pytest
+
+from nova_accel.core import summary
+from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import weigher
+from tests.bench import fleet as fleets
+
+_PLAIN = objects.RequestSpec(flavor=objects.Flavor(extra_specs={}))
+
+
+@pytest.fixture(autouse=True)
+def configured():
+    nova.conf.CONF([], project='nova', default_config_files=[])
+    yield
+    for name in ('pack', 'island', 'avoid'):
+        nova.conf.CONF.clear_override(f'accel_{name}_weight_multiplier',
+                                      'nova_accel')
+
+
+def _set(**multipliers):
+    for name, value in multipliers.items():
+        nova.conf.CONF.set_override(f'accel_{name}_weight_multiplier', value,
+                                    'nova_accel')
+
+
+def _fleet(*in_use):
+    """Hosts of which these devices, by their numbers, are in use."""
+    fleet = fleets.Fleet(len(in_use))
+    for host, numbers in zip(fleet.hosts, in_use, strict=True):
+        fleet.claim(host, [list(host.devices)[number] for number in numbers])
+    return fleet
+
+
+def _states(fleet, count):
+    spec = fleets.request(count)
+    return list(filter_.AcceleratorFilter().filter_all(
+        fleet.states(count), spec)), spec
+
+
+def _order(states, spec):
+    """The names of hosts, best first; in order of name where it is open."""
+    [loaded] = weights.HostWeightHandler().get_matching_classes(
+        ['nova_accel.scheduler.weigher.AcceleratorWeigher'])
+    weighed = weights.HostWeightHandler().get_weighed_objects(
+        [loaded()], states, spec)
+    return [one.obj.host for one in weighed]
+
+
+def _best(count, *in_use):
+    return _order(*_states(_fleet(*in_use), count))[0]
+
+
+_HALF = range(4)
+
+
+def test_the_host_with_fewest_left():
+    assert _best(2, [], [0, 1, 2], _HALF) == 'host2'
+    assert _best(5, [], [0, 1, 2], _HALF) == 'host1'
+
+
+def test_the_host_whose_node_is_begun():
+    # As many are left: three and three, or two and four on the nodes.
+    assert _best(2, [0, 4], [0, 1]) == 'host1'
+    assert _best(3, [0, 1], [0, 4]) == 'host1'
+
+
+def test_spread():
+    _set(pack=-10., island=0.)
+    assert _best(2, [0, 1, 2], _HALF, []) == 'host2'
+
+
+def test_nothing_said():
+    _set(pack=0., island=0.)
+    assert _order(*_states(_fleet(*[range(number) for number in range(5)]),
+                           1)) == [f'host{number}' for number in range(5)]
+
+
+def test_an_aggregate_goes_first():
+    states, spec = _states(_fleet([], _HALF), 1)
+    for state in states:
+        state.aggregates = [objects.Aggregate(metadata={
+            'accel_pack_weight_multiplier': '-10',
+            'accel_island_weight_multiplier': '0'})]
+    assert _order(states, spec) == ['host0', 'host1']
+
+
+def test_what_another_server_of_the_request_was_given_is_not_free():
+    fleet = _fleet([0, 1, 2, 4], [])
+    states, spec = fleet.states(2), fleets.request(2)
+    ours = filter_.AcceleratorFilter()
+    first = list(ours.filter_all(states, spec))
+    # Four of them come to the second host, as Nova counts them.
+    for _server in range(3):
+        next(ours.filter_all([first[1]], spec))
+        first[1].num_instances += 1
+    assert _order(list(ours.filter_all(first, spec)), spec) == [
+        'host1', 'host0']
+
+
+def _in_use(stats):
+    """What a host says when all of its devices are in use."""
+    tables = json.loads(stats[summary.KEY])
+    for _address, _place, regions in tables['cards']:
+        for region in regions:
+            region[2] = 0
+    return {summary.KEY: json.dumps(tables)}
+
+
+def test_servers_without_devices_go_where_none_are():
+    states = [host.state for host in fleets.Fleet(3).hosts]
+    states[1].stats = _in_use(states[1].stats)
+    states[2].stats = {}
+    assert _order(states, _PLAIN) == ['host2', 'host1', 'host0']
+    _set(avoid=-10.)
+    assert _order(states, _PLAIN) == ['host0', 'host1', 'host2']
+
+
+def test_nova_says_no_more_than_that_together():
+    """By how much a host without devices is ahead, at least."""
+    states = [host.state for host in fleets.Fleet(2).hosts]
+    states[0].stats = _in_use(states[0].stats)
+    states[1].stats = None
+    busy, without = weigher.AcceleratorWeigher().weigh_objects(
+        [nova_weights.WeighedObject(state, 0.) for state in states], _PLAIN)
+    # CPU, RAM, disk, PCI, the hypervisor's version and I/O, each 1 at most.
+    assert without - busy > 6
+
+
+@pytest.mark.parametrize('stats', [
+    None, {}, {summary.KEY: None}, {summary.KEY: 'zlib:x'},
+    {summary.KEY: '{"v":2,"cards":[["x",0,[[null,0,0]]]],"places":[[0]]}'}])
+def test_whatever_a_host_says(stats):
+    states, spec = _states(_fleet([], _HALF), 1)
+    for state in states:
+        state.stats = stats
+    assert set(_order(states, spec)) == {'host0', 'host1'}
+    assert set(_order(states, _PLAIN)) == {'host0', 'host1'}
+
+
+def test_without_candidates_there_is_no_difference():
+    """As for a rebuild."""
+    states, spec = _states(_fleet([], _HALF), 1)
+    for state in states:
+        state.allocation_candidates = []
+    assert _order(states, spec) == ['host0', 'host1']
+
+
+def test_without_the_filter_there_is_no_difference():
+    assert _order(_fleet([], _HALF).states(1), fleets.request(1)) == [
+        'host0', 'host1']
+
+
+def test_what_is_the_same_but_for_rounding_is_the_same():
+    assert weigher._normal([0.1 + 0.2, 0.3]) == [0, 0]
+
+
+def test_weights_between_0_and_1_are_left_as_they_are():
+    """The seam by which the parts of ours have multipliers of their own."""
+    ours = weigher.AcceleratorWeigher()
+    assert list(nova_weights.normalize(
+        [0., 12.5, -3.], minval=ours.minval, maxval=ours.maxval)) == [
+        0., 12.5, -3.]

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices a server gets, in the scheduler and where that is skipped."""
+
+import fixtures
+from nova.scheduler import utils
+from nova.scheduler.client import report
+
+from nova_accel.scheduler import claim as claims
+from tests.functional import cloud
+from tests.functional import test_affinity
+
+NODES, SWITCHES = test_affinity.NODES, test_affinity.SWITCHES
+
+
+class ChoiceTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+
+    def buses(self, server, host='compute1'):
+        return {address[5:7] for address in self.hostdevs(server, host)}
+
+    def profile(self, count, *affinity, **more):
+        """A flavor whose profile asks for so many GPUs."""
+        self.write_profile('gpus', groups=[
+            {'name': 'gpu', 'resources': {cloud.GPU: 1}, 'count': count,
+             'numa': 'off'}], affinity=list(affinity), **more)
+        return self.flavor('gpus')
+
+    def answers(self):
+        """How many candidates Placement has given each time."""
+        counts = []
+        client = report.SchedulerReportClient
+        original = client.get_allocation_candidates
+
+        def get(*args, **kwargs):
+            answer = original(*args, **kwargs)
+            counts.append(len(answer[0] or ()))
+            return answer
+
+        self.useFixture(fixtures.MockPatchObject(
+            client, 'get_allocation_candidates', get))
+        return counts
+
+    def test_one_candidate_for_each_host_however_many_devices(self):
+        self.start_compute('compute2')
+        counts = self.answers()
+        for count in (1, 2, 4, 8):
+            self._delete_server(self.boot(self.profile(count)))
+        self.assertEqual([2] * 4, counts)
+
+    def test_all_of_a_host(self):
+        server = self.boot(self.profile(8))
+        self.assertEqual(8, len(self.allocated(server)))
+        self.assertEqual({'ACCEL0', 'ACCEL7'}, {
+            alias.split('-')[2] for alias in self.hostdevs(server).values()
+            if alias.split('-')[2] in ('ACCEL0', 'ACCEL7')})
+        self.boot(self.profile(1), state='ERROR')
+
+    def test_one_after_the_other_leaves_the_largest_groups_whole(self):
+        one = self.profile(1)
+        first, second = (self.buses(self.boot(one)) for _time in range(2))
+        self.assertIn(first | second, SWITCHES)
+        self.boot(self.profile(4, {'same': 'numa_node'}))
+        self.boot(self.profile(2, {'same': 'pcie_switch'}))
+
+    def test_spread(self):
+        self.flags(pack_devices=False, group='nova_accel')
+        one = self.profile(1)
+        first, second = (self.buses(self.boot(one)) for _time in range(2))
+        self.assertEqual({0, 1}, {NODES[bus] for bus in first | second})
+
+    def test_behind_one_switch(self):
+        pair = self.profile(2, {'same': 'pcie_switch'})
+        for _time in range(4):
+            self.assertIn(self.buses(self.boot(pair)), SWITCHES)
+
+    def test_behind_one_switch_and_there_is_none(self):
+        apart = self.profile(4, {'distinct': 'pcie_switch'})
+        self.boot(apart)
+        self.boot(self.profile(2, {'same': 'pcie_switch'}), state='ERROR')
+        self.assertIn('same pcie_switch: 1 hosts, 1 candidates',
+                      self.stdlog.logger.output)
+        preferred = {'same': 'pcie_switch', 'policy': 'preferred'}
+        self.boot(self.profile(2, preferred))
+
+    def test_pairs(self):
+        self.write_profile('pairs', groups=[
+            {'name': name, 'resources': {cloud.GPU: 1}, 'count': 2,
+             'numa': 'off'} for name in ('left', 'right')], affinity=[
+                 {'same': 'pcie_switch', 'groups': ['left', 'right'],
+                  'each': True},
+                 {'distinct': 'numa_node', 'groups': ['left']}])
+        server = self.boot(self.flavor('pairs'))
+        bus = {alias.split('-')[2]: address[5:7] for address, alias
+               in self.hostdevs(server).items()}
+        self.assertIn({bus['ACCEL0'], bus['ACCEL2']}, SWITCHES)
+        self.assertIn({bus['ACCEL1'], bus['ACCEL3']}, SWITCHES)
+        self.assertNotEqual(NODES[bus['ACCEL0']], NODES[bus['ACCEL1']])
+
+    def test_isolated_units_are_of_different_cards(self):
+        self.flags(sysfs_root=str(cloud.A100), device_spec=[
+            '{"vendor_id": "8086", "product_id": "37c9", '
+            '"resource_class": "CUSTOM_VF"}',
+            '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.write_profile('vfs', group_policy='isolate', groups=[
+            {'resources': {'CUSTOM_VF': 1}, 'count': 2}])
+        flavor = self.flavor('vfs')
+        for _time in range(2):
+            self.assertEqual({'44', '85'}, self.buses(self.boot(flavor)))
+        # Units are left, but all of one card.
+        self.boot(flavor, state='ERROR')
+        self.assertIn('distinct device', self.stdlog.logger.output)
+
+    def test_trait_that_some_devices_have(self):
+        self.flags(device_spec=[
+            f'{{"address": "0000:84:00.0", "resource_class": "{cloud.GPU}"}}',
+            cloud.GPU_SPEC], group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.write_profile('plain', groups=[
+            {'resources': {cloud.GPU: 1},
+             'traits': {'CUSTOM_NVLINK': 'forbidden'}}])
+        plain = self.flavor('plain')
+        self.assertEqual({'84'}, self.buses(self.boot(plain)))
+        self.boot(plain, state='ERROR')
+        self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
+
+    def test_forced_host_is_told_to_placement(self):
+        pair = self.profile(2, {'same': 'pcie_switch'})
+        server = self.boot(pair, az='nova:compute1')
+        self.assertIn(self.buses(server), SWITCHES)
+        # Which also compares what is promised of the class.
+        self.assertEqual(
+            {f'compute1_accel_{address}': {cloud.GPU: 1}
+             for address in self.hostdevs(server)}, self.allocated(server))
+        for _time in range(3):
+            self.boot(pair)
+        self._delete_server(server)
+        self.assertIn(self.buses(self.boot(pair)), SWITCHES)
+
+    def test_forced_host_takes_nothing_that_is_on_its_way_to_another(self):
+        """Promised by the filter, of a server that nova-compute never saw."""
+        [taken] = self.allocated(self.boot(self.profile(1)))
+        server = self.boot(self.profile(1))
+        [promised] = self.allocated(server)
+        self._delete_server(server)
+        answer = self.placement.put(
+            '/allocations/0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1', {
+                'allocations': {self.providers()[promised]['uuid']: {
+                    'resources': {cloud.unit(cloud.GPU): 1}}},
+                'project_id': 'x', 'user_id': 'x',
+                'consumer_generation': None}, version='1.28')
+        self.assertEqual(204, answer.status)
+        server = self.boot(self.profile(1), az='nova:compute1')
+        self.assertFalse({taken, promised} & set(self.allocated(server)))
+
+    def test_filter_that_is_not_enabled(self):
+        manager = self.scheduler.manager.host_manager
+        self.useFixture(fixtures.MockPatchObject(manager, 'enabled_filters', [
+            enabled for enabled in manager.enabled_filters
+            if type(enabled).__name__ != 'AcceleratorFilter']))
+        server = self.boot(self.profile(2, {'same': 'pcie_switch'}))
+        self.assertIn(self.buses(server), SWITCHES)
+        self.assertEqual(2, len(self.allocated(server)))
+
+    def test_devices_that_another_scheduler_took(self):
+        """Between Placement's answer and the claim."""
+        pair = self.profile(2, {'same': 'pcie_switch'})
+        original = utils.claim_resources.nova_accel
+        taken = []
+
+        def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
+                  **kwargs):
+            if not taken:
+                taken.append({
+                    uuid: allocation for uuid, allocation
+                    in candidate['allocations'].items()
+                    if any('UNIT_OF' in name
+                           for name in allocation['resources'])})
+                answer = self.placement.put(
+                    '/allocations/0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1', {
+                        'allocations': taken[0], 'project_id': 'x',
+                        'user_id': 'x', 'consumer_generation': None},
+                    version='1.28')
+                self.assertEqual(204, answer.status)
+            return original(ctx, client, spec_obj, instance_uuid, candidate,
+                            *args, **kwargs)
+
+        self.useFixture(fixtures.MockPatchObject(
+            utils, 'claim_resources', claim))
+        # Wrapped as it is when nova-scheduler starts.
+        claims.install()
+        server = self.boot(pair)
+        self.assertIn(self.buses(server), SWITCHES)
+        self.assertFalse({
+            provider['uuid'] for name, provider in self.providers().items()
+            if name in self.allocated(server)} & set(taken[0]))

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest's devices are on its NUMA cells, and stay there."""
+
+import pathlib
+
+import fixtures
+from lxml import etree
+import nova.conf
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import cloud
+from tests.functional import test_affinity
+
+CONF = nova.conf.CONF
+
+
+class GuestTopologyTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(hw_machine_type=['x86_64=q35'], group='libvirt')
+        self.flags(num_pcie_ports=3, group='libvirt')
+        self.start('compute1')
+
+    def start(self, hostname):
+        self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
+            cpu_nodes=2, cpu_sockets=1, cpu_cores=4, cpu_threads=1))
+
+    def flavor_of(self, count, cells, **more):
+        name = f'gpus-{count}'
+        self.gpu_profile(name, count=count, numa='preferred')
+        return self.flavor(name, extra_spec={'hw:numa_nodes': str(cells)},
+                           vcpu=2, **more)
+
+    def boot_on_both(self, cells=2):
+        """A server whose devices are on one node each."""
+        self.gpu_profile('three', count=3, numa='required')
+        three = self.flavor('three')
+        for _time in range(2):
+            self.boot(three)
+        return self.boot(self.flavor_of(2, cells))
+
+    def definition(self, server, host='compute1'):
+        return etree.fromstring(self.domain(server, host).defined_xml)
+
+    def nodes(self, server, host='compute1'):
+        """Host's node by hostdev: its own, and that of its guest's cell."""
+        xml = self.definition(server, host)
+        return {
+            bus: (test_affinity.NODES[bus], cell and int(xml.find(
+                f'numatune/memnode[@cellid="{cell}"]').get('nodeset')))
+            for bus, cell in self.cells(xml).items()}
+
+    def cells(self, xml):
+        """Guest's cell by bus of the host's, or mdev's uuid, as text."""
+        controllers = {
+            int(element.get('index')): element for element in xml.iterfind(
+                'devices/controller[@type="pci"][@index]')}
+        found = {}
+        for element in xml.iterfind('devices/hostdev'):
+            source = element.find('source/address')
+            bus = source.get('uuid') or source.get('bus')[2:]
+            found[bus] = None
+            address = element.find('address')
+            if address is not None:
+                port = controllers[int(address.get('bus'), 16)]
+                self.assertEqual('pcie-root-port', port.get('model'))
+                root = controllers[int(
+                    port.find('address').get('bus'), 16)]
+                self.assertEqual('pcie-expander-bus', root.get('model'))
+                found[bus] = root.findtext('target/node')
+        return found
+
+    def assert_on_its_cells(self, server, count, host='compute1'):
+        nodes = self.nodes(server, host)
+        self.assertEqual(count, len(nodes))
+        for own, cells in nodes.values():
+            self.assertEqual(own, cells)
+
+    def places(self, server):
+        """Guest's addresses by the host's, of what a guest has now."""
+        return {
+            element.find('source/address').get('bus'):
+            dict(element.find('address').attrib)
+            for element in self.domain(server).plugged}
+
+    def test_on_both(self):
+        server = self.boot_on_both()
+        self.assert_on_its_cells(server, 2)
+        self.assertEqual({'0', '1'},
+                         set(self.cells(self.definition(server)).values()))
+
+    def test_on_a_node_that_the_guest_is_not_on(self):
+        server = self.boot_on_both(cells=1)
+        [own] = {cell for _own, cell in self.nodes(server).values()
+                 if cell is not None}
+        self.assertEqual({(own, own), (1 - own, None)},
+                         set(self.nodes(server).values()))
+
+    def test_suspend_and_resume(self):
+        server = self.boot_on_both()
+        places = self.places(server)
+        self._suspend_server(server)
+        self.assertEqual({}, self.places(server))
+        self._resume_server(server)
+        self.assertEqual(places, self.places(server))
+        self.assertEqual(2, len(places))
+
+    def test_resume_where_something_else_is_there(self):
+        server = self.boot_on_both()
+        devices = set(self.places(server))
+        self._suspend_server(server)
+        attach = fakelibvirt.Domain.attachDeviceFlags
+
+        def taken(domain, xml, flags=0):
+            if etree.fromstring(xml).find('address') is not None:
+                raise fakelibvirt.make_libvirtError(
+                    fakelibvirt.libvirtError, 'address is in use',
+                    error_code=fakelibvirt.VIR_ERR_XML_ERROR)
+            attach(domain, xml, flags)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.attachDeviceFlags', taken))
+        self._resume_server(server)
+        self.assertEqual(devices, {
+            element.find('source/address').get('bus')
+            for element in self.domain(server).plugged})
+
+    def test_hard_reboot_switched_off_and_on(self):
+        server = self.boot_on_both()
+        for on in (False, True):
+            self.flags(guest_numa_affinity=on, group='nova_accel')
+            self._reboot_server(server, hard=True)
+            if on:
+                self.assert_on_its_cells(server, 2)
+            else:
+                self.assertEqual({None}, set(
+                    self.cells(self.definition(server)).values()))
+                self.assertEqual(2, len(self.nodes(server)))
+
+    def test_resize_to_other_cells(self):
+        server = self.boot(self.flavor_of(1, 1))
+        self.assert_on_its_cells(server, 1)
+        self.start('compute2')
+        self._resize_server(server, self.flavor_of(1, 2))
+        self._confirm_resize(server)
+        host = self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
+        self.assert_on_its_cells(server, 1, host)
+        self.assertEqual(2, len(self.definition(server, host).findall(
+            'numatune/memnode')))
+
+    def test_rescue_and_unrescue(self):
+        server = self.boot(self.flavor_of(1, 2))
+        places = self.places(server)
+        # Where nova-compute keeps the definition; nothing made it here.
+        pathlib.Path(CONF.instances_path, server['id']).mkdir()
+        self._rescue_server(server)
+        self.assert_on_its_cells(server, 1)
+        self._unrescue_server(server)
+        self.assertEqual(places, self.places(server))
+        # The fake's definitions have no cells.
+        self.assertNotIn(None, self.cells(self.definition(server)).values())
+
+    def test_without_cells(self):
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        self.assertEqual({None}, set(
+            self.cells(self.definition(server)).values()))
+
+    def test_other_machine(self):
+        self.flags(hw_machine_type=['x86_64=pc'], group='libvirt')
+        server = self.boot(self.flavor_of(1, 1))
+        xml = self.definition(server)
+        self.assertEqual({None}, set(self.cells(xml).values()))
+        self.assertEqual([], xml.findall(
+            'devices/controller[@model="pcie-expander-bus"]'))
+
+    def test_mdev(self):
+        """It is made after its place is planned."""
+        self.directory_host(cloud.A100)
+        self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
+        self.start('compute2')
+        self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
+        server = self.boot(self.flavor('vgpu', vcpu=2, extra_spec={
+            'hw:numa_nodes': '2'}), host='compute2')
+        xml = self.definition(server, 'compute2')
+        [(uuid, cell)] = self.cells(xml).items()
+        self.assertEqual(uuid, xml.find(
+            'devices/hostdev[@type="mdev"]/source/address').get('uuid'))
+        # Where the recording has its card.
+        self.assertEqual('0', xml.find(
+            f'numatune/memnode[@cellid="{cell}"]').get('nodeset'))

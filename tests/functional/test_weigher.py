@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""To which of several hosts servers come, by all of Nova's weighers and ours.
+"""
+
+from tests.functional import cloud
+
+
+class _Weighed(cloud.Cloud):
+
+    def setUp(self):
+        self.flags(weight_classes=[
+            'nova.scheduler.weights.all_weighers',
+            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
+            group='filter_scheduler')
+        super().setUp()
+
+    def gpus(self, count):
+        """A flavor with as many devices."""
+        return self.flavor(self.gpu_profile(
+            f'gpus-{count}', count, 'preferred').stem)
+
+    def host(self, flavor, **more):
+        """Where a new server comes to."""
+        return self.boot(flavor, **more)['OS-EXT-SRV-ATTR:host']
+
+    def aggregate(self, host, **metadata):
+        made = self.api.post_aggregate({'aggregate': {'name': host}})
+        self.api.add_host_to_aggregate(made['id'], host)
+        self.api.post_aggregate_action(
+            made['id'], {'set_metadata': {'metadata': metadata}})
+
+
+class DevicesTest(_Weighed):
+    """Two hosts of eight devices."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+        self.start_compute('compute2')
+
+    def test_packs(self):
+        two = self.gpus(2)
+        self.assertEqual(1, len({self.host(two) for _time in range(4)}))
+        # And so there is room for eight together.
+        self.host(self.gpus(8))
+
+    def test_spreads(self):
+        self.flags(accel_pack_weight_multiplier=-10.,
+                   accel_island_weight_multiplier=0., group='nova_accel')
+        two = self.gpus(2)
+        self.assertEqual(['compute1', 'compute2'],
+                         sorted(self.host(two) for _time in range(2)))
+
+    def test_the_tightest(self):
+        self.host(self.gpus(1), host='compute1')
+        self.host(self.gpus(3), host='compute2')
+        self.assertEqual('compute2', self.host(self.gpus(4)))
+        self.assertEqual('compute2', self.host(self.gpus(1)))
+        self.assertEqual('compute1', self.host(self.gpus(1)))
+
+    def test_an_aggregate_has_its_own_multiplier(self):
+        for host in ('compute1', 'compute2'):
+            self.aggregate(host, accel_pack_weight_multiplier='-10',
+                           accel_island_weight_multiplier='0')
+        two = self.gpus(2)
+        self.assertEqual(['compute1', 'compute2'],
+                         sorted(self.host(two) for _time in range(2)))
+
+
+class PlainTest(_Weighed):
+    """A host without devices, and one with."""
+
+    def setUp(self):
+        super().setUp()
+        # It keeps to what it has read at its start: all have one nova.conf
+        # here, so nothing may make it read again.
+        self.flags(device_spec=[], group='nova_accel')
+        self.start_compute('compute1')
+        self.flags(device_spec=[cloud.GPU_SPEC], group='nova_accel')
+        self.start_compute('compute2')
+        self.assertEqual({}, self.providers('compute1'))
+
+    def test_servers_without_devices_keep_off(self):
+        flavor = self.flavor()
+        self.assertEqual({'compute1'},
+                         {self.host(flavor) for _time in range(3)})
+
+    def test_they_come_where_alone_there_is_room(self):
+        self.api.put_service(self.api.get_services(
+            host='compute1', binary='nova-compute')[0]['id'],
+            {'status': 'disabled'})
+        self.assertEqual('compute2', self.host(self.flavor()))
+
+    def test_multiplier(self):
+        self.flags(accel_avoid_weight_multiplier=-10., group='nova_accel')
+        self.assertEqual('compute2', self.host(self.flavor()))

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every request that can be served is, by the rules, and the best way."""
+
+import itertools
+import random
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import affinity
+from nova_accel.core import arrangement
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import profile
+from nova_accel.core.arrangement import search
+
+_PLAIN = arrangement.Surroundings()
+
+
+def _group(amount=1, name='CUSTOM_GPU', **traits):
+    return profile.Group({name: amount}, {
+        identity.MARKER_TRAIT: 'required', **traits})
+
+
+def _groups(count, first=0, **how):
+    return {f'ACCEL{index}': _group(**how)
+            for index in range(first, first + count)}
+
+
+def _rule(key, same, numbers, weight=0, also=()):
+    names = tuple(f'ACCEL{number}' for number in numbers)
+    return affinity.Rule(key, same, (*names, *also), weight)
+
+
+def _stock(device, node=0, root='r', switch=None, name='CUSTOM_GPU', free=1,
+           total=1, traits=()):
+    return arrangement.Stock(
+        f'{name}-{device}', name, frozenset(traits), free,
+        arrangement.Place(node, root, switch, device), total)
+
+
+def _row(nodes, **how):
+    """A stock of a device of its own for every node given."""
+    return [_stock(f'd{index:03d}', node, f'r{node}', f's{index // 2}', **how)
+            for index, node in enumerate(nodes)]
+
+
+def _chosen(*args, **more):
+    found = arrangement.arrange(*args, **more)
+    assert not found.objection
+    return [provider.rpartition('-')[2] for provider in found.chosen.values()]
+
+
+# What brute force says. Nothing of it is the module's own.
+
+
+def _same_value(key, one, other, around):
+    """True, False, or None if nobody knows."""
+    if one.device == other.device:
+        return True
+    if key == 'device':
+        return False
+    if key == 'link_domain':
+        return other.device in _reach(one.device, around)
+    if key == 'pcie_switch':
+        return one.pcie_switch is not None and (
+            one.pcie_switch == other.pcie_switch)
+    values = [(place.numa_node if place.numa_node is not None else
+               around.only_node) if key == 'numa_node' else
+              place.pcie_root or None for place in (one, other)]
+    return None if None in values else values[0] == values[1]
+
+
+def _reach(device, around):
+    reached = {device}
+    for _round in range(8):
+        for one in around.links.partitions + around.links.islands:
+            if one & reached:
+                reached |= one
+    return reached
+
+
+def _is_legal(places, around):
+    devices = {place.device for place in places}
+    return (len(devices) == 1 or devices in around.links.partitions
+            or any(devices <= one for one in around.links.islands))
+
+
+def _off(rule, place, around):
+    node = around.only_node if place.numa_node is None else place.numa_node
+    return sum(name in rule.groups and nodes is not None and node not in nodes
+               for name, nodes in (('guest', around.guest),
+                                   ('network', around.network)))
+
+
+def _keeps(rule, places, around):
+    if any(_off(rule, place, around) for place in places):
+        return False
+    if rule.same and rule.key == 'link_domain':
+        return _is_legal(places, around)
+    return all(_same_value(rule.key, one, other, around) is rule.same
+               for one, other in itertools.combinations(places, 2))
+
+
+def _penalty(rule, places, around):
+    """Greedy counting of values: being the same is transitive here."""
+    values = []
+    for place in places:
+        if not any(_same_value(rule.key, place, other, around) is not False
+                   and (_same_value(rule.key, place, other, around)
+                        or not rule.same and _unknown(rule, place, around)
+                        and _unknown(rule, other, around))
+                   for other in values):
+            values.append(place)
+    off = sum(_off(rule, place, around) for place in places)
+    if not rule.same:
+        return rule.weight * (len(places) - len(values) + off)
+    if rule.key == 'link_domain':
+        return rule.weight * (0 if _is_legal(places, around) else
+                              max(1, len(values) - 1))
+    return rule.weight * (len(values) - 1 + off)
+
+
+def _unknown(rule, place, around):
+    return rule.key in ('numa_node', 'pcie_root') and _same_value(
+        rule.key, place, arrangement.Place(0, 'r', 's', ''), around) is None
+
+
+def _fits(group, stock):
+    return group.resources.get(stock.resource_class, 0) and all(
+        (trait in stock.traits) == (wish == 'required')
+        for trait, wish in group.traits.items()
+        if trait != identity.MARKER_TRAIT)
+
+
+def _is_enough(groups, stocks):
+    left = {stock.provider: stock.free for stock in stocks}
+    for group, stock in zip(groups, stocks, strict=True):
+        left[stock.provider] -= sum(group.resources.values())
+    return min(left.values()) >= 0
+
+
+def _places(rule, names, stocks):
+    by_name = dict(zip(names, stocks, strict=True))
+    return [by_name[name].place for name in rule.members]
+
+
+def _is_right(groups, stocks, rules, around):
+    return (_is_enough(groups.values(), stocks)
+            and all(map(_fits, groups.values(), stocks))
+            and all(rule.weight or _keeps(
+                rule, _places(rule, groups, stocks), around)
+                for rule in rules))
+
+
+def _best(groups, stocks, rules, around):
+    """The least penalty of all assignments that are right, or None."""
+    possible = [[stock for stock in stocks if _fits(group, stock)]
+                for group in groups.values()]
+    return min((sum(_penalty(rule, _places(rule, groups, chosen), around)
+                    for rule in rules if rule.weight)
+                for chosen in itertools.product(*possible)
+                if _is_right(groups, chosen, rules, around)), default=None)
+
+
+_DEVICES = [f'd{index}' for index in range(6)]
+
+
+@st.composite
+def _hosts(draw, tree=True):
+    places = {}
+    for device in draw(st.lists(st.sampled_from(_DEVICES), min_size=1,
+                                max_size=6, unique=True)):
+        # A root of one node and a switch of one root, or anything.
+        switch = draw(st.sampled_from([None, 0, 1, 2, 3]))
+        root = draw(st.sampled_from([None, 0, 1, 2]))
+        node = draw(st.sampled_from([None, 0, 1]))
+        if tree and switch is not None:
+            root = switch // 2
+        if tree and root is not None:
+            node = root // 2
+        places[device] = arrangement.Place(
+            node, None if root is None else f'r{root}',
+            None if switch is None else f's{switch}', device)
+    stocks = []
+    for _device, place in sorted(places.items()):
+        for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
+            stocks.append(arrangement.Stock(
+                f'p{len(stocks)}', f'CUSTOM_{name}',
+                draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
+                draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
+    return stocks
+
+
+def _subsets(of, **how):
+    return st.sets(st.sampled_from(of), **how).map(frozenset)
+
+
+@st.composite
+def _requests(draw):
+    groups = {f'ACCEL{index}': _group(
+        draw(st.sampled_from([1, 1, 1, 2])),
+        draw(st.sampled_from(['CUSTOM_G', 'CUSTOM_G', 'CUSTOM_N'])),
+        **draw(st.sampled_from([{}, {}, {'CUSTOM_T': 'required'},
+                                {'CUSTOM_T': 'forbidden'}])))
+        for index in range(draw(st.integers(1, 4)))}
+    rules = []
+    for _index in range(draw(st.integers(0, 3))):
+        key, same = draw(st.sampled_from(affinity.KEYS)), draw(st.booleans())
+        others = draw(_subsets(['guest', 'network'])) if (
+            same and key == 'numa_node') else ()
+        rules.append(affinity.Rule(
+            key, same, (*draw(_subsets(list(groups), min_size=1)), *others),
+            draw(st.sampled_from([0, 0, 1, 5]))))
+    sets = st.lists(_subsets(_DEVICES, min_size=1), max_size=3).map(tuple)
+    nodes = st.sampled_from([None, None, frozenset({0}), frozenset({0, 1})])
+    around = arrangement.Surroundings(
+        draw(nodes), draw(nodes), draw(st.sampled_from([None, None, 0])),
+        model.Links(draw(sets), draw(sets)))
+    return groups, rules, around
+
+
+@given(_hosts() | _hosts(tree=False), _requests(), st.booleans())
+def test_what_brute_force_finds_is_found_and_none_is_better(
+        stocks, request, pack):
+    groups, rules, around = request
+    best = _best(groups, stocks, rules, around)
+    found = arrangement.arrange(groups, stocks, rules, around, pack)
+    assert bool(found.objection) == (best is None) == bool(found.kind)
+    if best is None:
+        assert not found.chosen
+        return
+    by_provider = {stock.provider: stock for stock in stocks}
+    chosen = [by_provider[found.chosen[name]] for name in groups]
+    assert _is_right(groups, chosen, rules, around)
+    assert found.cost[0] == best == sum(
+        _penalty(rule, _places(rule, groups, chosen), around)
+        for rule in rules if rule.weight)
+
+
+@given(_hosts(), _requests(), st.randoms(use_true_random=False))
+def test_names_and_order_do_not_matter(stocks, request, chance):
+    groups, rules, around = request
+    other = [arrangement.Stock(
+        f'x{stock.provider}', stock.resource_class,
+        stock.traits | {identity.MARKER_TRAIT, 'CUSTOM_X'}, stock.free,
+        arrangement.Place(
+            stock.place.numa_node, stock.place.pcie_root and
+            f'x{stock.place.pcie_root}', stock.place.pcie_switch and
+            f'x{stock.place.pcie_switch}', stock.place.device), stock.total)
+        for stock in stocks]
+    chance.shuffle(other)
+    here = arrangement.arrange(groups, stocks, rules, around)
+    there = arrangement.arrange(groups, other, rules, around)
+    assert there.cost == here.cost
+    assert there.objection == here.objection
+
+
+@given(_hosts(), _requests())
+def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
+    groups, rules, around = request
+    found = arrangement.arrange(groups, stocks, rules, around)
+    assert (found.rule is not None) == found.kind.startswith(
+        ('same ', 'distinct '))
+    if found.rule:
+        assert found.rule in rules and not found.rule.weight
+        assert _best(groups, stocks, [found.rule], around) is None
+        assert _best(groups, stocks, [], around) is not None
+    elif found.kind in ('units', 'traits'):
+        assert _best(groups, stocks, [], around) is None
+    elif found.kind == 'together':
+        assert all(_best(groups, stocks, [rule], around) is not None
+                   for rule in rules if not rule.weight)
+
+
+# What it says.
+
+
+@pytest.mark.parametrize('groups, stocks, rules, around, kind, words', [
+    (_groups(8), _row([0] * 5), [], _PLAIN, 'units',
+     'wants 8 units of CUSTOM_GPU, 5 are free'),
+    (_groups(1, name='PGPU'), _row([0]), [], _PLAIN, 'units',
+     'wants 1 units of PGPU, 0 are free'),
+    (_groups(2, amount=4), _row([0] * 8, free=2), [], _PLAIN, 'units',
+     'wants 2 times 4 units of CUSTOM_GPU, each from one Region, 0 are free'),
+    (_groups(2, CUSTOM_A100='required'),
+     [*_row([0] * 3), _stock('x', traits=['CUSTOM_A100'])], [], _PLAIN,
+     'traits', 'wants 2 units of CUSTOM_GPU with CUSTOM_A100, 1 are free'),
+    (_groups(4), _row([0, 0, 0, 1, 1, 1, 2, 2]),
+     [_rule('numa_node', True, range(4))], _PLAIN, 'same numa_node',
+     'same numa_node of ACCEL0-3 (required): the most on one NUMA node is 3'),
+    (_groups(3), _row([0, 0, 1, 1, 1]),
+     [_rule('numa_node', False, range(3))], _PLAIN, 'distinct numa_node',
+     'distinct numa_node of ACCEL0-2 (required): there are free units on 2 '
+     'NUMA nodes only'),
+    (_groups(2), _row([0, 1, 1]),
+     [_rule('numa_node', True, range(2), also=['guest'])],
+     arrangement.Surroundings(guest=frozenset({0})), 'same numa_node',
+     'same numa_node of ACCEL0-1, guest (required): the most on one NUMA '
+     'node is 1; the guest is on 0'),
+    (_groups(2), _row([1, 1]),
+     [_rule('numa_node', True, [0], also=['network']),
+      _rule('numa_node', True, [0, 1], weight=1, also=['guest'])],
+     arrangement.Surroundings(network=frozenset({0, 2})), 'same numa_node',
+     'same numa_node of ACCEL0, network (required): none is free there; the '
+     'network is on 0 and 2'),
+    (_groups(2), _row([None, None]),
+     [_rule('numa_node', True, range(2))], _PLAIN, 'same numa_node',
+     'same numa_node of ACCEL0-1 (required): the most on one NUMA node is '
+     '1; the host does not say which NUMA node some of its devices are on'),
+    (_groups(2), _row([0, 0, 0]), [_rule('link_domain', True, range(2))],
+     arrangement.Surroundings(links=model.Links(
+         (frozenset({'d000', 'd004'}), frozenset({'d000', 'd001', 'd002'})))),
+     'same link_domain',
+     'same link_domain of ACCEL0-1 (required): no legal set of 2 is free'),
+    (_groups(2), _row([0, 0, 1]),
+     [_rule('pcie_switch', True, range(2)), _rule('numa_node', False, (0, 1))],
+     _PLAIN, 'together',
+     'its rules cannot be kept together, each alone can'),
+    (_groups(1), _row([0]), [_rule('device', True, (0, 1))], _PLAIN, 'group',
+     'same device of ACCEL0-1 (required): there is no group ACCEL1'),
+    ({'ACCEL0': profile.Group({'FPGA': 1, 'PGPU': 1}, {})}, _row([0]), [],
+     _PLAIN, 'classes',
+     'ACCEL0 wants units of FPGA and PGPU at once; a Region has one class'),
+])
+def test_why_nothing_fits(groups, stocks, rules, around, kind, words):
+    found = arrangement.arrange(groups, stocks, rules, around)
+    assert (found.kind, found.objection) == (kind, words)
+    assert found.rule == (rules[0] if ': ' in words else None)
+
+
+def test_nothing_asked_is_nothing_objected_to():
+    found = arrangement.arrange({}, _row([0]))
+    assert (found.chosen, found.objection) == ({}, '')
+
+
+# Which of several ways.
+
+
+def test_the_closest_are_taken():
+    places = [(0, 'a', 's'), (0, 'a', 't'), (1, 'b', 'u'), (1, 'b', 'u')]
+    stocks = [_stock(f'd{index}', *place)
+              for index, place in enumerate(places)]
+    assert _chosen(_groups(2), stocks) == ['d2', 'd3']
+    assert _chosen(_groups(2), stocks[:3]) == ['d0', 'd1']
+
+
+def test_the_smaller_part_is_broken_first():
+    stocks = _row([0, 0, 0, 1, 1])
+    assert _chosen(_groups(1), stocks) == ['d004']
+    islands = arrangement.Surroundings(links=model.Links(islands=(
+        frozenset({'d000', 'd001', 'd002', 'd003'}),
+        frozenset({'d004', 'd005', 'd006'}))))
+    assert _chosen(_groups(1), _row([0] * 8), around=islands) == ['d007']
+    assert _chosen(_groups(3), _row([0] * 8), around=islands) == [
+        'd004', 'd005', 'd006']
+
+
+def test_a_device_in_use_is_filled_first_or_left_alone():
+    stocks = [_stock('d0', free=4, total=4), _stock('d1', free=6, total=16),
+              _stock('d2', free=16, total=16)]
+    assert _chosen(_groups(1), stocks) == ['d1']
+    assert _chosen(_groups(1), stocks, pack=False) == ['d2']
+    assert set(_chosen(_groups(2), stocks)) == {'d1'}
+    assert set(_chosen(_groups(2), stocks, pack=False)) == {'d0', 'd2'}
+
+
+def test_a_partition_is_taken_whole_and_an_island_in_part():
+    stocks = _row([0] * 3, free=2, total=2)
+    every = frozenset(stock.place.device for stock in stocks)
+    rules = [_rule('link_domain', True, range(3))]
+    whole, part = (arrangement.Surroundings(links=links) for links in (
+        model.Links(partitions=(every,)),
+        model.Links(islands=(every,))))
+    assert set(_chosen(_groups(3), stocks, rules, whole)) == every
+    assert len(set(_chosen(_groups(3), stocks, rules, part))) == 2
+    assert arrangement.arrange(_groups(3), stocks[1:], rules,
+                               whole).kind == 'same link_domain'
+
+
+def test_a_preference_comes_before_closeness():
+    stocks = _row([0, 0, 1, 1])
+    rule = _rule('numa_node', False, range(2), weight=1)
+    assert sorted(_chosen(_groups(2), stocks, [rule])) == ['d000', 'd002']
+    guest = arrangement.Surroundings(guest=frozenset({1}))
+    near = _rule('numa_node', True, range(2), 1, ['guest'])
+    assert _chosen(_groups(2), stocks, [near], guest) == ['d002', 'd003']
+
+
+def test_the_heavier_preference_wins():
+    stocks = _row([0, 0, 1, 1])
+    apart, together = (_rule('numa_node', same, range(2), weight)
+                       for same, weight in ((False, 3), (True, 2)))
+    found = arrangement.arrange(_groups(2), stocks, [together, apart])
+    assert found.cost[:2] == (2, 2)
+
+
+# How long it takes. A limit is generous: this runs on any machine.
+
+
+def _pairs(count):
+    groups = {**_groups(count), **_groups(count, count, name='CUSTOM_NIC')}
+    return groups, [_rule('pcie_switch', True, (index, index + count))
+                    for index in range(count)]
+
+
+def _switches(gpus, nics):
+    stocks = []
+    for switch, (count, others) in enumerate(zip(gpus, nics, strict=True)):
+        place = switch % 2, f'r{switch % 2}', f's{switch}'
+        stocks += [_stock(f'g{switch}.{index}', *place)
+                   for index in range(count)]
+        stocks += [_stock(f'n{switch}.{index}', *place, name='CUSTOM_NIC')
+                   for index in range(others)]
+    return stocks
+
+
+@pytest.mark.parametrize('gpus, nics, kind', [
+    ([1] * 8, [1] * 8, ''),
+    ([2] * 4, [2] * 4, ''),
+    ([3, 1] * 3 + [2], [1, 3] * 3 + [2], ''),
+    ([3, 1] * 3 + [1], [1, 3] * 3 + [2], 'together'),
+    ([1] * 16, [1] * 6 + [0] * 9 + [9], 'together'),
+])
+def test_eight_pairs_under_switches(gpus, nics, kind):
+    groups, rules = _pairs(8)
+    started = time.monotonic()
+    found = arrangement.arrange(groups, _switches(gpus, nics), rules)
+    assert found.kind == kind
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize('others, kind', [
+    ((14, 15), ''), ((2, 14, 15), 'together')])
+def test_rules_that_share_a_group_hold_for_all_of_it(others, kind):
+    stocks = [_stock(f'd{index:02d}', index // 8, f'r{index // 4}')
+              for index in range(16)]
+    rules = [_rule('device', False, (0, 5, 8, 10)),
+             _rule('pcie_root', True, (6, 10, 14)),
+             _rule('pcie_root', True, others)]
+    found = arrangement.arrange(_groups(16), stocks, rules)
+    assert found.kind == kind
+
+
+@pytest.mark.parametrize('count, kind', [(16, ''), (17, 'same numa_node')])
+def test_a_large_host_is_no_trouble(count, kind):
+    stocks = _row([index // 16 for index in range(1024)])
+    rules = [_rule('numa_node', True, range(count))]
+    started = time.monotonic()
+    found = arrangement.arrange(_groups(count), stocks, rules)
+    assert found.kind == kind
+    assert time.monotonic() - started < 5
+
+
+def test_hosts_that_look_alike_cost_one_search():
+    search.cached.cache_clear()
+    for host in range(50):
+        stocks = [arrangement.Stock(
+            f'{host}/{stock.provider}', stock.resource_class,
+            stock.traits, stock.free, stock.place, stock.total)
+            for stock in _row([0, 0, 1, 1])]
+        found = arrangement.arrange(_groups(2), stocks)
+        assert set(found.chosen.values()) == {
+            f'{host}/CUSTOM_GPU-d000', f'{host}/CUSTOM_GPU-d001'}
+    assert search.cached.cache_info().misses == 1
+
+
+@pytest.mark.parametrize('seed', range(8))
+def test_no_request_hangs(seed):
+    chance = random.Random(seed)
+    stocks = _row([chance.choice([None, 0, 1]) for _index in range(20)])
+    rules = [_rule(chance.choice(affinity.KEYS), chance.random() < 0.5,
+                   chance.sample(range(20), chance.randint(2, 4)),
+                   chance.choice([0, 0, 5])) for _index in range(10)]
+    started = time.monotonic()
+    arrangement.arrange(_groups(20), stocks, rules)
+    assert time.monotonic() - started < 60

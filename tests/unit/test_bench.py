@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame of the benchmarks: not what they measure, which nothing tests."""
+
+import json
+import os
+import signal
+import time
+import unittest
+
+import pytest
+
+from tests.bench import frame
+from tests.bench import report
+from tests.bench import scheduling
+from tests.bench import worker
+
+#: Seconds, where nothing is to take that long.
+LONG = 60
+
+
+class Served(unittest.TestCase):
+    """Does as it is asked, in the worker's process."""
+
+    def __init__(self, connection):
+        super().__init__('serve')
+        self._connection = connection
+
+    def serve(self):
+        worker.answer(self._connection, self.answer)
+
+    def answer(self, what):
+        if what == 'sleep':
+            time.sleep(LONG)
+        if what == 'die':
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == 'too much':
+            return bytearray(worker.MEMORY)
+        return f'{what}!'
+
+
+def _broken(connection):
+    raise ValueError('on purpose')
+
+
+@pytest.fixture
+def served():
+    asked = worker.Worker(Served, limit=LONG)
+    yield asked
+    asked.close()
+
+
+def test_worker_answers(served):
+    assert [served.ask({'what': text}, LONG) for text in ('one', 'two')] == [
+        'one!', 'two!']
+
+
+@pytest.mark.parametrize('what, reason', [
+    ('die', worker.DIED), ('too much', worker.OUT_OF_MEMORY)])
+def test_worker_cannot(served, what, reason):
+    with pytest.raises(worker.Unanswered, match=reason):
+        served.ask({'what': what}, LONG)
+
+
+def test_worker_is_late_and_gone(served):
+    with pytest.raises(worker.Unanswered, match=worker.TIMED_OUT):
+        served.ask({'what': 'sleep'}, 0.1)
+    assert not served._process.is_alive()
+
+
+def test_worker_that_never_serves():
+    with pytest.raises(worker.Unanswered, match=worker.DIED):
+        worker.Worker(_broken, limit=LONG)
+
+
+@pytest.mark.parametrize('value, text', [
+    (0.0634, '0.063'), (1.44, '1.4'), (9.96, '10'), (352.1, '350'),
+    (12345, '12,000'), (0, '0')])
+def test_significant(value, text):
+    assert report.significant(value) == text
+
+
+def test_rst():
+    text = report.rst('some', report.Report(
+        'Title', ('Words.',),
+        (report.Table('Cells', ('A', 'B'), (('1', ''),)),),
+        (report.Plot('many', 'Lines', 'x', 'y', {}),)), 'Measured.')
+    assert text == '''\
+.. Written by "python -m tests.bench some", not by hand.
+
+Title
+-----
+
+Words.
+
+Measured.
+
+.. image:: benchmarks/some-many.svg
+   :alt: Lines
+
+.. list-table:: Cells
+   :header-rows: 1
+
+   * - A
+     - B
+
+   * - 1
+     -
+'''
+
+
+def _figures(*cells):
+    keys = ('side', 'hosts', 'count', 'seconds')
+    return {'limit': 60, 'cells': [
+        {**dict(zip(keys, cell, strict=True)), 'one_node': False,
+         'candidates': 1, 'placement_seconds': 0.1, 'outcome': 'right'}
+        if isinstance(cell[-1], float) else
+        {**dict(zip(keys[:-1], cell, strict=False)), 'one_node': False,
+         'failed': cell[-1]} for cell in cells]}
+
+
+def test_ratios_of_what_finished_and_bounds_of_what_did_not():
+    made = scheduling.report(_figures(
+        ('ours', 1, 1, 0.1), ('ours', 9, 1, 0.5),
+        ('ours', 1, 8, 0.1), ('ours', 9, 8, 0.6),
+        ('tuned', 1, 1, 0.1), ('tuned', 9, 1, 0.5),
+        ('tuned', 1, 8, 3.0), ('tuned', 9, 8, worker.TIMED_OUT),
+        ('defaults', 1, 1, 0.1), ('defaults', 9, 1, 0.5),
+        ('defaults', 1, 8, worker.TIMED_OUT),
+        ('defaults', 9, 8, scheduling.NOT_TRIED)))
+    _what, defaults, tuned, ours = made.says
+    assert 'did not finish within 60 s' in defaults
+    assert 'at least 600 times' in defaults
+    assert '30 on 1 host; with more than 1 host' in tuned
+    assert 'takes **1.2 times** as long for 8 devices as for one' in ours
+    rows = {row[:2]: row for row in made.tables[0].rows}
+    assert rows['1', '8'] == (
+        '1', '8', '0.1', '3', '30', 'did not finish', '')
+    assert rows['9', '8'] == ('9', '8', '0.6', 'did not finish', '', '', '')
+    hosts, _devices = made.plots
+    assert hosts.ratios == {"Nova's way, tuned": [(1, 30.0)]}
+
+
+def test_what_did_not_finish_is_not_tried_with_more(monkeypatch):
+    asked = []
+
+    class Lazy:
+        def __init__(self, start, make, side, hosts):
+            self._key = side, hosts
+
+        def ask(self, question, limit):
+            count, one_node = question['count'], question['one_node']
+            asked.append((*self._key, count, one_node))
+            if self._key[0] != 'ours' and count >= 2 and not one_node:
+                return {'failed': worker.TIMED_OUT}
+            return {'seconds': 1.0, 'candidates': 1, 'outcome': 'right',
+                    'placement_seconds': 0.1}
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(worker, 'Lazy', Lazy)
+    monkeypatch.setattr(scheduling, '_SCALES', {
+        frame.QUICK: ((1, 9), (1, 2, 4), 60)})
+    figures = scheduling.measure(frame.QUICK, lambda text: None)
+    tried = {key[1:] for key in asked if key[0] == 'tuned'}
+    assert tried == {(hosts, *request) for hosts in (1, 9) for request in (
+        (1, False), (2, True), (4, True))} | {(1, 2, False)}
+    assert len(figures['cells']) == 3 * 2 * 5
+    assert len([key for key in asked if key[0] == 'ours']) == 10
+
+
+@pytest.mark.parametrize('path', sorted(frame.DIRECTORY.glob('*.json')),
+                         ids=lambda path: path.stem)
+def test_documentation_is_what_was_measured(path):
+    result = json.loads(path.read_text())
+    assert path.with_suffix('.inc').read_text() == frame.section(result)
+    for plot in frame.reported(result).plots:
+        assert (path.parent / report.plot_file(path.stem, plot)).exists()
