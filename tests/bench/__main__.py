@@ -15,7 +15,7 @@ import time
 from tests.bench import frame
 
 #: All of them, what takes least first.
-NAMES = ('filtering', 'quality', 'ways', 'updates', 'scheduling')
+NAMES = ('filtering', 'quality', 'ways', 'updates', 'crowded', 'scheduling')
 
 
 def main() -> int:

@@ -85,8 +85,14 @@ class _Deployment(cloud.Cloud):
         self.useFixture(fixtures.MockPatchObject(
             client, 'get_allocation_candidates', timed))
 
-    def answer(self, count, one_node) -> dict:
-        """Ask the scheduler, again and again while that is quick."""
+    def answer(self, count, one_node, crowded=False) -> dict:
+        """Ask the scheduler, again and again while that is quick.
+
+        :param crowded: of all hosts but the last, a device is in use from
+            then on
+        """
+        if crowded:
+            self._crowd()
         rounds: list[dict] = []
         while len(rounds) < ROUNDS and (
                 sum(item['seconds'] for item in rounds) < PATIENCE):
@@ -96,6 +102,22 @@ class _Deployment(cloud.Cloud):
             for key in ('seconds', 'placement_seconds')},
             # The worst of them.
             'outcome': min(item['outcome'] for item in rounds)}
+
+    @functools.cache  # noqa: B019 (there is one deployment in a process)
+    def _crowd(self):
+        uuids = {provider['name']: provider['uuid'] for provider in
+                 self.placement.get('/resource_providers').body[
+                     'resource_providers']}
+        first = min(self._nodes)
+        for number in range(1, self._hosts):
+            taken = self.one_device(f'compute{number}', first)
+            answered = self.placement.put(
+                f'/allocations/{uuidutils.generate_uuid()}', {
+                    'allocations': {uuids[name]: {'resources': resources}
+                                    for name, resources in taken.items()},
+                    'project_id': 'bench', 'user_id': 'bench',
+                    'consumer_generation': None}, version='1.28')
+            assert answered.status == 204, answered.body
 
     def _round(self, count, one_node) -> dict:
         uuid = uuidutils.generate_uuid()
@@ -162,6 +184,11 @@ class Ours(_Deployment):
             *providers.classes(_host(), root, name),
             *providers.desired(_host(), root, name))}
 
+    @staticmethod
+    def one_device(host, address):
+        return {f'{host}_accel_{address}': {cloud.unit(cloud.GPU): 1},
+                f'{host}_accel_{cloud.GPU}': {cloud.GPU: 1}}
+
     def pci_info(self):
         return None
 
@@ -190,6 +217,10 @@ class Novas(_Deployment):
 
     def _setup_compute_service(self):
         self.flags(compute_driver='libvirt.LibvirtDriver')
+
+    @staticmethod
+    def one_device(host, address):
+        return {f'{host}_{address}': {'CUSTOM_PCI_10DE_2330': 1}}
 
     @staticmethod
     def derived(root, name):

@@ -14,7 +14,7 @@ from tests.bench import report as report_
 from tests.bench import worker
 
 OURS, TUNED, DEFAULTS = 'ours', 'tuned', 'defaults'
-_NAMES = {OURS: 'nova_accel', TUNED: "Nova's way, tuned",
+NAMES = {OURS: 'nova_accel', TUNED: "Nova's way, tuned",
           DEFAULTS: "Nova's way, defaults"}
 
 #: Hosts, devices asked for, and seconds after which a request is given up.
@@ -41,8 +41,8 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     for number in hosts:
         with contextlib.ExitStack() as stack:
             sides = {side: stack.enter_context(contextlib.closing(
-                worker.Lazy(_START, _make, side, number)))
-                for side in _NAMES}
+                deployment(side, number)))
+                for side in NAMES}
             # One after the other, so that they find the same machine.
             for (count, one_node), side in itertools.product(questions, sides):
                 answer = {'failed': NOT_TRIED}
@@ -58,6 +58,11 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     return {'limit': limit, 'cells': cells}
 
 
+def deployment(side: str, hosts: int) -> worker.Lazy:
+    """One side with so many hosts, to be asked."""
+    return worker.Lazy(_START, _make, side, hosts)
+
+
 def _make(connection, side, hosts):
     from tests.bench import deployment
     return deployment.SIDES[side](connection, hosts)
@@ -67,15 +72,15 @@ def _progress(side, hosts, count, one_node, answer) -> str:
     outcome = answer.get('failed') or (
         f'{answer["seconds"]:.3f} s, {answer["candidates"]} candidates, '
         f'{answer["outcome"]}')
-    return (f'{_NAMES[side]}, {_hosts(hosts)}, devices: {count}'
+    return (f'{NAMES[side]}, {say_hosts(hosts)}, devices: {count}'
             f'{" of one node" if one_node else ""}: {outcome}')
 
 
 def report(figures: collections.abc.Mapping) -> report_.Report:
-    cells = _Cells(figures)
+    cells = Cells(figures)
     return report_.Report(
         'Devices from many hosts', (_WHAT, *_outcome(cells)),
-        (_seconds(cells), _candidates(cells)), tuple(_plots(cells)))
+        (seconds(cells), _candidates(cells)), tuple(_plots(cells)))
 
 
 _WHAT = (
@@ -91,7 +96,7 @@ _WHAT = (
     'it comes. Each time is the median of up to seven requests.')
 
 
-class _Cells:
+class Cells:
     """Results by side, hosts, devices and whether those are of one node."""
 
     def __init__(self, figures):
@@ -124,19 +129,19 @@ class _Cells:
 def _outcome(cells) -> collections.abc.Iterator[str]:
     most = max(count for count, _one_node in cells.requests)
     for side in (DEFAULTS, TUNED):
-        yield _against(cells, side, most)
+        yield against(cells, side, most)
     yield from _wrong(cells)
     last = cells.hosts[-1]
     many, one = (cells.seconds(OURS, last, count) for count in (most, 1))
     if many and one:
         yield (f'nova_accel takes **{many / one:.1f} times** as long for '
-               f'{most} devices as for one, on {_hosts(last)}: '
+               f'{most} devices as for one, on {say_hosts(last)}: '
                f'{_number(many)} s and {_number(one)} s.')
 
 
 def _wrong(cells) -> collections.abc.Iterator[str]:
     """All devices are free, so there is always a right answer."""
-    for side, name in _NAMES.items():
+    for side, name in NAMES.items():
         wrong = ['{1} on {0} hosts'.format(*_asked(hosts, request))
                  for request in cells.requests for hosts in cells.hosts
                  if cells.get(side, hosts, *request).get(
@@ -146,39 +151,39 @@ def _wrong(cells) -> collections.abc.Iterator[str]:
                    f'{"; ".join(wrong)}.')
 
 
-def _against(cells, side, count) -> str:
+def against(cells, side, count) -> str:
     finished = cells.hosts_of(side, count)
     if finished:
         ratios = '; '.join(
-            f'{_number(ratio)} on {_hosts(hosts)}'
+            f'{_number(ratio)} on {say_hosts(hosts)}'
             for hosts in finished if (ratio := cells.ratio(side, hosts, count))
         )
         most = ('it finished with all of them'
                 if finished[-1] == cells.hosts[-1] else
-                f'with more than {_hosts(finished[-1])} it did not finish '
+                f'with more than {say_hosts(finished[-1])} it did not finish '
                 f'within {cells.limit} s')
         return (f'{count} of 8 devices: how many times as long as nova_accel '
-                f'{_NAMES[side]} takes: {ratios}; {most}.')
+                f'{NAMES[side]} takes: {ratios}; {most}.')
     ours = cells.seconds(OURS, cells.hosts[0], count)
     bound = f': at least {_number(cells.limit / ours)} times' if ours else ''
-    return (f'{count} of 8 devices: {_NAMES[side]}, did not finish within '
+    return (f'{count} of 8 devices: {NAMES[side]}, did not finish within '
             f'{cells.limit} s with any number of hosts, also not with '
-            f'{_hosts(cells.hosts[0])}, where nova_accel takes '
+            f'{say_hosts(cells.hosts[0])}, where nova_accel takes '
             f'{_number(ours) if ours else "?"} s{bound}.')
 
 
-def _seconds(cells) -> report_.Table:
+def seconds(cells) -> report_.Table:
     def row(hosts, request):
         yield from _asked(hosts, request)
-        yield _time(cells.get(OURS, hosts, *request))
+        yield say_time(cells.get(OURS, hosts, *request))
         for side in (TUNED, DEFAULTS):
             ratio = cells.ratio(side, hosts, *request)
-            yield _time(cells.get(side, hosts, *request))
+            yield say_time(cells.get(side, hosts, *request))
             yield _number(ratio) if ratio else ''
     return report_.Table(
         'Seconds of select_destinations; how many times as long as ours',
-        ('Hosts', 'Devices', _NAMES[OURS], _NAMES[TUNED], 'ratio',
-         _NAMES[DEFAULTS], 'ratio'),
+        ('Hosts', 'Devices', NAMES[OURS], NAMES[TUNED], 'ratio',
+         NAMES[DEFAULTS], 'ratio'),
         tuple(tuple(row(hosts, request)) for request in cells.requests
               for hosts in cells.hosts))
 
@@ -193,9 +198,9 @@ def _candidates(cells) -> report_.Table:
     return report_.Table(
         'Allocation candidates, seconds of it in Placement, and what was '
         'claimed',
-        ('Hosts', 'Devices', *_NAMES.values()),
+        ('Hosts', 'Devices', *NAMES.values()),
         tuple((*_asked(hosts, request), *(
-            cell(cells.get(side, hosts, *request)) for side in _NAMES))
+            cell(cells.get(side, hosts, *request)) for side in NAMES))
             for request in cells.requests for hosts in cells.hosts))
 
 
@@ -204,21 +209,21 @@ def _plots(cells) -> collections.abc.Iterator[report_.Plot]:
     counts = [count for count, one_node in cells.requests
               if count and not one_node]
     last = cells.hosts[-1]
-    yield _plot(cells, 'hosts', f'{most} of 8 devices', 'hosts', {
+    yield plot(cells, 'hosts', f'{most} of 8 devices', 'hosts', {
         hosts: (hosts, most) for hosts in cells.hosts})
-    yield _plot(cells, 'devices', f'Devices from {_hosts(last)}', 'devices', {
-        count: (last, count) for count in counts})
+    yield plot(cells, 'devices', f'Devices from {say_hosts(last)}',
+               'devices', {count: (last, count) for count in counts})
 
 
-def _plot(cells, name, title, x, keys) -> report_.Plot:
+def plot(cells, name, title, x, keys) -> report_.Plot:
     def points(value, side):
         return [(at, found) for at, key in keys.items()
                 if (found := value(side, *key))]
     return report_.Plot(
         name, title, x, 'seconds',
-        {label: line for side, label in _NAMES.items()
+        {label: line for side, label in NAMES.items()
          if (line := points(cells.seconds, side))},
-        {label: line for side, label in _NAMES.items()
+        {label: line for side, label in NAMES.items()
          if side != OURS and (line := points(cells.ratio, side))},
         ratio='times nova_accel')
 
@@ -228,7 +233,7 @@ def _asked(hosts, request) -> tuple[str, str]:
     return (str(hosts), f'{count} of one node' if one_node else str(count))
 
 
-def _time(answer) -> str:
+def say_time(answer) -> str:
     return (_failure(answer) if 'failed' in answer else
             _number(answer['seconds']))
 
@@ -237,7 +242,7 @@ def _failure(answer) -> str:
     return '' if answer['failed'] == NOT_TRIED else answer['failed']
 
 
-def _hosts(number) -> str:
+def say_hosts(number) -> str:
     return f'{number} host{"s" if number > 1 else ""}'
 
 
