@@ -68,48 +68,35 @@ def assign(promised: Promised, wanted: Wanted,
     :raises errors.AssignmentError: if one unit of the promise cannot be kept
     """
     here = {item.uuid: item for item in offered}
-    units = {uuid: sum(amounts.values())
-             for uuid, amounts in promised.items() if uuid in here}
+    held = _Held(holders, holder, mdevs)
+    units = _units(promised, here)
     booked = _by_class(units, here)
-    stocks = []
-    for uuid, item in here.items():
-        resource_class = item.region.resource_class
-        if wanted.counts.get(resource_class, 0) <= booked[resource_class]:
-            # Devices were chosen where it was decided on the host.
-            free = units.get(uuid, 0)
-        else:
-            free = min(
-                _count_free(item, mdevs, holders, holder),
-                item.region.total - wanted.elsewhere.get(uuid, 0))
-        if free > 0:
-            stocks.append(_stock(item, free))
     groups = with_the_rest(wanted.groups,
                            booked | collections.Counter(wanted.counts))
-    grants = []
-    # The traits of what was chosen already have been seen to. They tell
-    # groups apart then, no more: an entry that lost a trait takes no device
-    # from a server.
-    chosen = all(amount <= booked[resource_class]
-                 for resource_class, amount in wanted.counts.items())
-    arranged = _arrange(groups, stocks, wanted, chosen, lambda: _who_holds(
-        here.values(), holders, holder))
-    for uuid, names in arranged.items():
-        item = here[uuid]
-        free = (_free_mdevs(item, len(names), mdevs, holder)
-                if item.region.mdevs else
-                _free_units(item, len(names), holders, holder))
-        grants.extend(Grant(name if name in wanted.groups else '', item, unit)
-                      for name, unit in zip(names, free, strict=True))
-    return tuple(sorted(grants, key=_order))
+    stocks = tuple(
+        _stock(item, amount) for uuid, item in here.items() if (amount := (
+            units.get(uuid, 0) if _covers(booked, wanted.counts,
+                                          item.region.resource_class)
+            else min(held.count_free(item),
+                     item.region.total - wanted.elsewhere.get(uuid, 0)))) > 0)
+    found = _arrange(groups, stocks, wanted, booked)
+    if found.objection:
+        others = held.by_others(here.values())
+        raise errors.AssignmentError(
+            'what its profile asks for', found.objection
+            + (f': {others}' if others and not units else ''))
+    return tuple(sorted((
+        Grant(name if name in wanted.groups else '', here[uuid], unit)
+        for uuid, names in _labels(groups, found.chosen).items()
+        for name, unit in zip(names, held.take(here[uuid], len(names)),
+                              strict=True)), key=_order))
 
 
 def is_chosen(promised: Promised, counts: collections.abc.Mapping[str, int],
               offered: collections.abc.Iterable[providers.Offered]) -> bool:
     """Whether the ledger names devices, and not only their classes."""
     here = {item.uuid: item for item in offered}
-    booked = _by_class({uuid: sum(promised[uuid].values())
-                        for uuid in here if uuid in promised}, here)
-    return all(amount <= booked[name] for name, amount in counts.items())
+    return _covers(_by_class(_units(promised, here), here), counts)
 
 
 def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
@@ -173,36 +160,76 @@ def _order(grant: Grant):
     return not grant.group, int(number or 0), grant.unit
 
 
-def _free_units(item, count, holders, holder):
-    def state(address):
-        return holders.get(address, holder)
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """Who has what of a host, seen from one of its servers."""
 
-    free = [unit for unit in item.region.units
-            if all(state(address) == holder for address in unit)]
-    if len(free) < count:
-        taken = ', '.join(f'{address} is held by {state(address)}'
-                          for unit in item.region.units for address in unit
-                          if state(address) != holder)
-        raise errors.AssignmentError(
-            f'resource provider {item.name}',
-            f'Placement promised {count} of it, {len(free)} of '
-            f'{len(item.region.units)} are free' + (f': {taken}' if taken
-                                                    else ''))
-    # What nobody had comes first, then what the server had before: its old
-    # definition may be wanted again (a resize reverted).
-    free.sort(key=lambda unit: (any(a in holders for a in unit), unit))
-    return free[:count]
+    holders: collections.abc.Mapping[model.Address, str]
+    holder: str
+    mdevs: collections.abc.Mapping[str, int]
 
+    def count_free(self, item: providers.Offered) -> int:
+        if item.region.mdevs:
+            return item.region.total - self.mdevs.get(item.uuid, 0)
+        return item.region.total - len(item.region.units) + len(
+            self._free(item))
 
-def _free_mdevs(item, count, mdevs, holder):
-    total, taken = len(item.region.units), mdevs.get(item.uuid, 0)
-    if total - taken < count:
-        raise errors.AssignmentError(
-            f'resource provider {item.name}',
-            f'Placement promised {count} mdevs {item.region.variant} of '
-            f'it, {max(0, total - taken)} of {total} are free')
-    return [(model.MdevAddress(identity.mdev_uuid(holder, item.uuid, index)),)
+    def take(self, item: providers.Offered,
+             count: int) -> collections.abc.Sequence[model.Unit]:
+        """So many units of a Region.
+
+        :raises errors.AssignmentError: if there are fewer
+        """
+        return (self._take_mdevs(item, count) if item.region.mdevs else
+                self._take_functions(item, count))
+
+    def by_others(self, offered: collections.abc.Iterable[providers.Offered],
+                  ) -> str:
+        """What others have of Regions, in words."""
+        return ', '.join(
+            f'{address} is held by {self.holders[address]}'
+            for item in offered for unit in item.region.units
+            for address in unit if self._is_anothers(address))
+
+    def _is_anothers(self, address: model.Address) -> bool:
+        return self.holders.get(address, self.holder) != self.holder
+
+    def _free(self, item) -> list[model.Unit]:
+        return [unit for unit in item.region.units
+                if not any(map(self._is_anothers, unit))]
+
+    def _take_functions(self, item, count):
+        free = self._free(item)
+        if len(free) < count:
+            taken = self.by_others([item])
+            raise errors.AssignmentError(
+                f'resource provider {item.name}',
+                f'Placement promised {count} of it, {len(free)} of '
+                f'{len(item.region.units)} are free'
+                + (f': {taken}' if taken else ''))
+        # What nobody had comes first, then what the server had before: its
+        # old definition may be wanted again (a resize reverted).
+        free.sort(key=lambda unit: (any(a in self.holders for a in unit),
+                                    unit))
+        return free[:count]
+
+    def _take_mdevs(self, item, count):
+        total = len(item.region.units)
+        taken = self.mdevs.get(item.uuid, 0)
+        if total - taken < count:
+            raise errors.AssignmentError(
+                f'resource provider {item.name}',
+                f'Placement promised {count} mdevs {item.region.variant} of '
+                f'it, {max(0, total - taken)} of {total} are free')
+        return [(model.MdevAddress(
+            identity.mdev_uuid(self.holder, item.uuid, index)),)
             for index in range(count)]
+
+
+def _units(promised, here) -> dict[str, int]:
+    """Units by provider of a Device or Region of this host."""
+    return {uuid: sum(amounts.values())
+            for uuid, amounts in promised.items() if uuid in here}
 
 
 def _by_class(units, here) -> collections.Counter[str]:
@@ -212,11 +239,9 @@ def _by_class(units, here) -> collections.Counter[str]:
     return found
 
 
-def _count_free(item, mdevs, holders, holder) -> int:
-    taken = mdevs.get(item.uuid, 0) if item.region.mdevs else sum(
-        any(holders.get(address, holder) != holder for address in unit)
-        for unit in item.region.units)
-    return max(0, item.region.total - taken)
+def _covers(booked, counts, *names: str) -> bool:
+    """Whether the ledger names the devices of classes, or of all."""
+    return all(counts.get(name, 0) <= booked[name] for name in names or counts)
 
 
 def _stock(item, free: int) -> arrangement.Stock:
@@ -228,29 +253,23 @@ def _stock(item, free: int) -> arrangement.Stock:
         item.region.total)
 
 
-def _who_holds(offered, holders, holder) -> str:
-    return ', '.join(f'{address} is held by {holders[address]}'
-                     for item in offered for unit in item.region.units
-                     for address in unit
-                     if holders.get(address, holder) != holder)
-
-
-def _arrange(groups, stocks, wanted, chosen, who_holds,
-             ) -> dict[str, list[str]]:
-    """For each provider a group name per unit that is taken of it."""
+def _arrange(groups, stocks, wanted, booked) -> arrangement.Arrangement:
     found = arrangement.arrange(groups, stocks, wanted.rules, wanted.around,
                                 wanted.pack)
-    if found.objection and chosen:
-        plain = {name: dataclasses.replace(group, traits={})
-                 for name, group in groups.items()}
-        found = arrangement.arrange(plain, stocks, wanted.rules,
-                                    wanted.around)
-    if found.objection:
-        held = '' if chosen else who_holds()
-        raise errors.AssignmentError(
-            'what its profile asks for',
-            found.objection + (f': {held}' if held else ''))
+    if not found.objection or not _covers(booked, wanted.counts):
+        return found
+    # The traits of devices that were chosen before have been seen to. They
+    # tell groups apart here, no more: an entry that lost a trait takes no
+    # device from a server.
+    plain = {name: dataclasses.replace(group, traits={})
+             for name, group in groups.items()}
+    return arrangement.arrange(plain, stocks, wanted.rules, wanted.around,
+                               wanted.pack)
+
+
+def _labels(groups, chosen) -> dict[str, list[str]]:
+    """For each provider a group name per unit that is taken of it."""
     labels: dict[str, list[str]] = collections.defaultdict(list)
-    for name, uuid in found.chosen.items():
+    for name, uuid in chosen.items():
         labels[uuid].extend([name] * sum(groups[name].resources.values()))
     return labels
