@@ -43,13 +43,17 @@ class Auditor:
         #: Units by provider that nobody may have until somebody looks.
         self.disputed: dict[str, int] = {}
 
-    def audit(self, host: model.Host, node: providers.Node) -> None:
+    def audit(self, read: collections.abc.Callable[[], model.Host],
+              node: providers.Node) -> None:
         """Compare, if it is time to.
 
+        :param read: the machine, which is not looked at otherwise
         :raises errors.AccelError: if libvirt does not say what is held
         """
         if not self._is_time():
             return
+        host = read()
+        self._last = time.monotonic()
         truths = reconciliation.gather(host, node, self._allocations,
                                        self._record.read)
         if self._clear_up(truths):
@@ -68,13 +72,10 @@ class Auditor:
 
     def _is_time(self) -> bool:
         interval = CONF.nova_accel.check_interval
-        now = time.monotonic()
         # What is withheld is looked at again soon: it may be for nothing.
-        if not interval or (self._last is not None and not self.disputed
-                            and now - self._last < interval):
-            return False
-        self._last = now
-        return True
+        return bool(interval) and (
+            self._last is None or bool(self.disputed)
+            or time.monotonic() - self._last >= interval)
 
     def _say(self, findings) -> None:
         lines = {str(finding) for finding in findings

@@ -132,7 +132,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('clear up what nobody holds'):
             self._clear_up()
         with _never_fatal('compare what is held with what is promised'):
-            self._auditor.audit(self._machine.read(),
+            self._auditor.audit(self._machine.read,
                                 self._node(provider_tree))
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
