@@ -53,6 +53,5 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
 
 _WHAT = (
     'As above, but of all hosts save one a device is in use: a server that '
-    'wants eight can only be on that one. To Placement, k groups of one '
-    'device are served by a host with seven free in no way, which it finds '
-    'out after it has tried many.')
+    'wants eight can only be on that one. Both sides find it; with k groups '
+    'of one device there are many ways to be on it.')
