@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """YAML and JSON that people write, loaded without what can do harm.
 
-No key replaces another in silence, nothing is cheap to write and dear to
-load, and nothing makes objects of other programs.
+No file is waited for or too large, no key replaces another in silence,
+nothing is cheap to write and dear to load, and nothing makes objects of other
+programs.
 """
 
 import collections.abc
 import json
+import os
+import stat
 import typing
 
 import yaml
 
 #: Deepest nesting of a document.
 MAX_DEPTH = 20
+
+# How much of a parser's complaint is repeated, in characters.
+_MAX_WHY = 200
+
+
+class TooLarge(ValueError):
+    """A file is larger than whoever reads it wants to read."""
 
 
 class _Unique:
@@ -38,6 +48,40 @@ class _Texts(_Unique, getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
     """
 
 
+def read(path: str, most: int) -> str:
+    """The text of a file.
+
+    :param most: its largest size, in bytes
+    :raises TooLarge: if it is larger
+    :raises ValueError: saying why, if it is no file or no text
+    :raises OSError: if it cannot be read
+    """
+    with open(path, 'rb', opener=_open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError('is not a file')
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise TooLarge(f'is larger than {most} bytes')
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ValueError('is not UTF-8 text') from None
+
+
+def signature(path: str) -> tuple[int, int, int]:
+    """What is another when a file has changed.
+
+    :raises OSError: if there is none
+    """
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def why(error: Exception) -> str:
+    """A parser's complaint, on one line and not as long as the document."""
+    return ' '.join(str(error).split())[:_MAX_WHY]
+
+
 def load_json(text: str) -> list[typing.Any]:
     """The one document of a text, as a list.
 
@@ -61,6 +105,11 @@ def load_yaml(text: str, as_texts: bool = False) -> list[typing.Any]:
     loaded = list(yaml.load_all(text, loader))
     _check_plain(loaded)
     return loaded
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # What turns out to be a pipe can be waited for for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_yaml(text: str, loader: type) -> None:

@@ -4,6 +4,7 @@
 Every error names the thing, the reason and, where there is one, the remedy.
 """
 
+import os
 import re
 
 _PLAIN = re.compile(r'[\w:.-]{1,80}', re.ASCII)
@@ -27,6 +28,12 @@ def quote(value: object) -> str:
 def plain(text: str) -> str:
     """A name as it is where it can do no harm, otherwise as a quotation."""
     return text if _PLAIN.fullmatch(text) else quote(text)
+
+
+def path(name: str | os.PathLike) -> str:
+    """A path as it is where it is one line, otherwise as a quotation."""
+    text = os.fspath(name)
+    return text if text.isprintable() else quote(text)
 
 
 class AccelError(Exception):

@@ -14,7 +14,6 @@ what a partition is.
 import collections
 import collections.abc
 import functools
-import os
 
 import jsonschema
 import yaml
@@ -45,9 +44,6 @@ _SCHEMA = jsonschema.Draft202012Validator({
     'type': 'object', 'additionalProperties': False,
     'properties': {'partitions': _SETS, 'islands': _SETS}})
 
-# How much of a parser's complaint is repeated, in characters.
-_MAX_WHY = 200
-
 
 def read(tree: trees.Tree,
          functions: collections.abc.Sequence[model.Function],
@@ -72,9 +68,7 @@ def load(path: str) -> model.Links:
     if not path:
         return model.Links()
     try:
-        status = os.stat(path)
-        return _load(path, (status.st_mtime_ns, status.st_size,
-                            status.st_ino))
+        return _load(path, documents.signature(path))
     except OSError as error:
         raise errors.LinksError(
             _thing(path), f'cannot be read ({error.strerror})',
@@ -119,21 +113,17 @@ def _load(path: str, signature: tuple) -> model.Links:
 
 def _document(path) -> object:
     try:
-        # Not to wait for ever for what turns out to be a pipe.
-        with open(path, 'rb', opener=lambda path, flags: os.open(
-                path, flags | os.O_NONBLOCK)) as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f'it is larger than {MAX_BYTES} bytes')
-        loaded = documents.load_yaml(content.decode(), as_texts=True)
+        text = documents.read(path, MAX_BYTES)
+    except ValueError as error:
+        raise errors.LinksError(_thing(path), str(error)) from None
+    try:
+        loaded = documents.load_yaml(text, as_texts=True)
         if len(loaded) != 1:
             # None is in a file that somebody is about to write.
             raise ValueError(f'it has {len(loaded)} documents, and not one')
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        # What it says can be on several lines.
-        why = ' '.join(str(error).split())
-        raise errors.LinksError(
-            _thing(path), f'cannot be understood ({why[:_MAX_WHY]})') from None
+        raise errors.LinksError(_thing(path), 'cannot be understood '
+                                f'({documents.why(error)})') from None
     return loaded[0]
 
 
@@ -161,8 +151,7 @@ def _address(text, thing) -> str:
 
 def _thing(path: str, *where: str | int) -> str:
     """``[nova_accel] link_domains, FILE, partitions #3``."""
-    file = path if path.isprintable() else errors.quote(path)
-    parts = [OPTION, file]
+    parts = [OPTION, errors.path(path)]
     for part in where:
         if isinstance(part, int):
             parts[-1] += f' #{part + 1}'

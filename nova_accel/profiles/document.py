@@ -21,9 +21,6 @@ from nova_accel.profiles import schema
 #: Largest file that is read, in bytes. A thousand profiles fit.
 MAX_BYTES = 512 * 1024
 
-# How much of a parser's complaint is repeated, in characters.
-_MAX_WHY = 200
-
 
 def read(text: str, source: str, name: str = '',
          ) -> tuple[list[profiles.Profile], list[errors.ProfileError]]:
@@ -73,10 +70,8 @@ def _load(text: str, source: str) -> list[typing.Any]:
             raise ValueError('there is nothing in it')
         return found
     except (ValueError, yaml.YAMLError) as error:
-        # What it says can be as long as the file, and on several lines.
-        why = ' '.join(str(error).split())
-        raise errors.ProfileError(source, 'cannot be read '
-                                  f'({why[:_MAX_WHY]})') from None
+        raise errors.ProfileError(
+            source, f'cannot be read ({documents.why(error)})') from None
     except RecursionError:
         raise errors.ProfileError(source, 'is nested too deep') from None
 

@@ -4,11 +4,11 @@
 import collections.abc
 import dataclasses
 import os
-import stat
 import threading
 
 from oslo_log import log as logging
 
+from nova_accel import documents
 from nova_accel.core import errors
 from nova_accel.core import profile as model
 from nova_accel.profiles import document
@@ -90,7 +90,8 @@ class Store:
                 continue
             except OSError as error:
                 problems.append(errors.ProfileError(
-                    _label(directory), f'cannot be listed ({error.strerror})'))
+                    errors.path(directory),
+                    f'cannot be listed ({error.strerror})'))
                 # Its files are as good as they were.
                 paths.extend(path for path in self._files if path.startswith(
                     os.path.join(directory, '')))
@@ -102,7 +103,7 @@ class Store:
 
     def _update(self, path: str, file: _File) -> None:
         try:
-            signature = _signature(path)
+            signature = documents.signature(path)
             if signature == file.signature:
                 return
             file.signature = signature
@@ -112,13 +113,13 @@ class Store:
         except OSError as error:
             file.signature = None
             found, problems = [], [errors.ProfileError(
-                _label(path), f'cannot be read ({error.strerror})')]
+                errors.path(path), f'cannot be read ({error.strerror})')]
         # What broke keeps what it was; what is fine is what it is now.
         kept = {profile.name: profile for profile in file.profiles
                 } if problems else {}
         kept.update((profile.name, profile) for profile in found)
         if file.problems and not problems:
-            LOG.info('%s: can be read again', _label(path))
+            LOG.info('%s: can be read again', errors.path(path))
         file.profiles, file.problems = tuple(kept.values()), tuple(problems)
 
     @staticmethod
@@ -134,9 +135,9 @@ class Store:
                 elif collected[profile.name] != profile:
                     doubles.append(errors.ProfileError(
                         f'profile {errors.quote(profile.name)} in '
-                        f'{_label(path)}',
-                        f'{_label(first)} has one of the same name, which is '
-                        'used',
+                        f'{errors.path(path)}',
+                        f'{errors.path(first)} has one of the same name, '
+                        'which is used',
                         'give one of them another name'))
         return collected, doubles
 
@@ -148,20 +149,15 @@ def read_file(path: str) -> tuple[list[model.Profile],
     :raises errors.ProfileError: if the file as a whole cannot be used
     :raises OSError: if it cannot be read
     """
-    label = _label(path)
-    # Not to wait for ever for what turns out to be a pipe.
-    with open(path, 'rb', opener=_open_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise errors.ProfileError(label, 'is not a file')
-        content = file.read(document.MAX_BYTES + 1)
-    if len(content) > document.MAX_BYTES:
-        raise errors.ProfileError(
-            label, f'is larger than {document.MAX_BYTES} bytes',
-            'spread its profiles over several files')
+    label = errors.path(path)
     try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise errors.ProfileError(label, 'is not UTF-8 text') from None
+        text = documents.read(path, document.MAX_BYTES)
+    except documents.TooLarge as error:
+        raise errors.ProfileError(
+            label, str(error),
+            'spread its profiles over several files') from None
+    except ValueError as error:
+        raise errors.ProfileError(label, str(error)) from None
     name, _suffix = os.path.splitext(os.path.basename(path))
     found, problems = document.read(text, label, name)
     unique: dict[str, model.Profile] = {}
@@ -172,18 +168,3 @@ def read_file(path: str) -> tuple[list[model.Profile],
                 'is there twice; the first one is used'))
         unique.setdefault(profile.name, profile)
     return list(unique.values()), problems
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _label(path: str | os.PathLike) -> str:
-    """A path as messages have it: on one line, whatever it is."""
-    text = os.fspath(path)
-    return text if text.isprintable() else errors.quote(text)
-
-
-def _signature(path: str) -> tuple:
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -58,5 +58,13 @@ def test_any_other_name_is_quoted(text):
     assert errors.plain(text) == errors.quote(text)
 
 
+@pytest.mark.parametrize('name, text', [
+    ('/etc/a b/ü.yaml', '/etc/a b/ü.yaml'),
+    ('/etc/a\n.yaml', "'/etc/a\\n.yaml'"),
+    ('/' + 'x' * 300, '/' + 'x' * 300)])
+def test_a_path_is_whole_unless_it_does_harm(name, text):
+    assert errors.path(name) == text
+
+
 def test_a_quote_of_the_limit_is_whole():
     assert errors.quote('x' * 78) == repr('x' * 78)
