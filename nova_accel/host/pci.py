@@ -42,7 +42,8 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
                             'it is left out')
             continue
         try:
-            function = dataclasses.replace(function, bars=_bars(tree, name))
+            function = dataclasses.replace(
+                function, bars=_bars(tree, path(tree, function.address)))
         except _Unreadable as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'how much memory it has is not known')
@@ -131,14 +132,14 @@ def _read_one(tree: trees.Tree, name: str) -> model.Function:
         firmware=_firmware(tree, path))
 
 
-def _bars(tree, name) -> tuple[model.Bar, ...] | None:
+def _bars(tree, path) -> tuple[model.Bar, ...] | None:
     """Read ``resource``: a line for each BAR first, then other ranges.
 
     Its sizes are right where no address is assigned as well.
 
     :raises _Unreadable: if it says nonsense
     """
-    text = tree.text(f'{trees.follow(tree, f"{DEVICES}/{name}")}/resource')
+    text = tree.text(f'{path}/resource')
     if text is None:
         return None
     lines = text.split('\n')[:6]
