@@ -36,6 +36,9 @@ DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
 #: All of them.
 REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
 
+#: Amounts by resource class.
+Units = collections.abc.Mapping[str, int]
+
 
 @dataclasses.dataclass(frozen=True)
 class Node:
@@ -184,11 +187,12 @@ def desired(host: model.Host, root: str, nodename: str,
 
 def classes(host: model.Host, root: str, nodename: str,
             disputed: collections.abc.Mapping[str, int] = {},
-            stuck: collections.abc.Mapping[str, 'Stuck'] = {},
+            stuck: collections.abc.Mapping[str, Units] = {},
             ) -> tuple[Provider, ...]:
     """The providers that count a class for the whole Host.
 
     :param disputed: units by provider that nobody may have
+    :param stuck: as :func:`stuck` has it
     """
     regions = collections.defaultdict(list)
     for item in offered(host, root, nodename):
@@ -196,8 +200,8 @@ def classes(host: model.Host, root: str, nodename: str,
             regions[item.region.resource_class].append(item)
     # Their class counts them as long as servers have them.
     kept: collections.Counter[str] = collections.Counter()
-    for provider in stuck.values():
-        kept.update(provider.units)
+    for units in stuck.values():
+        kept.update(units)
     return tuple(Provider(
         identity.class_provider_uuid(root, resource_class),
         identity.class_provider_name(nodename, resource_class), root,
@@ -214,25 +218,14 @@ def of_classes(root: str, names: collections.abc.Iterable[str],
     return {identity.class_provider_uuid(root, name): name for name in names}
 
 
-@dataclasses.dataclass(frozen=True)
-class Stuck:
-    """A provider that stays as it is, because servers hold it.
-
-    :param units: how many, by the class in which it counts them
-    """
-
-    units: collections.abc.Mapping[str, int]
-
-
 def stuck(wanted: collections.abc.Iterable[Provider],
           existing: collections.abc.Iterable[Existing],
-          allocated: collections.abc.Callable[
-              [str], collections.abc.Mapping[str, int]],
-          ) -> dict[str, Stuck]:
-    """The providers that are not wanted any more, or not as they are.
+          allocated: collections.abc.Callable[[str], Units],
+          ) -> dict[str, Units]:
+    """What servers hold of providers that therefore stay as they are.
 
-    :param allocated: amounts by class that somebody holds of a provider;
-        asked only about providers that are to go or to lose a class
+    :param allocated: what somebody holds of a provider; asked only about
+        providers that are to go or to lose a class
     """
     wishes = {provider.uuid: provider for provider in wanted}
     found = {}
@@ -241,7 +234,7 @@ def stuck(wanted: collections.abc.Iterable[Provider],
         if wish is None or _loses_its_class(provider, wish):
             units = allocated(provider.uuid)
             if units:
-                found[provider.uuid] = Stuck(units)
+                found[provider.uuid] = units
     return found
 
 

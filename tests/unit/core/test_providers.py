@@ -106,13 +106,13 @@ def test_what_is_disputed_is_reserved_of_its_class_too():
 
 
 def test_what_servers_hold_of_a_device_that_has_gone_is_counted_still():
-    gone = {'some uuid': providers.Stuck({'CUSTOM_UNIT_OF_CUSTOM_GPU': 2})}
+    gone = {'some uuid': {'CUSTOM_UNIT_OF_CUSTOM_GPU': 2}}
     [found] = _classes(_GPU, stuck=gone).values()
     assert found.totals == {'CUSTOM_GPU': 3}
 
 
 def test_what_is_held_as_another_class_is_not_counted_as_this_one():
-    stuck = {_uuid(_GPU): providers.Stuck({'CUSTOM_UNIT_OF_CUSTOM_OLD': 1})}
+    stuck = {_uuid(_GPU): {'CUSTOM_UNIT_OF_CUSTOM_OLD': 1}}
     assert _classes(_GPU, stuck=stuck) == {}
 
 
