@@ -18,8 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 def update(provider_tree, nodename: str, host: model.Host,
-           allocated: collections.abc.Callable[
-               [str], collections.abc.Mapping[str, int]],
+           allocated: collections.abc.Callable[[str], providers.Units],
            disputed: collections.abc.Mapping[str, int] = {}) -> None:
     """Make the tree say what the Host offers.
 
@@ -29,8 +28,11 @@ def update(provider_tree, nodename: str, host: model.Host,
     """
     root = provider_tree.data(nodename).uuid
     wanted = providers.desired(host, root, nodename, disputed)
-    there = existing(provider_tree, nodename, (
-        *wanted, *providers.classes(host, root, nodename)))
+    there = existing(provider_tree, nodename, {
+        *(provider.uuid for provider in wanted),
+        *providers.of_classes(root, {
+            region.resource_class for device in host.devices
+            for region in device.regions})})
     of_classes = [provider for provider in there
                   if identity.class_of_provider(provider.name)]
     of_devices = [provider for provider in there
@@ -46,18 +48,17 @@ def update(provider_tree, nodename: str, host: model.Host,
 
 
 def existing(provider_tree, nodename: str,
-             wanted: collections.abc.Iterable[providers.Provider] = (),
+             named: collections.abc.Container[str] = (),
              ) -> list[providers.Existing]:
     """Our providers in the tree: those of our name and trait, parents first.
 
-    :param wanted: providers that are ours by uuid, with or without the trait
+    :param named: uuids of providers that are ours with or without the trait
         (nova-compute may have died between creating and marking one)
     """
-    ours = {provider.uuid for provider in wanted}
     found = []
     for uuid in provider_tree.get_provider_uuids(nodename):
         data = provider_tree.data(uuid)
-        if uuid in ours or identity.is_provider(
+        if uuid in named or identity.is_provider(
                 data.name, data.parent_uuid, data.traits):
             found.append(providers.Existing(
                 uuid, data.name, data.parent_uuid, data.inventory,
