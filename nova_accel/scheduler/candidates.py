@@ -89,22 +89,19 @@ def install() -> None:
     client.get_allocation_candidates = get_allocation_candidates
 
 
-def stocks(host_state, answer: Answer | None = None,
-           ) -> tuple[arrangement.Stock, ...] | None:
+def stocks(host_state, answer: Answer,
+           given: collections.abc.Mapping[str, int] = {},
+           ) -> tuple[arrangement.Stock, ...]:
     """What of a host's devices is free, as Placement said.
 
     :param host_state: nova.scheduler.host_manager.HostState
-    :param answer: if not the one that its candidates came with
-    :returns: None where Placement was not asked
+    :param given: units by provider that Placement does not know of yet
     """
-    answer = answer or of(host_state)
-    if answer is None:
-        return None
     places = said(host_state).places
     return tuple(
         arrangement.Stock(
             uuid, resource_class, frozenset(provider['traits']),
-            record['capacity'] - record['used'],
+            record['capacity'] - record['used'] - given.get(uuid, 0),
             places.get(uuid) or arrangement.Place(None, None, None, uuid),
             record['capacity'])
         for uuid, provider in answer.ours(host_state.uuid).items()

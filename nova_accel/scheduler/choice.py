@@ -29,7 +29,12 @@ class Request:
     rules: tuple[affinity.Rule, ...]
     classes: frozenset[str]
 
-    @property
+    @functools.cached_property
+    def units(self) -> frozenset[str]:
+        """The classes in which devices' providers count their units."""
+        return frozenset(map(identity.unit_class, self.classes))
+
+    @functools.cached_property
     def programs(self) -> frozenset[str]:
         """The classes of which something is to be programmed."""
         return frozenset(name for group in self.groups.values()
@@ -73,14 +78,12 @@ class Choice:
         self._pack = pack
         self._counting = providers.of_classes(host_state.uuid,
                                               wanted.classes)
-        self._units = {identity.unit_class(name)
-                       for name in wanted.classes}
 
     def without_devices(self, candidate: collections.abc.Mapping) -> dict:
         """What a candidate allocates beside devices that were chosen."""
         return {provider: allocation for provider, allocation
                 in candidate['allocations'].items()
-                if not self._units & set(allocation['resources'])}
+                if not self._wanted.units & set(allocation['resources'])}
 
     def fill(self, candidate: candidates.Candidate,
              answer: candidates.Answer,
@@ -98,7 +101,8 @@ class Choice:
             return None
         groups = assignment.with_the_rest(self._wanted.groups, counts)
         found = self._arrange(
-            groups, self._free(answer, given), self._around(candidate))
+            groups, candidates.stocks(self.host_state, answer, given),
+            self._around(candidate))
         if not found.objection:
             candidate['allocations'] = {**plain, **_allocations(
                 groups, found.chosen)}
@@ -110,14 +114,6 @@ class Choice:
         return collections.Counter({
             name: plain[uuid]['resources'][name]
             for uuid, name in self._counting.items() if uuid in plain})
-
-    def _free(self, answer, given) -> tuple[arrangement.Stock, ...]:
-        stocks = candidates.stocks(self.host_state, answer)
-        if not given:
-            return stocks
-        return tuple(dataclasses.replace(
-            stock, free=stock.free - given.get(stock.provider, 0))
-            for stock in stocks)
 
     def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
         programs = self._wanted.programs

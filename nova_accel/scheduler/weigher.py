@@ -7,7 +7,6 @@ weighers orders the hosts; ``nova.weights.normalize``;
 """
 
 import collections.abc
-import dataclasses
 
 from nova import weights as nova_weights
 import nova.conf
@@ -15,7 +14,6 @@ from nova.scheduler import utils
 from nova.scheduler import weights
 
 from nova_accel import conf
-from nova_accel.core import arrangement
 from nova_accel.core import flavor
 from nova_accel.core import room
 from nova_accel.scheduler import candidates
@@ -63,9 +61,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
 
 def _with_devices(hosts) -> dict[str, list[float]]:
     """Each host's weights, 0 to 1, by the name of their multiplier."""
-    rooms = [room.after(_stocks(host_state), _taken(host_state),
-                        candidates.said(host_state).links)
-             for host_state in hosts]
+    rooms = [_room(host_state) for host_state in hosts]
     return {
         'accel_pack_weight_multiplier': _normal(
             -after.left for after in rooms),
@@ -94,17 +90,14 @@ def _multiplier(host_state, name: str) -> float:
     return utils.get_weight_multiplier(host_state, name, CONF.nova_accel[name])
 
 
-def _taken(host_state) -> dict[str, int]:
-    """Units by provider, in the candidate that Nova will claim."""
-    # A rebuild, and a host that was forced, can be without any.
-    found = host_state.allocation_candidates
-    return choice.devices(found[0]) if found else {}
-
-
-def _stocks(host_state) -> collections.abc.Collection[arrangement.Stock]:
-    """What is free, without what servers of the same request were given."""
-    stocks = candidates.stocks(host_state) or ()
-    given = siblings.Siblings.of(host_state).given
-    return [dataclasses.replace(
-                stock, free=stock.free - given[stock.provider])
-            for stock in stocks] if given else stocks
+def _room(host_state) -> room.Room:
+    """What becomes of a host with the candidate that Nova will claim."""
+    answer = candidates.of(host_state)
+    if answer is None:
+        # A rebuild, and a host that was forced, can be without any.
+        return room.Room(left=0., broken=0.)
+    return room.after(
+        candidates.stocks(host_state, answer,
+                          siblings.Siblings.of(host_state).given),
+        choice.devices(host_state.allocation_candidates[0]),
+        candidates.said(host_state).links)
