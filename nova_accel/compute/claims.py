@@ -230,9 +230,10 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
         return True
     counts = collections.Counter(provider for _group, provider in served)
     classes = flavor.classes(specs)
-    wanted = {uuid for uuid, amounts in promised.items() if set(amounts) & {
-        *map(identity.unit_class, classes), *classes
-        } and uuid not in providers.of_classes(node.uuid, classes)}
+    ours = {*classes, *map(identity.unit_class, classes)}
+    counting = providers.of_classes(node.uuid, classes)
+    wanted = {uuid for uuid, amounts in promised.items()
+              if uuid not in counting and ours & set(amounts)}
     if not wanted & set(node.ours):
         # A move broke off, and what it was promised is elsewhere. Here it has
         # what it has; the comparison of promises with facts will say so.
@@ -260,7 +261,7 @@ def _wanted(instance, promised, host, node) -> assignment.Wanted:
 
 def _nodes_of_ports(instance, rules) -> frozenset[int] | None:
     """The NUMA nodes of the functions behind a server's network ports."""
-    if not any(affinity.NETWORK in rule.groups for rule in rules):
+    if not affinity.concern(rules, affinity.NETWORK):
         return None
     devices = instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)

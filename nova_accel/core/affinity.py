@@ -142,6 +142,11 @@ def loads(extra_specs: collections.abc.Mapping[str, str]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def concern(rules: collections.abc.Iterable[Rule], member: str) -> bool:
+    """Whether a rule is about the guest, or the network."""
+    return any(member in rule.groups for rule in rules)
+
+
 def wishes(groups: collections.abc.Mapping) -> tuple[Rule, ...]:
     """What the groups' own ``numa`` says, as rules.
 

@@ -42,7 +42,7 @@ class Request:
 
     def concerns(self, member: str) -> bool:
         """Whether a rule is about the guest, or the network."""
-        return any(member in rule.groups for rule in self.rules)
+        return affinity.concern(self.rules, member)
 
 
 def request(extra_specs: collections.abc.Mapping[str, str]) -> Request:
