@@ -15,6 +15,7 @@ from nova_accel.compute import guest
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
+from tests.guest import numa
 
 CONF = nova.conf.CONF
 
@@ -46,22 +47,11 @@ def options():
 
 
 def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
-    """A guest as Nova makes it, but for our devices.
+    """A guest with one more device, which is not on PCI to libvirt.
 
     :param nodes: the host's node of each of its cells
     """
-    made = vconfig.LibvirtConfigGuest()
-    made.os_arch, made.os_mach_type = arch, mach_type
-    if nodes:
-        made.numatune = vconfig.LibvirtConfigGuestNUMATune()
-    for cell, node in enumerate(nodes):
-        memnode = vconfig.LibvirtConfigGuestNUMATuneMemNode()
-        memnode.cellid, memnode.nodeset = cell, [node]
-        made.numatune.memnodes.append(memnode)
-    if ports:
-        made.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
-    for _port in range(ports):
-        made.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
+    made = numa.define(nodes, ports, mach_type, arch)
     usb = vconfig.LibvirtConfigGuestUSBHostController()
     usb.index = 0
     made.add_device(usb)

@@ -25,13 +25,14 @@ from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
 from tests.guest import machine
+from tests.guest import numa
 
 #: The host's NUMA node and root bridge of each device. The guest's cells are
 #: the other way round; node 2 is none of its.
 PLACES = ((0, 'pci0000:40'), (0, 'pci0000:40'), (1, 'pci0000:80'),
           (1, 'pci0000:c0'), (0, 'pci0000:00'), (1, 'pci0000:80'),
           (2, 'pci0001:00'), (None, 'pci0002:00'))
-CELLS = {1: 0, 0: 1}
+NODES = (1, 0)
 
 
 def main() -> int:
@@ -68,35 +69,28 @@ def _arguments():
 
 def _domain(ports):
     """A definition as Nova and we make it, and what was planned for it."""
-    guest = vconfig.LibvirtConfigGuest()
+    guest = numa.define(NODES, ports, 'q35')
     guest.virt_type = 'qemu'
     guest.name = 'nova-accel-guest'
     guest.uuid = str(uuid.uuid4())
     guest.memory = 512 * 1024
     guest.vcpus = 2
-    guest.os_type, guest.os_arch, guest.os_mach_type = 'hvm', 'x86_64', 'q35'
+    guest.os_type = 'hvm'
     guest.features.append(vconfig.LibvirtConfigGuestFeatureACPI())
     guest.cpu = vconfig.LibvirtConfigGuestCPU()
     guest.cpu.mode, guest.cpu.numa = None, vconfig.LibvirtConfigGuestCPUNUMA()
-    guest.numatune = vconfig.LibvirtConfigGuestNUMATune()
-    for node, number in sorted(CELLS.items(), key=lambda pair: pair[1]):
+    for number in range(len(NODES)):
         cell = vconfig.LibvirtConfigGuestCPUNUMACell()
         cell.id, cell.cpus, cell.memory = number, {number}, 256 * 1024
         guest.cpu.numa.cells.append(cell)
-        memnode = vconfig.LibvirtConfigGuestNUMATuneMemNode()
-        memnode.cellid, memnode.nodeset = number, [node]
-        guest.numatune.memnodes.append(memnode)
-    if ports:
-        guest.add_device(vconfig.LibvirtConfigGuestPCIeRootController())
-    for _port in range(ports):
-        guest.add_device(vconfig.LibvirtConfigGuestPCIeRootPortController())
     located = {model.PciAddress(0, 0x40 + index, 0, 0):
                model.Location(node, root)
                for index, (node, root) in enumerate(PLACES)}
     elements.add(guest, tuple(
         hostdev.Hostdev(address, identity.alias('ACCEL0', guest.uuid, index))
         for index, address in enumerate(located)), located)
-    buses = guest_topology.plan(located, CELLS, ports + 1)
+    buses = guest_topology.plan(located, {
+        node: cell for cell, node in enumerate(NODES)}, ports + 1)
     # The machine that this runs on need not have the nodes.
     guest.numatune = None
     domain = etree.fromstring(guest.to_xml())
