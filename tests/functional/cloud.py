@@ -40,6 +40,11 @@ VGPU_SPEC = ('{"vendor_id": "10de", "product_id": "20b0", '
              '"mdev_type": "nvidia-471"}')
 VGPU = 'VGPU'
 
+#: On that machine, two cards' pools of VFs of one class: two and four.
+VF_SPECS = ['{"vendor_id": "8086", "product_id": "37c9", '
+            '"resource_class": "CUSTOM_VF"}',
+            '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}']
+
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
 

@@ -100,11 +100,8 @@ class ChoiceTest(cloud.Cloud):
         self.assertNotEqual(NODES[bus['ACCEL0']], NODES[bus['ACCEL1']])
 
     def test_isolated_units_are_of_different_cards(self):
-        self.flags(sysfs_root=str(cloud.A100), device_spec=[
-            '{"vendor_id": "8086", "product_id": "37c9", '
-            '"resource_class": "CUSTOM_VF"}',
-            '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'],
-            group='nova_accel')
+        self.flags(sysfs_root=str(cloud.A100), device_spec=cloud.VF_SPECS,
+                   group='nova_accel')
         self.restart_compute_service('compute1')
         self._run_periodics()
         self.write_profile('vfs', group_policy='isolate', groups=[

@@ -39,11 +39,8 @@ class SiblingsTest(cloud.Cloud):
 
     def test_pools(self):
         """Two cards, of which one has less left."""
-        self.flags(sysfs_root=str(cloud.A100), device_spec=[
-            '{"vendor_id": "8086", "product_id": "37c9", '
-            '"resource_class": "CUSTOM_VF"}',
-            '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'],
-            group='nova_accel')
+        self.flags(sysfs_root=str(cloud.A100), device_spec=cloud.VF_SPECS,
+                   group='nova_accel')
         self.start_compute('compute1')
         totals = {
             name: self._get_provider_inventory(
