@@ -293,7 +293,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _as_migration_check(), instance.mutated_migration_context():
             if announced:
                 pairs = self._choose_likes(instance, allocs, announced)
-            elif self._concerns_us(instance, _promised(allocs)):
+            elif flavor.classes(instance.flavor.extra_specs) and (
+                    claims.concerns_us(instance, _promised(allocs),
+                                       self._look()[0], self._node())):
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'its host does not say which '
                     'devices it has')
@@ -436,7 +438,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         if not flavor.classes(instance.flavor.extra_specs):
             return
         promised = _promised(allocations)
-        if not self._concerns_us(instance, promised):
+        host, unreadable = self._look()
+        node = self._node()
+        if not claims.concerns_us(instance, promised, host, node):
             # Said once for the whole operation.
             self._claims.claim(instance, ())
             return
@@ -445,11 +449,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         fault = (exception.ComputeResourcesUnavailable
                  if self._claims.of(instance) is None
                  else exception.InstanceDeployFailure)
-        host, unreadable = self._look()
         try:
             held = self._claims.held(instance)
-            if held and claims.keeps(held, instance, promised,
-                                     self._node()):
+            if held and claims.keeps(held, instance, promised, node):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
@@ -464,11 +466,6 @@ class LibvirtDriver(driver.LibvirtDriver):
             LOG.info('Server gets %s', ', '.join(
                 str(device.address) for device in chosen),
                 instance=instance)
-
-    def _concerns_us(self, instance, promised) -> bool:
-        return bool(flavor.classes(instance.flavor.extra_specs)) and (
-            claims.concerns_us(instance, promised, self._look()[0],
-                               self._node()))
 
     def _look(self) -> tuple[model.Host, errors.TreeError | None]:
         """The Host; or an empty one, and why it cannot be read."""
