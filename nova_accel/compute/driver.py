@@ -320,7 +320,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _as_migration_check():
                 # The claim is lost if nova-compute was restarted meanwhile.
                 self._claims.claim_again(instance, planned)
-                if not self._machine.clean(planned, self._record.holders()):
+                if not self._machine.hand_over(planned,
+                                               self._record.holders()):
                     raise errors.AssignmentError(
                         f'server {instance.uuid}', 'the reset of a device '
                         'that was chosen for it failed')
@@ -385,9 +386,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         while True:
             chosen, unbooked = self._claims.choose(
                 instance, promised, host, self._node(), self._consumers)
-            held = self._record.holders()
-            self._machine.take_back(chosen, held)
-            if self._machine.clean(chosen, held):
+            if self._machine.hand_over(chosen, self._record.holders()):
                 self._book(instance, unbooked)
                 return chosen
             # What failed is not offered any more; its like may do.

@@ -154,27 +154,45 @@ class Machine:
                 lines.extend(_release(name, preparer, address))
         self._swept = _say(lines, self._swept)
 
-    def take_back(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
-                  held: collections.abc.Container[model.Address]) -> None:
-        """Take back what a server has been chosen for.
+    def hand_over(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
+                  held: collections.abc.Container[model.Address]) -> bool:
+        """Leave nobody's traces in what a server is to have.
 
-        If it is ready, then for somebody who had it before; the server gets
-        it anew.
+        What is ready is so for somebody who had it before, and is taken back;
+        and it is reset, unless it has been since.
 
-        :param held: what domains hold
-        :raises errors.AccelError: if that cannot be done
+        :param hostdevs: which nobody else gets meanwhile
+        :param held: what domains hold; a server can have had it before
+        :returns: whether it can have them; those that cannot be reset are
+            not offered any more
+        :raises errors.AccelError: if something cannot be taken back
         """
-        wanted = {device.address for device in hostdevs
-                  if device.address not in held}
-        host = self.read()
-        for preparer in self._preparers().values():
-            for address in sorted(wanted & set(preparer.prepared(host))):
-                try:
-                    preparer.release(address)
-                except OSError as error:
-                    raise errors.AssignmentError(
-                        f'device {address}', 'it cannot be taken back from '
-                        f'who had it: {error}') from None
+        addresses = {device.address for device in hostdevs}
+        # Also what is refused for its reset, which may work by now.
+        host, _broken = self._read()
+        if self._take_back(host, {address for address in addresses
+                                  if address not in held}):
+            host, _broken = self._read()
+        return all([
+            self._resets.reset(self._tree, host, unit, time.monotonic())
+            for unit in resets.units(host)
+            if addresses.intersection(unit)
+            and not any(address in held for address in unit)])
+
+    def _take_back(self, host, addresses) -> bool:
+        """Whether any of these was ready."""
+        ready = [(preparer, address)
+                 for preparer in self._preparers().values()
+                 for address in sorted(
+                     addresses & set(preparer.prepared(host)))]
+        for preparer, address in ready:
+            try:
+                preparer.release(address)
+            except OSError as error:
+                raise errors.AssignmentError(
+                    f'device {address}', 'it cannot be taken back from '
+                    f'who had it: {error}') from None
+        return bool(ready)
 
     def reset_free(self, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
@@ -196,23 +214,6 @@ class Machine:
                 if is_free:
                     self._resets.reset(self._tree, host, unit, now)
             now = time.monotonic()
-
-    def clean(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
-              held: collections.abc.Container[model.Address]) -> bool:
-        """Reset what a server is to have, unless it has been since.
-
-        :param hostdevs: which nobody else gets meanwhile
-        :param held: what domains hold; a server can have had it before
-        :returns: whether it can have them; those that cannot be reset are
-            not offered any more
-        """
-        host, _broken = self._read()
-        addresses = {device.address for device in hostdevs}
-        return all([
-            self._resets.reset(self._tree, host, unit, time.monotonic())
-            for unit in resets.units(host)
-            if addresses.intersection(unit)
-            and not any(address in held for address in unit)])
 
     def _preparers(self) -> dict[str, kind.Preparer]:
         return {name: opened for name, opened in self._kinds.items()
