@@ -202,9 +202,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         with _as_nova_says_it():
-            held = hostdev.ours(domains.parse(xml)[1])
-            self._check_there(held)
-            self._prepare(held, instance, context)
+            self._prepare(hostdev.ours(domains.parse(xml)[1]), instance,
+                          context)
         return super()._create_guest(context, xml, instance, *args, **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
@@ -477,12 +476,6 @@ class LibvirtDriver(driver.LibvirtDriver):
         node = self._node()
         return {item.uuid: item for item in providers.offered(
             host, node.uuid, node.name)}
-
-    def _check_there(self, hostdevs: hostdev.Hostdevs) -> None:
-        host, unreadable = self._look() if hostdevs else (model.Host(), None)
-        if not unreadable:
-            assignment.check_there(
-                (device.address for device in hostdevs), host)
 
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
                  context=None) -> None:

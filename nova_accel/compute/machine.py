@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel import foreign
+from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import identity
@@ -97,7 +98,7 @@ class Machine:
                 LOG.info('Device %s has %d virtual functions; it had %d',
                          change.card, change.number, change.before)
 
-    def prepare(self, hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+    def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: providers.Node,
                 wishes: collections.abc.Callable[
                     [str, collections.abc.Collection[model.Address] | None],
@@ -108,7 +109,8 @@ class Machine:
         :param wishes: by group, and the devices that change with what serves
             it (None if nothing is to change), what the server's Profile says
             beside classes and traits
-        :raises errors.AccelError: if something cannot be made ready
+        :raises errors.AccelError: if something cannot be made ready, or is not
+            there
         """
         self._resets.used(device.address for device in hostdevs)
         try:
@@ -119,6 +121,7 @@ class Machine:
                 raise
             # Functions are there without us.
             return
+        assignment.check_there((device.address for device in hostdevs), host)
         offered = {item.uuid: item for item in providers.offered(
             host, node.uuid, node.name)}
         for device in hostdevs:

@@ -89,10 +89,9 @@ OVERRIDDEN = {
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'_allocated', '_allocations', '_assign',
-           '_assign_as_placement_says', '_book', '_check_there', '_choose',
-           '_choose_likes', '_clear_up', '_complete', '_consumers',
-           '_describe', '_give_back', '_have_again', '_look', '_node',
-           '_offered', '_prepare'}
+           '_assign_as_placement_says', '_book', '_choose', '_choose_likes',
+           '_clear_up', '_complete', '_consumers', '_describe', '_give_back',
+           '_have_again', '_look', '_node', '_offered', '_prepare'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
