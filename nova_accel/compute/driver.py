@@ -129,14 +129,15 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def update_provider_tree(self, provider_tree, nodename, *args, **kwargs):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
+        host = None
         with _never_fatal('clear up what nobody holds'):
-            self._clear_up()
+            host = self._clear_up()
         with _never_fatal('compare what is held with what is promised'):
             self._auditor.audit(self._machine.read,
                                 self._node(provider_tree))
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
-                provider_tree, nodename, self._machine.read(),
+                provider_tree, nodename, host or self._machine.read(),
                 self._allocated, self._auditor.disputed)
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
@@ -489,8 +490,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                 hostdevs, self._node(), wishes.Wishes(
                     context, instance, self._claims, self._record).of)
 
-    def _clear_up(self) -> None:
-        """Let go of what an operation left behind that did not end."""
+    def _clear_up(self) -> model.Host:
+        """Let go of what an operation left behind that did not end.
+
+        :returns: what there is then
+        """
         ours = set(self._node().ours)
         for uuid in self._claims.lingering():
             report = self.virtapi.reportclient
@@ -499,8 +503,13 @@ class LibvirtDriver(driver.LibvirtDriver):
             if not ours & set(allocations):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
-        self._machine.sweep(self._claims.everything)
-        self._machine.reset_free(self._claims.everything, self._claims.aside)
+        host = self._machine.read()
+        if self._machine.sweep(host, self._claims.everything):
+            host = self._machine.read()
+        if self._machine.reset_free(host, self._claims.everything,
+                                    self._claims.aside):
+            host = self._machine.read()
+        return host
 
     def _node(self, provider_tree=None) -> providers.Node:
         name = self._host.get_hostname()

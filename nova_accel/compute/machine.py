@@ -141,21 +141,25 @@ class Machine:
                 preparer.prepare(device, item, wishes(
                     group, _affected(item, host)))
 
-    def sweep(self, held: collections.abc.Callable[
-            [], collections.abc.Collection[model.Address]]) -> None:
+    def sweep(self, host: model.Host, held: collections.abc.Callable[
+            [], collections.abc.Collection[model.Address]]) -> bool:
         """Take back what was made ready and nobody has any more.
 
+        :param host: as it is
         :param held: what somebody has or is about to; asked after what is
             ready has been looked up, so that nothing that is new is taken for
             left over
+        :returns: whether there was something, so that the host is another
         """
         lines: list[tuple[int, str]] = []
-        host = self.read()
+        found = False
         for name, preparer in self._preparers().items():
             ready = set(preparer.prepared(host))
             for address in sorted(ready - set(held()) if ready else ()):
+                found = True
                 lines.extend(_release(name, preparer, address))
         self._swept = _say(lines, self._swept)
+        return found
 
     def hand_over(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
                   held: collections.abc.Container[model.Address]) -> bool:
@@ -197,15 +201,19 @@ class Machine:
                     f'who had it: {error}') from None
         return bool(ready)
 
-    def reset_free(self, held: collections.abc.Callable[
+    def reset_free(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
-            aside: Aside) -> None:
+            aside: Aside) -> bool:
         """Reset what nobody has any more, so that it is ready for the next.
 
+        :param host: as it is
         :param held: as in :meth:`sweep`
+        :returns: whether there was something, so that the host is another
         """
-        # Also what is refused for its reset, to see whether it works by now.
-        host, _broken = self._read()
+        if self._resets.refused():
+            # It may work by now.
+            host, _broken = self._read()
+        found = False
         self._resets.forget(host)
         somebodys = held()
         self._resets.used(somebodys)
@@ -215,8 +223,10 @@ class Machine:
                 break
             with aside(unit) as is_free:
                 if is_free:
+                    found = True
                     self._resets.reset(self._tree, host, unit, now)
             now = time.monotonic()
+        return found
 
     def _preparers(self) -> dict[str, kind.Preparer]:
         return {name: opened for name, opened in self._kinds.items()
