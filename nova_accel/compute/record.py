@@ -29,7 +29,11 @@ class Record:
 
     def held_by(self, uuid: str) -> hostdev.Hostdevs:
         """What a server holds, as its definition has it."""
-        return self.read().get(uuid, ())
+        # Not of all: each description is a question to libvirt.
+        return domains.read((
+            domain for domain in self._host.list_instance_domains(
+                only_running=False) if domain.UUIDString() == uuid),
+            guest.libvirt()).get(uuid, ())
 
     def read(self) -> dict[str, hostdev.Hostdevs]:
         """What each domain holds, by its uuid."""
