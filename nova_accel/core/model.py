@@ -36,6 +36,8 @@ class PciAddress:
     function: int
 
     @classmethod
+    # A machine that is read has each of them in many places.
+    @functools.lru_cache(maxsize=8192)
     def parse(cls, text: str) -> 'PciAddress':
         """Read the form that sysfs uses, ``0000:81:00.0``.
 

@@ -35,15 +35,15 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     """Every function that can be read, and a line for each that cannot."""
     found, problems = [], []
     for name in tree.names(DEVICES):
+        place = trees.follow(tree, f'{DEVICES}/{name}')
         try:
-            function = _read_one(tree, name)
+            function = _read_one(tree, name, place)
         except (_Unreadable, ValueError) as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'it is left out')
             continue
         try:
-            function = dataclasses.replace(
-                function, bars=_bars(tree, path(tree, function.address)))
+            function = dataclasses.replace(function, bars=_bars(tree, place))
         except _Unreadable as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'how much memory it has is not known')
@@ -102,9 +102,8 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
     return text.strip() not in ('', '0')
 
 
-def _read_one(tree: trees.Tree, name: str) -> model.Function:
+def _read_one(tree: trees.Tree, name: str, path: str) -> model.Function:
     address = model.PciAddress.parse(name)
-    path = trees.follow(tree, f'{DEVICES}/{name}')
     attributes = _Attributes(tree, path)
     node = attributes.decimal('numa_node')
     driver = attributes.linked('driver')
