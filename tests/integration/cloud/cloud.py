@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cloud as the scenarios have it: its APIs, its services, their logs."""
+
+import functools
+import json
+import os
+import pathlib
+
+import openstack
+
+from tests.integration import place
+from tests.integration import processes
+from tests.integration import steps
+from tests.integration.cloud import configuration
+from tests.integration.cloud import resources
+from tests.integration.cloud import services
+
+
+class Cloud:
+    """A cloud that is up, or about to be."""
+
+    #: Where nova-api reads profiles from.
+    profiles = pathlib.Path('/etc/nova/device_profiles.d')
+
+    def __init__(self):
+        place.make(place.RUN, place.LOG)
+        self.processes = processes.Processes(place.RUN, place.LOG)
+
+    @functools.cached_property
+    def connection(self) -> openstack.connection.Connection:
+        """The SDK, as administrator."""
+        return resources.connect()
+
+    def openstack(self, *words: str):
+        """What the ordinary client says, from its JSON; None if nothing.
+
+        :raises Failure: with its error
+        """
+        said = self.run('openstack', *words, '-f', 'json')
+        return json.loads(said) if said.strip() else None
+
+    def run(self, *command: str) -> str:
+        """What a command of the cloud's environment, or any, says.
+
+        :raises Failure: with what it said, if it fails
+        """
+        return steps.run(*command, env=environment())
+
+    def virsh(self, *words: str) -> str:
+        """What libvirt says; its errors are Failures."""
+        return self.run('virsh', '-q', '-c', 'qemu:///system', *words)
+
+    # The services.
+
+    def start(self, *names: str, wait: bool = True) -> None:
+        """Start services, all at once.
+
+        :param wait: until they can be used
+        :raises Failure: if one cannot, with the end of its log
+        """
+        for name in names:
+            service = services.SERVICES[name]
+            self.processes.start(name, service.command,
+                                 {**environment(), **service.environment},
+                                 place.STATE)
+        for name in names if wait else ():
+            self._ready(name)
+
+    def _ready(self, name):
+        service = services.SERVICES[name]
+
+        def ready():
+            if not self.processes.alive(name):
+                raise SystemExit(f'{name} ended: {self._end(name)}')
+            return service.ready()
+        try:
+            steps.wait(name, ready, 120)
+        except SystemExit as error:
+            raise steps.Failure(str(error)) from None
+
+    def _end(self, name):
+        log = self.log(name)
+        return f'{log.read_text(errors="replace")[-1500:]}\nmore is in {log}'
+
+    def stop(self, *names: str) -> None:
+        """Have services end by themselves, or kill those that do not."""
+        self.processes.stop(*names, seconds=max(
+            services.SERVICES[name].patience for name in names))
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.processes.kill(name)
+
+    def restart(self, *names: str, wait: bool = True) -> None:
+        """Stop services, start them again, and wait until Nova has them."""
+        self.stop(*names)
+        before = self.heartbeats() if wait else {}
+        self.start(*names, wait=wait)
+        if wait:
+            self.beating(names, before)
+
+    def heartbeats(self) -> dict[str, str]:
+        """When each of Nova's services that are up last said so, by binary.
+
+        """
+        return {service.binary: service.updated_at
+                for service in self.connection.compute.services()
+                if service.state == 'up'}
+
+    def beating(self, names, before=None) -> None:
+        """Wait until services of Nova say again that they are there."""
+        wanted = {name for name in names if name in _BEATING}
+        before = before or {}
+
+        def beat():
+            now = self.heartbeats()
+            return all(now.get(name, '') > before.get(name, '')
+                       for name in wanted)
+        if wanted:
+            steps.wait(f'a sign of {", ".join(sorted(wanted))}', beat, 120)
+
+    def log(self, name: str) -> pathlib.Path:
+        return self.processes.log(name)
+
+    def access_log(self, name: str) -> pathlib.Path:
+        """Of an API, a line for each request."""
+        return services.access_log(name)
+
+    def configure(self, name: str, text: str) -> None:
+        """Have all Nova services read more after nova.conf, once restarted.
+
+        :param name: of the file; a later call with the same replaces it
+        """
+        configuration.nova(name, text)
+
+    # Servers.
+
+    def wait(self, server, status: str = 'ACTIVE', seconds: float = 120):
+        """A server once it has the status.
+
+        :raises Failure: if it gets into ERROR instead, with its fault
+        """
+        return self.connection.compute.wait_for_server(
+            server, status, interval=0.2, wait=seconds)
+
+    def console(self, server) -> str:
+        """What a server's serial console said."""
+        return self.connection.compute.get_server_console_output(
+            server)['output']
+
+
+_BEATING = ('nova-compute', 'nova-conductor', 'nova-scheduler')
+
+
+def environment() -> dict[str, str]:
+    """That of all commands in the cloud."""
+    return {**os.environ, **resources.ENVIRONMENT, 'PYTHONWARNINGS': 'ignore',
+            'PATH': f'{place.BIN}:{os.environ["PATH"]}:/usr/sbin:/sbin'}
+
+

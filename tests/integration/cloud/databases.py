@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB's databases, and each service's own command that fills them."""
+
+import hashlib
+import pathlib
+
+from tests.integration import packages
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import configuration
+
+_NAMES = ('keystone', 'placement', 'glance', 'neutron', 'nova_api',
+          'nova_cell0', 'nova_cell1', 'cyborg')
+_URL = configuration.KEYSTONE
+
+
+def install() -> None:
+    """Make MariaDB's own files, before it is started."""
+    if not (place.STATE / 'mysql' / 'mysql').exists():
+        steps.run('mariadb-install-db', '--user=root', '--skip-test-db',
+                  '--auth-root-authentication-method=socket',
+                  log=place.LOG / 'mariadb-install.log')
+
+
+def create() -> None:
+    statements = [f'create database if not exists {name}' for name in _NAMES]
+    for host in ('127.0.0.1', 'localhost'):
+        statements += [
+            f"create user if not exists cloud@'{host}' "
+            f"identified by '{configuration.PASSWORD}'",
+            f"grant all on *.* to cloud@'{host}'"]
+    steps.run('mariadb', '-e', ';'.join(statements))
+
+
+def fill() -> None:
+    """Make the tables of all services, or take those of an earlier cloud."""
+    kept = place.CACHE / f'databases-{_key()}.sql'
+    if kept.exists():
+        with kept.open() as file:
+            steps.run('mariadb', stdin=file)
+        _keys()
+        return
+    _make()
+    new = kept.with_suffix('.new')
+    steps.run('mariadb-dump', f'--result-file={new}', '--databases', *_NAMES)
+    new.rename(kept)
+
+
+def _key():
+    """What the tables depend on."""
+    return hashlib.sha256(
+        pathlib.Path(__file__).read_bytes()
+        + ' '.join(packages.PIP).encode()).hexdigest()[:12]
+
+
+def _make():
+    steps.at_once(_keystone, _nova, lambda: _manage(
+        'neutron-db-manage', 'upgrade', 'heads'), lambda: _manage(
+        'placement-manage', 'db', 'sync'), lambda: _manage(
+        'glance-manage', 'db_sync'))
+
+
+def discover_hosts() -> None:
+    """Tell Nova's cell of compute nodes that it does not know yet."""
+    _manage('nova-manage', 'cell_v2', 'discover_hosts')
+
+
+def _keystone():
+    _manage('keystone-manage', 'db_sync')
+    _keys()
+    _manage('keystone-manage', 'bootstrap', '--bootstrap-password',
+            configuration.PASSWORD, '--bootstrap-region-id', 'RegionOne',
+            *(word for kind in ('public', 'internal', 'admin')
+              for word in (f'--bootstrap-{kind}-url', _URL)))
+
+
+def _keys():
+    for kind in ('fernet', 'credential'):
+        place.make(pathlib.Path(f'/etc/keystone/{kind}-keys'))
+        _manage('keystone-manage', f'{kind}_setup', '--keystone-user', 'root',
+                '--keystone-group', 'root')
+
+
+def _nova():
+    url = f'{configuration.DATABASES}/nova_cell%d?charset=utf8mb4'
+    _manage('nova-manage', 'api_db', 'sync')
+    _manage('nova-manage', 'cell_v2', 'map_cell0', '--database_connection',
+            url % 0)
+    _manage('nova-manage', 'cell_v2', 'create_cell', '--name', 'cell1')
+    _manage('nova-manage', 'db', 'sync')
+
+
+def _manage(program, *words):
+    steps.run(place.BIN / program, *words, log=place.LOG / f'{program}.log')

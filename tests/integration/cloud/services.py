@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services: what each is started by, and when it is ready.
+
+This table is all that there is of a service here; another is another line.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import http.client
+import pathlib
+import socket
+import subprocess
+import urllib.parse
+
+from tests.integration import place
+
+#: The log of an API: milliseconds since 1970, request, answer, duration,
+#: who asked.
+_ACCESS = ('%(tmsecs) %(method) %(status) %(msecs)ms %(uri) ua=%(uagent) '
+           'request=%(var.HTTP_X_OPENSTACK_REQUEST_ID)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    command: tuple[str, ...]
+    #: True once it can be used; may raise OSError if not.
+    ready: Callable[[], bool] = lambda: True
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Seconds that it has to end by itself.
+    patience: int = 10
+
+
+def access_log(name: str) -> pathlib.Path:
+    return place.LOG / f'{name}.access.log'
+
+
+def listens(port: int) -> bool:
+    with socket.create_connection(('127.0.0.1', port), timeout=2):
+        return True
+
+
+def answers(port: int) -> bool:
+    """Whether something there answers, with anything but its own failure."""
+    connection = http.client.HTTPConnection('127.0.0.1', port, timeout=10)
+    try:
+        connection.request('GET', '/')
+        return connection.getresponse().status < 500
+    except http.client.HTTPException as error:
+        raise OSError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def _says(*command):
+    return lambda: not subprocess.run(command, capture_output=True).returncode
+
+
+def _api(name, port, module, arguments='', **environment):
+    """An API of one process and four threads, without TLS."""
+    return Service((
+        f'{place.BIN}/uwsgi', '--http-socket', f'127.0.0.1:{port}',
+        '--module', f'{module}:application', '--home', f'{place.VENV}',
+        '--processes', '1', '--threads', '4', '--enable-threads',
+        '--need-app', '--die-on-term', '--buffer-size', '65535',
+        '--add-header', 'Connection: close', '--http-chunked-input',
+        '--procname', f'{name}', '--log-format', _ACCESS,
+        '--req-logger', f'file:{access_log(name)}',
+        *(('--pyargv', arguments) if arguments else ())),
+        lambda: answers(port), environment)
+
+
+def _program(name, *arguments, **environment):
+    return Service((f'{place.BIN}/{name}', *arguments), patience=5,
+                   environment=environment)
+
+
+def _nova_api(name, port):
+    return _api(name, port, 'nova.wsgi.osapi_compute')
+
+
+#: In the order in which they are started.
+SERVICES = {
+    'mariadb': Service(('mariadbd',), _says('mariadb', '-e', 'select 1'),
+                       patience=30),
+    'memcached': Service(('memcached', '-u', 'root', '-l', '127.0.0.1',
+                          '-m', '64', '-U', '0'), lambda: listens(11211)),
+    'epmd': Service(('epmd', '-address', '127.0.0.1'),
+                    lambda: listens(4369)),
+    'rabbitmq': Service(
+        ('/usr/lib/rabbitmq/bin/rabbitmq-server',), lambda: listens(5672),
+        {'HOME': f'{place.STATE}', 'ERL_EPMD_ADDRESS': '127.0.0.1'}, 30),
+    'virtlogd': Service(('virtlogd',)),
+    'libvirtd': Service(('libvirtd',), _says(
+        'virsh', '-q', '-c', 'qemu:///system', 'version')),
+    'keystone': _api('keystone', 5000, 'keystone.wsgi.api'),
+    'placement': _api('placement', 8778, 'placement.wsgi.api'),
+    'glance': _api('glance', 9292, 'glance.wsgi.api'),
+    'neutron': _api('neutron', 9696, 'neutron.wsgi.api'),
+    'nova-api': _nova_api('nova-api', 8774),
+    'neutron-rpc': _program('neutron-rpc-server'),
+    'nova-conductor': _program('nova-conductor'),
+    'nova-scheduler': _program('nova-scheduler'),
+    'nova-compute': _program('nova-compute'),
+    'neutron-agent': Service((f'{place.BIN}/python', str(
+        pathlib.Path(__file__).parent / 'macvtap_agent.py'))),
+    # Not started unless somebody asks for them.
+    'nova-api-2': _nova_api('nova-api-2', 8775),
+    'nova-scheduler-2': _program('nova-scheduler',
+                                 OS_DEFAULT__HOST='cloud-2'),
+}

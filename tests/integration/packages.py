@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed: from apt on the machine, from pip in an environment.
+
+Nothing of what apt installs is started, neither now nor by us later: the cloud
+starts its own, where they see nothing of the machine's.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from tests.integration import place
+from tests.integration import steps
+
+APT = (
+    'busybox-static', 'cpio', 'gcc', 'iproute2', 'libc6-dev',
+    'libvirt-clients', 'libvirt-daemon-system', 'libvirt-dev',
+    'mariadb-server', 'memcached', 'pkg-config', 'python3-dev',
+    'qemu-system-x86', 'qemu-utils', 'rabbitmq-server')
+
+#: OpenStack 2026.2, the clients, and what it needs from us.
+PIP = (
+    'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova==34.0.0',
+    'openstack-placement==16.0.0', 'openstack-cyborg==17.0.0',
+    'osc-placement', 'pymemcache', 'PyMySQL', 'python-memcached',
+    'python-openstackclient', 'pyuwsgi')
+#: What is compiled with what apt installs.
+COMPILED = ('libvirt-python',)
+
+#: uv's environment variables for pip's options.
+_UV = {'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX',
+       'find-links': 'UV_FIND_LINKS', 'cert': 'SSL_CERT_FILE'}
+_POLICY = pathlib.Path('/usr/sbin/policy-rc.d')
+
+
+def apt(*packages: str) -> None:
+    """Install those of the packages that are not there yet.
+
+    :raises Failure: if apt cannot
+    """
+    missing = [name for name in packages if not _installed(name)]
+    if not missing:
+        return
+    if not shutil.which('apt-get'):
+        raise steps.Failure(f'there is no apt-get to install {missing} with: '
+                            'this is for Debian 12')
+    log = place.LOG / 'apt.log'
+    environment = {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}
+    get = ('apt-get', '-q', '-o', 'DPkg::Lock::Timeout=600')
+    with _nothing_started():
+        if not pathlib.Path('/var/lib/apt/lists').glob('*Packages*'):
+            steps.run(*get, 'update', log=log, env=environment)
+        steps.run(*get, 'install', '-y', '--no-install-recommends', *missing,
+                  log=log, env=environment)
+
+
+def _installed(name):
+    done = subprocess.run(['dpkg-query', '-W', '-f', '${Status}', name],
+                          capture_output=True, text=True)
+    return done.stdout.endswith('ok installed')
+
+
+@contextlib.contextmanager
+def _nothing_started():
+    """Have no package start its daemons, where that is not so already."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text('#!/bin/sh\nexit 101\n')
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
+
+
+def environment() -> None:
+    """Make the virtual environment of the cloud, but for COMPILED."""
+    if not (place.BIN / 'uv').exists():
+        steps.run(sys.executable, '-m', 'venv', place.VENV)
+        steps.run(place.BIN / 'pip', 'install', '-q', 'uv')
+    _uv(PIP)
+
+
+def compiled() -> None:
+    """Add what is compiled, after apt."""
+    _uv(COMPILED)
+
+
+def _uv(packages):
+    """Install packages with uv, which takes a third of pip's time.
+
+    :raises Failure: if it cannot
+    """
+    constraints = place.ROOT / 'constraints.txt'
+    key = hashlib.sha256(' '.join(packages).encode()
+                         + constraints.read_bytes()).hexdigest()
+    stamp = place.VENV / f'{packages[0].partition("=")[0]}.installed'
+    if stamp.exists() and stamp.read_text() == key:
+        return
+    steps.run(place.BIN / 'uv', 'pip', 'install', '--python',
+              place.BIN / 'python', '-c', constraints, *packages,
+              log=place.LOG / 'pip.log', env=_like_pip())
+    stamp.write_text(key)
+
+
+def _like_pip():
+    """An environment in which uv looks for packages where pip does."""
+    environment = {**os.environ, 'UV_CACHE_DIR': str(place.CACHE / 'uv'),
+                   'UV_INDEX_STRATEGY': 'unsafe-best-match'}
+    for line in steps.run(place.BIN / 'pip', 'config', 'list').splitlines():
+        key, _, value = line.partition('=')
+        variable = _UV.get(key.rpartition('.')[2])
+        if variable:
+            environment[variable] = value.strip('\'"')
+    return environment

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where things are: all in one folder of the clone."""
+
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[2]
+WORK = ROOT / '.integration'
+
+#: What is kept from one run to the next.
+CACHE = WORK / 'cache'
+VENV = CACHE / 'venv'
+BIN = VENV / 'bin'
+WHEELS = CACHE / 'wheels'
+
+#: What a cloud writes, and what the next one begins without.
+STATE = WORK / 'state'
+RUN = STATE / 'run'
+#: The cloud's own view of /etc; only what differs from the machine's is here.
+ETC = STATE / 'etc'
+
+#: What it says, by service. The next one writes it anew.
+LOG = WORK / 'log'
+
+
+def make(*directories: pathlib.Path) -> None:
+    """Make directories that anybody, libvirt's guests say, can look into."""
+    for directory in directories:
+        directory.mkdir(0o755, parents=True, exist_ok=True)

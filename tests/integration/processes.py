@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes by name, which any other process here can end and start again.
+
+Who started one need not be there any more when it ends: what is known of it
+is a file with its process id and when it started, as the kernel counts. So a
+number that is somebody else's by now is never signalled.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+
+class Processes:
+    """:param run: the directory of what is known of them
+    :param log: the directory of what they say, NAME.log each
+    """
+
+    def __init__(self, run: pathlib.Path, log: pathlib.Path):
+        self._run = run
+        self._log = log
+
+    def log(self, name: str) -> pathlib.Path:
+        return self._log / f'{name}.log'
+
+    def start(self, name: str, command: Sequence[str],
+              environment: Mapping[str, str], cwd: pathlib.Path) -> None:
+        """Start a process in a session of its own, unless it runs."""
+        if self.alive(name):
+            return
+        with self.log(name).open('a') as log:
+            process = subprocess.Popen(
+                [str(word) for word in command], cwd=cwd, stdout=log,
+                stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, **environment})
+        self._file(name).write_text(
+            f'{process.pid} {_started(process.pid)}')
+        # It may outlive us, which is no accident.
+        process.returncode = 0
+
+    def pid(self, name: str) -> int | None:
+        """The id of a process that runs."""
+        try:
+            pid, started = map(int, self._file(name).read_text().split())
+        except FileNotFoundError:
+            return None
+        return pid if started and _started(pid) == started else None
+
+    def alive(self, name: str) -> bool:
+        return self.pid(name) is not None
+
+    def names(self) -> list[str]:
+        """Those that run, the youngest first."""
+        files = sorted(self._run.glob('*.pid'), reverse=True,
+                       key=lambda file: file.stat().st_mtime)
+        return [file.stem for file in files if self.alive(file.stem)]
+
+    def stop(self, *names: str, seconds: float = 10) -> None:
+        """Ask processes to end, and kill what is left after some seconds."""
+        pids = {name: pid for name in names if (pid := self.pid(name))}
+        for pid in pids.values():
+            _signal(pid, signal.SIGTERM)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(map(self.alive, pids)):
+            time.sleep(0.05)
+        self._kill(pids)
+
+    def kill(self, name: str) -> None:
+        """End a process and its children without a word."""
+        self._kill({name: pid for pid in [self.pid(name)] if pid})
+
+    def _kill(self, pids):
+        for name, pid in pids.items():
+            # Its children too, which may have outlived it.
+            _signal(-pid, signal.SIGKILL)
+            while self.alive(name):
+                time.sleep(0.01)
+            self._file(name).unlink(missing_ok=True)
+
+    def _file(self, name):
+        return self._run / f'{name}.pid'
+
+
+def _signal(pid, number):
+    try:
+        (os.killpg if pid < 0 else os.kill)(abs(pid), number)
+    except ProcessLookupError:
+        pass
+
+
+def _started(pid):
+    """Clock ticks since boot; 0 if there is no such process any more."""
+    try:
+        with open(f'/proc/{pid}/stat') as file:
+            state, *fields = file.read().rpartition(') ')[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if state in 'ZX' else int(fields[18])
