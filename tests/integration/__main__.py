@@ -1,102 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real cloud on this machine: ``python -m tests.integration``.
 
-"up" brings the cloud up and holds it until Ctrl-C or "down". Meanwhile "run"
-runs pytest in it, with the arguments that follow, and "enter" a command or a
-shell, which has the clients and what they need.
+Numbers and names are the parts of the test that are run, one after the other,
+in one cloud; without any, the numbered ones are. Or, instead: "up" brings a
+cloud up and holds it until Ctrl-C or "down". Meanwhile "run" runs pytest in
+it, with the arguments that follow, and "enter" a command or a shell, which has
+the clients and what they need.
 """
 
 import argparse
+import json
 import os
+import pathlib
 import shutil
-import signal
 import sys
 
 from tests.integration import namespaces
 from tests.integration import packages
+from tests.integration import parts
 from tests.integration import place
 from tests.integration import steps
+from tests.integration.cloud import cloud
+from tests.integration.cloud import guest
+from tests.integration.cloud import readme
+
+_GIB = 1 << 30
+#: Bytes of memory and of disk that a cloud of its own needs.
+_MEMORY, _DISK = 5 * _GIB, 6 * _GIB
 
 
 def main() -> int:
-    arguments = _arguments()
+    words = sys.argv[1:]
     try:
-        return _WHAT[arguments.what](arguments) or 0
+        if words[:1] and words[0] in _INTO:
+            return _INTO[words[0]](words[1:])
+        return _begin(_arguments())
     except steps.Failure as failure:
         print(f'error: {failure}', file=sys.stderr)
         return 1
 
 
 def _arguments():
-    parser = argparse.ArgumentParser('integration', description=__doc__)
-    parser.add_argument('what', choices=_WHAT)
-    parser.add_argument('rest', nargs=argparse.REMAINDER)
+    parser = argparse.ArgumentParser(
+        'integration', description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='\n'.join(f'{name:8} {part.about}'
+                         for name, part in parts.PARTS.items()))
+    parser.add_argument(
+        'what', nargs='*', metavar='WHAT', choices=[*parts.PARTS, 'up', []],
+        help=f'{", ".join(parts.PARTS)}; or up, down, run, enter')
+    parser.add_argument('--keep', action='store_true',
+                        help='hold the cloud when the parts are over')
+    parser.add_argument('--clean', action='store_true',
+                        help='delete all that earlier runs have kept first')
+    parser.add_argument('--json', action='store_true',
+                        help='one JSON document at the end, for programs')
     return parser.parse_args()
 
 
-def _up(arguments):
-    """Install what is needed, and begin the namespaces."""
-    if os.getuid():
-        raise steps.Failure('it must be root, to make namespaces and mounts')
+def _begin(arguments):
+    """Install what is needed, and go on in namespaces."""
     if namespaces.up():
-        raise steps.Failure('a cloud is up already: "down" ends it')
-    shutil.rmtree(place.STATE, ignore_errors=True)
-    shutil.rmtree(place.LOG, ignore_errors=True)
+        raise steps.Failure('a cloud is up already: end it by "down", or run '
+                            'scenarios in it by "run"')
+    _check()
+    for directory in (place.WORK if arguments.clean else place.STATE,
+                      place.LOG):
+        shutil.rmtree(directory, ignore_errors=True)
     place.make(place.CACHE, place.STATE, place.LOG)
-    install(steps.Steps())
-    namespaces.begin(sys.executable, '-m', __package__, 'hold')
+    names = [name for name in arguments.what if name != 'up']
+    if not arguments.what:
+        names = [name for name in parts.PARTS if name.isdigit()]
+    shown = steps.Steps(sys.stderr if arguments.json else sys.stdout)
+    _install(shown)
+    for name in names:
+        parts.PARTS[name].prepare(shown)
+    namespaces.begin(
+        sys.executable, '-m', f'{__package__}.session', *names,
+        '--taken', json.dumps(shown.taken),
+        *['--keep'] * (arguments.keep or 'up' in arguments.what),
+        *['--json'] * arguments.json)
 
 
-def install(shown):
-    from tests.integration.cloud import guest
-    from tests.integration.cloud import readme
+def _check():
+    """:raises Failure: if this machine cannot have a cloud"""
+    if os.getuid():
+        raise steps.Failure('this is for root, who can make namespaces, '
+                            'mounts and guests')
+    for what, there, needed in (
+            ('memory', _memory(), _MEMORY),
+            ('disk', shutil.disk_usage(place.ROOT).free, _DISK)):
+        if there < needed:
+            raise steps.Failure(
+                f'{there / _GIB:.1f} GiB of {what} are free here, and '
+                f'{needed / _GIB:.0f} are needed')
 
-    def all_packages():
+
+def _memory():
+    lines = pathlib.Path('/proc/meminfo').read_text().splitlines()
+    [kib] = [int(line.split()[1]) for line in lines
+             if line.startswith('MemAvailable:')]
+    return kib << 10
+
+
+def _install(shown):
+    with shown.step('packages of Debian and Python'):
         steps.at_once(lambda: packages.apt(*packages.APT),
                       packages.environment)
-    with shown.step('packages'):
-        all_packages()
         steps.at_once(packages.compiled, guest.build)
-    with shown.step('nova-accel'):
+    with shown.step('nova-accel, as the README says'):
         readme.install()
 
 
-def _hold(_arguments):
-    """In the namespaces: bring the cloud up and wait for the end."""
-    from tests.integration.cloud import bringing
-    from tests.integration.cloud import cloud as clouds
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    cloud = clouds.Cloud()
-    shown = steps.Steps()
-    try:
-        bringing.up(cloud, shown)
-        shown.say(shown.table())
-        shown.say('The cloud is up, until Ctrl-C or "down".')
-        (place.STATE / 'up').touch()
-        signal.pause()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        bringing.down(cloud)
-
-
-def _down(_arguments):
+def _down(_words):
     namespaces.end()
+    return 0
 
 
-def _run(arguments):
+def _run(words):
     namespaces.enter(sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
-                     *arguments.rest)
+                     *words)
 
 
-def _enter(arguments):
-    from tests.integration.cloud import cloud
+def _enter(words):
     os.environ.update(cloud.environment())
-    namespaces.enter(*(arguments.rest or ['bash']))
+    namespaces.enter(*(words or ['bash']))
 
 
-_WHAT = {'up': _up, 'down': _down, 'run': _run, 'enter': _enter,
-         'hold': _hold}
+#: What is done with a cloud that is up; their words are not ours to read.
+_INTO = {'down': _down, 'run': _run, 'enter': _enter}
 
 
 if __name__ == '__main__':

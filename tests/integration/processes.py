@@ -61,7 +61,7 @@ class Processes:
 
     def stop(self, *names: str, seconds: float = 10) -> None:
         """Ask processes to end, and kill what is left after some seconds."""
-        pids = {name: pid for name in names if (pid := self.pid(name))}
+        pids = self._pids(names)
         for pid in pids.values():
             _signal(pid, signal.SIGTERM)
         end = time.monotonic() + seconds
@@ -69,9 +69,12 @@ class Processes:
             time.sleep(0.05)
         self._kill(pids)
 
-    def kill(self, name: str) -> None:
-        """End a process and its children without a word."""
-        self._kill({name: pid for pid in [self.pid(name)] if pid})
+    def kill(self, *names: str) -> None:
+        """End processes and their children without a word."""
+        self._kill(self._pids(names))
+
+    def _pids(self, names):
+        return {name: pid for name in names if (pid := self.pid(name))}
 
     def _kill(self, pids):
         for name, pid in pids.items():

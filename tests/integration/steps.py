@@ -2,7 +2,6 @@
 """Steps, with what they say while they run and how long they took."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from concurrent import futures
 import contextlib

@@ -88,8 +88,7 @@ class Cloud:
             services.SERVICES[name].patience for name in names))
 
     def kill(self, *names: str) -> None:
-        for name in names:
-            self.processes.kill(name)
+        self.processes.kill(*names)
 
     def restart(self, *names: str, wait: bool = True) -> None:
         """Stop services, start them again, and wait until Nova has them."""

@@ -10,7 +10,6 @@ import http.client
 import pathlib
 import socket
 import subprocess
-import urllib.parse
 
 from tests.integration import place
 

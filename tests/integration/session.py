@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes on in the namespaces: ``python -m tests.integration.session``.
+
+A cloud is brought up, parts of the test are run in it, and it is taken down.
+"""
+
+import argparse
+import json
+import signal
+import sys
+
+import prettytable
+
+from tests.integration import parts
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import bringing
+from tests.integration.cloud import cloud as clouds
+
+
+def main() -> int:
+    arguments = _arguments()
+    shown = steps.Steps(sys.stderr if arguments.json else sys.stdout)
+    shown.taken += [tuple(pair) for pair in json.loads(arguments.taken)]
+    # As Ctrl-C, so that what is to be done at the end is done.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    cloud = clouds.Cloud()
+    results = {}
+    try:
+        bringing.up(cloud, shown)
+        (place.STATE / 'up').touch()
+        for name in arguments.parts:
+            with shown.step(f'part {name}'):
+                results[name] = parts.run(name, shown.say)
+        if arguments.keep:
+            _hold(shown)
+    except steps.Failure as failure:
+        print(f'error: {failure}', file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        with shown.step('the end'):
+            bringing.down(cloud)
+        _report(shown, results, arguments.json)
+    return 0 if all(result.good for result in results.values()) else 1
+
+
+def _arguments():
+    parser = argparse.ArgumentParser('session', description=__doc__)
+    parser.add_argument('parts', nargs='*')
+    parser.add_argument('--keep', action='store_true')
+    parser.add_argument('--json', action='store_true')
+    parser.add_argument('--taken', default='[]',
+                        help='steps before this, with their seconds')
+    return parser.parse_args()
+
+
+def _hold(shown):
+    shown.say(shown.table())
+    shown.say('The cloud is up, until Ctrl-C or "python -m tests.integration '
+              'down"; "run" and "enter" lead into it.')
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+
+
+def _report(shown, results, as_json):
+    if as_json:
+        print(json.dumps({
+            'steps': [{'name': name, 'seconds': round(seconds, 1)}
+                      for name, seconds in shown.taken],
+            'parts': {name: {'good': result.good, 'seconds': result.seconds,
+                             'scenarios': result.outcomes}
+                      for name, result in results.items()},
+            'logs': str(place.LOG)}, indent=2))
+        return
+    shown.say(shown.table())
+    if results:
+        shown.say(str(_table(results)))
+    shown.say(f'What the services said is in {place.LOG}.')
+
+
+def _table(results):
+    table = prettytable.PrettyTable(
+        ['part', 'passed', 'failed', 'skipped', 'seconds', ''])
+    table.align = 'r'
+    for name, result in results.items():
+        outcomes = list(result.outcomes.values())
+        skipped = outcomes.count('skipped')
+        passed = outcomes.count('passed')
+        table.add_row([name, passed, len(outcomes) - passed - skipped, skipped,
+                       f'{result.seconds:.1f}',
+                       'ok' if result.good else 'NOT AS IT SHOULD BE'])
+    return table
+
+
+if __name__ == '__main__':
+    sys.exit(main())

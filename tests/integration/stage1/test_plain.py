@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers without devices: nova-accel is there, and they do not notice."""
+
+import pytest
+
+from tests.integration import steps
+from tests.integration.cloud import resources
+
+
+@pytest.fixture
+def server(cloud):
+    made = cloud.connection.compute.create_server(
+        name='plain', networks=[{'uuid': cloud.connection.network.find_network(
+            resources.NETWORK).id}],
+        flavor_id=cloud.connection.compute.find_flavor('tiny').id,
+        image_id=cloud.connection.image.find_image(resources.IMAGE).id)
+    yield cloud.wait(made)
+    cloud.connection.compute.delete_server(made)
+    cloud.connection.compute.wait_for_delete(made)
+
+
+def test_a_server_boots(cloud, server):
+    said = steps.wait('"@ ready" on the console', lambda: (
+        '@ ready' in (said := cloud.console(server)) and said), 120)
+    # The network interface, by libvirt's virtio.
+    assert 'vendor=0x1af4' in said
+
+
+def test_nova_accel_is_the_driver(cloud):
+    assert 'accel.LibvirtDriver' in cloud.log('nova-compute').read_text()
+
+
+def test_the_ordinary_client(cloud):
+    binaries = {row['Binary'] for row in cloud.openstack(
+        'compute', 'service', 'list')}
+    assert binaries == {'nova-conductor', 'nova-scheduler', 'nova-compute'}
