@@ -34,6 +34,7 @@ COMPILED = ('libvirt-python',)
 #: uv's environment variables for pip's options.
 _UV = {'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX',
        'find-links': 'UV_FIND_LINKS', 'cert': 'SSL_CERT_FILE'}
+_CONSTRAINTS = place.ROOT / 'constraints.txt'
 _POLICY = pathlib.Path('/usr/sbin/policy-rc.d')
 
 
@@ -83,29 +84,32 @@ def environment() -> None:
     if not (place.BIN / 'uv').exists():
         steps.run(sys.executable, '-m', 'venv', place.VENV)
         steps.run(place.BIN / 'pip', 'install', '-q', 'uv')
-    _uv(PIP)
+    _kept(PIP)
 
 
 def compiled() -> None:
     """Add what is compiled, after apt."""
-    _uv(COMPILED)
+    _kept(COMPILED)
 
 
-def _uv(packages):
+def _kept(packages):
+    key = hashlib.sha256(' '.join(packages).encode()
+                         + _CONSTRAINTS.read_bytes()).hexdigest()
+    stamp = place.VENV / f'{packages[0].partition("=")[0]}.installed'
+    if not (stamp.exists() and stamp.read_text() == key):
+        uv(place.BIN / 'python', *packages)
+        stamp.write_text(key)
+
+
+def uv(python: str | os.PathLike, *packages: str) -> None:
     """Install packages with uv, which takes a third of pip's time.
 
+    :param python: that of the environment that they are for
     :raises Failure: if it cannot
     """
-    constraints = place.ROOT / 'constraints.txt'
-    key = hashlib.sha256(' '.join(packages).encode()
-                         + constraints.read_bytes()).hexdigest()
-    stamp = place.VENV / f'{packages[0].partition("=")[0]}.installed'
-    if stamp.exists() and stamp.read_text() == key:
-        return
-    steps.run(place.BIN / 'uv', 'pip', 'install', '--python',
-              place.BIN / 'python', '-c', constraints, *packages,
+    steps.run(place.BIN / 'uv', 'pip', 'install', '--compile-bytecode',
+              '--python', python, '-c', _CONSTRAINTS, *packages,
               log=place.LOG / 'pip.log', env=_like_pip())
-    stamp.write_text(key)
 
 
 def _like_pip():

@@ -3,38 +3,42 @@
 
 from collections.abc import Callable
 import dataclasses
-import importlib
 import pathlib
+import pkgutil
 import subprocess
 import sys
+import time
 from xml.etree import ElementTree
 
 from tests.integration import place
 from tests.integration import steps
+from tests.integration.cloud import cloud
 
 _HERE = pathlib.Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Scenarios of a folder.
+    """Scenarios of a folder, or a module that is run instead.
 
-    ``needs`` are modules whose ``prepare(steps)`` is called before there is a
-    cloud, on the machine itself: there it can download and install.
+    ``install`` are functions, as ``module:function``, that are called with the
+    steps before there is a cloud: on the machine itself, where they can
+    download and build.
     """
 
-    folder: str
     about: str
-    needs: tuple[str, ...] = ()
+    folder: str | None = None
+    module: str | None = None
+    install: tuple[str, ...] = ()
 
     def prepare(self, shown: steps.Steps) -> None:
-        for name in self.needs:
-            importlib.import_module(name).prepare(shown)
+        for name in self.install:
+            pkgutil.resolve_name(f'{__package__}.{name}')(shown)
 
 
 #: By what they are asked for by on the command line.
 PARTS = {
-    '1': Part('stage1', 'the cloud, accelerators from a recorded machine'),
+    '1': Part('the cloud, with accelerators of a recorded machine', 'stage1'),
 }
 
 
@@ -53,19 +57,33 @@ class Result:
             for outcome in self.outcomes.values())
 
 
-def run(name: str, say: Callable[[str], None], *arguments: str) -> Result:
-    """Run a part's scenarios, in the namespaces of a cloud that is up."""
+def run(name: str, say: Callable[[str], None], *words: str) -> Result:
+    """Run a part, in the namespaces of a cloud that is up.
+
+    :param say: is called with each line that it says
+    :param words: more arguments for pytest or the module
+    """
+    part = PARTS[name]
+    if part.module:
+        start = time.monotonic()
+        code = _say(say, f'{__package__}.{part.module}', *words)
+        return Result(time.monotonic() - start,
+                      {part.module: 'failed' if code else 'passed'})
     report = place.LOG / f'scenarios-{name}.xml'
     report.unlink(missing_ok=True)
-    pytest = subprocess.Popen(
-        [sys.executable, '-m', 'pytest', '-v', '-p', 'no:cacheprovider',
-         f'--junitxml={report}', _HERE / PARTS[name].folder, *arguments],
-        cwd=place.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True)
-    with pytest:
-        for line in pytest.stdout:
-            say(line.rstrip('\n'))
+    _say(say, 'pytest', '-v', '-p', 'no:cacheprovider',
+         f'--junitxml={report}', _HERE / part.folder, *words)
     return read(report)
+
+
+def _say(say, *words):
+    with subprocess.Popen(
+            [sys.executable, '-u', '-m', *map(str, words)], cwd=place.ROOT,
+            env=cloud.environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            say(line.rstrip('\n'))
+    return process.returncode
 
 
 def read(report: pathlib.Path) -> Result:

@@ -3,6 +3,7 @@
 
 import pathlib
 
+from tests.integration import namespaces
 from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
@@ -59,15 +60,14 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
 
 def _place():
     place.make(*(place.STATE / name for name in _STATE))
-    name = configuration.INTERFACE
-    if not pathlib.Path(f'/sys/class/net/{name}').exists():
-        other = 'physical1'
-        steps.run('ip', 'link', 'add', name, 'type', 'veth', 'peer', 'name',
-                  other)
-        for end in (name, other):
-            steps.run('ip', 'link', 'set', end, 'up')
+    here, there = configuration.INTERFACE, 'physical1'
+    steps.run('ip', 'link', 'add', here, 'type', 'veth', 'peer', 'name', there)
+    for end in (here, there):
+        steps.run('ip', 'link', 'set', end, 'up')
+    # So that guests can be reached.
+    steps.run('ip', 'address', 'add', resources.ADDRESS, 'dev', there)
     with open('/etc/hosts', 'a') as hosts:
-        hosts.write('127.0.0.1 cloud\n')
+        hosts.write(f'127.0.0.1 {namespaces.HOST}\n')
 
 
 def down(cloud: clouds.Cloud) -> None:

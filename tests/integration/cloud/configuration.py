@@ -22,17 +22,25 @@ _VALUES = {
     'rabbitmq': 'rabbit://guest:guest@127.0.0.1:5672/', 'state': place.STATE}
 
 
+_FILES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_CONF), keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined)
+
+
 def write(etc: pathlib.Path) -> None:
-    """Write all files; what a test left in nova.conf.d stays."""
+    """Write all files, say to /etc."""
     shutil.copytree(place.VENV / 'etc', etc, dirs_exist_ok=True)
-    loader = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_CONF), keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined)
-    for name in loader.list_templates():
-        path = pathlib.PurePath(name)
-        if len(path.parts) > 1:
-            place.make(etc / path.parent)
-            (etc / path).write_text(loader.get_template(name).render(_VALUES))
+    for name in _FILES.list_templates():
+        path = etc / name
+        # What is in no folder is in other files.
+        if path.parent != etc:
+            place.make(path.parent)
+            path.write_text(render(name))
+
+
+def render(name: str, **values: str) -> str:
+    """A file's text, with values other than the cloud's own."""
+    return _FILES.get_template(name).render({**_VALUES, **values})
 
 
 def nova(name: str, text: str) -> None:

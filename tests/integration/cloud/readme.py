@@ -6,6 +6,7 @@ run or put into nova.conf. So it cannot say anything else than what is tried.
 """
 
 import functools
+import hashlib
 import itertools
 
 from docutils import core
@@ -13,6 +14,7 @@ from docutils import nodes
 
 from tests.integration import place
 from tests.integration import steps
+from tests.integration.cloud import cloud
 from tests.integration.cloud import configuration
 
 _SECTION = 'Install it into a real Nova'
@@ -54,17 +56,28 @@ def _is_conf(block):
 
 
 def install() -> None:
-    """Its first step, with the pip of the environment that Nova is in."""
-    line = commands(1)[0]
-    steps.run(*line.split(), cwd=place.ROOT, log=place.LOG / 'pip.log',
-              env=environment())
+    """Its first step, with the pip of the environment that Nova is in.
+
+    Not again, if what is installed there is this clone as it is.
+    """
+    stamp = place.VENV / 'nova-accel.installed'
+    source = _source()
+    if not (stamp.exists() and stamp.read_text() == source):
+        line, *_others = commands(1)
+        steps.run(*line.split(), cwd=place.ROOT, log=place.LOG / 'pip.log',
+                  env=cloud.environment())
+        stamp.write_text(source)
+
+
+def _source():
+    digest = hashlib.sha256()
+    for name in ('README.rst', 'pyproject.toml', 'setup.cfg', 'nova_accel'):
+        path = place.ROOT / name
+        for file in sorted(path.rglob('*.py')) if path.is_dir() else [path]:
+            digest.update(f'{file}\n'.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def configure() -> None:
     """Its second, third and fourth: nova.conf."""
     configuration.nova('README', conf())
-
-
-def environment():
-    from tests.integration.cloud import cloud
-    return cloud.environment()

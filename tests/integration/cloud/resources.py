@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is in the cloud, made through its APIs: users, image, flavors."""
 
+import ipaddress
+
 import openstack
 
 from tests.integration.cloud import configuration
@@ -15,6 +17,8 @@ ENDPOINTS = {
 }
 IMAGE = 'guest'
 NETWORK = 'physical'
+#: That of the namespaces in it, and how many bits are the network's.
+ADDRESS = '10.77.0.1/24'
 #: MiB of memory, and processors.
 FLAVORS = {'tiny': (256, 1), 'small': (512, 2)}
 
@@ -31,27 +35,26 @@ ENVIRONMENT = {
 
 def connect() -> openstack.connection.Connection:
     """A connection as administrator, which asks nothing yet."""
-    return openstack.connection.Connection(
+    return openstack.connect(
         region_name='RegionOne', load_yaml_config=False,
         load_envvars=False, compute_default_microversion='2.90',
         placement_default_microversion='1.39',
-        **{'auth': CREDENTIALS})
+        auth=CREDENTIALS)
 
 
-def identity(connection, names=tuple(ENDPOINTS)) -> None:
-    """Make the services' users and endpoints."""
+def identity(connection, endpoints=ENDPOINTS) -> None:
+    """Make services' users and endpoints."""
     keystone = connection.identity
     project = keystone.find_project('service') or keystone.create_project(
         name='service', domain_id='default')
     roles = [keystone.find_role(name) for name in ('admin', 'service')]
-    for name in names:
+    for name, (kind, url) in endpoints.items():
         if keystone.find_user(name):
             continue
         user = keystone.create_user(
             name=name, password=configuration.PASSWORD, domain_id='default')
         for role in roles:
             keystone.assign_project_role_to_user(project, user, role)
-        kind, url = ENDPOINTS[name]
         service = keystone.create_service(name=name, type=kind)
         for interface in ('public', 'internal', 'admin'):
             keystone.create_endpoint(
@@ -74,7 +77,7 @@ def image(connection, name=IMAGE, kernel=guest.KERNEL, ramdisk=guest.RAMDISK,
         name, data=bytes(1 << 20), disk_format='raw', container_format='bare',
         visibility='public', kernel_id=parts['kernel'].id,
         ramdisk_id=parts['ramdisk'].id,
-        os_command_line='console=ttyS0 quiet panic=-1', **properties)
+        **{'os_command_line': 'console=ttyS0 quiet panic=-1', **properties})
 
 
 def flavor(connection, name, ram=256, vcpus=1, extra_specs=None):
@@ -97,6 +100,8 @@ def network(connection):
         name=NETWORK, provider_network_type='flat', shared=True,
         provider_physical_network='physical')
     connection.network.create_subnet(
-        network_id=made.id, name=NETWORK, cidr='10.77.0.0/24', ip_version=4,
-        enable_dhcp=False, gateway_ip=None)
+        network_id=made.id, name=NETWORK, ip_version=4,
+        cidr=str(ipaddress.ip_interface(ADDRESS).network), enable_dhcp=False,
+        gateway_ip=None, allocation_pools=[
+            {'start': '10.77.0.10', 'end': '10.77.0.250'}])
     return made
