@@ -3,6 +3,7 @@
 
 import hashlib
 import pathlib
+import shutil
 
 from tests.integration import packages
 from tests.integration import place
@@ -11,6 +12,9 @@ from tests.integration.cloud import configuration
 
 _NAMES = ('keystone', 'placement', 'glance', 'neutron', 'nova_api',
           'nova_cell0', 'nova_cell1', 'cyborg')
+#: Keystone's, which what is in the tables needs.
+_KEYS = (pathlib.Path('/etc/keystone/fernet-keys'),
+         pathlib.Path('/etc/keystone/credential-keys'))
 _URL = configuration.KEYSTONE
 
 
@@ -34,15 +38,21 @@ def create() -> None:
 
 def fill() -> None:
     """Make the tables of all services, or take those of an earlier cloud."""
-    kept = place.CACHE / f'databases-{_key()}.sql'
+    kept = place.CACHE / f'databases-{_key()}'
     if kept.exists():
-        with kept.open() as file:
+        with (kept / 'all.sql').open() as file:
             steps.run('mariadb', stdin=file)
-        _keys()
+        for keys in _KEYS:
+            shutil.copytree(kept / keys.name, keys)
         return
     _make()
     new = kept.with_suffix('.new')
-    steps.run('mariadb-dump', f'--result-file={new}', '--databases', *_NAMES)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    steps.run('mariadb-dump', f'--result-file={new}/all.sql', '--databases',
+              *_NAMES)
+    for keys in _KEYS:
+        shutil.copytree(keys, new / keys.name)
     new.rename(kept)
 
 
@@ -67,18 +77,14 @@ def discover_hosts() -> None:
 
 def _keystone():
     _manage('keystone-manage', 'db_sync')
-    _keys()
+    for keys in _KEYS:
+        place.make(keys)
+        _manage('keystone-manage', keys.name.replace('-keys', '_setup'),
+                '--keystone-user', 'root', '--keystone-group', 'root')
     _manage('keystone-manage', 'bootstrap', '--bootstrap-password',
             configuration.PASSWORD, '--bootstrap-region-id', 'RegionOne',
             *(word for kind in ('public', 'internal', 'admin')
               for word in (f'--bootstrap-{kind}-url', _URL)))
-
-
-def _keys():
-    for kind in ('fernet', 'credential'):
-        place.make(pathlib.Path(f'/etc/keystone/{kind}-keys'))
-        _manage('keystone-manage', f'{kind}_setup', '--keystone-user', 'root',
-                '--keystone-group', 'root')
 
 
 def _nova():
