@@ -125,12 +125,14 @@ class Cloud:
         """Of an API, a line for each request."""
         return services.access_log(name)
 
-    def configure(self, name: str, text: str) -> None:
-        """Have all Nova services read more after nova.conf, once restarted.
+    def configure(self, program: str, text: str,
+                  name: str = 'scenario') -> None:
+        """Have services read more configuration, once they are restarted.
 
-        :param name: of the file; a later call with the same replaces it
+        :param program: nova, neutron or the like; all its services read it
+        :param text: replaces that of the same name; none removes it
         """
-        configuration.nova(name, text)
+        configuration.add(program, name, text)
 
     # Servers.
 

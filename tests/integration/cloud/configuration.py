@@ -43,8 +43,15 @@ def render(name: str, **values: str) -> str:
     return _FILES.get_template(name).render({**_VALUES, **values})
 
 
-def nova(name: str, text: str) -> None:
-    """Write a file that all Nova services read after nova.conf."""
-    directory = pathlib.Path('/etc/nova/nova.conf.d')
+def add(program: str, name: str, text: str) -> None:
+    """Write a file that a program's services read after its own.
+
+    It replaces one of the same name; no text removes it.
+    """
+    directory = pathlib.Path(f'/etc/{program}/{program}.conf.d')
     place.make(directory)
-    (directory / f'{name}.conf').write_text(text)
+    file = directory / f'{name}.conf'
+    if text:
+        file.write_text(text)
+    else:
+        file.unlink(missing_ok=True)

@@ -80,4 +80,4 @@ def _source():
 
 def configure() -> None:
     """Its second, third and fourth: nova.conf."""
-    configuration.nova('README', conf())
+    configuration.add('nova', 'README', conf())
