@@ -59,8 +59,8 @@ class Steps:
         """How long everything took, for people."""
         table = prettytable.PrettyTable(['step', 'seconds'])
         table.align = {'step': 'l', 'seconds': 'r'}
-        table.add_rows([name, f'{seconds:.1f}']
-                       for name, seconds in self.taken)
+        table.add_rows([[name, f'{seconds:.1f}']
+                        for name, seconds in self.taken])
         return str(table)
 
 
