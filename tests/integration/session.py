@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes on in the namespaces: ``python -m tests.integration.session``.
 
-A cloud is brought up, and parts of the test are run in it. All that was started
-ends with this.
+A cloud is brought up, and parts of the test are run in it. With this, all that
+was started ends.
 """
 
 import argparse

@@ -15,7 +15,7 @@ from tests.integration.cloud import databases
 from tests.integration.cloud import readme
 from tests.integration.cloud import resources
 
-_INFRASTRUCTURE = ('mariadb', 'memcached', 'epmd', 'virtlogd', 'libvirtd')
+_INFRASTRUCTURE = ('memcached', 'epmd', 'virtlogd', 'libvirtd')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api')
 _COMPUTE = ('nova-scheduler', 'nova-compute', 'neutron-rpc', 'neutron-agent')
 _STATE = ('glance/images', 'glance/staging', 'glance/tasks', 'rabbitmq',
@@ -27,17 +27,15 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
 
     :raises Failure: of what does not come up
     """
-    with shown.step('configuration, MariaDB, RabbitMQ, libvirt'):
+    with shown.step('configuration, RabbitMQ, libvirt'):
         _place()
         configuration.write(pathlib.Path('/etc'))
         readme.configure()
-        databases.install()
         cloud.start(*_INFRASTRUCTURE)
         # It would start an epmd of its own, and listen on all addresses.
         cloud.start('rabbitmq', wait=False)
-        databases.create()
     with shown.step('databases'):
-        databases.fill()
+        _databases(cloud)
     with shown.step('APIs'):
         cloud.start('rabbitmq', *_APIS)
         # What can be had is told with a token, so cloud's is a later one.
@@ -60,6 +58,17 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
                                 .resource_providers()), 120)
         databases.discover_hosts()
         cloud.beating(['nova-compute', 'nova-scheduler'])
+
+
+def _databases(cloud):
+    if not databases.restore():
+        databases.install()
+        cloud.start('mariadb')
+        databases.create()
+        databases.fill()
+        cloud.stop('mariadb')
+        databases.keep()
+    cloud.start('mariadb')
 
 
 def _place():

@@ -12,21 +12,48 @@ from tests.integration.cloud import configuration
 
 _NAMES = ('keystone', 'placement', 'glance', 'neutron', 'nova_api',
           'nova_cell0', 'nova_cell1', 'cyborg')
-#: Keystone's, which what is in the tables needs.
+#: Keystone's, which what is in its tables needs.
 _KEYS = (pathlib.Path('/etc/keystone/fernet-keys'),
          pathlib.Path('/etc/keystone/credential-keys'))
+#: All that is to be kept.
+_FILES = (place.STATE / 'mysql', *_KEYS)
 _URL = configuration.KEYSTONE
+
+
+def kept() -> pathlib.Path:
+    """Where filled databases are kept, by all that they depend on."""
+    key = hashlib.sha256(pathlib.Path(__file__).read_bytes()
+                         + ' '.join(packages.PIP).encode()).hexdigest()
+    return place.CACHE / f'databases-{key[:12]}'
+
+
+def keep() -> None:
+    """Keep the databases as they are, while MariaDB does not run."""
+    new = kept().with_suffix('.new')
+    shutil.rmtree(new, ignore_errors=True)
+    for directory in _FILES:
+        shutil.copytree(directory, new / directory.name)
+    new.rename(kept())
+
+
+def restore() -> bool:
+    """Begin with databases that were kept, if there are any."""
+    if not kept().exists():
+        return False
+    for directory in _FILES:
+        shutil.copytree(kept() / directory.name, directory)
+    return True
 
 
 def install() -> None:
     """Make MariaDB's own files, before it is started."""
-    if not (place.STATE / 'mysql' / 'mysql').exists():
-        steps.run('mariadb-install-db', '--user=root', '--skip-test-db',
-                  '--auth-root-authentication-method=socket',
-                  log=place.LOG / 'mariadb-install.log')
+    steps.run('mariadb-install-db', '--user=root', '--skip-test-db',
+              '--auth-root-authentication-method=socket',
+              log=place.LOG / 'mariadb-install.log')
 
 
 def create() -> None:
+    """Make the databases, empty, and their user."""
     statements = [f'create database if not exists {name}' for name in _NAMES]
     for host in ('127.0.0.1', 'localhost'):
         statements += [
@@ -37,33 +64,7 @@ def create() -> None:
 
 
 def fill() -> None:
-    """Make the tables of all services, or take those of an earlier cloud."""
-    kept = place.CACHE / f'databases-{_key()}'
-    if kept.exists():
-        with (kept / 'all.sql').open() as file:
-            steps.run('mariadb', stdin=file)
-        for keys in _KEYS:
-            shutil.copytree(kept / keys.name, keys)
-        return
-    _make()
-    new = kept.with_suffix('.new')
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    steps.run('mariadb-dump', f'--result-file={new}/all.sql', '--databases',
-              *_NAMES)
-    for keys in _KEYS:
-        shutil.copytree(keys, new / keys.name)
-    new.rename(kept)
-
-
-def _key():
-    """What the tables depend on."""
-    return hashlib.sha256(
-        pathlib.Path(__file__).read_bytes()
-        + ' '.join(packages.PIP).encode()).hexdigest()[:12]
-
-
-def _make():
+    """Make the tables of all services."""
     steps.at_once(_keystone, _nova, lambda: _manage(
         'neutron-db-manage', 'upgrade', 'heads'), lambda: _manage(
         'placement-manage', 'db', 'sync'), lambda: _manage(
