@@ -8,6 +8,7 @@ import pathlib
 
 import openstack
 
+from tests.integration import namespaces
 from tests.integration import place
 from tests.integration import processes
 from tests.integration import steps
@@ -98,25 +99,26 @@ class Cloud:
         if wait:
             self.beating(names, before)
 
-    def heartbeats(self) -> dict[str, str]:
-        """When each of Nova's services that are up last said so, by binary.
-
-        """
-        return {service.binary: service.updated_at
+    def heartbeats(self) -> dict[tuple[str, str], str]:
+        """When Nova's services that are up said so, by binary and host."""
+        return {(service.binary, service.host): service.updated_at or ''
                 for service in self.connection.compute.services()
                 if service.state == 'up'}
 
     def beating(self, names, before=None) -> None:
-        """Wait until services of Nova say again that they are there."""
-        wanted = {name for name in names if name in _BEATING}
+        """Wait until services of Nova say again that they are there.
+
+        :param before: what ``heartbeats()`` said before they did
+        """
+        wanted = [_BEATING[name] for name in names if name in _BEATING]
         before = before or {}
 
         def beat():
             now = self.heartbeats()
-            return all(now.get(name, '') > before.get(name, '')
-                       for name in wanted)
+            return all(now.get(one, '') > before.get(one, '')
+                       for one in wanted)
         if wanted:
-            steps.wait(f'a sign of {", ".join(sorted(wanted))}', beat, 120)
+            steps.wait(f'a sign of {", ".join(names)}', beat, 120)
 
     def log(self, name: str) -> pathlib.Path:
         return self.processes.log(name)
@@ -150,7 +152,11 @@ class Cloud:
             server)['output']
 
 
-_BEATING = ('nova-compute', 'nova-conductor', 'nova-scheduler')
+#: Binary and host of the services that Nova keeps track of.
+_BEATING = {
+    **{name: (name, namespaces.HOST)
+       for name in ('nova-compute', 'nova-conductor', 'nova-scheduler')},
+    'nova-scheduler-2': ('nova-scheduler', services.SECOND)}
 
 
 def environment() -> dict[str, str]:

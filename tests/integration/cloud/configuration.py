@@ -22,7 +22,7 @@ _VALUES = {
     'rabbitmq': 'rabbit://guest:guest@127.0.0.1:5672/', 'state': place.STATE}
 
 
-_FILES = jinja2.Environment(
+FILES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(_CONF), keep_trailing_newline=True,
     undefined=jinja2.StrictUndefined)
 
@@ -30,7 +30,7 @@ _FILES = jinja2.Environment(
 def write(etc: pathlib.Path) -> None:
     """Write all files, say to /etc."""
     shutil.copytree(place.VENV / 'etc', etc, dirs_exist_ok=True)
-    for name in _FILES.list_templates():
+    for name in FILES.list_templates():
         path = etc / name
         # What is in no folder is in other files.
         if path.parent != etc:
@@ -40,7 +40,7 @@ def write(etc: pathlib.Path) -> None:
 
 def render(name: str, **values: str) -> str:
     """A file's text, with values other than the cloud's own."""
-    return _FILES.get_template(name).render({**_VALUES, **values})
+    return FILES.get_template(name).render({**_VALUES, **values})
 
 
 def add(program: str, name: str, text: str) -> None:

@@ -18,6 +18,9 @@ from tests.integration import place
 _ACCESS = ('%(tmsecs) %(method) %(status) %(msecs)ms %(uri) ua=%(uagent) '
            'request=%(var.HTTP_X_OPENSTACK_REQUEST_ID)')
 
+#: What a second one of a service is called, as if on another host.
+SECOND = 'cloud-2'
+
 
 @dataclasses.dataclass(frozen=True)
 class Service:
@@ -105,5 +108,5 @@ SERVICES = {
     # Not started unless somebody asks for them.
     'nova-api-2': _nova_api('nova-api-2', 8775),
     'nova-scheduler-2': _program('nova-scheduler',
-                                 OS_DEFAULT__HOST='cloud-2'),
+                                 OS_DEFAULT__HOST=SECOND),
 }

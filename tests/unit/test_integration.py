@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The integration test's own parts, those that need no cloud."""
+
+import configparser
+import io
+import sys
+import time
+
+import jinja2
+import pytest
+
+from tests.integration import parts
+from tests.integration import processes
+from tests.integration import steps
+from tests.integration.cloud import configuration
+from tests.integration.cloud import readme
+
+
+@pytest.fixture
+def ours(tmp_path):
+    made = processes.Processes(tmp_path, tmp_path)
+    yield made
+    made.kill(*made.names())
+
+
+def start(ours, code):
+    ours.start('it', [sys.executable, '-u', '-c', code], {'WORD': 'said'},
+               ours.log('it').parent)
+    steps.wait('its log', lambda: 'said' in ours.log('it').read_text(), 20)
+
+
+def test_a_process_starts_and_ends(ours):
+    start(ours, 'import os, time; print(os.environ["WORD"]); time.sleep(60)')
+    assert ours.names() == ['it']
+    ours.stop('it')
+    assert not ours.alive('it')
+    assert ours.names() == []
+
+
+def test_a_process_that_does_not_want_to_end_is_killed(ours):
+    start(ours, 'import signal, time;'
+                'signal.signal(signal.SIGTERM, signal.SIG_IGN);'
+                'print("said"); time.sleep(60)')
+    before = time.monotonic()
+    ours.stop('it', seconds=0.5)
+    assert not ours.alive('it')
+    assert time.monotonic() - before < 20
+
+
+def test_a_process_that_ended_by_itself_is_not_alive(ours):
+    start(ours, 'print("said")')
+    steps.wait('its end', lambda: not ours.alive('it'), 20)
+
+
+def test_another_process_of_the_same_number_is_not_ended(ours, tmp_path):
+    start(ours, 'import time; print("said"); time.sleep(60)')
+    file = tmp_path / 'it.pid'
+    pid, started = file.read_text().split()
+    file.write_text(f'{pid} {int(started) - 1}')
+    ours.stop('it')
+    file.write_text(f'{pid} {started}')
+    assert ours.alive('it')
+
+
+def test_a_command_that_fails_says_why(tmp_path):
+    log = tmp_path / 'log'
+    with pytest.raises(steps.Failure, match='ended with 3: no such thing'):
+        steps.run('sh', '-c', 'echo no such thing; exit 3', log=log)
+    assert log.read_text() == 'no such thing\n'
+
+
+def test_what_does_not_come_says_why_not():
+    def never():
+        raise OSError('nobody there')
+    with pytest.raises(steps.Failure, match='it is not there .* nobody'):
+        steps.wait('it', never, 0.1, 0.01)
+
+
+def test_of_what_is_done_at_once_the_rest_is_done_though_one_fails():
+    done = []
+
+    def fails():
+        raise steps.Failure('no')
+
+    def works():
+        time.sleep(0.1)
+        done.append(True)
+    with pytest.raises(steps.Failure, match='no'):
+        steps.at_once(fails, works)
+    assert done
+
+
+def test_steps_are_shown_and_counted():
+    out = io.StringIO()
+    shown = steps.Steps(out)
+    with pytest.raises(steps.Failure), shown.step('one'):
+        raise steps.Failure
+    assert out.getvalue().startswith('one ...\none: 0.')
+    assert 'one' in shown.table()
+
+
+def names():
+    return [name for name in configuration.FILES.list_templates()
+            if '/' in name]
+
+
+@pytest.mark.parametrize('name', names())
+def test_files_have_values_for_all_they_name(name):
+    assert '{{' not in configuration.render(name)
+
+
+def test_a_value_that_there_is_not_is_an_error():
+    with pytest.raises(jinja2.UndefinedError):
+        configuration.FILES.from_string('{{ nothing }}').render()
+
+
+def test_nova_elsewhere():
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)
+    parsed.read_string(configuration.render('nova/nova.conf', host='machine'))
+    assert parsed['DEFAULT']['host'] == 'machine'
+    assert parsed['placement']['username'] == 'placement'
+
+
+def test_the_readme_begins_with_pip():
+    assert readme.commands(1)[0] == 'pip install .'
+
+
+def test_what_the_readme_puts_into_nova_conf():
+    # Twice the same option is right: it has all its values.
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)
+    parsed.read_string(readme.conf())
+    assert set(parsed.sections()) == {'nova_accel', 'filter_scheduler'}
+    assert parsed['DEFAULT']['compute_driver'] == 'accel.LibvirtDriver'
+    assert parsed['filter_scheduler']['enabled_filters'].endswith(
+        'AcceleratorFilter')
+    assert 'AcceleratorWeigher' in parsed['filter_scheduler']['weight_classes']
+
+
+def test_all_that_the_readme_has_indented_is_known():
+    """What is added there is to be done by the integration test as well."""
+    assert [len(blocks) for blocks in readme.literals()] == [2, 1, 2, 2, 1]
+
+
+def test_outcomes(tmp_path):
+    report = tmp_path / 'report.xml'
+    report.write_text(
+        '<testsuites><testsuite time="1.5">'
+        '<testcase classname="a" name="passes"/>'
+        '<testcase classname="a" name="fails"><failure/></testcase>'
+        '<testcase classname="a" name="is_skipped"><skipped/></testcase>'
+        '<testcase classname="a" name="errs"><system-out/><error/></testcase>'
+        '</testsuite></testsuites>')
+    result = parts.read(report)
+    assert result.seconds == 1.5
+    assert result.outcomes == {'a.passes': 'passed', 'a.fails': 'failed',
+                               'a.is_skipped': 'skipped', 'a.errs': 'error'}
+    assert not result.good
+
+
+def test_no_scenarios_are_no_success(tmp_path):
+    assert not parts.read(tmp_path / 'nothing.xml').good
