@@ -79,7 +79,9 @@ def _first():
 def _prepare():
     steps.run('hostname', HOST)
     steps.run('ip', 'link', 'set', 'lo', 'up')
-    # That of the network namespace, with its devices.
+    # That of the network namespace, with its devices; and without cgroups,
+    # which libvirt would find though they are the machine's.
+    steps.run('umount', '--lazy', '--recursive', '/sys')
     steps.run('mount', '-t', 'sysfs', 'sysfs', '/sys')
     steps.run('mount', '-t', 'tmpfs', '-o', 'mode=755', 'tmpfs', '/run')
     for directory in _OVERLAID:

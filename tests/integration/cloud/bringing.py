@@ -53,11 +53,12 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
             resources.flavor(cloud.connection, name, ram, vcpus)
         resources.network(cloud.connection)
     with shown.step('the compute node'):
-        steps.wait('the resource provider of the compute node',
-                   lambda: list(cloud.connection.placement
-                                .resource_providers()), 120)
-        databases.discover_hosts()
+        steps.wait('the compute node in its cell', lambda: list(
+            cloud.connection.compute.hypervisors()), 300)
         cloud.beating(['nova-compute', 'nova-scheduler'])
+        steps.wait('the agent of the network', lambda: any(
+            agent.is_alive for agent in cloud.connection.network.agents()),
+            300)
 
 
 def _databases(cloud):

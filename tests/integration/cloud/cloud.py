@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import openstack
+from openstack import exceptions
 
 from tests.integration import namespaces
 from tests.integration import place
@@ -75,7 +76,7 @@ class Cloud:
                 raise SystemExit(f'{name} ended: {self._end(name)}')
             return service.ready()
         try:
-            steps.wait(name, ready, 120)
+            steps.wait(name, ready, 300)
         except SystemExit as error:
             raise steps.Failure(str(error)) from None
 
@@ -118,7 +119,7 @@ class Cloud:
             return all(now.get(one, '') > before.get(one, '')
                        for one in wanted)
         if wanted:
-            steps.wait(f'a sign of {", ".join(names)}', beat, 120)
+            steps.wait(f'a sign of {", ".join(names)}', beat, 300)
 
     def log(self, name: str) -> pathlib.Path:
         return self.processes.log(name)
@@ -141,10 +142,16 @@ class Cloud:
     def wait(self, server, status: str = 'ACTIVE', seconds: float = 120):
         """A server once it has the status.
 
-        :raises Failure: if it gets into ERROR instead, with its fault
+        :raises Failure: if it does not come to that, with its fault
         """
-        return self.connection.compute.wait_for_server(
-            server, status, interval=0.2, wait=seconds)
+        try:
+            return self.connection.compute.wait_for_server(
+                server, status, interval=0.2, wait=seconds)
+        except exceptions.SDKException as error:
+            now = self.connection.compute.get_server(server)
+            fault = (now.fault or {}).get('message', 'it does not say why')
+            raise steps.Failure(f'server {now.name} is {now.status}, and not '
+                                f'{status}: {fault}') from error
 
     def console(self, server) -> str:
         """What a server's serial console said."""

@@ -71,11 +71,6 @@ def fill() -> None:
         'glance-manage', 'db_sync'))
 
 
-def discover_hosts() -> None:
-    """Tell Nova's cell of compute nodes that it does not know yet."""
-    _manage('nova-manage', 'cell_v2', 'discover_hosts')
-
-
 def _keystone():
     _manage('keystone-manage', 'db_sync')
     for keys in _KEYS:
