@@ -22,6 +22,10 @@ class Failure(Exception):
     """What cannot go on: the thing, the reason, the remedy."""
 
 
+class Final(Failure):
+    """What does not get better by waiting."""
+
+
 class Steps:
     """Shows steps as they come; remembers how long each took."""
 
@@ -101,7 +105,8 @@ def wait(what: str, until: Callable[[], object], seconds: float = 60,
          pause: float = 0.2):
     """What a function returns, once that is true.
 
-    :raises Failure: with what it raised last, if it does not come to that
+    :raises Failure: with what it raised last, if it does not come to that;
+        at once if it raises Final
     """
     end = time.monotonic() + seconds
     while True:
@@ -110,6 +115,8 @@ def wait(what: str, until: Callable[[], object], seconds: float = 60,
             result = until()
             if result:
                 return result
+        except Final:
+            raise
         except (Failure, OSError) as error:
             reason = str(error)
         if time.monotonic() > end:

@@ -53,12 +53,13 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
             resources.flavor(cloud.connection, name, ram, vcpus)
         resources.network(cloud.connection)
     with shown.step('the compute node'):
-        steps.wait('the compute node in its cell', lambda: list(
-            cloud.connection.compute.hypervisors()), 300)
+        def there():
+            cloud.check(*_COMPUTE)
+            # Once its cell and Neutron know it.
+            return list(cloud.connection.compute.hypervisors()) and any(
+                agent.is_alive for agent in cloud.connection.network.agents())
+        steps.wait('the compute node', there, 300, 0.5)
         cloud.beating(['nova-compute', 'nova-scheduler'])
-        steps.wait('the agent of the network', lambda: any(
-            agent.is_alive for agent in cloud.connection.network.agents()),
-            300)
 
 
 def _databases(cloud):

@@ -72,13 +72,15 @@ class Cloud:
         service = services.SERVICES[name]
 
         def ready():
-            if not self.processes.alive(name):
-                raise SystemExit(f'{name} ended: {self._end(name)}')
+            self.check(name)
             return service.ready()
-        try:
-            steps.wait(name, ready, 300)
-        except SystemExit as error:
-            raise steps.Failure(str(error)) from None
+        steps.wait(name, ready, 300)
+
+    def check(self, *names: str) -> None:
+        """:raises Final: with the end of its log, if a service ended"""
+        for name in names:
+            if not self.processes.alive(name):
+                raise steps.Final(f'{name} ended: {self._end(name)}')
 
     def _end(self, name):
         log = self.log(name)
@@ -115,6 +117,7 @@ class Cloud:
         before = before or {}
 
         def beat():
+            self.check(*names)
             now = self.heartbeats()
             return all(now.get(one, '') > before.get(one, '')
                        for one in wanted)

@@ -80,6 +80,9 @@ def _nova_api(name, port):
     return _api(name, port, 'nova.wsgi.osapi_compute')
 
 
+#: It would look for a file for each plugin beside it.
+_NEUTRON = {'OS_NEUTRON_CONFIG_FILES': 'neutron.conf'}
+
 #: In the order in which they are started.
 SERVICES = {
     'mariadb': Service(('mariadbd',), _says('mariadb', '-e', 'select 1'),
@@ -97,10 +100,9 @@ SERVICES = {
     'keystone': _api('keystone', 5000, 'keystone.wsgi.api'),
     'placement': _api('placement', 8778, 'placement.wsgi.api'),
     'glance': _api('glance', 9292, 'glance.wsgi.api'),
-    'neutron': _api('neutron', 9696, 'neutron.wsgi.api',
-                    OS_NEUTRON_CONFIG_FILES='neutron.conf'),
+    'neutron': _api('neutron', 9696, 'neutron.wsgi.api', **_NEUTRON),
     'nova-api': _nova_api('nova-api', 8774),
-    'neutron-rpc': _program('neutron-rpc-server'),
+    'neutron-rpc': _program('neutron-rpc-server', **_NEUTRON),
     'nova-conductor': _program('nova-conductor'),
     'nova-scheduler': _program('nova-scheduler'),
     'nova-compute': _program('nova-compute'),
