@@ -34,7 +34,9 @@ COMPILED = ('libvirt-python',)
 #: uv's environment variables for pip's options.
 _UV = {'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX',
        'find-links': 'UV_FIND_LINKS', 'cert': 'SSL_CERT_FILE'}
-_CONSTRAINTS = place.ROOT / 'constraints.txt'
+_CONSTRAINTS = (place.ROOT / 'constraints.txt',
+                pathlib.Path(__file__).parent / 'constraints.txt')
+_PINNED = [word for file in _CONSTRAINTS for word in ('-c', str(file))]
 _POLICY = pathlib.Path('/usr/sbin/policy-rc.d')
 
 
@@ -43,20 +45,19 @@ def apt(*packages: str) -> None:
 
     :raises Failure: if apt cannot
     """
-    missing = [name for name in packages if not _installed(name)]
-    if not missing:
-        return
-    if not shutil.which('apt-get'):
-        raise steps.Failure(f'there is no apt-get to install {missing} with: '
-                            'this is for Debian 12')
     log = place.LOG / 'apt.log'
     environment = {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}
     get = ('apt-get', '-q', '-o', 'DPkg::Lock::Timeout=600')
-    with _nothing_started():
-        if not pathlib.Path('/var/lib/apt/lists').glob('*Packages*'):
-            steps.run(*get, 'update', log=log, env=environment)
-        steps.run(*get, 'install', '-y', '--no-install-recommends', *missing,
-                  log=log, env=environment)
+    if not shutil.which('apt-get'):
+        raise steps.Failure('there is no apt-get to install packages with: '
+                            'this is for Debian 12')
+    if not any(pathlib.Path('/var/lib/apt/lists').glob('*_Packages*')):
+        steps.run(*get, 'update', log=log, env=environment)
+    missing = [name for name in packages if not _installed(name)]
+    if missing:
+        with _nothing_started():
+            steps.run(*get, 'install', '-y', '--no-install-recommends',
+                      *missing, log=log, env=environment)
 
 
 def _installed(name):
@@ -83,7 +84,7 @@ def environment() -> None:
     """Make the virtual environment of the cloud, but for COMPILED."""
     if not (place.BIN / 'uv').exists():
         steps.run(sys.executable, '-m', 'venv', place.VENV)
-        steps.run(place.BIN / 'pip', 'install', '-q', 'uv')
+        steps.run(place.BIN / 'pip', 'install', '-q', *_PINNED, 'uv')
     _kept(PIP)
 
 
@@ -93,8 +94,8 @@ def compiled() -> None:
 
 
 def _kept(packages):
-    key = hashlib.sha256(' '.join(packages).encode()
-                         + _CONSTRAINTS.read_bytes()).hexdigest()
+    key = hashlib.sha256(' '.join(packages).encode() + b''.join(
+        file.read_bytes() for file in _CONSTRAINTS)).hexdigest()
     stamp = place.VENV / f'{packages[0].partition("=")[0]}.installed'
     if not (stamp.exists() and stamp.read_text() == key):
         uv(place.BIN / 'python', *packages)
@@ -108,7 +109,7 @@ def uv(python: str | os.PathLike, *packages: str) -> None:
     :raises Failure: if it cannot
     """
     steps.run(place.BIN / 'uv', 'pip', 'install', '--compile-bytecode',
-              '--python', python, '-c', _CONSTRAINTS, *packages,
+              '--python', python, *_PINNED, *packages,
               log=place.LOG / 'pip.log', env=_like_pip())
 
 

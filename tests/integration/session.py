@@ -29,7 +29,6 @@ def main() -> int:
     results = {}
     try:
         bringing.up(cloud, shown)
-        (place.STATE / 'up').touch()
         for name in arguments.parts:
             with shown.step(f'part {name}'):
                 results[name] = parts.run(name, shown.say)
