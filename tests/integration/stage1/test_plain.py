@@ -4,6 +4,7 @@
 import pytest
 
 from tests.integration import steps
+from tests.integration.cloud import readme
 from tests.integration.cloud import resources
 
 
@@ -28,6 +29,11 @@ def test_a_server_boots(cloud, server):
 
 def test_nova_accel_is_the_driver(cloud):
     assert 'accel.LibvirtDriver' in cloud.log('nova-compute').read_text()
+
+
+def test_what_the_readme_looks_at_the_machine_with(cloud):
+    for line in readme.commands(4):
+        assert 'Devices offered: 0' in cloud.run('sh', '-c', line)
 
 
 def test_the_ordinary_client(cloud):
