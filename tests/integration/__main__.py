@@ -47,7 +47,7 @@ def _arguments():
         epilog='\n'.join(f'{name:8} {part.about}'
                          for name, part in parts.PARTS.items()))
     parser.add_argument(
-        'what', nargs='*', metavar='WHAT', choices=[*parts.PARTS, 'up', []],
+        'what', nargs='*', metavar='WHAT',
         help=f'{", ".join(parts.PARTS)}; or up, down, run, enter')
     parser.add_argument('--keep', action='store_true',
                         help='hold the cloud when the parts are over')
@@ -55,7 +55,12 @@ def _arguments():
                         help='delete all that earlier runs have kept first')
     parser.add_argument('--json', action='store_true',
                         help='one JSON document at the end, for programs')
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    unknown = set(arguments.what) - {*parts.PARTS, 'up'}
+    if unknown:
+        parser.error(f'there is no part {", ".join(sorted(unknown))}, only '
+                     f'{", ".join(parts.PARTS)}')
+    return arguments
 
 
 def _begin(arguments):

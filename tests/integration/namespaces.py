@@ -90,11 +90,8 @@ def _prepare():
 
 
 def _overlay(directory):
-    upper = place.STATE / directory.name
-    work = place.STATE / 'overlay' / directory.name
-    if directory.parts[1] == 'var':
-        upper = place.STATE / '-'.join(directory.parts[1:])
-        work = place.STATE / 'overlay' / upper.name
+    name = '-'.join(directory.parts[1:])
+    upper, work = place.STATE / name, place.STATE / 'overlay' / name
     place.make(upper, work)
     steps.run('mount', '-t', 'overlay', 'overlay', '-o',
               f'lowerdir={directory},upperdir={upper},workdir={work}',

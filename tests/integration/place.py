@@ -15,8 +15,6 @@ WHEELS = CACHE / 'wheels'
 #: What a cloud writes, and what the next one begins without.
 STATE = WORK / 'state'
 RUN = STATE / 'run'
-#: The cloud's own view of /etc; only what differs from the machine's is here.
-ETC = STATE / 'etc'
 
 #: What it says, by service. The next one writes it anew.
 LOG = WORK / 'log'
