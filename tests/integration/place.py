@@ -10,7 +10,6 @@ WORK = ROOT / '.integration'
 CACHE = WORK / 'cache'
 VENV = CACHE / 'venv'
 BIN = VENV / 'bin'
-WHEELS = CACHE / 'wheels'
 
 #: What a cloud writes, and what the next one begins without.
 STATE = WORK / 'state'
