@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all scenarios of stage 1 begin with, and leave behind."""
+
+import pytest
+
+from tests.integration.cloud import configuration
+from tests.integration.stage1 import accelerators as views
+from tests.integration.stage1 import outer as outers
+
+_TENANT = 'tenant'
+
+
+@pytest.fixture(scope='session')
+def outer(cloud):
+    """The compute node, with eight GPUs."""
+    with outers.Outer(cloud).instead() as outer:
+        yield outer
+
+
+@pytest.fixture(scope='session')
+def _accelerators(cloud, outer):
+    images = cloud.connection.image
+    if not images.find_image(views.IMAGE):
+        images.create_image(views.IMAGE, data=bytes(1 << 20),
+                            disk_format='raw', container_format='bare',
+                            visibility='public')
+    return views.Accelerators(cloud)
+
+
+@pytest.fixture
+def accelerators(_accelerators):
+    """Accelerators that nobody has, before and after."""
+    yield _accelerators
+    _accelerators.delete_all()
+    _accelerators.check_nothing_left()
+
+
+@pytest.fixture(scope='session')
+def tenant(cloud):
+    """A connection of somebody who may not do what administrators may."""
+    keystone = cloud.connection.identity
+    project = keystone.find_project(_TENANT) or keystone.create_project(
+        name=_TENANT, domain_id='default')
+    user = keystone.find_user(_TENANT) or keystone.create_user(
+        name=_TENANT, password=configuration.PASSWORD, domain_id='default')
+    keystone.assign_project_role_to_user(
+        project, user, keystone.find_role('member'))
+    return cloud.connection.connect_as(
+        username=_TENANT, password=configuration.PASSWORD,
+        project_name=_TENANT)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compute node of stage 1: a recorded machine in place of this one's.
+
+Its sysfs is a copy that can be written to. Writes to its attributes are kept
+as they are, which is all that the reset of a function is here.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+
+from nova_accel.host import tree
+from tests.integration import place
+from tests.integration.cloud import services
+
+RECORDINGS = place.ROOT / 'tests' / 'data' / 'hosts'
+#: Eight GPUs, four on each of two NUMA nodes, two behind each switch; and a
+#: NIC behind one switch of each node.
+GPUS = RECORDINGS / 'l1-8gpu.json'
+#: The same, and whatever else there is, but fewer of each.
+KINDS = RECORDINGS / 'l1-kinds.json'
+
+GPU = 'CUSTOM_GPU_H100'
+GPU_ENTRY = ('{"vendor_id": "10de", "product_id": "2330", '
+             f'"resource_class": "{GPU}", "traits": "CUSTOM_NVLINK"}}')
+NIC = 'CUSTOM_NIC'
+NIC_ENTRY = ('{"vendor_id": "8086", "product_id": "10c9", '
+             f'"resource_class": "{NIC}"}}')
+VF = 'CUSTOM_QAT_VF'
+VF_ENTRY = ('{"vendor_id": "8086", "product_id": "37c9", '
+            f'"resource_class": "{VF}"}}')
+
+#: The periodic tasks come soon, so that nobody waits for them for long; a
+#: server whose host never heard of it is in ERROR after two minutes.
+_CONF = """
+[DEFAULT]
+allow_resize_to_same_host = true
+update_resources_interval = 10
+instance_build_timeout = 120
+service_down_time = 15
+[nova_accel]
+sysfs_root = {sysfs}
+device_spec = {gpus}
+device_spec = {nics}
+device_spec = {vfs}
+"""
+_PRETEND = pathlib.Path(__file__).with_name('pretend.py')
+
+
+def through(*command: str) -> tuple[str, ...]:
+    """A command of the cloud's environment, as nova-compute sees libvirt."""
+    return f'{place.BIN}/python', '-P', str(_PRETEND), *command
+
+
+class Outer:
+    """The compute node.
+
+    :param cloud: that is up
+    """
+
+    def __init__(self, cloud):
+        self._cloud = cloud
+        self._machine = place.STATE / 'machine'
+        self._laid_out = 0
+
+    @contextlib.contextmanager
+    def instead(self):
+        """Have nova-compute be this one, for the time of the context."""
+        before = services.SERVICES['nova-compute']
+        services.SERVICES['nova-compute'] = dataclasses.replace(
+            before, command=through('nova-compute'))
+        try:
+            self.have(GPUS)
+            self._cloud.restart('nova-api', 'nova-scheduler')
+            yield self
+        finally:
+            services.SERVICES['nova-compute'] = before
+            self._cloud.configure('nova', '', 'stage1')
+            self._cloud.restart('nova-api', 'nova-scheduler', 'nova-compute')
+
+    def have(self, recording: pathlib.Path) -> None:
+        """Have nova-compute find another machine when it comes back."""
+        self._laid_out += 1
+        self._root = self._machine / str(self._laid_out)
+        tree.open_tree(recording).write(self._root)
+        for function in self._functions():
+            (function / 'reset').touch()
+            (function / 'reset_method').write_text('flr\n')
+        self._cloud.configure('nova', _CONF.format(
+            sysfs=self._root / 'sys', gpus=GPU_ENTRY, nics=NIC_ENTRY,
+            vfs=VF_ENTRY), 'stage1')
+        self._cloud.restart('nova-compute')
+
+    def _functions(self):
+        return (self._root / 'sys/bus/pci/devices').iterdir()
+
+    def was_reset(self) -> set[str]:
+        """The functions that were reset since this was asked last."""
+        found = set()
+        for function in self._functions():
+            if (function / 'reset').read_text():
+                found.add(function.name)
+                (function / 'reset').write_text('')
+        return found

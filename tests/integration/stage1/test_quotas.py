@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unified limits on the resource classes of devices."""
+
+from openstack import exceptions
+import pytest
+
+from tests.integration.cloud import configuration
+from tests.integration.stage1 import outer as machines
+
+GPU = machines.GPU
+
+_CONF = """
+[quota]
+driver = nova.quota.UnifiedLimitsDriver
+[oslo_limit]
+auth_type = password
+auth_url = {keystone}
+username = nova
+password = {password}
+user_domain_name = Default
+system_scope = all
+endpoint_id = {endpoint}
+"""
+_SERVICES = ('nova-api', 'nova-conductor')
+
+
+@pytest.fixture(scope='module')
+def limits(cloud, outer, tenant):
+    """Three GPUs for each project, and any number of servers."""
+    keystone = cloud.connection.identity
+    nova = keystone.find_service('nova')
+    endpoint = next(keystone.endpoints(service_id=nova.id,
+                                       interface='public'))
+    cloud.run('openstack', 'role', 'add', '--user', 'nova', '--system', 'all',
+              'reader')
+    made = [keystone.create_registered_limit(
+        service_id=nova.id, region_id='RegionOne', resource_name=name,
+        default_limit=limit)
+        for name, limit in (('servers', 100), (f'class:{GPU}', 3))]
+    cloud.configure('nova', _CONF.format(
+        keystone=configuration.KEYSTONE, password=configuration.PASSWORD,
+        endpoint=endpoint.id), 'limits')
+    cloud.restart(*_SERVICES)
+    yield made
+    cloud.configure('nova', '', 'limits')
+    cloud.restart(*_SERVICES)
+    for limit in made:
+        keystone.delete_registered_limit(limit)
+
+
+def test_over_the_limit(limits, accelerators):
+    accelerators.boot(accelerators.of_gpus(2))
+    with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
+        accelerators.post(accelerators.of_gpus(2))
+    # One is left.
+    last = accelerators.boot(accelerators.of_gpus(1))
+    accelerators.check(last, GPU)
+    with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
+        accelerators.post(accelerators.of_gpus(1))
+
+
+def test_free_right_after_a_delete(limits, accelerators):
+    first = accelerators.boot(accelerators.of_gpus(3))
+    with pytest.raises(exceptions.ForbiddenException):
+        accelerators.post(accelerators.of_gpus(3))
+    accelerators.delete(first)
+    accelerators.check(accelerators.boot(accelerators.of_gpus(3)),
+                       GPU, GPU, GPU)
+
+
+def test_several_at_once_come_to_more(limits, accelerators):
+    with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
+        accelerators.post(accelerators.of_gpus(1), min_count=4, max_count=4)
+
+
+def test_of_another_project(cloud, limits, tenant, accelerators):
+    accelerators.boot(accelerators.of_gpus(3))
+    project = tenant.current_project_id
+    keystone = cloud.connection.identity
+    nova = keystone.find_service('nova')
+    limit = keystone.create_limit(
+        service_id=nova.id, region_id='RegionOne', project_id=project,
+        resource_name=f'class:{GPU}', resource_limit=1)
+    # To be found by it, they have to be everybody's.
+    image = tenant.image.find_image('nothing')
+    words = {'name': 'theirs', 'image_id': image.id, 'networks': 'none'}
+    try:
+        with pytest.raises(exceptions.ForbiddenException,
+                           match=f'class:{GPU}'):
+            tenant.compute.create_server(
+                flavor_id=accelerators.of_gpus(2).id, **words)
+        server = cloud.wait(tenant.compute.create_server(
+            flavor_id=accelerators.of_gpus(1).id, **words))
+        accelerators.check(server, GPU)
+        accelerators.delete(server)
+    finally:
+        keystone.delete_limit(limit)

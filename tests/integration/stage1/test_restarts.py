@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services that end and come back while servers have devices.
+
+Nothing may change by it: who has what, in libvirt and in Placement, what is
+free, and that the next server gets it.
+"""
+
+import pytest
+
+from tests.integration import steps
+from tests.integration.stage1 import accelerators as views
+from tests.integration.stage1 import outer as machines
+
+GPU = machines.GPU
+
+_SERVICES = ('nova-compute', 'nova-conductor', 'nova-scheduler', 'nova-api',
+             'placement', 'keystone', 'memcached', 'libvirtd', 'mariadb',
+             'rabbitmq')
+
+
+@pytest.fixture(scope='module')
+def servers(_accelerators):
+    """A server with a device, and one with two."""
+    made = [_accelerators.boot(_accelerators.of_gpus(count), 'stays')
+            for count in (1, 2)]
+    yield made
+    _accelerators.delete_all()
+    _accelerators.check_nothing_left()
+
+
+@pytest.mark.parametrize('service', _SERVICES)
+def test_restart(cloud, _accelerators, servers, service):
+    accelerators = _accelerators
+    before = views.Before.of(accelerators)
+    cloud.restart(service)
+    _recovered(cloud)
+    assert views.Before.of(accelerators) == before
+    assert accelerators.findings() == []
+    next_one = accelerators.boot(accelerators.of_gpus(2), 'next')
+    assert not accelerators.check(next_one, GPU, GPU) & set(before.held)
+    accelerators.delete(next_one)
+    assert views.Before.of(accelerators) == before
+
+
+def _recovered(cloud):
+    """Wait until Nova has noticed that all is well again.
+
+    nova-compute says that it is disabled while libvirt is not there, and all
+    of Nova's are silent without RabbitMQ and MariaDB.
+    """
+    def well():
+        services = list(cloud.connection.compute.services())
+        return all((service.state, service.status) == ('up', 'enabled')
+                   for service in services)
+    cloud.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
+                  cloud.heartbeats())
+    steps.wait('all services of Nova, up and enabled', well, 120)
