@@ -78,9 +78,9 @@ class Processes:
 
     def _kill(self, pids):
         for name, pid in pids.items():
-            # Its children too, which may have outlived it.
-            _signal(-pid, signal.SIGKILL)
-            while self.alive(name):
+            # Its children too, which may have outlived it; as long as there
+            # is one, it may have the port that the next one listens on.
+            while _signal(-pid, signal.SIGKILL):
                 time.sleep(0.01)
             self._file(name).unlink(missing_ok=True)
 
@@ -89,10 +89,12 @@ class Processes:
 
 
 def _signal(pid, number):
+    """Whether there was anybody to be signalled."""
     try:
         (os.killpg if pid < 0 else os.kill)(abs(pid), number)
     except ProcessLookupError:
-        pass
+        return False
+    return True
 
 
 def _started(pid):

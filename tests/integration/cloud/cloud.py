@@ -97,7 +97,8 @@ class Cloud:
     def restart(self, *names: str, wait: bool = True) -> None:
         """Stop services, start them again, and wait until Nova has them."""
         self.stop(*names)
-        before = self.heartbeats() if wait else {}
+        wanted = wait and not _BEATING.keys().isdisjoint(names)
+        before = self.heartbeats() if wanted else {}
         self.start(*names, wait=wait)
         if wait:
             self.beating(names, before)
