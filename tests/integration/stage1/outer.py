@@ -37,7 +37,6 @@ _CONF = """
 allow_resize_to_same_host = true
 update_resources_interval = 10
 instance_build_timeout = 120
-service_down_time = 15
 [nova_accel]
 sysfs_root = {sysfs}
 device_spec = {gpus}
@@ -71,12 +70,13 @@ class Outer:
             before, command=through('nova-compute'))
         try:
             self.have(GPUS)
-            self._cloud.restart('nova-api', 'nova-scheduler')
+            self._cloud.restart('nova-api')
             yield self
         finally:
             services.SERVICES['nova-compute'] = before
             self._cloud.configure('nova', '', 'stage1')
-            self._cloud.restart('nova-api', 'nova-scheduler', 'nova-compute')
+            self._cloud.restart('nova-api')
+            self._cloud.restart('nova-compute')
 
     def have(self, recording: pathlib.Path) -> None:
         """Have nova-compute find another machine when it comes back."""
