@@ -80,7 +80,8 @@ class Processes:
         for name, pid in pids.items():
             # Its children too, which may have outlived it; as long as there
             # is one, it may have the port that the next one listens on.
-            while _signal(-pid, signal.SIGKILL):
+            _signal(-pid, signal.SIGKILL)
+            while _any_left(pid):
                 time.sleep(0.01)
             self._file(name).unlink(missing_ok=True)
 
@@ -89,19 +90,30 @@ class Processes:
 
 
 def _signal(pid, number):
-    """Whether there was anybody to be signalled."""
     try:
         (os.killpg if pid < 0 else os.kill)(abs(pid), number)
     except ProcessLookupError:
-        return False
-    return True
+        pass
+
+
+def _any_left(group):
+    """Whether there is a process of a group that has not ended."""
+    fields = (_stat(name) for name in os.listdir('/proc') if name.isdigit())
+    # Its third is the state, its fifth the group.
+    return any(stat and stat[0] not in 'ZX' and int(stat[2]) == group
+               for stat in fields)
 
 
 def _started(pid):
     """Clock ticks since boot; 0 if there is no such process any more."""
+    stat = _stat(pid)
+    return int(stat[19]) if stat and stat[0] not in 'ZX' else 0
+
+
+def _stat(pid):
+    """What /proc/PID/stat has after the name, from its third field on."""
     try:
         with open(f'/proc/{pid}/stat') as file:
-            state, *fields = file.read().rpartition(') ')[2].split()
+            return file.read().rpartition(') ')[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return 0 if state in 'ZX' else int(fields[18])
+        return None
