@@ -8,6 +8,7 @@ as they are, which is all that the reset of a function is here.
 import contextlib
 import dataclasses
 import pathlib
+import tempfile
 
 from nova_accel.host import tree
 from tests.integration import place
@@ -59,8 +60,6 @@ class Outer:
 
     def __init__(self, cloud):
         self._cloud = cloud
-        self._machine = place.STATE / 'machine'
-        self._laid_out = 0
 
     @contextlib.contextmanager
     def instead(self):
@@ -80,10 +79,12 @@ class Outer:
 
     def have(self, recording: pathlib.Path) -> None:
         """Have nova-compute find another machine when it comes back."""
-        self._laid_out += 1
-        self._root = self._machine / str(self._laid_out)
+        self._root = pathlib.Path(tempfile.mkdtemp(
+            prefix='machine-', dir=place.STATE))
         tree.open_tree(recording).write(self._root)
         for function in self._functions():
+            # Nobody is there to be unbound, and no kernel to do it.
+            (function / 'driver').unlink(missing_ok=True)
             (function / 'reset').touch()
             (function / 'reset_method').write_text('flr\n')
         self._cloud.configure('nova', _CONF.format(

@@ -5,6 +5,7 @@ from openstack import exceptions
 import pytest
 
 from tests.integration.cloud import configuration
+from tests.integration.stage1 import accelerators as views
 from tests.integration.stage1 import outer as machines
 
 GPU = machines.GPU
@@ -81,8 +82,7 @@ def test_of_another_project(cloud, limits, tenant, accelerators):
     limit = keystone.create_limit(
         service_id=nova.id, region_id='RegionOne', project_id=project,
         resource_name=f'class:{GPU}', resource_limit=1)
-    # To be found by it, they have to be everybody's.
-    image = tenant.image.find_image('nothing')
+    image = tenant.image.find_image(views.IMAGE)
     words = {'name': 'theirs', 'image_id': image.id, 'networks': 'none'}
     try:
         with pytest.raises(exceptions.ForbiddenException,

@@ -16,8 +16,7 @@ def apis(cloud, outer):
     """Connections to two nova-api, beside two nova-scheduler."""
     cloud.start(*_MORE)
     second = cloud.connection.connect_as()
-    second.config.config['compute_endpoint_override'] = (
-        'http://127.0.0.1:8775/v2.1')
+    second.compute.endpoint_override = 'http://127.0.0.1:8775/v2.1'
     yield cloud.connection, second
     cloud.stop(*_MORE)
     for service in cloud.connection.compute.services():
