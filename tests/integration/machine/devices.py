@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices the machine has, as options of QEMU.
+
+Each look-alike is an ``accelerator`` (qemu/accelerator.c) behind a root port
+of its own, on the host bridge of a NUMA node: ``px0``, buses from 0x40, and
+``px1``, buses from 0x80.
+"""
+
+from collections.abc import Iterator
+import dataclasses
+import pathlib
+
+_MIB = 2 ** 20
+#: Bytes of an NVMe disk.
+_DISK = 64 * _MIB
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """An accelerator that looks like something."""
+
+    #: QEMU's name for it, which is that of its object: what
+    #: ``device_del`` and ``qom-get`` take.
+    name: str
+    #: The NUMA node that it is on; none for an endpoint of the root complex.
+    node: int | None
+    vendor: int
+    device: int
+    kind: int
+    #: Its serial number in the first machine.
+    serial: int
+    subsystem: int = 1
+    vfs: int = 0
+    vf_device: int = 0
+    vf_offset: int = 4
+    #: Bytes of its BAR 2, and of each VF's.
+    memory: int = _MIB
+    vf_memory: int = _MIB
+    #: More of QEMU's properties.
+    more: dict[str, object] = dataclasses.field(default_factory=dict)
+
+
+CARDS = (
+    # A100 SXM4, of 40 GB; vGPUs of it are mdevs (drivers/nvidia.c).
+    Card('a100', 0, 0x10de, 0x20b0, 0x0302, 0xa100, subsystem=0x1450, vfs=16,
+         vf_device=0x20b0, memory=256 * _MIB, vf_memory=8 * _MIB),
+    # H100 SXM.
+    Card('h100', 1, 0x10de, 0x2330, 0x0302, 0x4100, subsystem=0x16c1, vfs=16,
+         vf_device=0x2330, memory=512 * _MIB, vf_memory=8 * _MIB),
+    # Programmable Acceleration Card with Arria 10 GX: the "hello" AFU, and
+    # the interface that bitstreams for that card are made for.
+    Card('pac', 0, 0x8086, 0x09c4, 0x1200, 0x0a10, vfs=1, vf_device=0x09c5,
+         more={'dfl': True, 'bitstream-id': 0x123000200000185,
+               'afu-high': 0xd8424dc4a4a3c413, 'afu-low': 0xf89e433683f9040b,
+               'interface-high': 0x69528db6eb31577a,
+               'interface-low': 0x8c3668f9faa081f6}),
+    # QuickAssist, C62x.
+    Card('qat', 1, 0x8086, 0x37c8, 0x0b40, 0xc620, vfs=16, vf_device=0x37c9,
+         vf_offset=8),
+    # Alveo U250; and a U200 that nothing resets: without a reset of its own,
+    # nor a bus of its own.
+    Card('u250', 1, 0x10ee, 0x5000, 0x1200, 0xa250, subsystem=0xe),
+    Card('u200', None, 0x10ee, 0x5004, 0x1200, 0xa200, subsystem=0xe),
+)
+
+
+def arguments(folder: pathlib.Path, number: int) -> list[str]:
+    """Words for QEMU's command line.
+
+    :param folder: where images of disks are, or are made
+    :param number: of the machine, from 1; serial numbers differ by it
+    """
+    return [*_backends(folder),
+            *(word for device in _devices(number)
+              for word in ('-device', _option(device)))]
+
+
+def arguments_of(name: str, number: int) -> dict[str, object]:
+    """What QMP's ``device_add`` takes to plug a device in again.
+
+    :param name: its id
+    :raises KeyError: if there is no such device
+    """
+    return {device['id']: device for device in _devices(number)}[name]
+
+
+def _option(device):
+    return ','.join(f'{key}={_word(value)}'
+                    for key, value in device.items())
+
+
+def _word(value):
+    """QMP has booleans, the command line words."""
+    if isinstance(value, bool):
+        return 'on' if value else 'off'
+    return value
+
+
+def _backends(folder):
+    words = ['-netdev', 'user,id=igb-net,restrict=on']
+    for name in ('nvme', 'pair0', 'pair1'):
+        image = folder / f'{name}.img'
+        if not image.exists():
+            with image.open('wb') as file:
+                file.truncate(_DISK)
+        words += ['-drive',
+                  f'file={image},if=none,id={name}-disk,format=raw']
+    return words
+
+
+def _devices(number) -> Iterator[dict[str, object]]:
+    for node in (0, 1):
+        yield _device('pxb-pcie', f'px{node}', 'pcie.0',
+                      addr=f'{0x10 + node:x}.0', bus_nr=64 * (node + 1),
+                      numa_node=node)
+    # An endpoint of the root complex, which nothing resets either.
+    yield _device('edu', 'edu', 'pcie.0', addr='05.0')
+    ports = _Ports()
+    for card in CARDS:
+        if card.node is not None:
+            yield ports.add(card.name, card.node, card)
+            yield _accelerator(card, number, f'port-{card.name}')
+        else:
+            # Only bridges can be on the host bridges of nodes.
+            yield _accelerator(card, number, 'pcie.0', addr='07.0')
+    # Two behind a bridge of conventional PCI: one group of the IOMMU.
+    yield ports.add('bridge', 0)
+    yield _device('pcie-pci-bridge', 'bridge', 'port-bridge')
+    yield _device('edu', 'edu-bridged', 'bridge', addr='1.0')
+    yield _device('pci-testdev', 'testdev', 'bridge', addr='2.0')
+    yield ports.add('igb', 1)
+    yield _device('igb', 'igb', 'port-igb', netdev='igb-net', romfile='')
+    yield from _disks(ports, number)
+
+
+def _disks(ports, number):
+    yield ports.add('nvme', 1)
+    yield {'driver': 'nvme-subsys', 'id': 'nvme-subsystem'}
+    yield _device('nvme', 'nvme', 'port-nvme', serial=f'nvme-{number}',
+                  subsys='nvme-subsystem', sriov_max_vfs=4,
+                  sriov_vq_flexible=16, sriov_vi_flexible=8,
+                  max_ioqpairs=18, msix_qsize=9)
+    yield _device('nvme-ns', 'nvme-namespace', 'nvme', drive='nvme-disk',
+                  nsid=1, shared=True)
+    # Two functions of one slot.
+    yield ports.add('pair', 1)
+    for function in (0, 1):
+        name = f'pair{function}'
+        yield _device('nvme', name, 'port-pair', addr=f'0.{function}',
+                      multifunction=True, serial=f'{name}-{number}',
+                      drive=f'{name}-disk')
+
+
+def _accelerator(card, number, bus, **properties):
+    if card.vfs:
+        properties |= {'total-vfs': card.vfs, 'vf-device-id': card.vf_device,
+                       'vf-offset': card.vf_offset,
+                       'vf-memory-size': card.vf_memory}
+    return _device(
+        'accelerator', card.name, bus,
+        **{'vendor-id': card.vendor, 'device-id': card.device,
+           'subdevice-id': card.subsystem, 'class-id': card.kind,
+           'serial': card.serial + 0x10000 * number,
+           'memory-size': card.memory,
+           'flr': card.node is not None,
+           **card.more, **properties})
+
+
+def _device(driver, name, bus, **properties):
+    return {'driver': driver, 'id': name, 'bus': bus,
+            **properties}
+
+
+class _Ports:
+    """Root ports, each on a device number of its host bridge."""
+
+    def __init__(self):
+        self._count = [0, 0]
+
+    def add(self, name: str, node: int, card: Card | None = None) -> dict:
+        """A port named after the device that is put there."""
+        at = self._count[node]
+        self._count[node] += 1
+        slot = 16 * (node + 1) + at
+        # Firmware leaves no room for what VFs will need.
+        room = {'mem-reserve': 8 * _MIB,
+                'pref64-reserve': _room(card)} if card else {}
+        return _device('pcie-root-port', f'port-{name}', f'px{node}',
+                       addr=f'{at:x}.0', chassis=slot, slot=slot, **room)
+
+
+def _room(card):
+    """Bytes for memory of a card and its VFs: twice it, as a power of two."""
+    return 2 << (card.memory + card.vfs * card.vf_memory - 1).bit_length()
