@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * PID 1 of a guest in the machine: says on the console which PCI functions
+ * there are, which come and which go, and what the registers of some say.
+ *
+ * One program and no shell: in emulation within emulation each fork takes
+ * half a second. Each line is an event, `GUEST {JSON}`; guest.py reads them.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/input.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FUNCTIONS "/sys/bus/pci/devices"
+#define MOST 256
+#define LOOK_MS 500
+#define ALIVE_S 5
+#define PAGE 4096
+#define WRITTEN 0xcafe0001u
+
+/* Registers of our own devices (32-bit words), and of QEMU's edu. */
+enum { MAGIC = 0, IDS = 1, FUNCTION = 2, SERIAL = 3, SCRATCH = 0x100 / 4 };
+enum { EDU_ID = 0, EDU_INVERTED = 1 };
+#define OUR_MAGIC 0x43434146u
+
+struct function {
+	char address[16];
+	/* A function that went and came back is another one. */
+	ino_t inode;
+};
+
+static struct function known[MOST];
+static int known_count;
+
+static void say(const char *format, ...)
+{
+	char line[512];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	/* In one write, so that the kernel says nothing in between. */
+	dprintf(1, "GUEST %s\n", line);
+}
+
+static char *text(const char *folder, const char *name, char *into, int size)
+{
+	char path[400];
+	int file, got = 0;
+
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	file = open(path, O_RDONLY);
+	if (file >= 0) {
+		got = read(file, into, size - 1);
+		close(file);
+	}
+	into[got > 0 ? got : 0] = 0;
+	into[strcspn(into, "\n")] = 0;
+	return into;
+}
+
+static const char *driver_of(const char *folder, char *into, int size)
+{
+	char path[400], *last;
+	int got;
+
+	snprintf(path, sizeof path, "%s/driver", folder);
+	got = readlink(path, into, size - 1);
+	into[got > 0 ? got : 0] = 0;
+	last = strrchr(into, '/');
+	return last ? last + 1 : into;
+}
+
+static void *bar0(const char *folder, size_t *size)
+{
+	char path[400];
+	struct stat about;
+	void *memory;
+	int file;
+
+	snprintf(path, sizeof path, "%s/enable", folder);
+	file = open(path, O_WRONLY);
+	if (file >= 0) {
+		if (write(file, "1", 1) != 1)
+			say("{\"event\": \"error\", \"text\": \"%s\"}", path);
+		close(file);
+	}
+	snprintf(path, sizeof path, "%s/resource0", folder);
+	file = open(path, O_RDWR);
+	if (file < 0)
+		return NULL;
+	*size = fstat(file, &about) ? 0 : about.st_size;
+	memory = mmap(NULL, *size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	close(file);
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Ours are first in BAR0, or in its last page where a driver has the first. */
+static volatile uint32_t *ours(void *bar, size_t size)
+{
+	volatile uint32_t *first = bar, *last;
+
+	if (first[MAGIC] == OUR_MAGIC || size < 2 * PAGE)
+		return first[MAGIC] == OUR_MAGIC ? first : NULL;
+	last = first + (size - PAGE) / sizeof *last;
+	return last[MAGIC] == OUR_MAGIC ? last : NULL;
+}
+
+static void read_registers(const char *address, const char *folder,
+			   const char *vendor, const char *device)
+{
+	size_t size;
+	void *bar = bar0(folder, &size);
+	volatile uint32_t *word;
+
+	if (!bar)
+		return;
+	word = ours(bar, size);
+	if (word) {
+		uint32_t before = word[SCRATCH];
+
+		word[SCRATCH] = WRITTEN;
+		say("{\"event\": \"accelerator\", \"address\": \"%s\", "
+		    "\"magic\": \"0x%08x\", \"ids\": \"0x%08x\", "
+		    "\"function\": %u, \"serial\": \"0x%08x\", "
+		    "\"before\": \"0x%08x\", \"after\": \"0x%08x\"}",
+		    address, word[MAGIC], word[IDS], word[FUNCTION],
+		    word[SERIAL], before, word[SCRATCH]);
+	} else if (!strcmp(vendor, "0x1234") && !strcmp(device, "0x11e8")) {
+		word = bar;
+		word[EDU_INVERTED] = 0x12345678;
+		say("{\"event\": \"edu\", \"address\": \"%s\", "
+		    "\"id\": \"0x%08x\", \"inverted\": \"0x%08x\"}",
+		    address, word[EDU_ID], word[EDU_INVERTED]);
+	}
+	munmap(bar, size);
+}
+
+static void came(const char *address)
+{
+	char folder[64], vendor[16], device[16], class[16], node[16];
+	char subvendor[16], subdevice[16], link[300];
+	const char *driver;
+
+	snprintf(folder, sizeof folder, FUNCTIONS "/%s", address);
+	driver = driver_of(folder, link, sizeof link);
+	text(folder, "numa_node", node, sizeof node);
+	say("{\"event\": \"there\", \"address\": \"%s\", \"vendor\": \"%s\", "
+	    "\"device\": \"%s\", \"class\": \"%s\", "
+	    "\"subsystem\": \"%s:%s\", \"driver\": \"%s\", \"numa\": %s}",
+	    address, text(folder, "vendor", vendor, sizeof vendor),
+	    text(folder, "device", device, sizeof device),
+	    text(folder, "class", class, sizeof class),
+	    text(folder, "subsystem_vendor", subvendor, sizeof subvendor),
+	    text(folder, "subsystem_device", subdevice, sizeof subdevice),
+	    driver, *node ? node : "-1");
+	/* Not what a driver has, and no bridge. */
+	if (!*driver && strncmp(class, "0x06", 4))
+		read_registers(address, folder, vendor, device);
+}
+
+static int has(const struct function *list, int count,
+	       const struct function *one)
+{
+	for (int i = 0; i < count; i++)
+		if (list[i].inode == one->inode &&
+		    !strcmp(list[i].address, one->address))
+			return 1;
+	return 0;
+}
+
+static void look(void)
+{
+	static struct function now[MOST];
+	struct dirent **entries;
+	int count = 0, found;
+
+	found = scandir(FUNCTIONS, &entries, NULL, alphasort);
+	for (int i = 0; i < found; i++) {
+		if (entries[i]->d_name[0] != '.' && count < MOST) {
+			snprintf(now[count].address, sizeof now->address,
+				 "%.12s", entries[i]->d_name);
+			now[count++].inode = entries[i]->d_ino;
+		}
+		free(entries[i]);
+	}
+	if (found >= 0)
+		free(entries);
+	for (int i = 0; i < known_count; i++)
+		if (!has(now, count, &known[i]))
+			say("{\"event\": \"gone\", \"address\": \"%s\"}",
+			    known[i].address);
+	for (int i = 0; i < count; i++)
+		if (!has(known, known_count, &now[i]))
+			came(now[i].address);
+	memcpy(known, now, sizeof known);
+	known_count = count;
+}
+
+static int buttons(struct pollfd *files, int most)
+{
+	char path[64];
+	int count = 0;
+
+	for (int i = 0; i < most; i++) {
+		snprintf(path, sizeof path, "/dev/input/event%d", i);
+		files[count].fd = open(path, O_RDONLY | O_NONBLOCK);
+		files[count].events = POLLIN;
+		if (files[count].fd >= 0)
+			count++;
+	}
+	return count;
+}
+
+static void off_if_pressed(int file)
+{
+	struct input_event event;
+
+	while (read(file, &event, sizeof event) == sizeof event)
+		if (event.type == EV_KEY && event.code == KEY_POWER &&
+		    event.value) {
+			say("{\"event\": \"power\"}");
+			sync();
+			reboot(RB_POWER_OFF);
+		}
+}
+
+int main(void)
+{
+	struct pollfd files[8];
+	char boot[64];
+	time_t spoken;
+	int count, alive = 0;
+
+	mkdir("/proc", 0755);
+	mkdir("/sys", 0755);
+	mkdir("/dev", 0755);
+	mount("proc", "/proc", "proc", 0, NULL);
+	mount("sysfs", "/sys", "sysfs", 0, NULL);
+	mount("dev", "/dev", "devtmpfs", 0, NULL);
+	say("{\"event\": \"start\", \"boot\": \"%s\"}",
+	    text("/proc/sys/kernel/random", "boot_id", boot, sizeof boot));
+	look();
+	count = buttons(files, 8);
+	say("{\"event\": \"ready\"}");
+	spoken = time(NULL);
+	for (;;) {
+		if (poll(files, count, LOOK_MS) > 0)
+			for (int i = 0; i < count; i++)
+				off_if_pressed(files[i].fd);
+		look();
+		if (time(NULL) - spoken >= ALIVE_S) {
+			spoken = time(NULL);
+			say("{\"event\": \"alive\", \"count\": %d}", ++alive);
+		}
+	}
+}

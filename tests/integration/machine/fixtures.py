@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines for pytest: on and joined once, for all scenarios of a session."""
+
+from collections.abc import Iterator
+import sys
+
+import pytest
+
+from tests.integration import steps
+from tests.integration.machine import machine as machine_
+from tests.integration.machine import node
+
+
+@pytest.fixture(scope='session')
+def machine(cloud) -> Iterator[machine_.Machine]:
+    """A compute node with devices, inside of which all is real."""
+    with node.nodes(cloud, steps.Steps(sys.stderr)) as [one]:
+        yield one
+
+
+@pytest.fixture(scope='session')
+def machines(cloud) -> Iterator[list[machine_.Machine]]:
+    """Two of them, which are joined by a network of their own."""
+    with node.nodes(cloud, steps.Steps(sys.stderr), 2) as two:
+        yield two

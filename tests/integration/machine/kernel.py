@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine's kernel: Debian's, with its own modules."""
+
+from collections.abc import Iterable
+import functools
+import pathlib
+import re
+
+from tests.integration.machine import kept
+from tests.integration.steps import Failure
+from tests.integration.steps import Steps
+from tests.integration.steps import run
+
+PACKAGES = ('cpio', 'kmod')
+
+
+@functools.cache
+def release() -> str:
+    """What Debian's newest kernel for this distribution calls itself."""
+    said = run('apt-cache', 'depends', 'linux-image-amd64')
+    found = re.search(r'Depends: linux-image-(\S+)', said)
+    if not found:
+        raise Failure('apt knows no linux-image-amd64: this is not Debian, '
+                      'or `apt-get update` was not run')
+    return found.group(1)
+
+
+def unpacked(steps: Steps) -> pathlib.Path:
+    """The kernel's package, as files."""
+    package = f'linux-image-{release()}'
+    version = run('apt-cache', 'show', '--no-all-versions', package)
+
+    def make(path):
+        with steps.step(f'{package} from the archive'):
+            path.mkdir()
+            run('apt-get', '-qq', '-o', 'APT::Sandbox::User=root', 'download',
+                package, cwd=path)
+            [archive] = path.glob('*.deb')
+            run('dpkg-deb', '-x', archive, path)
+            archive.unlink()
+            run('depmod', '-b', path, release())
+
+    return kept.kept('kernel', [version], make)
+
+
+def image(tree: pathlib.Path) -> pathlib.Path:
+    return tree / 'boot' / f'vmlinuz-{release()}'
+
+
+def modules(tree: pathlib.Path, names: Iterable[str]) -> list[pathlib.Path]:
+    """Files of these modules and of those they need, in order of loading.
+
+    :raises Failure: if the kernel has no such module
+    """
+    files = []
+    for name in names:
+        said = run('modprobe', '-d', tree, '-S', release(), '--show-depends',
+                   name)
+        files += [pathlib.Path(line.split()[1]) for line in said.splitlines()
+                  if line.startswith('insmod ')]
+    return list(dict.fromkeys(files))
+
+
+def archive(tree: pathlib.Path, into: pathlib.Path) -> None:
+    """Write a directory as an initramfs."""
+    run('sh', '-c', 'find . | cpio -o -H newc --quiet | gzip -1 > "$1"',
+        'sh', into, cwd=tree)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine as a compute node of the cloud that is outside of it."""
+
+from collections.abc import Iterator
+import contextlib
+import datetime
+import functools
+
+from tests.integration import steps
+from tests.integration.cloud import cloud as clouds
+from tests.integration.cloud import configuration
+from tests.integration.cloud import resources
+from tests.integration.machine import built
+from tests.integration.machine import guest
+from tests.integration.machine import machine as machines
+from tests.integration.machine import root
+
+#: The image of servers in the machine, in Glance.
+IMAGE = 'machine-guest'
+
+#: What is otherwise with a machine than with the cloud's own compute node.
+#: What it offers is not here: scenarios say that.
+_CONFIGURATION = '''\
+[DEFAULT]
+my_ip = {address}
+compute_driver = accel.LibvirtDriver
+reserved_host_memory_mb = 256
+# So that a guest may be asked to end, by its power button.
+shutdown_timeout = 60
+# All is slower in emulation.
+rpc_response_timeout = 180
+[libvirt]
+live_migration_inbound_addr = {address}
+live_migration_scheme = tcp
+'''
+
+
+def join(machine: machines.Machine, cloud: clouds.Cloud) -> None:
+    """Have a machine that is on be a compute node, and wait until it is.
+
+    :raises Failure: if it does not become one
+    """
+    machine.write('/etc/nova/nova.conf', configuration.render(
+        'nova/nova.conf', bin=f'{root.NOVA}/bin', host=machine.host,
+        state='/var/lib',
+        # As on any compute node: it asks nova-conductor.
+        databases=''))
+    machine.write('/etc/nova/nova.conf.d/machine.conf',
+                  _CONFIGURATION.format(address=machine.address))
+    machine.run('mkdir -p /var/lib/nova/instances /var/lib/nova/lock')
+    attach(machine, cloud)
+    machine.start('libvirtd')
+    machine.start('nova-compute')
+    # Its service is there before the scheduler knows to which cell it belongs.
+    steps.wait(f'{machine.host} among the hypervisors', lambda: any(
+        hypervisor.name == machine.host
+        for hypervisor in cloud.connection.compute.hypervisors()), 120, 1)
+
+
+def attach(machine: machines.Machine, cloud: clouds.Cloud) -> None:
+    """Have the machine's nova-compute waited for where it is started."""
+    machine.ready['nova-compute'] = functools.partial(_beats, machine, cloud)
+
+
+def _beats(machine, cloud):
+    """Wait until Nova hears of a nova-compute that was started just now."""
+    # As Nova writes it.
+    begin = datetime.datetime.now(datetime.UTC).isoformat()[:19]
+
+    def beats():
+        return any(service.updated_at and service.updated_at > begin
+                   for service in cloud.connection.compute.services(
+                       host=machine.host, binary='nova-compute'))
+
+    steps.wait(f'a sign of the nova-compute of {machine.host} (its log: '
+               f'{machine.log("nova-compute")})', beats, 600, 1)
+
+
+def image(cloud: clouds.Cloud, parts: built.Parts):
+    """The image of servers in the machine."""
+    return resources.image(
+        cloud.connection, IMAGE, parts.guest_linux, parts.guest_initramfs,
+        os_command_line=guest.COMMAND_LINE, hw_machine_type='q35')
+
+
+def up(cloud: clouds.Cloud, shown: steps.Steps,
+       count: int = 1) -> list[machines.Machine]:
+    """Machines that are compute nodes: those that are on, and new ones."""
+    parts = built.load()
+    made = [machines.Machine(number + 1, parts) for number in range(count)]
+    new = [machine for machine in made if not machine.is_on]
+    if new:
+        with shown.step(f'power on {", ".join(each.host for each in new)}'):
+            steps.at_once(*(machine.power_on for machine in new))
+        image(cloud, parts)
+        with shown.step('libvirt and nova-compute in there'):
+            steps.at_once(*(functools.partial(join, machine, cloud)
+                            for machine in new))
+    for machine in made:
+        attach(machine, cloud)
+    return made
+
+
+def down(machine: machines.Machine) -> None:
+    """Put an end to a machine and to what it wrote."""
+    machine.crash()
+    machine.discard()
+
+
+@contextlib.contextmanager
+def nodes(cloud: clouds.Cloud, shown: steps.Steps,
+          count: int = 1) -> Iterator[list[machines.Machine]]:
+    """As `up`; machines that were not on before are gone at the end."""
+    before = {number for number in range(1, count + 1)
+              if machines.Machine(number, built.load()).is_on}
+    made = up(cloud, shown, count)
+    try:
+        yield made
+    finally:
+        for machine in made:
+            if machine.number not in before:
+                down(machine)
