@@ -23,22 +23,31 @@ class Part:
 
     ``install`` are functions, as ``module:function``, that are called with the
     steps before there is a cloud: on the machine itself, where they can
-    download and build.
+    download and build. ``words`` are pytest's, or the module's.
     """
 
     about: str
     folder: str | None = None
     module: str | None = None
     install: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     def prepare(self, shown: steps.Steps) -> None:
         for name in self.install:
             pkgutil.resolve_name(f'{__package__}.{name}')(shown)
 
 
+_MACHINE = ('machine.built:install',)
+
 #: By what they are asked for by on the command line.
 PARTS = {
     '1': Part('the cloud, with accelerators of a recorded machine', 'stage1'),
+    '2': Part('a compute node whose devices a kernel really drives', 'stage2',
+              install=_MACHINE),
+    '3': Part('servers that move between two such', 'stage3',
+              install=_MACHINE),
+    'smoke': Part('one device of 2, and the next server that has it',
+                  'stage2', install=_MACHINE, words=('-m', 'smoke')),
 }
 
 
@@ -64,6 +73,7 @@ def run(name: str, say: Callable[[str], None], *words: str) -> Result:
     :param words: more arguments for pytest or the module
     """
     part = PARTS[name]
+    words = (*part.words, *words)
     if part.module:
         start = time.monotonic()
         code = _say(say, f'{__package__}.{part.module}', *words)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest as it describes itself on its console."""
+
+import dataclasses
+
+from tests.integration.machine import guest
+
+_MAGIC = '0x43434146'
+_WRITTEN = '0xcafe0001'
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Accelerator:
+    """A device that looks like an accelerator, by its registers.
+
+    :param ids: vendor and product, ``0x10de2330``
+    :param number: of a virtual function, from 1; 0 for none
+    :param serial: its card's; of an mdev, the number of its type
+    :param before: what somebody had written into it before this guest did
+    """
+
+    ids: str
+    number: int
+    serial: int
+    before: int = 0
+
+
+class Guest:
+    """What a guest said since it booted, or came here.
+
+    :param console: text
+    """
+
+    def __init__(self, console: str):
+        events = guest.events(console)
+        starts = [number for number, event in enumerate(events)
+                  if event['event'] == 'start']
+        self._events = events[starts[-1] if starts else 0:]
+
+    @property
+    def boot(self) -> str:
+        """The kernel's name for this boot."""
+        return next((event['boot'] for event in self._all('start')), '')
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._all('ready'))
+
+    @property
+    def alive(self) -> int:
+        """It counts up as long as it runs."""
+        return max((event['count'] for event in self._all('alive')), default=0)
+
+    @property
+    def gone(self) -> int:
+        """How many functions were taken from it."""
+        return len(self._all('gone'))
+
+    @property
+    def devices(self) -> list[Accelerator]:
+        """The accelerators that it has now, in order."""
+        found: dict[str, Accelerator] = {}
+        for event in self._events:
+            if event['event'] == 'gone':
+                found.pop(event['address'], None)
+            elif event['event'] == 'accelerator':
+                found[event['address']] = _accelerator(event)
+        return sorted(found.values())
+
+    def _all(self, name: str) -> list[dict]:
+        return [event for event in self._events if event['event'] == name]
+
+
+def _accelerator(event) -> Accelerator:
+    assert (event['magic'], event['after']) == (_MAGIC, _WRITTEN), event
+    return Accelerator(event['ids'], event['function'],
+                       int(event['serial'], 16), int(event['before'], 16))

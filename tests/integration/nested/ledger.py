@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Placement knows of accelerators."""
+
+import collections
+import dataclasses
+import re
+
+_DEVICE = re.compile(r'_accel_([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])')
+_UNIT = 'CUSTOM_UNIT_OF_'
+
+
+@dataclasses.dataclass(frozen=True)
+class Provider:
+    """A resource provider of nova-accel's."""
+
+    name: str
+    total: int
+    reserved: int
+    traits: frozenset[str]
+
+    @property
+    def card(self) -> str:
+        """Its device's address; '' for one that counts a class."""
+        found = _DEVICE.search(self.name)
+        return found.group(1) if found else ''
+
+
+class Ledger:
+    """Placement.
+
+    :param connection: openstack.connection.Connection
+    """
+
+    def __init__(self, connection):
+        self._placement = connection.placement
+
+    def promised(self, server: str, host: str) -> tuple[
+            collections.Counter, collections.Counter]:
+        """What a server was promised of a host.
+
+        :returns: units by class, and units by card
+        """
+        classes, cards = collections.Counter(), collections.Counter()
+        allocations = self._get(f'/allocations/{server}')['allocations']
+        for uuid, allocation in allocations.items():
+            name = self._get(f'/resource_providers/{uuid}')['name']
+            if not name.startswith(f'{host}_accel_'):
+                continue
+            found = _DEVICE.search(name)
+            for resource_class, amount in allocation['resources'].items():
+                if found and resource_class.startswith(_UNIT):
+                    cards[found.group(1)] += amount
+                else:
+                    classes[resource_class] += amount
+        return classes, cards
+
+    def providers(self, host: str) -> list[Provider]:
+        """Those of a compute node."""
+        found = self._get(f'/resource_providers?name={host}')
+        if not found['resource_providers']:
+            return []
+        root = found['resource_providers'][0]['uuid']
+        tree = self._get(f'/resource_providers?in_tree={root}')
+        return [self._provider(item) for item in tree['resource_providers']
+                if '_accel_' in item['name']]
+
+    def can_be_had(self, host: str) -> dict[str, int]:
+        """Units by class that a compute node offers, taken or not."""
+        found = {provider.name.split('_accel_')[1]:
+                     provider.total - provider.reserved
+                 for provider in self.providers(host) if not provider.card}
+        return {name: number for name, number in found.items() if number}
+
+    def device(self, host: str, card: str) -> Provider | None:
+        """The provider of a card; None if there is none."""
+        return next((provider for provider in self.providers(host)
+                     if provider.card == card), None)
+
+    def _provider(self, item) -> Provider:
+        path = f'/resource_providers/{item["uuid"]}'
+        records = self._get(f'{path}/inventories')['inventories'].values()
+        return Provider(
+            item['name'], sum(record['total'] for record in records),
+            sum(record['reserved'] for record in records),
+            frozenset(self._get(f'{path}/traits')['traits']))
+
+    def _get(self, path: str) -> dict:
+        answer = self._placement.get(path, microversion='1.36')
+        answer.raise_for_status()
+        return answer.json()

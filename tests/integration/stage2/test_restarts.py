@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services end and come back, and so does the machine."""
+
+import pytest
+
+from tests.integration.nested import card as cards
+from tests.integration.nested import patience
+
+HAS = {'CUSTOM_GPU': 1, 'CUSTOM_QAT': 1, 'VGPU': 1}
+
+
+@pytest.fixture(scope='module')
+def server(tenant, machine):
+    server = tenant.boot(machine.host, **HAS)
+    yield server
+    server.delete()
+
+
+@pytest.fixture
+def untouched(server, machine):
+    """The guest does not notice, and nothing is reset under it."""
+    card = cards.Card(machine, 'h100')
+    held, boot = server.has(**HAS), server.guest().boot
+    resets = card.resets
+    yield
+    server.lives()
+    assert (card.resets, card.scratch) == (resets, card.WRITTEN)
+    assert (server.guest().boot, server.guest().gone) == (boot, 0)
+    assert server.has(**HAS) == held
+
+
+@pytest.fixture
+def usable(tenant, machine):
+    """In the end, others come and go as before."""
+    yield
+    patience.until('nova-compute can be used again',
+                   lambda: tenant.service(machine.host))
+    other = tenant.boot(machine.host, CUSTOM_QAT=1)
+    other.has(CUSTOM_QAT=1)
+    other.delete()
+
+
+@pytest.mark.usefixtures('untouched', 'usable')
+class TestServices:
+
+    def test_nova_compute_is_restarted(self, machine):
+        machine.restart('nova-compute')
+
+    def test_nova_compute_is_killed(self, machine):
+        machine.kill('nova-compute')
+        machine.start('nova-compute')
+
+    def test_libvirtd_is_restarted(self, machine):
+        machine.restart('libvirtd')
+
+
+@pytest.mark.usefixtures('usable')
+class TestMachine:
+
+    def test_reboot_with_a_guest_that_is_to_be_there_again(
+            self, server, machine):
+        held, boot = server.has(**HAS), server.guest().boot
+        machine.reboot()
+        server.restarted(boot)
+        server.wait('ACTIVE')
+        # Also the virtual function, and the mdev, which went with the boot.
+        assert server.has(**HAS) == held
+
+    def test_reboot_with_a_guest_that_is_off(self, server, machine, inside):
+        held = server.has(**HAS)
+        server.act('stop_server', status='SHUTOFF')
+        machine.reboot()
+        server.wait('SHUTOFF')
+        [mdev] = [address for address in held if ':' not in address]
+        assert mdev in inside.look()[1]
+        server.act('start_server')
+        assert server.has(**HAS) == held

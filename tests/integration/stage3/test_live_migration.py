@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that move while they run, and what keeps those with devices here.
+
+The state of a device moves only where its driver can read and write it. Of
+the kernel's drivers here, vfio-pci cannot, nor can the mdevs' (made from
+Linux 6.1's sample); and libvirt and QEMU are older than those that could ask
+them. So what can be seen is the refusal, and that the server does not notice.
+"""
+
+import pytest
+
+from tests.integration.nested import patience
+
+
+def refused(tenant, server, here, there, reason, **has):
+    """A migration that is not to be, and that the server does not notice."""
+    held, boot = server.has(**has), server.guest().boot
+    log = here.log('nova-compute')
+    begin = log.stat().st_size
+    server.act('live_migrate_server', host=there.host, block_migration='auto')
+    assert server.host == here.host
+    assert reason in log.read_text(errors='replace')[begin:]
+    assert tenant.ledger.promised(server.id, there.host) == ({}, {})
+    server.lives()
+    assert server.guest().boot == boot
+    assert server.has(**has) == held
+    # Nothing is kept for it over there.
+    other = tenant.boot(there.host, **has)
+    other.delete()
+
+
+def test_server_without_devices_moves(tenant, here, there):
+    server = tenant.boot(here.host)
+    before = server.guest().alive
+    server.act('live_migrate_server', host=there.host, block_migration='auto')
+    assert server.host == there.host
+    # It goes on counting where it was.
+    patience.until('the guest lives', lambda: server.hear().alive > before)
+    server.delete()
+
+
+@pytest.mark.parametrize('resource_class, reason', [
+    ('CUSTOM_QAT', 'its entry in device_spec does not say that it is '
+                   'live_migratable; migrate the server cold'),
+    ('VGPU', 'this host: its libvirt or QEMU is too old to move the state of '
+             'devices; libvirt 10.0.0 and QEMU 8.2.2 can')])
+def test_server_with_devices_stays(tenant, here, there, resource_class,
+                                   reason):
+    server = tenant.boot(here.host, **{resource_class: 1})
+    refused(tenant, server, here, there, reason, **{resource_class: 1})
+    server.delete()
