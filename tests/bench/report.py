@@ -56,14 +56,16 @@ class Report:
     plots: tuple[Plot, ...] = ()
 
 
-def rst(name: str, report: Report, measured: str) -> str:
+def rst(name: str, report: Report, measured: str,
+        command: str = 'python -m tests.bench {}') -> str:
     """A report as a section to be included.
 
     :param name: the benchmark's
     :param measured: a sentence about machine and versions
+    :param command: what writes it; {} is the name
     """
     blocks = [
-        f'.. Written by "python -m tests.bench {name}", not by hand.',
+        f'.. Written by "{command.format(name)}", not by hand.',
         f'{report.title}\n{"-" * len(report.title)}',
         *(_wrapped(paragraph) for paragraph in (*report.says, measured)),
         *(_image(name, plot) for plot in report.plots),

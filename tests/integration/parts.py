@@ -48,6 +48,11 @@ PARTS = {
               install=_MACHINE),
     'smoke': Part('one device of 2, and the next server that has it',
                   'stage2', install=_MACHINE, words=('-m', 'smoke')),
+    'bench': Part('boots and deletes beside Cyborg',
+                  module='versus.command'),
+    'tempest': Part("Cyborg's scenarios of tempest with our devices",
+                    module='tempest.command',
+                    install=('tempest.environment:install',)),
 }
 
 

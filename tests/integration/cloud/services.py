@@ -82,6 +82,7 @@ def _nova_api(name, port):
 
 #: It would look for a file for each plugin beside it.
 _NEUTRON = {'OS_NEUTRON_CONFIG_FILES': 'neutron.conf'}
+_CYBORG = '/etc/cyborg/cyborg.conf'
 
 #: In the order in which they are started.
 SERVICES = {
@@ -112,4 +113,9 @@ SERVICES = {
     'nova-api-2': _nova_api('nova-api-2', 8775),
     'nova-scheduler-2': _program('nova-scheduler',
                                  OS_DEFAULT__HOST=SECOND),
+    'cyborg-api': _api('cyborg-api', 6666, 'cyborg.wsgi.api',
+                       f'--config-file={_CYBORG}'),
+    'cyborg-conductor': _program('cyborg-conductor', '--config-file',
+                                 _CYBORG),
+    'cyborg-agent': _program('cyborg-agent', '--config-file', _CYBORG),
 }

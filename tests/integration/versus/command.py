@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg and ours on one cloud: ``python -m tests.integration bench``.
+
+It brings Cyborg up beside, boots and deletes servers without a device, with
+one of Cyborg's and with one of ours in turn, and writes what came of it where
+the documentation includes it. It fails where ours asks or takes more than it
+is to.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import sys
+
+from tests.bench import frame
+from tests.bench import report as report_
+from tests.integration import packages
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import cloud as clouds
+from tests.integration.cloud import resources
+from tests.integration.stage1 import outer as outers
+from tests.integration.versus import comparison
+from tests.integration.versus import cyborg
+from tests.integration.versus import trial
+
+NAME = 'cyborg'
+COMMAND = 'python -m tests.integration bench'
+
+#: With fewer, nothing is written.
+ROUNDS = 20
+
+_PROFILE = f"""\
+name: of-ours
+groups:
+- resources: {{{outers.GPU}: 1}}
+"""
+#: As a deployment has it, not as one that is in haste.
+_CONF = '[DEFAULT]\nupdate_resources_interval = 0\n'
+_APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api',
+         'cyborg-api')
+
+
+def main() -> int:
+    arguments = _arguments()
+    shown = steps.Steps()
+    cloud = clouds.Cloud()
+    figures = _measure(cloud, arguments.rounds, shown)
+    result = {'benchmark': NAME, 'scale': f'{arguments.rounds} rounds',
+              'machine': _machine(), 'figures': figures}
+    place.make(place.LOG)
+    (place.LOG / f'{NAME}.json').write_text(json.dumps(result, indent=1))
+    section = _section(result)
+    shown.say(section)
+    if arguments.rounds >= ROUNDS:
+        write(result, frame.DIRECTORY)
+    broken = comparison.broken(figures)
+    for line in broken:
+        shown.say(f'NOT AS PROMISED: {line}')
+    return 1 if broken else 0
+
+
+def _arguments():
+    parser = argparse.ArgumentParser('bench', description=__doc__)
+    parser.add_argument('--rounds', type=int, default=ROUNDS,
+                        help='how often each boots (default: %(default)s)')
+    return parser.parse_args()
+
+
+def _measure(cloud, rounds, shown):
+    with contextlib.ExitStack() as stack:
+        with shown.step('Cyborg, and our devices'):
+            cyborg.up(cloud)
+            place.make(cloud.profiles)
+            (cloud.profiles / 'of-ours.yaml').write_text(_PROFILE)
+            cloud.configure('nova', _CONF, 'versus')
+            cloud.restart('nova-conductor')
+            stack.enter_context(outers.Outer(cloud).instead())
+            steps.wait('our resource providers', lambda: [
+                provider for provider in cloud.connection.placement
+                .resource_providers() if '_accel_' in provider.name], 120)
+        image = cloud.connection.image.find_image(
+            resources.IMAGE, ignore_missing=False)
+        with shown.step('boots and deletes'):
+            return comparison.measure(
+                trial.Trials(cloud.connection, image.id, {
+                    name: cloud.access_log(name) for name in _APIS}),
+                _flavors(cloud), rounds, shown.say)
+
+
+def _flavors(cloud) -> dict[str, str]:
+    """Ids by way; they differ in nothing but the profile."""
+    profiles = {comparison.PLAIN: None, comparison.CYBORG: cyborg.PROFILE,
+                comparison.OURS: 'of-ours'}
+    return {way: resources.flavor(
+        cloud.connection, f'versus-{way}', extra_specs=profile and {
+            'accel:device_profile': profile}).id
+        for way, profile in profiles.items()}
+
+
+def _machine() -> dict[str, str | int]:
+    """What a reader has to know of the machine, and of what ran on it."""
+    versions = dict(package.split('==') for package in packages.PIP
+                    if '==' in package)
+    return {'cores': len(os.sched_getaffinity(0)), **versions}
+
+
+def write(result: dict, directory: pathlib.Path) -> None:
+    (directory / f'{NAME}.json').write_text(
+        json.dumps(result, indent=1) + '\n')
+    (directory / f'{NAME}.inc').write_text(_section(result))
+
+
+def _section(result) -> str:
+    facts = result['machine']
+    return report_.rst(
+        NAME, comparison.report(result['figures']),
+        f'Measured on {facts["cores"]} cores: Nova {facts["nova"]}, '
+        f'Placement {facts["openstack-placement"]}, Cyborg '
+        f'{facts["openstack-cyborg"]}; guests are emulated.', COMMAND)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

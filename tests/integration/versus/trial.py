@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server boots and goes: how long each takes, and what it asks for."""
+
+import collections
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import itertools
+import pathlib
+import random
+import time
+
+from tests.integration import steps
+from tests.integration.versus import access
+
+#: Seconds between two looks at a server.
+POLL = 0.05
+
+#: Seconds after which a server that is not there yet never will be.
+_PATIENCE = 120
+
+#: Seconds that services have to write down what they did last.
+_SETTLE = 1.0
+
+#: The first version whose server create takes a flavor and no network.
+_COMPUTE_API = '2.96'
+
+#: What MariaDB counts of transactions that wrote, and of what they wrote.
+_COUNTERS = {'transactions': ('Com_commit',),
+             'writes': ('Com_insert', 'Com_update', 'Com_delete')}
+
+
+class Trials:
+    """:param connection: the SDK's, as administrator
+    :param image: the id of what servers boot
+    :param logs: access logs by service
+    """
+
+    def __init__(self, connection, image: str,
+                 logs: Mapping[str, pathlib.Path]):
+        self._compute = connection.compute
+        self._image = image
+        self._logs = logs
+
+    def run(self, flavor: str) -> dict:
+        """Boot a server of a flavor and delete it.
+
+        :returns: of ``boot`` and of ``delete``: ``seconds``, ``requests`` by
+            who was asked, and MariaDB's counters
+        :raises RuntimeError: if the server gets an error
+        """
+        server = None
+
+        def boot():
+            nonlocal server
+            answer = self._ask('POST', '/servers', json={'server': {
+                'name': f'trial-{flavor}', 'flavorRef': flavor,
+                'imageRef': self._image, 'networks': 'none'}})
+            server = answer.json()['server']['id']
+            return answer, lambda: self._active(server)
+
+        def delete():
+            return (self._ask('DELETE', f'/servers/{server}'),
+                    lambda: self._gone(server))
+
+        return {'boot': self._measure(boot), 'delete': self._measure(delete)}
+
+    def _measure(self, begin: Callable) -> dict:
+        logs = access.Logs(self._logs)
+        before = self._counters()
+        start = time.monotonic()
+        answer, over = begin()
+        while not over():
+            if time.monotonic() - start > _PATIENCE:
+                raise RuntimeError(
+                    f'{answer.request.method} {answer.url} has no effect '
+                    f'after {_PATIENCE} s; see the services\' logs')
+            time.sleep(POLL)
+        seconds = time.monotonic() - start
+        time.sleep(_SETTLE)
+        after = self._counters()
+        caused = logs.caused_by(answer.headers['x-openstack-request-id'])
+        return {'seconds': round(seconds, 3),
+                'requests': dict(collections.Counter(
+                    map(access.kind, caused))),
+                'asked': [f'{request.service} {request.method} '
+                          f'{request.uri} {request.status} {request.took} ms'
+                          for request in caused],
+                **{name: after[name] - before[name] for name in after}}
+
+    def _active(self, server) -> bool:
+        shown = self._ask('GET', f'/servers/{server}').json()['server']
+        if shown['status'] == 'ERROR':
+            fault = shown.get('fault', {}).get('message', 'no reason is given')
+            raise RuntimeError(f'server {server} is not started: {fault}')
+        return shown['status'] == 'ACTIVE'
+
+    def _gone(self, server) -> bool:
+        return self._compute.get(
+            f'/servers/{server}',
+            microversion=_COMPUTE_API).status_code == 404
+
+    def _ask(self, method, path, **keywords):
+        answer = self._compute.request(
+            path, method, microversion=_COMPUTE_API, **keywords)
+        if answer.status_code >= 400:
+            raise RuntimeError(f'{method} {path}: {answer.status_code} '
+                               f'{answer.text[:500]}')
+        return answer
+
+    def _counters(self) -> dict[str, int]:
+        status = dict(line.split('\t') for line in steps.run(
+            'mariadb', '--batch', '--skip-column-names', '-e',
+            'SHOW GLOBAL STATUS LIKE "Com%"').splitlines())
+        return {name: sum(int(status[counter]) for counter in counters)
+                for name, counters in _COUNTERS.items()}
+
+
+def interleaved(ways: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
+    """Each way once a round, in an order that favours none of them.
+
+    All orders come equally often, as far as the number of rounds allows.
+    """
+    rng = random.Random(rounds)
+    orders: list[tuple[str, ...]] = []
+    while len(orders) < rounds:
+        every = list(itertools.permutations(ways))
+        rng.shuffle(every)
+        orders.extend(every)
+    return orders[:rounds]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of the figures beside Cyborg; not how they are measured."""
+
+import pytest
+
+from tests.bench import report as report_
+from tests.integration.versus import access
+from tests.integration.versus import comparison
+from tests.integration.versus import paired
+
+_LINES = [
+    '1000 GET 200 5ms /resource_providers/1/allocations ua=nova request=req-1',
+    '1002 PUT 204 9ms /allocations/2 ua=nova compute/34 request=req-1',
+    '1003 GET 200 3ms /allocation_candidates?limit=9 ua=x request=req-2',
+    '1004 GET 200 3ms /resource_providers?in_tree=3 ua=x request=-']
+_EVENT = '900 POST 422 7ms /v2.1/os-server-external-events ua=sdk request=-'
+
+
+def _parsed(service, *lines):
+    return list(access.parse(service, lines))
+
+
+def test_requests_go_by_the_id_that_they_carry():
+    found = list(access.caused_by('req-1', _parsed('placement', *_LINES)))
+    assert [request.at for request in found] == [1000, 1002]
+    assert [access.kind(request) for request in found] == [
+        'placement, reads per provider', 'placement']
+
+
+@pytest.mark.parametrize('service, line, kind', [
+    ('cyborg-api', '9 PATCH 202 83ms /v2/accelerator_requests request=',
+     'cyborg-api'),
+    ('keystone', '9 POST 201 20ms /v3/auth/tokens request=-', 'keystone'),
+    ('nova-api', _EVENT, 'events to nova-api')])
+def test_requests_without_an_id_go_by_time(service, line, kind):
+    [found] = access.caused_by('req-1', _parsed(service, line))
+    assert access.kind(found) == kind
+
+
+def test_polling_does_not_count():
+    polls = _parsed('nova-api', '9 GET 200 3ms /v2.1/servers/1 request=-')
+    assert not list(access.caused_by('req-1', polls))
+
+
+def test_logs_begin_now(tmp_path):
+    log = tmp_path / 'placement.access.log'
+    log.write_text(_LINES[0] + '\n')
+    logs = access.Logs({'placement': log, 'not there': tmp_path / 'none'})
+    with log.open('a') as file:
+        file.write(_LINES[1] + '\n')
+    assert [request.at for request in logs.caused_by('req-1')] == [1002]
+
+
+def test_a_line_of_another_format():
+    with pytest.raises(ValueError, match='access log of glance'):
+        _parsed('glance', 'something else')
+
+
+def test_added_is_the_median_of_differences():
+    # The machine is slower in the second and third round.
+    median, (low, high) = paired.added([1.1, 3.1, 5.2], [1, 3, 5])
+    assert median == pytest.approx(0.1)
+    assert low == pytest.approx(0.1)
+    assert high == pytest.approx(0.2)
+
+
+def test_share():
+    share, (low, high) = paired.share([1.02] * 5, [1.2] * 5, [1] * 5)
+    assert share == low == high == pytest.approx(0.1)
+    assert paired.share([2], [1], [1])[0] == float('inf')
+
+
+def _trial(seconds, **requests):
+    step = {'seconds': seconds, 'requests': {'placement': 6, **requests},
+            'transactions': 9, 'writes': 20}
+    return {'boot': step, 'delete': step}
+
+
+def _figures(ours, cyborg=1.2, **requests):
+    return {'rounds': [{
+        'plain': _trial(1), 'cyborg': _trial(cyborg, **{'cyborg-api': 4}),
+        'ours': _trial(ours, **requests)}] * 4}
+
+
+def test_promises_are_kept():
+    figures = _figures(1.01, **{comparison.PER_PROVIDER: 3})
+    assert comparison.broken(figures) == []
+    text = report_.rst('cyborg', comparison.report(figures), 'So.', 'x')
+    assert '4 of cyborg-api' in text
+    assert 'is kept by these figures' in text
+
+
+@pytest.mark.parametrize('figures, what', [
+    (_figures(1.05), 'ours adds 25% of the time'),
+    (_figures(1.0, keystone=1), '1 requests to keystone'),
+    (_figures(1.1, cyborg=1.0), 'inf%')])
+def test_promises_are_broken(figures, what):
+    assert any(what in line for line in comparison.broken(figures))
+    assert 'is not kept' in comparison.report(figures).says[2]
