@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cyborg's own scenarios, with our devices: ``... tempest [REGEX]``.
+
+cyborg-tempest-plugin's tests of the life of a server with a PCI device, run by
+tempest against the cloud that is up.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import cloud as clouds
+from tests.integration.cloud import resources
+from tests.integration.cloud import services
+from tests.integration.tempest import environment
+from tests.integration.tempest import guest
+
+#: What a guest finds, as lookalike.py gives it.
+DEVICE = ('1234', '11e8')
+
+_PROFILE = 'a-device'
+_RECORDED = place.ROOT / 'tests' / 'data' / 'hosts' / 'l1-kinds.json'
+_CONF = f"""\
+[DEFAULT]
+force_config_drive = true
+[nova_accel]
+sysfs_root = {_RECORDED}
+device_spec = {{"vendor_id": "{DEVICE[0]}", "product_id": "{DEVICE[1]}", \
+"address": "0000:00:05.0", "resource_class": "CUSTOM_A_DEVICE", \
+"reset": "if_possible"}}
+"""
+_YAML = f"""\
+name: {_PROFILE}
+groups:
+- resources: {{CUSTOM_A_DEVICE: 1}}
+"""
+_LOOKALIKE = pathlib.Path(__file__).parent / 'lookalike.py'
+
+
+def main() -> int:
+    arguments = _arguments()
+    shown = steps.Steps()
+    cloud = clouds.Cloud()
+    with shown.step('image, flavor and profile'):
+        _prepare(cloud)
+    run = [environment.VENV / 'bin' / 'tempest', 'run', '--serial',
+           '--regex', arguments.regex]
+    print(f'$ {" ".join(map(str, run))}', flush=True)
+    return subprocess.run(run, cwd=environment.WORKSPACE).returncode
+
+
+def _arguments():
+    parser = argparse.ArgumentParser('tempest', description=__doc__)
+    parser.add_argument('regex', nargs='?', default='^nova_accel_tempest',
+                        help='which tests (default: %(default)s)')
+    return parser.parse_args()
+
+
+def _prepare(cloud):
+    cloud.configure('nova', _CONF, 'tempest')
+    place.make(cloud.profiles)
+    (cloud.profiles / f'{_PROFILE}.yaml').write_text(_YAML)
+    services.SERVICES['nova-compute'] = dataclasses.replace(
+        services.SERVICES['nova-compute'], command=(
+            f'{place.BIN}/python', '-P', str(_LOOKALIKE), 'nova-compute'))
+    cloud.restart('nova-compute')
+    steps.wait('our resource providers', lambda: [
+        provider for provider in cloud.connection.placement
+        .resource_providers() if '_accel_' in provider.name], 120)
+    image = resources.image(cloud.connection, 'tempest',
+                            ramdisk=guest.RAMDISK, **guest.PROPERTIES)
+    flavor = resources.flavor(cloud.connection, 'tempest', 384)
+    environment.configure(image.id, flavor.id, _PROFILE, DEVICE)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
