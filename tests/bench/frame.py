@@ -76,9 +76,10 @@ def reported(result: collections.abc.Mapping) -> report.Report:
 
 def section(result: collections.abc.Mapping) -> str:
     facts = result['machine']
+    cores = 'one core' if facts['cores'] == 1 else f'{facts["cores"]} cores'
     return report.rst(
         result['benchmark'], reported(result),
-        f'Measured at scale *{result["scale"]}* on {facts["cores"]} cores: '
+        f'Measured at scale *{result["scale"]}* on {cores}: '
         f'Python {facts["python"]}, Nova {facts["nova"]}, Placement '
         f'{facts["placement"]}, both with SQLite {facts["sqlite"]} in '
         'memory.')

@@ -137,6 +137,24 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
         yield (f'nova_accel takes **{many / one:.1f} times** as long for '
                f'{most} devices as for one, on {say_hosts(last)}: '
                f'{_number(many)} s and {_number(one)} s.')
+    yield from _added(cells, last, most)
+
+
+def _added(cells, hosts, count) -> collections.abc.Iterator[str]:
+    """What devices cost beside what any request of that cloud costs."""
+    if (0, False) not in cells.requests:
+        return
+    without = {side: cells.seconds(side, hosts, 0) for side in (OURS, TUNED)}
+    having = {side: cells.seconds(side, hosts, count) for side in without}
+    if not all((*without.values(), *having.values())):
+        return
+    ours, tuned = (having[side] - without[side] for side in without)
+    if ours > 0:
+        yield (f'A request without devices takes {_number(without[OURS])} s '
+               f'on {say_hosts(hosts)}, whoever chooses devices. {count} of 8 '
+               f'add {_number(ours)} s to that with {NAMES[OURS]} and '
+               f'{_number(tuned)} s with {NAMES[TUNED]}: '
+               f'{_number(tuned / ours)} times as much.')
 
 
 def _wrong(cells) -> collections.abc.Iterator[str]:
