@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from keystoneauth1 import exceptions as keystoneauth_exceptions
+from openstack import exceptions as sdk_exceptions
 import prettytable
 
 #: After how many seconds a step that says nothing says that it still runs.
@@ -101,6 +103,11 @@ def run(*command: str | os.PathLike, log: pathlib.Path | None = None,
     return said if log else done.stdout
 
 
+#: What is raised for a service that is on its way, or by its client.
+_NOT_YET = (Failure, OSError, sdk_exceptions.SDKException,
+            keystoneauth_exceptions.ClientException)
+
+
 def wait(what: str, until: Callable[[], object], seconds: float = 60,
          pause: float = 0.2):
     """What a function returns, once that is true.
@@ -117,7 +124,7 @@ def wait(what: str, until: Callable[[], object], seconds: float = 60,
                 return result
         except Final:
             raise
-        except (Failure, OSError) as error:
+        except _NOT_YET as error:
             reason = str(error)
         if time.monotonic() > end:
             raise Failure(f'{what} is not there after {seconds:.0f} s: '

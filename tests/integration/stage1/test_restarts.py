@@ -52,6 +52,8 @@ def _recovered(cloud):
         services = list(cloud.connection.compute.services())
         return all((service.state, service.status) == ('up', 'enabled')
                    for service in services)
+    # nova-api refuses or fails until what it needs is there again.
+    before = steps.wait('an answer of nova-api', cloud.heartbeats, 120)
     cloud.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
-                  cloud.heartbeats())
+                  before)
     steps.wait('all services of Nova, up and enabled', well, 120)

@@ -49,8 +49,10 @@ def _until(cloud, accelerators, moment):
 
 def _end(cloud, accelerators, servers):
     """See that all is well in the end."""
+    # nova-api refuses or fails until what it needs is there again.
+    before = steps.wait('an answer of nova-api', cloud.heartbeats, 120)
     cloud.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
-                  cloud.heartbeats())
+                  before)
     for server in accelerators.settle(*servers, seconds=300):
         if server.status == 'ACTIVE':
             accelerators.check(server, GPU, GPU)
