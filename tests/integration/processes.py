@@ -98,22 +98,37 @@ def _signal(pid, number):
 
 def _any_left(group):
     """Whether there is a process of a group that has not ended."""
-    fields = (_stat(name) for name in os.listdir('/proc') if name.isdigit())
-    # Its third is the state, its fifth the group.
-    return any(stat and stat[0] not in 'ZX' and int(stat[2]) == group
-               for stat in fields)
+    return any(_group(int(name)) == group for name in os.listdir('/proc')
+               if name.isdigit())
+
+
+def _group(pid):
+    """Its process group; None if there is no such process any more."""
+    stat = _stat(pid)
+    return int(stat[2]) if stat else None
 
 
 def _started(pid):
     """Clock ticks since boot; 0 if there is no such process any more."""
     stat = _stat(pid)
-    return int(stat[19]) if stat and stat[0] not in 'ZX' else 0
+    return int(stat[19]) if stat else 0
 
 
 def _stat(pid):
-    """What /proc/PID/stat has after the name, from its third field on."""
+    """What /proc/PID/stat has after the name, from its third field on.
+
+    None for a process that has ended: its first thread may have, and not yet
+    those that have its files open.
+    """
     try:
-        with open(f'/proc/{pid}/stat') as file:
-            return file.read().rpartition(') ')[2].split()
+        stats = [_fields(f'/proc/{pid}/task/{thread}/stat')
+                 for thread in os.listdir(f'/proc/{pid}/task')]
+        process = _fields(f'/proc/{pid}/stat')
     except (FileNotFoundError, ProcessLookupError):
         return None
+    return process if any(stat[0] not in 'ZX' for stat in stats) else None
+
+
+def _fields(path):
+    with open(path) as file:
+        return file.read().rpartition(') ')[2].split()
