@@ -83,11 +83,15 @@ class Accelerators:
                           seconds)
 
     def delete(self, *servers) -> None:
-        """Delete servers, and wait until they have gone."""
+        """Delete servers, and wait until they and their promises have gone."""
+        gone = {server.id for server in servers}
         for server in servers:
             self._compute.delete_server(server.id, ignore_missing=True)
         for server in servers:
             self._compute.wait_for_delete(server, interval=0.2, wait=120)
+        # Nova's database forgets a server before Placement does.
+        steps.wait('Placement without the servers that have gone',
+                   lambda: gone.isdisjoint(self.consumers()))
 
     def delete_all(self) -> None:
         self.delete(*self._compute.servers(all_projects=True, details=False))
