@@ -97,11 +97,13 @@ class Cloud:
     def restart(self, *names: str, wait: bool = True) -> None:
         """Stop services, start them again, and wait until Nova has them."""
         self.stop(*names)
-        wanted = wait and not _BEATING.keys().isdisjoint(names)
-        before = self.heartbeats() if wanted else {}
-        self.start(*names, wait=wait)
+        beating = [name for name in names if name in _BEATING]
+        # First nova-api, if it is among them: it says what they said before.
+        self.start(*(name for name in names if name not in beating), wait=wait)
+        before = self.heartbeats() if beating and wait else {}
+        self.start(*beating, wait=wait)
         if wait:
-            self.beating(names, before)
+            self.beating(beating, before)
 
     def heartbeats(self) -> dict[tuple[str, str], str]:
         """When Nova's services that are up said so, by binary and host."""

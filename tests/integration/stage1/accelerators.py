@@ -109,20 +109,25 @@ class Accelerators:
     def held(self) -> dict[str, list[str]]:
         """By PCI address, the servers whose definitions have it."""
         found = collections.defaultdict(list)
-        for uuid in self._cloud.virsh('list', '--all', '--uuid').split():
+        for uuid in self._domains():
             for address in self.devices(uuid):
                 found[address].append(uuid)
         return dict(found)
 
     def devices(self, server) -> set[str]:
-        """The devices of a server: PCI addresses."""
+        """The devices of a server: PCI addresses; none without a domain."""
         uuid = getattr(server, 'id', server)
+        if uuid not in self._domains():
+            return set()
         domain = ElementTree.fromstring(self._cloud.virsh(
             'dumpxml', '--inactive', uuid))
         return {'{:04x}:{:02x}:{:02x}.{:x}'.format(*(
             int(address.get(part), 16)
             for part in ('domain', 'bus', 'slot', 'function')))
             for address in domain.iterfind(_HELD)}
+
+    def _domains(self):
+        return self._cloud.virsh('list', '--all', '--uuid').split()
 
     # Placement
 
