@@ -32,6 +32,19 @@ CONF = nova.conf.CONF
 _PATIENCE = 120
 
 
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Devices for a server, and how they differ from its promise.
+
+    :param unbooked: of these, what Placement does not know yet
+    :param unused: what it was promised that it does not get
+    """
+
+    hostdevs: hostdev.Hostdevs
+    unbooked: assignment.Promised
+    unused: assignment.Promised
+
+
 class Claims:
     """The claims of one nova-compute.
 
@@ -51,34 +64,54 @@ class Claims:
                host: model.Host, node: providers.Node,
                ledger: collections.abc.Callable[
                    [str], collections.abc.Mapping[str, int]],
-               ) -> tuple[hostdev.Hostdevs, assignment.Promised]:
+               ) -> Chosen:
         """Choose the devices that keep a promise, and claim them.
+
+        Those that the promise names; others like them if somebody else has
+        those by now. For where two claims meet, Placement can promise the
+        same unit to both: it checks the capacity again in a transaction that
+        does not see the other one's (placement.objects.allocation.replace_all
+        within that of the handler, with MariaDB's REPEATABLE READ).
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
         :param ledger: units by consumer that a provider has given away; asked
             where nobody has chosen devices yet
-        :returns: the hostdevs, and what of them Placement does not know yet
         :raises errors.AccelError: if the promise cannot be kept whole
         """
         offered = providers.offered(host, node.uuid, node.name)
         _check_offered(promised, offered, host, node)
         wanted = _wanted(instance, promised, host, node)
-        if not assignment.is_chosen(promised, wanted.counts, offered):
-            wanted = dataclasses.replace(wanted, elsewhere={
+        taken = None
+        try:
+            if assignment.is_chosen(promised, wanted.counts, offered):
+                try:
+                    return self._claim(instance, promised, wanted, offered)
+                except errors.TakenError as error:
+                    taken = error
+            elsewhere = {
                 item.uuid: sum(amount for consumer, amount
                                in ledger(item.uuid).items()
                                if consumer != instance.uuid)
                 for item in offered
-                if wanted.counts.get(item.region.resource_class)})
-        try:
-            with self._lock:
-                grants = self._assign(instance.uuid, promised, wanted,
-                                      offered)
-                self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
+                if wanted.counts.get(item.region.resource_class)}
+            return self._claim(instance, promised, dataclasses.replace(
+                wanted, elsewhere=elsewhere), offered, as_promised=False)
         except errors.AssignmentError as error:
-            raise _with_what_is_gone(error, offered, wanted) from None
-        return chosen, assignment.unbooked(grants, promised)
+            raise taken or _with_what_is_gone(error, offered,
+                                              wanted) from None
+
+    def _claim(self, instance, promised, wanted, offered,
+               as_promised=True) -> Chosen:
+        """Claim the devices of a promise, or any of their classes."""
+        kept = (promised if as_promised
+                else assignment.without_devices(promised))
+        with self._lock:
+            grants = self._assign(instance.uuid, kept, wanted, offered)
+            self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
+        return Chosen(chosen, assignment.unbooked(grants, promised),
+                      {} if as_promised
+                      else assignment.unused(grants, promised))
 
     def _assign(self, uuid, promised, wanted, offered):
         while True:

@@ -384,16 +384,17 @@ class LibvirtDriver(driver.LibvirtDriver):
         :raises errors.AccelError: if there are not enough
         """
         while True:
-            chosen, unbooked = self._claims.choose(
+            chosen = self._claims.choose(
                 instance, promised, host, self._node(), self._consumers)
-            if self._machine.hand_over(chosen, self._record.holders()):
-                self._book(instance, unbooked)
-                return chosen
+            if self._machine.hand_over(chosen.hostdevs,
+                                       self._record.holders()):
+                self._book(instance, chosen)
+                return chosen.hostdevs
             # What failed is not offered any more; its like may do.
             self._claims.release(instance.uuid)
             host = self._machine.read()
 
-    def _book(self, instance, unbooked: assignment.Promised) -> None:
+    def _book(self, instance, chosen: claims.Chosen) -> None:
         """Tell Placement which devices were chosen here.
 
         The scheduler's filter does that with its choice, but Nova skips
@@ -401,13 +402,16 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         :raises errors.AssignmentError: if Placement does not agree
         """
-        if not unbooked:
+        if not chosen.unbooked:
             return
+        report, context = (self.virtapi.reportclient,
+                           nova_context.get_admin_context())
         try:
-            self.virtapi.reportclient.add_resources_to_instance_allocation(
-                nova_context.get_admin_context(), instance.uuid,
-                {uuid: {'resources': amounts}
-                 for uuid, amounts in unbooked.items()})
+            # In this order: all the time it has what it needs.
+            report.add_resources_to_instance_allocation(
+                context, instance.uuid, _as_allocations(chosen.unbooked))
+            report.remove_resources_from_instance_allocation(
+                context, instance.uuid, _as_allocations(chosen.unused))
         except (exception.AllocationUpdateFailed,
                 exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
@@ -415,8 +419,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'Placement does not take down '
                 f'which devices it has: {error}', 'try again') from None
-        LOG.info('Devices were chosen here, where filters were skipped; '
-                 'Placement knows now', instance=instance)
+        LOG.info('Devices were chosen here, %s; Placement knows now',
+                 'for others have those that it was promised' if chosen.unused
+                 else 'where filters were skipped', instance=instance)
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
@@ -574,6 +579,11 @@ class LibvirtDriver(driver.LibvirtDriver):
 def _promised(allocations) -> dict[str, dict[str, int]]:
     return {uuid: allocation['resources']
             for uuid, allocation in (allocations or {}).items()}
+
+
+def _as_allocations(promised: assignment.Promised) -> dict[str, dict]:
+    return {uuid: {'resources': amounts}
+            for uuid, amounts in promised.items()}
 
 
 @contextlib.contextmanager

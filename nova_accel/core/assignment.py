@@ -65,7 +65,8 @@ def assign(promised: Promised, wanted: Wanted,
     :param holders: who holds which function now
     :param holder: the server; what it holds already is free for it
     :param mdevs: how many mdevs of each provider other servers hold
-    :raises errors.AssignmentError: if one unit of the promise cannot be kept
+    :raises errors.AssignmentError: if one unit of the promise cannot be kept;
+        TakenError where it is because another server has it
     """
     here = {item.uuid: item for item in offered}
     held = _Held(holders, holder, mdevs)
@@ -118,6 +119,13 @@ def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
         for number in range(amount - asked[resource_class])}}
 
 
+def without_devices(promised: Promised) -> dict[str, dict[str, int]]:
+    """A promise of so many of a class, whichever they are."""
+    return {uuid: left for uuid, amounts in promised.items()
+            if (left := {name: amount for name, amount in amounts.items()
+                         if not identity.class_of_units(name)})}
+
+
 def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
              ) -> dict[str, dict[str, int]]:
     """What was chosen here that the ledger does not have yet.
@@ -129,6 +137,19 @@ def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
                             number - booked}
             for item, number in chosen.items()
             if (booked := sum(promised.get(item.uuid, {}).values())) < number}
+
+
+def unused(grants: collections.abc.Iterable[Grant], promised: Promised,
+           ) -> dict[str, dict[str, int]]:
+    """What the ledger has of devices that were not chosen.
+
+    :returns: amounts by class by provider
+    """
+    chosen = collections.Counter(grant.offered.uuid for grant in grants)
+    return {uuid: {name: amount - chosen[uuid]}
+            for uuid, amounts in promised.items()
+            for name, amount in amounts.items()
+            if identity.class_of_units(name) and amount > chosen[uuid]}
 
 
 def check_there(addresses: collections.abc.Iterable[model.Address],
@@ -178,7 +199,7 @@ class _Held:
              count: int) -> collections.abc.Sequence[model.Unit]:
         """So many units of a Region.
 
-        :raises errors.AssignmentError: if there are fewer
+        :raises errors.TakenError: if there are fewer
         """
         return (self._take_mdevs(item, count) if item.region.mdevs else
                 self._take_functions(item, count))
@@ -202,7 +223,7 @@ class _Held:
         free = self._free(item)
         if len(free) < count:
             taken = self.by_others([item])
-            raise errors.AssignmentError(
+            raise errors.TakenError(
                 f'resource provider {item.name}',
                 f'Placement promised {count} of it, {len(free)} of '
                 f'{len(item.region.units)} are free'
@@ -217,7 +238,7 @@ class _Held:
         total = len(item.region.units)
         taken = self.mdevs.get(item.uuid, 0)
         if total - taken < count:
-            raise errors.AssignmentError(
+            raise errors.TakenError(
                 f'resource provider {item.name}',
                 f'Placement promised {count} mdevs {item.region.variant} of '
                 f'it, {max(0, total - taken)} of {total} are free')

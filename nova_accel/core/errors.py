@@ -74,3 +74,7 @@ class DeviceError(AccelError):
 
 class AssignmentError(AccelError):
     """Devices that were promised to a server and cannot be given to it."""
+
+
+class TakenError(AssignmentError):
+    """Devices that were promised to a server and that another one has."""

@@ -196,3 +196,43 @@ class ChoiceTest(cloud.Cloud):
         self.assertFalse({
             provider['uuid'] for name, provider in self.providers().items()
             if name in self.allocated(server)} & set(taken[0]))
+
+    def test_devices_that_placement_promised_twice(self):
+        """As it does where two claims meet, with MariaDB."""
+        first = self.boot(self.profile(1))
+        [name] = self.allocated(first)
+        provider = self.providers()[name]['uuid']
+        self.offer_twice(provider)
+        original = utils.claim_resources
+
+        def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
+                  **kwargs):
+            for uuid, allocation in list(candidate['allocations'].items()):
+                if cloud.unit(cloud.GPU) in allocation['resources']:
+                    del candidate['allocations'][uuid]
+            candidate['allocations'][provider] = {
+                'resources': {cloud.unit(cloud.GPU): 1}}
+            return original(ctx, client, spec_obj, instance_uuid, candidate,
+                            *args, **kwargs)
+
+        self.useFixture(fixtures.MockPatchObject(
+            utils, 'claim_resources', claim))
+        second = self.boot(self.profile(1))
+        self.assertIn('for others have those that it was promised',
+                      self.stdlog.logger.output)
+        self.assertFalse(set(self.hostdevs(first))
+                         & set(self.hostdevs(second)))
+        # Each has in Placement what it has, and nothing else.
+        for server in first, second:
+            self.assertEqual(
+                {f'compute1_accel_{address}': {cloud.GPU: 1}
+                 for address in self.hostdevs(server)},
+                self.allocated(server))
+
+    def offer_twice(self, provider):
+        """Have Placement promise the one unit of a provider once more."""
+        path = f'/resource_providers/{provider}/inventories'
+        body = self.placement.get(path).body
+        for record in body['inventories'].values():
+            record.update(total=2, max_unit=2)
+        self.assertEqual(200, self.placement.put(path, body).status)

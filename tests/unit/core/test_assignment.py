@@ -180,6 +180,25 @@ def test_where_nobody_chose_devices_free_ones_are_chosen():
     assert assignment.unbooked(grants, _promise(*gpus)) == {}
 
 
+def test_where_others_have_what_was_promised_placement_is_to_know():
+    """What it is to have more, and less, of what the promise names."""
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]
+    unit = 'CUSTOM_UNIT_OF_CUSTOM_GPU'
+    promised = {'the class': {'CUSTOM_GPU': 2}, **{
+        gpu.uuid: {unit: 1} for gpu in gpus[:2]}}
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    wanted = assignment.Wanted({'ACCEL0': _group(), 'ACCEL1': _group()},
+                               counts={'CUSTOM_GPU': 2})
+    with pytest.raises(errors.TakenError):
+        assignment.assign(promised, wanted, gpus, holders, _ME)
+    anything = assignment.without_devices(promised)
+    assert anything == {'the class': {'CUSTOM_GPU': 2}}
+    grants = assignment.assign(anything, wanted, gpus, holders, _ME)
+    assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
+    assert assignment.unbooked(grants, promised) == {gpus[2].uuid: {unit: 1}}
+    assert assignment.unused(grants, promised) == {gpus[1].uuid: {unit: 1}}
+
+
 def test_a_unit_without_a_group_is_chosen_too():
     gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
     assert [grant.group for grant in _choose(2, {}, gpus)] == ['', '']
