@@ -193,7 +193,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             config.devices = [element for element in config.devices
                               if not guest.holds(element, addresses)]
             if claimed:
-                host, _unreadable = self._look()
+                host = self._claims.seen(instance) or self._look()[0]
                 guest.add(config, claimed, guest_topology.locate(
                     claimed, host, self._offered(host)))
                 with _never_fatal('see how wide addresses have to be'):
@@ -387,7 +387,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             chosen = self._claims.choose(
                 instance, promised, host, self._node(), self._consumers)
             if self._machine.hand_over(chosen.hostdevs,
-                                       self._record.holders()):
+                                       self._record.holders(), host):
                 self._book(instance, chosen)
                 return chosen.hostdevs
             # What failed is not offered any more; its like may do.
@@ -493,7 +493,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         if hostdevs:
             self._machine.prepare(
                 hostdevs, self._node(), wishes.Wishes(
-                    context, instance, self._claims, self._record).of)
+                    context, instance, self._claims, self._record).of,
+                self._claims.seen(instance) if instance else None)
 
     def _clear_up(self) -> model.Host:
         """Let go of what an operation left behind that did not end.

@@ -42,7 +42,8 @@ class Machine:
     """This machine, as nova.conf tells us to look at it.
 
     Nothing is cached but what was reset, and what was said in the log, so
-    that it is said once. Reading takes milliseconds.
+    that it is said once. Reading takes milliseconds, tens of them where there
+    are hundreds of functions: a boot does it once.
     """
 
     def __init__(self) -> None:
@@ -103,18 +104,21 @@ class Machine:
                 wishes: collections.abc.Callable[
                     [str, collections.abc.Collection[model.Address] | None],
                     collections.abc.Mapping[str, str]],
-                ) -> None:
+                seen: model.Host | None = None) -> None:
         """Make ready what a guest is to start with.
 
         :param wishes: by group, and the devices that change with what serves
             it (None if nothing is to change), what the server's Profile says
             beside classes and traits
+        :param seen: the Host in which they were chosen just now; None if they
+            were not
         :raises errors.AccelError: if something cannot be made ready, or is not
             there
         """
         self._resets.used(device.address for device in hostdevs)
         try:
-            host = self.read()
+            host = (seen if self._is_enough(seen, hostdevs)
+                    else self.read())
         except errors.TreeError:
             if any(isinstance(device.address, model.MdevAddress)
                    for device in hostdevs):
@@ -161,8 +165,19 @@ class Machine:
         self._swept = _say(lines, self._swept)
         return found
 
+    def _is_enough(self, seen, hostdevs) -> bool:
+        """Whether a Host as it was seen does: nothing makes these ready."""
+        if seen is None:
+            return False
+        plain = {address for device in seen.devices
+                 for region in device.regions for unit in region.units
+                 for address in unit
+                 if region.kind not in self._preparers()}
+        return plain.issuperset(device.address for device in hostdevs)
+
     def hand_over(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
-                  held: collections.abc.Container[model.Address]) -> bool:
+                  held: collections.abc.Container[model.Address],
+                  seen: model.Host | None = None) -> bool:
         """Leave nobody's traces in what a server is to have.
 
         What is ready is so for somebody who had it before, and is taken back;
@@ -170,13 +185,16 @@ class Machine:
 
         :param hostdevs: which nobody else gets meanwhile
         :param held: what domains hold; a server can have had it before
+        :param seen: as in :meth:`prepare`
         :returns: whether it can have them; those that cannot be reset are
             not offered any more
         :raises errors.AccelError: if something cannot be taken back
         """
         addresses = {device.address for device in hostdevs}
-        # Also what is refused for its reset, which may work by now.
-        host, _broken = self._read()
+        host = seen
+        if not self._is_enough(seen, hostdevs):
+            # Also what is refused for its reset, which may work by now.
+            host, _broken = self._read()
         if self._take_back(host, {address for address in addresses
                                   if address not in held}):
             host, _broken = self._read()
