@@ -71,16 +71,19 @@ def _end(cloud, accelerators, servers):
 
 
 def _what_became_of(cloud, servers):
-    """Servers, once nothing happens to them any more."""
+    """Servers that Nova knows still, once nothing happens to them any more."""
     begin = time.monotonic()
 
     def over(server):
         if time.monotonic() > begin + _FORGOTTEN and not server.compute_host:
             return True
-        return server.status in ('ACTIVE', 'ERROR') and not server.task_state
+        return server.status == 'ERROR' or (
+            server.status == 'ACTIVE' and not server.task_state)
 
     def all_over():
-        now = [cloud.connection.compute.get_server(server.id)
-               for server in servers]
-        return all(map(over, now)) and now
-    return steps.wait('the end of what happens to servers', all_over, 300)
+        known = [cloud.connection.compute.find_server(
+            server.id, ignore_missing=True) for server in servers]
+        return [[server for server in known if server]] * all(
+            over(server) for server in known if server)
+    [known] = steps.wait('the end of what happens to servers', all_over, 300)
+    return known
