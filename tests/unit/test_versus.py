@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is made of the figures beside Cyborg; not how they are measured."""
 
+import datetime
+
 import pytest
 
 from tests.bench import report as report_
 from tests.integration.versus import access
 from tests.integration.versus import comparison
 from tests.integration.versus import paired
+from tests.integration.versus import trial
 
 _LINES = [
     '1000 GET 200 5ms /resource_providers/1/allocations ua=nova request=req-1',
@@ -49,6 +52,16 @@ def test_logs_begin_now(tmp_path):
     with log.open('a') as file:
         file.write(_LINES[1] + '\n')
     assert [request.at for request in logs.caused_by('req-1')] == [1002]
+
+
+def test_when_a_server_was_built_is_told_by_the_log():
+    log = ('2026-11-22 10:43:08.725 2 INFO x [None a b] [instance: one] Took '
+           '2.34 seconds to spawn the instance on the hypervisor.\n'
+           '2026-11-22 10:43:08.837 2 INFO x [None a b] [instance: one] Took '
+           '6.80 seconds to build instance.\n')
+    assert trial.built(log, 'one') == datetime.datetime(
+        2026, 11, 22, 10, 43, 8, 837000).timestamp()
+    assert trial.built(log, 'other') is None
 
 
 def test_a_line_of_another_format():

@@ -86,7 +86,8 @@ def _measure(cloud, rounds, shown):
         with shown.step('boots and deletes'):
             return comparison.measure(
                 trial.Trials(cloud.connection, image.id, {
-                    name: cloud.access_log(name) for name in _APIS}),
+                    name: cloud.access_log(name) for name in _APIS},
+                    cloud.log('nova-compute')),
                 _flavors(cloud), rounds, shown.say)
 
 

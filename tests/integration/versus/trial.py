@@ -5,22 +5,28 @@ import collections
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import datetime
 import itertools
 import pathlib
 import random
+import re
 import time
 
 from tests.integration import steps
 from tests.integration.versus import access
 
 #: Seconds between two looks at a server.
-POLL = 0.05
+POLL = 0.1
 
 #: Seconds after which a server that is not there yet never will be.
 _PATIENCE = 120
 
 #: Seconds that services have to write down what they did last.
 _SETTLE = 1.0
+
+#: What nova-compute says of a server as soon as it is ACTIVE, and when.
+_BUILT = (r'^(\S+ \S+) .*\[instance: {}\] '
+          r'Took \S+ seconds to build instance\.')
 
 #: The first version whose server create takes a flavor and no network.
 _COMPUTE_API = '2.96'
@@ -34,13 +40,15 @@ class Trials:
     """:param connection: the SDK's, as administrator
     :param image: the id of what servers boot
     :param logs: access logs by service
+    :param compute: nova-compute's log
     """
 
     def __init__(self, connection, image: str,
-                 logs: Mapping[str, pathlib.Path]):
+                 logs: Mapping[str, pathlib.Path], compute: pathlib.Path):
         self._compute = connection.compute
         self._image = image
         self._logs = logs
+        self._log = compute
 
     def run(self, flavor: str) -> dict:
         """Boot a server of a flavor and delete it.
@@ -68,19 +76,18 @@ class Trials:
     def _measure(self, begin: Callable) -> dict:
         logs = access.Logs(self._logs)
         before = self._counters()
-        start = time.monotonic()
+        start = time.time()
         answer, over = begin()
-        while not over():
-            if time.monotonic() - start > _PATIENCE:
+        while not (end := over()):
+            if time.time() - start > _PATIENCE:
                 raise RuntimeError(
                     f'{answer.request.method} {answer.url} has no effect '
                     f'after {_PATIENCE} s; see the services\' logs')
             time.sleep(POLL)
-        seconds = time.monotonic() - start
         time.sleep(_SETTLE)
         after = self._counters()
         caused = logs.caused_by(answer.headers['x-openstack-request-id'])
-        return {'seconds': round(seconds, 3),
+        return {'seconds': round(end - start, 3),
                 'requests': dict(collections.Counter(
                     map(access.kind, caused))),
                 'asked': [f'{request.service} {request.method} '
@@ -88,17 +95,20 @@ class Trials:
                           for request in caused],
                 **{name: after[name] - before[name] for name in after}}
 
-    def _active(self, server) -> bool:
+    def _active(self, server) -> float | None:
+        """When it became ACTIVE, in seconds since 1970; None if it is not."""
         shown = self._ask('GET', f'/servers/{server}').json()['server']
         if shown['status'] == 'ERROR':
             fault = shown.get('fault', {}).get('message', 'no reason is given')
             raise RuntimeError(f'server {server} is not started: {fault}')
-        return shown['status'] == 'ACTIVE'
+        return (built(self._log.read_text(errors='replace'), server)
+                if shown['status'] == 'ACTIVE' else None)
 
-    def _gone(self, server) -> bool:
-        return self._compute.get(
-            f'/servers/{server}',
-            microversion=_COMPUTE_API).status_code == 404
+    def _gone(self, server) -> float | None:
+        """Now, if it is."""
+        found = self._compute.get(f'/servers/{server}',
+                                  microversion=_COMPUTE_API)
+        return time.time() if found.status_code == 404 else None
 
     def _ask(self, method, path, **keywords):
         answer = self._compute.request(
@@ -114,6 +124,12 @@ class Trials:
             'SHOW GLOBAL STATUS LIKE "Com%"').splitlines())
         return {name: sum(int(status[counter]) for counter in counters)
                 for name, counters in _COUNTERS.items()}
+
+
+def built(log: str, server: str) -> float | None:
+    """When a server was, in seconds since 1970, by nova-compute's log."""
+    found = re.search(_BUILT.format(server), log, re.MULTILINE)
+    return found and datetime.datetime.fromisoformat(found[1]).timestamp()
 
 
 def interleaved(ways: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
