@@ -147,7 +147,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assign(instance, allocations)
+            self._assign(instance, allocations, self._machine.read_lately)
             return super().spawn(context, instance, image_meta,
                                  injected_files, admin_password, allocations,
                                  *args, **kwargs)
@@ -430,19 +430,20 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._assign(instance, report.get_allocations_for_consumer(
                 nova_context.get_admin_context(), instance.uuid))
 
-    def _assign(self, instance, allocations) -> None:
+    def _assign(self, instance, allocations, read=None) -> None:
         """Claim the devices that a server was promised.
 
         Those that it has, if they are what it was promised, whatever the
         configuration says by now; otherwise a choice.
 
+        :param read: by which the Host is known, if not by reading it now
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
         if not flavor.classes(instance.flavor.extra_specs):
             return
         promised = _promised(allocations)
-        host, unreadable = self._look()
+        host, unreadable = self._look(read)
         node = self._node()
         if not claims.concerns_us(instance, promised, host, node):
             # Said once for the whole operation.
@@ -471,10 +472,10 @@ class LibvirtDriver(driver.LibvirtDriver):
                 str(device.address) for device in chosen),
                 instance=instance)
 
-    def _look(self) -> tuple[model.Host, errors.TreeError | None]:
+    def _look(self, read=None) -> tuple[model.Host, errors.TreeError | None]:
         """The Host; or an empty one, and why it cannot be read."""
         try:
-            return self._machine.read(), None
+            return (read or self._machine.read)(), None
         except errors.TreeError as error:
             return model.Host(), error
 

@@ -4,6 +4,7 @@
 import collections
 import collections.abc
 import contextlib
+import math
 import time
 
 import nova.conf
@@ -33,6 +34,10 @@ CONF = nova.conf.CONF
 #: Seconds that resets in passing may take of a round; the rest comes later.
 BUDGET = 30
 
+#: Seconds between a claim of Nova's resource tracker, for which the machine is
+#: read, and the choice of devices for the server that it is made for.
+LATELY = 3
+
 #: From a unit to a context in which nobody gets it, and whether it is free.
 Aside = collections.abc.Callable[
     [model.Unit], contextlib.AbstractContextManager[bool]]
@@ -43,7 +48,7 @@ class Machine:
 
     Nothing is cached but what was reset, and what was said in the log, so
     that it is said once. Reading takes milliseconds, tens of them where there
-    are hundreds of functions: a boot does it once.
+    are hundreds of functions; so a boot goes by what was read for its claim.
     """
 
     def __init__(self) -> None:
@@ -53,6 +58,7 @@ class Machine:
         self._said: frozenset[tuple[int, str]] = frozenset()
         self._swept: frozenset[tuple[int, str]] = frozenset()
         self._resets = reset.Resets()
+        self._last = -math.inf, model.Host()
 
     def read(self) -> model.Host:
         """The Host as it is now.
@@ -62,7 +68,16 @@ class Machine:
         host, broken = self._read(self._resets.refused())
         self._said = _say([(logging.ERROR, f'{error}; it is left out')
                            for error in broken] + _report(host), self._said)
+        self._last = time.monotonic(), host
         return host
+
+    def read_lately(self) -> model.Host:
+        """The Host as it was a moment ago, if somebody read it then.
+
+        :raises errors.TreeError: if ``sysfs_root`` is none
+        """
+        when, host = self._last
+        return host if time.monotonic() - when < LATELY else self.read()
 
     def _read(self, quarantined: collections.abc.Mapping[
             model.PciAddress, str] = {},

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server gets its devices, from the API to the XML, and gives them back."""
 
+import fixtures
 from lxml import etree
 
+from nova_accel.compute import machine
+from nova_accel.host import reader
 from tests.functional import cloud
 
 
@@ -156,3 +159,20 @@ class ServerTest(cloud.Cloud):
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
         self.assertIn(f'no device of {cloud.GPU} is there',
                       server['fault']['message'])
+
+    def test_a_spawn_goes_by_what_was_read_for_its_claim(self):
+        """Reading takes long where there are hundreds of functions."""
+        driver = self.computes['compute1'].driver
+        reads, read, spawn = [], reader.read, driver.spawn
+        self.useFixture(fixtures.MockPatchObject(
+            reader, 'read', lambda *args, **kwargs: (
+                reads.append('read'), read(*args, **kwargs))[1]))
+        self.useFixture(fixtures.MockPatchObject(
+            driver, 'spawn', lambda *args, **kwargs: (
+                reads.append('spawn'), spawn(*args, **kwargs),
+                reads.append('spawned'))[1]))
+        # However long ago the claim was, where the machine is busy.
+        self.useFixture(fixtures.MockPatchObject(machine, 'LATELY', 60))
+        self.boot(self.flavor('pair'))
+        self.assertEqual(['spawned'], reads[reads.index('spawn') + 1:][:1])
+        self.assertIn('read', reads[:reads.index('spawn')])
