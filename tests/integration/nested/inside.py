@@ -7,6 +7,8 @@ import pathlib
 import shlex
 from xml.etree import ElementTree
 
+from tests.integration.machine import root
+
 _FACTS = pathlib.Path(__file__).with_name('facts.py')
 
 
@@ -80,8 +82,9 @@ class Inside:
 
     def disagreements(self) -> list[str]:
         """What ``nova-accel host check`` finds."""
-        said = json.loads(self._machine.run('nova-accel host check --json',
-                                            check=False, seconds=300))
+        said = json.loads(self._machine.run(
+            f'{root.NOVA}/bin/nova-accel host check --json', check=False,
+            seconds=300))
         return [f'{finding["thing"]}: {finding["reason"]}'
                 for finding in said['findings']]
 

@@ -6,6 +6,7 @@ import collections.abc
 
 import yaml
 
+from tests.integration import place
 from tests.integration.nested import guest as guests
 from tests.integration.nested import inside
 from tests.integration.nested import ledger
@@ -45,13 +46,17 @@ class Tenant:
         flavor = self.compute.create_flavor(
             name=f'nested.{name}', ram=192, vcpus=1, disk=0)
         if resources:
-            (self.cloud.profiles / f'{name}.yaml').write_text(yaml.safe_dump({
-                'name': name, 'groups': [
-                    {'resources': {resource_class: amount}}
-                    for resource_class, amount in resources.items()]}))
+            self._make_profile(name, resources)
             self.compute.create_flavor_extra_specs(
                 flavor, {'accel:device_profile': name})
         return flavor.id
+
+    def _make_profile(self, name, resources):
+        place.make(self.cloud.profiles)
+        (self.cloud.profiles / f'{name}.yaml').write_text(yaml.safe_dump({
+            'name': name, 'groups': [
+                {'resources': {resource_class: amount}}
+                for resource_class, amount in resources.items()]}))
 
     def boot(self, host: str | None = None, status: str = 'ACTIVE',
              **resources: int) -> 'Server':
