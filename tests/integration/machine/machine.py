@@ -278,13 +278,18 @@ class Machine:
         """What a service says, as it says it."""
         return self._logs / f'{name}.log'
 
-    def configure(self, text: str) -> None:
+    def configure(self, text: str) -> bool:
         """Have this for a nova.conf, beside the one that there is.
 
         It takes the place of what was given before; nova-compute reads it
         when it starts.
+
+        :returns: whether it is other than what was given before
         """
-        self.write(f'{_CONFIGURATION}/scenario.conf', text)
+        path = f'{_CONFIGURATION}/scenario.conf'
+        before = self.run(f'cat {path}', check=False)
+        self.write(path, text)
+        return text != before
 
     def _end(self, name, schedule):
         self.run(f'start-stop-daemon --stop --oknodo --retry {schedule} '

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine as a compute node of the cloud that is outside of it."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import datetime
@@ -14,6 +15,9 @@ from tests.integration.machine import built
 from tests.integration.machine import guest
 from tests.integration.machine import machine as machines
 from tests.integration.machine import root
+
+#: Prepares a machine.
+Prepare = Callable[[machines.Machine], None]
 
 #: The image of servers in the machine, in Glance.
 IMAGE = 'machine-guest'
@@ -35,9 +39,11 @@ live_migration_scheme = tcp
 '''
 
 
-def join(machine: machines.Machine, cloud: clouds.Cloud) -> None:
+def join(machine: machines.Machine, cloud: clouds.Cloud,
+         prepare: Prepare) -> None:
     """Have a machine that is on be a compute node, and wait until it is.
 
+    :param prepare: what is to be done before nova-compute starts
     :raises Failure: if it does not become one
     """
     machine.write('/etc/nova/nova.conf', configuration.render(
@@ -48,6 +54,7 @@ def join(machine: machines.Machine, cloud: clouds.Cloud) -> None:
     machine.write('/etc/nova/nova.conf.d/machine.conf',
                   _CONFIGURATION.format(address=machine.address))
     machine.run('mkdir -p /var/lib/nova/instances /var/lib/nova/lock')
+    prepare(machine)
     attach(machine, cloud)
     machine.start('libvirtd')
     machine.start('nova-compute')
@@ -83,9 +90,12 @@ def image(cloud: clouds.Cloud, parts: built.Parts):
         os_command_line=guest.COMMAND_LINE, hw_machine_type='q35')
 
 
-def up(cloud: clouds.Cloud, shown: steps.Steps,
-       count: int = 1) -> list[machines.Machine]:
-    """Machines that are compute nodes: those that are on, and new ones."""
+def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
+       prepare: Prepare = lambda _machine: None) -> list[machines.Machine]:
+    """Machines that are compute nodes: those that are on, and new ones.
+
+    :param prepare: what is to be done with new ones, as for `join`
+    """
     parts = built.load()
     made = [machines.Machine(number + 1, parts) for number in range(count)]
     new = [machine for machine in made if not machine.is_on]
@@ -94,7 +104,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps,
             steps.at_once(*(machine.power_on for machine in new))
         image(cloud, parts)
         with shown.step('libvirt and nova-compute in there'):
-            steps.at_once(*(functools.partial(join, machine, cloud)
+            steps.at_once(*(functools.partial(join, machine, cloud, prepare)
                             for machine in new))
     for machine in made:
         attach(machine, cloud)
@@ -109,11 +119,11 @@ def down(machine: machines.Machine) -> None:
 
 @contextlib.contextmanager
 def nodes(cloud: clouds.Cloud, shown: steps.Steps,
-          count: int = 1) -> Iterator[list[machines.Machine]]:
+          count: int, prepare: Prepare) -> Iterator[list[machines.Machine]]:
     """As `up`; machines that were not on before are gone at the end."""
     before = {number for number in range(1, count + 1)
               if machines.Machine(number, built.load()).is_on}
-    made = up(cloud, shown, count)
+    made = up(cloud, shown, count, prepare)
     try:
         yield made
     finally:

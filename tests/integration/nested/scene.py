@@ -22,8 +22,7 @@ def enter(cloud, *machines):
     tenant = tenants.Tenant(cloud, {machine.host: machine
                                     for machine in machines})
     for machine in machines:
-        machine.write('/etc/rc.local', _BOOT.read_text())
-        machine.run('chmod +x /etc/rc.local && /etc/rc.local')
+        _boot(machine)
         offer(tenant, machine)
     try:
         yield tenant
@@ -31,13 +30,24 @@ def enter(cloud, *machines):
         tenant.leave()
 
 
+def prepare(machine) -> None:
+    """Have a machine offer everything from the first start of nova-compute."""
+    _boot(machine)
+    machine.configure(_CONF.read_text())
+
+
+def _boot(machine):
+    machine.write('/etc/rc.local', _BOOT.read_text())
+    machine.run('chmod +x /etc/rc.local && /etc/rc.local')
+
+
 def offer(tenant, machine, more: str = '') -> None:
-    """Start nova-compute with our entries, and wait until Placement has them.
+    """Have nova-compute run with our entries, and Placement have them.
 
     :param more: lines of ``[nova_accel]`` beside ours
     """
-    machine.configure(_CONF.read_text() + more)
-    machine.restart('nova-compute')
+    if machine.configure(_CONF.read_text() + more):
+        machine.restart('nova-compute')
     patience.until(
         f'{machine.host} offers {OFFERED}',
         lambda: tenant.ledger.can_be_had(machine.host).items()

@@ -3,9 +3,9 @@
 
 import pytest
 
-from tests.integration.machine.fixtures import *  # noqa: F403
 from tests.integration.nested import inside as insides
 from tests.integration.nested import scene
+from tests.integration.nested.fixtures import *  # noqa: F403
 
 
 @pytest.fixture(scope='package')

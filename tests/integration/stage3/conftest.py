@@ -3,8 +3,8 @@
 
 import pytest
 
-from tests.integration.machine.fixtures import *  # noqa: F403
 from tests.integration.nested import scene
+from tests.integration.nested.fixtures import *  # noqa: F403
 
 
 @pytest.fixture(scope='package')

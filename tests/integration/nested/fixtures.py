@@ -9,17 +9,18 @@ import pytest
 from tests.integration import steps
 from tests.integration.machine import machine as machine_
 from tests.integration.machine import node
+from tests.integration.nested import scene
 
 
 @pytest.fixture(scope='session')
 def machine(cloud) -> Iterator[machine_.Machine]:
     """A compute node with devices, inside of which all is real."""
-    with node.nodes(cloud, steps.Steps(sys.stderr)) as [one]:
+    with node.nodes(cloud, steps.Steps(sys.stderr), 1, scene.prepare) as [one]:
         yield one
 
 
 @pytest.fixture(scope='session')
 def machines(cloud) -> Iterator[list[machine_.Machine]]:
     """Two of them, which are joined by a network of their own."""
-    with node.nodes(cloud, steps.Steps(sys.stderr), 2) as two:
+    with node.nodes(cloud, steps.Steps(sys.stderr), 2, scene.prepare) as two:
         yield two
