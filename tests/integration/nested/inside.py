@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from tests.integration.machine import root
 
 _FACTS = pathlib.Path(__file__).with_name('facts.py')
+_INSTANCES = pathlib.PurePosixPath('/var/lib/nova/instances')
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -71,6 +72,15 @@ class Inside:
         return {_address(element.find('source/address')):
                     element.find('alias').get('name')
                 for element in domain.iterfind('devices/hostdev')}
+
+    def console(self, server: str) -> str:
+        """What a guest has said here.
+
+        As in the file: who asks Nova has it read by a nova-compute that is as
+        slow as the guest, and slows it down.
+        """
+        return self._machine.run(f'cat {_INSTANCES}/{server}/console.log',
+                                 check=False)
 
     def domains(self) -> set[str]:
         """The uuids of all domains, running or not."""
