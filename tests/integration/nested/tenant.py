@@ -12,6 +12,9 @@ from tests.integration.nested import inside
 from tests.integration.nested import ledger
 from tests.integration.nested import patience
 
+#: MiB of a guest's.
+_MEMORY = 96
+
 #: States that pass by themselves.
 _PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
                       'HARD_REBOOT', 'REVERT_RESIZE'})
@@ -44,11 +47,12 @@ class Tenant:
 
     def _make_flavor(self, name, resources) -> str:
         flavor = self.compute.create_flavor(
-            name=f'nested.{name}', ram=192, vcpus=1, disk=0)
+            name=f'nested.{name}', ram=_MEMORY, vcpus=1, disk=0)
+        specs = {'hw_rng:allowed': 'false'}
         if resources:
             self._make_profile(name, resources)
-            self.compute.create_flavor_extra_specs(
-                flavor, {'accel:device_profile': name})
+            specs['accel:device_profile'] = name
+        self.compute.create_flavor_extra_specs(flavor, specs)
         return flavor.id
 
     def _make_profile(self, name, resources):
@@ -142,7 +146,7 @@ class Server:
 
     def hear(self) -> guests.Guest:
         """Its guest, as far as it has come."""
-        return guests.Guest(self._tenant.cloud.console(self.id))
+        return guests.Guest(self._tenant.inside(self.host).console(self.id))
 
     def guest(self) -> guests.Guest:
         """Its guest, which is up."""
