@@ -2,9 +2,9 @@
 """Guests that move while they run, and what keeps those with devices here.
 
 The state of a device moves only where its driver can read and write it. Of
-the kernel's drivers here, vfio-pci cannot, nor can the mdevs' (made from
-Linux 6.1's sample); and libvirt and QEMU are older than those that could ask
-them. So what can be seen is the refusal, and that the server does not notice.
+the drivers here, vfio-pci cannot; that of the mdevs can, but libvirt and QEMU
+are older than those that could ask it. So what can be seen is the refusal, and
+that the server does not notice.
 """
 
 import pytest
