@@ -26,9 +26,9 @@ class Accelerator:
 
 
 class Guest:
-    """What a guest said since it booted, or came here.
+    """What a guest said since it booted, was resumed, or came here.
 
-    :param console: text
+    :param console: text; libvirt begins a new one each time
     """
 
     def __init__(self, console: str):
@@ -40,11 +40,12 @@ class Guest:
     @property
     def boot(self) -> str:
         """The kernel's name for this boot."""
-        return next((event['boot'] for event in self._all('start')), '')
+        return next((event['boot'] for event in self._events
+                     if 'boot' in event), '')
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._all('ready'))
+        return bool(self._all('ready') or self._all('alive'))
 
     @property
     def alive(self) -> int:

@@ -263,7 +263,8 @@ int main(void)
 		look();
 		if (time(NULL) - spoken >= ALIVE_S) {
 			spoken = time(NULL);
-			say("{\"event\": \"alive\", \"count\": %d}", ++alive);
+			say("{\"event\": \"alive\", \"boot\": \"%s\", "
+			    "\"count\": %d}", boot, ++alive);
 		}
 	}
 }
