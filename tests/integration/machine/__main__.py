@@ -65,7 +65,7 @@ def _up(arguments, shown):
 
 
 def _down(arguments, _shown):
-    node.down(_machine(arguments))
+    node.down(_machine(arguments), clouds.Cloud())
 
 
 def _reboot(arguments, shown):

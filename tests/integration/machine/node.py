@@ -111,9 +111,17 @@ def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
     return made
 
 
-def down(machine: machines.Machine) -> None:
-    """Put an end to a machine and to what it wrote."""
+def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
+    """Put an end to a machine, what it wrote, and what Nova knows of it.
+
+    Who starts anew under a name that Nova knows is taken for somebody who has
+    forgotten who it is, and does not start.
+    """
     machine.crash()
+    compute = cloud.connection.compute
+    for service in list(compute.services(host=machine.host,
+                                         binary='nova-compute')):
+        compute.delete_service(service)
     machine.discard()
 
 
@@ -129,4 +137,4 @@ def nodes(cloud: clouds.Cloud, shown: steps.Steps,
     finally:
         for machine in made:
             if machine.number not in before:
-                down(machine)
+                down(machine, cloud)
