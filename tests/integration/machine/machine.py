@@ -20,6 +20,9 @@ from tests.integration.steps import wait
 #: MiB; half of it on each of two NUMA nodes.
 MEMORY = 3072
 PROCESSORS = 2
+#: MiB of translated code. Where they are full, all is translated anew; and
+#: what a guest's QEMU translates is code to translate, too.
+_CODE = 2047
 
 #: What runs in the machine, in the order in which it starts.
 SERVICES = {
@@ -144,7 +147,7 @@ class Machine:
             self._parts.qemu, '-nodefaults', '-display', 'none',
             *(word for path in ('seabios', 'qemu')
               for word in ('-L', f'/usr/share/{path}')),
-            '-machine', 'q35', '-accel', 'tcg,thread=multi,tb-size=512',
+            '-machine', 'q35', '-accel', f'tcg,thread=multi,tb-size={_CODE}',
             '-cpu', 'max,la57=off', '-smp', f'{PROCESSORS},sockets=2',
             '-m', f'{MEMORY}', *(word for node in nodes for word in node),
             '-device', 'intel-iommu,intremap=on,caching-mode=on,'
