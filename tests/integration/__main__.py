@@ -27,6 +27,8 @@ from tests.integration.cloud import readme
 _GIB = 1 << 30
 #: Bytes of memory and of disk that a cloud of its own needs.
 _MEMORY, _DISK = 5 * _GIB, 6 * _GIB
+#: And that each machine in the machine does.
+_MORE_MEMORY, _MORE_DISK = 4 * _GIB, 4 * _GIB
 
 
 def main() -> int:
@@ -68,14 +70,14 @@ def _begin(arguments):
     if namespaces.up():
         raise steps.Failure('a cloud is up already: end it by "down", or run '
                             'scenarios in it by "run"')
-    _check()
+    names = [name for name in arguments.what if name != 'up']
+    if not arguments.what:
+        names = [name for name in parts.PARTS if name.isdigit()]
+    _check(max((parts.PARTS[name].machines for name in names), default=0))
     for directory in (place.WORK if arguments.clean else place.STATE,
                       place.LOG):
         shutil.rmtree(directory, ignore_errors=True)
     place.make(place.CACHE, place.STATE, place.LOG)
-    names = [name for name in arguments.what if name != 'up']
-    if not arguments.what:
-        names = [name for name in parts.PARTS if name.isdigit()]
     shown = steps.Steps(sys.stderr if arguments.json else sys.stdout)
     _install(shown)
     for name in names:
@@ -87,14 +89,15 @@ def _begin(arguments):
         *['--json'] * arguments.json)
 
 
-def _check():
-    """:raises Failure: if this machine cannot have a cloud"""
+def _check(machines):
+    """:raises Failure: if this machine cannot have a cloud with those"""
     if os.getuid():
         raise steps.Failure('this is for root, who can make namespaces, '
                             'mounts and guests')
     for what, there, needed in (
-            ('memory', _memory(), _MEMORY),
-            ('disk', shutil.disk_usage(place.ROOT).free, _DISK)):
+            ('memory', _memory(), _MEMORY + machines * _MORE_MEMORY),
+            ('disk', shutil.disk_usage(place.ROOT).free,
+             _DISK + machines * _MORE_DISK)):
         if there < needed:
             raise steps.Failure(
                 f'{there / _GIB:.1f} GiB of {what} are free here, and '

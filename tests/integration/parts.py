@@ -23,7 +23,8 @@ class Part:
 
     ``install`` are functions, as ``module:function``, that are called with the
     steps before there is a cloud: on the machine itself, where they can
-    download and build. ``words`` are pytest's, or the module's.
+    download and build. ``words`` are pytest's, or the module's. ``machines``
+    is how many nested machines there are at a time.
     """
 
     about: str
@@ -31,6 +32,7 @@ class Part:
     module: str | None = None
     install: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    machines: int = 0
 
     def prepare(self, shown: steps.Steps) -> None:
         for name in self.install:
@@ -43,11 +45,12 @@ _MACHINE = ('machine.built:install',)
 PARTS = {
     '1': Part('the cloud, with accelerators of a recorded machine', 'stage1'),
     '2': Part('a compute node whose devices a kernel really drives', 'stage2',
-              install=_MACHINE),
+              install=_MACHINE, machines=1),
     '3': Part('servers that move between two such', 'stage3',
-              install=_MACHINE),
+              install=_MACHINE, machines=2),
     'smoke': Part('one device of 2, and the next server that has it',
-                  'stage2', install=_MACHINE, words=('-m', 'smoke')),
+                  'stage2', install=_MACHINE, words=('-m', 'smoke'),
+                  machines=1),
     'bench': Part('boots and deletes beside Cyborg',
                   module='versus.command'),
     'tempest': Part("Cyborg's scenarios of tempest with our devices",
