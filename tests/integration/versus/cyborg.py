@@ -23,7 +23,7 @@ _GROUPS = [{'resources:FPGA': '1', 'trait:CUSTOM_FAKE_DEVICE': 'required'}]
 def up(cloud) -> None:
     """Start Cyborg, and have Nova know it once its services are restarted.
 
-    :raises Failure: if its device is not reported within two minutes
+    :raises Failure: if its device is not reported within minutes
     """
     resources.identity(cloud.connection, _ENDPOINTS)
     steps.run(place.BIN / 'cyborg-dbsync', '--config-file',
@@ -33,7 +33,9 @@ def up(cloud) -> None:
     cloud.configure('nova', _NOVA.read_text(), 'cyborg')
     # One whose token has the new endpoint in its catalogue.
     api = resources.connect().accelerator
-    steps.wait('Cyborg\'s device', lambda: list(api.deployables()), 120)
+    # An agent that is there before the conductor is waits a minute for it, and
+    # another one before it says so again.
+    steps.wait('Cyborg\'s device', lambda: list(api.deployables()), 300)
     # The agent has told Cyborg before it tells Placement.
     steps.wait('its resource provider', lambda: [
         provider for provider in cloud.connection.placement
