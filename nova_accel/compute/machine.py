@@ -132,7 +132,8 @@ class Machine:
         """
         self._resets.used(device.address for device in hostdevs)
         try:
-            host = (seen if self._is_enough(seen, hostdevs)
+            # An image can have come from far since the choice.
+            host = (self.read_lately() if self._is_enough(seen, hostdevs)
                     else self.read())
         except errors.TreeError:
             if any(isinstance(device.address, model.MdevAddress)
