@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of the benchmarks: not what they measure, which nothing tests."""
 
-import json
 import os
 import signal
 import time
@@ -9,6 +8,7 @@ import unittest
 
 import pytest
 
+from tests.bench import __main__
 from tests.bench import frame
 from tests.bench import report
 from tests.bench import scheduling
@@ -181,10 +181,10 @@ def test_what_did_not_finish_is_not_tried_with_more(monkeypatch):
     assert len([key for key in asked if key[0] == 'ours']) == 10
 
 
-@pytest.mark.parametrize('path', sorted(frame.DIRECTORY.glob('*.json')),
-                         ids=lambda path: path.stem)
-def test_documentation_is_what_was_measured(path):
-    result = json.loads(path.read_text())
-    assert path.with_suffix('.inc').read_text() == frame.section(result)
+@pytest.mark.parametrize('name', __main__.NAMES)
+def test_documentation_is_what_was_measured(name):
+    result = frame.read(name)
+    written = (frame.DIRECTORY / f'{name}.inc').read_text()
+    assert written == frame.section(result)
     for plot in frame.reported(result).plots:
-        assert (path.parent / report.plot_file(path.stem, plot)).exists()
+        assert (frame.DIRECTORY / report.plot_file(name, plot)).exists()

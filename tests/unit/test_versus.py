@@ -5,6 +5,7 @@ import datetime
 
 import pytest
 
+from tests.bench import frame
 from tests.bench import report as report_
 from tests.integration.versus import access
 from tests.integration.versus import comparison
@@ -110,3 +111,9 @@ def test_promises_are_kept():
 def test_promises_are_broken(figures, what):
     assert any(what in line for line in comparison.broken(figures))
     assert 'is not kept' in comparison.report(figures).says[2]
+
+
+def test_documentation_is_what_was_measured():
+    result = frame.read(comparison.NAME)
+    written = (frame.DIRECTORY / f'{comparison.NAME}.inc').read_text()
+    assert written == comparison.section(result)

@@ -15,7 +15,6 @@ import pathlib
 import sys
 
 from tests.bench import frame
-from tests.bench import report as report_
 from tests.integration import packages
 from tests.integration import place
 from tests.integration import steps
@@ -25,9 +24,6 @@ from tests.integration.stage1 import outer as outers
 from tests.integration.versus import comparison
 from tests.integration.versus import cyborg
 from tests.integration.versus import trial
-
-NAME = 'cyborg'
-COMMAND = 'python -m tests.integration bench'
 
 #: With fewer, nothing is written.
 ROUNDS = 20
@@ -48,12 +44,12 @@ def main() -> int:
     shown = steps.Steps()
     cloud = clouds.Cloud()
     figures = _measure(cloud, arguments.rounds, shown)
-    result = {'benchmark': NAME, 'scale': f'{arguments.rounds} rounds',
+    result = {'benchmark': comparison.NAME,
+              'scale': f'{arguments.rounds} rounds',
               'machine': _machine(), 'figures': figures}
     place.make(place.LOG)
-    (place.LOG / f'{NAME}.json').write_text(json.dumps(result, indent=1))
-    section = _section(result)
-    shown.say(section)
+    write(result, place.LOG)
+    shown.say(comparison.section(result))
     if arguments.rounds >= ROUNDS:
         write(result, frame.DIRECTORY)
     broken = comparison.broken(figures)
@@ -109,18 +105,9 @@ def _machine() -> dict[str, str | int]:
 
 
 def write(result: dict, directory: pathlib.Path) -> None:
-    (directory / f'{NAME}.json').write_text(
-        json.dumps(result, indent=1) + '\n')
-    (directory / f'{NAME}.inc').write_text(_section(result))
-
-
-def _section(result) -> str:
-    facts = result['machine']
-    return report_.rst(
-        NAME, comparison.report(result['figures']),
-        f'Measured on {facts["cores"]} cores: Nova {facts["nova"]}, '
-        f'Placement {facts["openstack-placement"]}, Cyborg '
-        f'{facts["openstack-cyborg"]}; guests are emulated.', COMMAND)
+    path = directory / comparison.NAME
+    path.with_suffix('.json').write_text(json.dumps(result, indent=1) + '\n')
+    path.with_suffix('.inc').write_text(comparison.section(result))
 
 
 if __name__ == '__main__':

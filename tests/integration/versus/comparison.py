@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same server plain, with Cyborg's device and with ours: what each adds.
 
-``measure`` needs a cloud; ``report`` and ``broken`` take what it returned, and
-the standard library.
+``measure`` needs a cloud; the others take what came of it, and the standard
+library.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ import statistics
 
 from tests.bench import report as report_
 from tests.integration.versus import paired
+
+NAME = 'cyborg'
+COMMAND = 'python -m tests.integration bench'
 
 PLAIN, CYBORG, OURS = WAYS = ('plain', 'cyborg', 'ours')
 
@@ -93,6 +96,16 @@ def report(figures: Mapping) -> report_.Report:
          'recorded machine, and hostdevs are kept from libvirt, which could '
          'not bind them here. So neither includes the work on a device.'),
         (_medians(figures), _differences(figures)))
+
+
+def section(result: Mapping) -> str:
+    """What the documentation includes."""
+    facts = result['machine']
+    return report_.rst(
+        NAME, report(result['figures']),
+        f'Measured on {facts["cores"]} cores: Nova {facts["nova"]}, '
+        f'Placement {facts["openstack-placement"]}, Cyborg '
+        f'{facts["openstack-cyborg"]}; guests are emulated.', COMMAND)
 
 
 def _requests_said(figures) -> str:
