@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three truths compared, now and then, and what the log should say of it.
 
-Seam: ``SchedulerReportClient.get_allocations_for_resource_provider``. Checked
-with Nova 33 and 34.
+Seam: ``nova.objects``, for what Nova knows of a consumer. Checked with Nova 33
+and 34.
 """
 
 import collections.abc
 import time
 
+from nova import context
+from nova import exception
+from nova import objects
 import nova.conf
 from oslo_log import log as logging
 
+from nova_accel.compute import ledger
 from nova_accel.compute import record
 from nova_accel.core import model
 from nova_accel.core import providers
@@ -20,23 +24,17 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
-Allocations = collections.abc.Callable[[str], collections.abc.Mapping]
-
 
 class Auditor:
     """The reconciliation of one nova-compute.
 
     :param recorded: what is held
-    :param allocations: those of a provider, by its uuid, as Placement has them
-    :param give_back: takes its allocations from a consumer that holds nothing
-        here and never will; whether it was one
+    :param promises: what they were promised
     """
 
-    def __init__(self, recorded: record.Record, allocations: Allocations,
-                 give_back: collections.abc.Callable[[str], bool]):
+    def __init__(self, recorded: record.Record, promises: ledger.Ledger):
         self._record = recorded
-        self._allocations = allocations
-        self._give_back = give_back
+        self._ledger = promises
         self._last: float | None = None
         self._before: set[str] = set()
         self._said: set[str] = set()
@@ -54,21 +52,46 @@ class Auditor:
             return
         host = read()
         self._last = time.monotonic()
-        truths = reconciliation.gather(host, node, self._allocations,
-                                       self._record.read)
+        truths = self._gather(host, node)
         if self._clear_up(truths):
-            truths = reconciliation.gather(host, node, self._allocations,
-                                           self._record.read)
+            truths = self._gather(host, node)
         findings = reconciliation.compare(truths)
         self.disputed = {finding.provider: finding.withheld
                          for finding in findings if finding.withheld}
         self._say(findings)
+
+    def _gather(self, host, node) -> reconciliation.Truths:
+        return reconciliation.gather(host, node, self._ledger.of_provider,
+                                     self._record.read)
 
     def _clear_up(self, truths: reconciliation.Truths) -> bool:
         """Whether a consumer that will not come was promised anything."""
         consumers = {consumer for promised in truths.promised.values()
                      for consumer in promised} - set(truths.held)
         return any([self._give_back(consumer) for consumer in consumers])
+
+    def _give_back(self, consumer: str) -> bool:
+        """Free what a move was promised whose server is no more.
+
+        Nova deletes the allocations of a server with it, and forgets those of
+        its migration where it is deleted while it moves.
+
+        :param consumer: a migration's uuid, or any other
+        :returns: whether it was one
+        """
+        try:
+            move = objects.Migration.get_by_uuid(
+                context.get_admin_context(), consumer)
+        except exception.MigrationNotFound:
+            return False
+        # Its domain has to go first.
+        if _exists(move.instance_uuid) or self._record.held_by(
+                move.instance_uuid):
+            return False
+        LOG.info('Server %s was deleted while it moved: what its migration '
+                 '%s was promised is free', move.instance_uuid, consumer)
+        self._ledger.delete(consumer)
+        return True
 
     def _is_time(self) -> bool:
         interval = CONF.nova_accel.check_interval
@@ -87,3 +110,11 @@ class Auditor:
             LOG.info('No longer so: %s', line)
         self._before = set(map(str, findings))
         self._said = lines
+
+
+def _exists(server: str) -> bool:
+    try:
+        objects.Instance.get_by_uuid(context.get_admin_context(), server)
+    except exception.InstanceNotFound:
+        return False
+    return True

@@ -55,7 +55,6 @@ class Claims:
         self._record = recorded
         self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
-        self._seen: dict[str, model.Host] = {}
         self._lock = threading.Lock()
         #: What is being reset, and word that it is no more.
         self._aside: set[model.Address] = set()
@@ -87,8 +86,7 @@ class Claims:
         try:
             if assignment.is_chosen(promised, wanted.counts, offered):
                 try:
-                    return self._claim(instance, promised, wanted, offered,
-                                       host)
+                    return self._claim(instance, promised, wanted, offered)
                 except errors.TakenError as error:
                     taken = error
             elsewhere = {
@@ -98,13 +96,12 @@ class Claims:
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
             return self._claim(instance, promised, dataclasses.replace(
-                wanted, elsewhere=elsewhere), offered, host,
-                as_promised=False)
+                wanted, elsewhere=elsewhere), offered, as_promised=False)
         except errors.AssignmentError as error:
             raise taken or _with_what_is_gone(error, offered,
                                               wanted) from None
 
-    def _claim(self, instance, promised, wanted, offered, host,
+    def _claim(self, instance, promised, wanted, offered,
                as_promised=True) -> Chosen:
         """Claim the devices of a promise, or any of their classes."""
         kept = (promised if as_promised
@@ -112,8 +109,6 @@ class Claims:
         with self._lock:
             grants = self._assign(instance.uuid, kept, wanted, offered)
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
-            if instance.uuid in self._operations:
-                self._seen[instance.uuid] = host
         return Chosen(chosen, assignment.unbooked(grants, promised),
                       {} if as_promised
                       else assignment.unused(grants, promised))
@@ -208,11 +203,7 @@ class Claims:
     def release(self, uuid: str) -> None:
         """Let go of what is not wanted, or what the record has by now."""
         with self._lock:
-            self._forget(uuid)
-
-    def _forget(self, uuid):
-        self._claimed.pop(uuid, None)
-        self._seen.pop(uuid, None)
+            self._claimed.pop(uuid, None)
 
     def lingering(self) -> list[str]:
         """The servers with claims that no operation is going to let go."""
@@ -223,13 +214,6 @@ class Claims:
     def of(self, instance) -> hostdev.Hostdevs | None:
         """What is claimed for a server, or None outside an operation."""
         return self._claimed.get(instance.uuid)
-
-    def seen(self, instance) -> model.Host | None:
-        """The Host in which a server's devices were chosen just now.
-
-        None where the operation that goes on has not chosen any.
-        """
-        return self._seen.get(instance.uuid)
 
     @contextlib.contextmanager
     def during(self, instance) -> collections.abc.Iterator[None]:
@@ -246,7 +230,7 @@ class Claims:
                 self._operations[instance.uuid] -= 1
                 if not self._operations[instance.uuid]:
                     del self._operations[instance.uuid]
-                    self._forget(instance.uuid)
+                    self._claimed.pop(instance.uuid, None)
 
 
 def concerns_us(instance, promised: assignment.Promised, host: model.Host,

@@ -30,18 +30,12 @@ checked (tests/contract):
 ``post_live_migration_at_destination`` the guest has them
 ``rollback_live_migration_at_destination``  nobody needs them
 =====================================  ================================
-
-And ``SchedulerReportClient.add_resources_to_instance_allocation``, called.
 """
 
-import collections
 import contextlib
 import copy
 
-from keystoneauth1 import exceptions as keystone
-from nova import context as nova_context
 from nova import exception
-from nova import objects
 from nova.compute import task_states
 from nova.virt.libvirt import driver
 from nova.virt.libvirt import guest as libvirt_guest
@@ -53,13 +47,13 @@ from nova_accel.compute import address_width
 from nova_accel.compute import auditor
 from nova_accel.compute import claims
 from nova_accel.compute import guest
+from nova_accel.compute import ledger
 from nova_accel.compute import live_migration
 from nova_accel.compute import machine
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import suspension
 from nova_accel.compute import wishes
-from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import guest_topology
@@ -82,8 +76,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._machine = machine.Machine()
         self._record = record.Record(self._host)
         self._claims = claims.Claims(self._record)
-        self._auditor = auditor.Auditor(
-            self._record, self._allocations, self._give_back)
+        self._ledger = ledger.Ledger(virtapi)
+        self._auditor = auditor.Auditor(self._record, self._ledger)
 
     # What there is
 
@@ -138,7 +132,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
                 provider_tree, nodename, host or self._machine.read(),
-                self._allocated, self._auditor.disputed)
+                self._ledger.classes, self._auditor.disputed)
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
 
@@ -193,7 +187,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             config.devices = [element for element in config.devices
                               if not guest.holds(element, addresses)]
             if claimed:
-                host = self._claims.seen(instance) or self._look()[0]
+                host, _unreadable = self._look(self._machine.read_lately)
                 guest.add(config, claimed, guest_topology.locate(
                     claimed, host, self._offered(host)))
                 with _never_fatal('see how wide addresses have to be'):
@@ -294,7 +288,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if announced:
                 pairs = self._choose_likes(instance, allocs, announced)
             elif flavor.classes(instance.flavor.extra_specs) and (
-                    claims.concerns_us(instance, _promised(allocs),
+                    claims.concerns_us(instance, ledger.promised(allocs),
                                        self._look()[0], self._node())):
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'its host does not say which '
@@ -370,7 +364,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _choose_likes(self, instance, allocs, announced):
         host = self._machine.read()
         try:
-            chosen = self._choose(instance, _promised(allocs), host)
+            chosen = self._choose(instance, ledger.promised(allocs), host)
             return migration.pair(
                 {alias: text for alias, (_address, text)
                  in announced.items()}, chosen, host, self._offered(host))
@@ -385,9 +379,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         while True:
             chosen = self._claims.choose(
-                instance, promised, host, self._node(), self._consumers)
+                instance, promised, host, self._node(),
+                self._ledger.consumers)
             if self._machine.hand_over(chosen.hostdevs,
-                                       self._record.holders(), host):
+                                       self._record.holders()):
                 self._book(instance, chosen)
                 return chosen.hostdevs
             # What failed is not offered any more; its like may do.
@@ -402,33 +397,16 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         :raises errors.AssignmentError: if Placement does not agree
         """
-        if not chosen.unbooked:
-            return
-        report, context = (self.virtapi.reportclient,
-                           nova_context.get_admin_context())
-        try:
-            # In this order: all the time it has what it needs.
-            report.add_resources_to_instance_allocation(
-                context, instance.uuid, _as_allocations(chosen.unbooked))
-            report.remove_resources_from_instance_allocation(
-                context, instance.uuid, _as_allocations(chosen.unused))
-        except (exception.AllocationUpdateFailed,
-                exception.ConsumerAllocationRetrievalFailed,
-                keystone.ClientException) as error:
-            self._claims.release(instance.uuid)
-            raise errors.AssignmentError(
-                f'server {instance.uuid}', 'Placement does not take down '
-                f'which devices it has: {error}', 'try again') from None
-        LOG.info('Devices were chosen here, %s; Placement knows now',
-                 'for others have those that it was promised' if chosen.unused
-                 else 'where filters were skipped', instance=instance)
+        if chosen.unbooked:
+            self._ledger.move(instance.uuid, chosen.unbooked, chosen.unused)
+            LOG.info('Devices were chosen here, %s; Placement knows now',
+                     'for others have those that it was promised'
+                     if chosen.unused else 'where filters were skipped',
+                     instance=instance)
 
     def _assign_as_placement_says(self, instance) -> None:
         if flavor.classes(instance.flavor.extra_specs):
-            # An operation's context may have no token, at host boot say.
-            report = self.virtapi.reportclient
-            self._assign(instance, report.get_allocations_for_consumer(
-                nova_context.get_admin_context(), instance.uuid))
+            self._assign(instance, self._ledger.of_consumer(instance.uuid))
 
     def _assign(self, instance, allocations, read=None) -> None:
         """Claim the devices that a server was promised.
@@ -442,7 +420,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         if not flavor.classes(instance.flavor.extra_specs):
             return
-        promised = _promised(allocations)
+        promised = ledger.promised(allocations)
         host, unreadable = self._look(read)
         node = self._node()
         if not claims.concerns_us(instance, promised, host, node):
@@ -494,8 +472,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         if hostdevs:
             self._machine.prepare(
                 hostdevs, self._node(), wishes.Wishes(
-                    context, instance, self._claims, self._record).of,
-                self._claims.seen(instance) if instance else None)
+                    context, instance, self._claims, self._record).of)
 
     def _clear_up(self) -> model.Host:
         """Let go of what an operation left behind that did not end.
@@ -504,10 +481,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         ours = set(self._node().ours)
         for uuid in self._claims.lingering():
-            report = self.virtapi.reportclient
-            allocations = report.get_allocations_for_consumer(
-                nova_context.get_admin_context(), uuid)
-            if not ours & set(allocations):
+            if ours.isdisjoint(self._ledger.of_consumer(uuid)):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         host = self._machine.read()
@@ -526,66 +500,6 @@ class LibvirtDriver(driver.LibvirtDriver):
                  if provider_tree else [])
         return providers.Node(self._host.get_node_uuid(), name, {
             provider.uuid: provider.name for provider in known})
-
-    def _give_back(self, consumer: str) -> bool:
-        """Free what a move was promised whose server is no more.
-
-        Nova deletes the allocations of a server with it, and forgets those of
-        its migration where it is deleted while it moves.
-
-        :param consumer: a migration's uuid, or any other
-        """
-        context = nova_context.get_admin_context()
-        try:
-            move = objects.Migration.get_by_uuid(context, consumer)
-        except exception.MigrationNotFound:
-            return False
-        try:
-            objects.Instance.get_by_uuid(context, move.instance_uuid)
-        except exception.InstanceNotFound:
-            if self._record.held_by(move.instance_uuid):
-                # Its domain has to go first.
-                return False
-            LOG.info('Server %s was deleted while it moved: what its '
-                     'migration %s was promised is free', move.instance_uuid,
-                     consumer)
-            self.virtapi.reportclient.delete_allocation_for_instance(
-                context, consumer, force=True)
-            return True
-        return False
-
-    def _allocated(self, provider: str) -> collections.Counter[str]:
-        """What is held of a provider, by class."""
-        found: collections.Counter[str] = collections.Counter()
-        for allocation in self._allocations(provider).values():
-            found.update(allocation['resources'])
-        return found
-
-    def _consumers(self, provider: str) -> dict[str, int]:
-        """How much of a provider they hold."""
-        try:
-            allocations = self._allocations(provider)
-        except exception.ResourceProviderAllocationRetrievalFailed:
-            # Its device is new, and Placement does not know it yet.
-            return {}
-        return {consumer: sum(allocation['resources'].values())
-                for consumer, allocation in allocations.items()}
-
-    def _allocations(self, provider: str):
-        """By consumer."""
-        report = self.virtapi.reportclient
-        return report.get_allocations_for_resource_provider(
-            nova_context.get_admin_context(), provider).allocations
-
-
-def _promised(allocations) -> dict[str, dict[str, int]]:
-    return {uuid: allocation['resources']
-            for uuid, allocation in (allocations or {}).items()}
-
-
-def _as_allocations(promised: assignment.Promised) -> dict[str, dict]:
-    return {uuid: {'resources': amounts}
-            for uuid, amounts in promised.items()}
 
 
 @contextlib.contextmanager

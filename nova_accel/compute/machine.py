@@ -118,23 +118,18 @@ class Machine:
                 node: providers.Node,
                 wishes: collections.abc.Callable[
                     [str, collections.abc.Collection[model.Address] | None],
-                    collections.abc.Mapping[str, str]],
-                seen: model.Host | None = None) -> None:
+                    collections.abc.Mapping[str, str]]) -> None:
         """Make ready what a guest is to start with.
 
         :param wishes: by group, and the devices that change with what serves
             it (None if nothing is to change), what the server's Profile says
             beside classes and traits
-        :param seen: the Host in which they were chosen just now; None if they
-            were not
         :raises errors.AccelError: if something cannot be made ready, or is not
             there
         """
         self._resets.used(device.address for device in hostdevs)
         try:
-            # An image can have come from far since the choice.
-            host = (self.read_lately() if self._is_enough(seen, hostdevs)
-                    else self.read())
+            host = self._read_for(hostdevs) or self.read()
         except errors.TreeError:
             if any(isinstance(device.address, model.MdevAddress)
                    for device in hostdevs):
@@ -181,19 +176,18 @@ class Machine:
         self._swept = _say(lines, self._swept)
         return found
 
-    def _is_enough(self, seen, hostdevs) -> bool:
-        """Whether a Host as it was seen does: nothing makes these ready."""
-        if seen is None:
-            return False
-        plain = {address for device in seen.devices
+    def _read_for(self, hostdevs) -> model.Host | None:
+        """The Host a moment ago, if that does: nothing makes these ready."""
+        host = self.read_lately()
+        plain = {address for device in host.devices
                  for region in device.regions for unit in region.units
                  for address in unit
                  if region.kind not in self._preparers()}
-        return plain.issuperset(device.address for device in hostdevs)
+        return host if plain.issuperset(
+            device.address for device in hostdevs) else None
 
     def hand_over(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
-                  held: collections.abc.Container[model.Address],
-                  seen: model.Host | None = None) -> bool:
+                  held: collections.abc.Container[model.Address]) -> bool:
         """Leave nobody's traces in what a server is to have.
 
         What is ready is so for somebody who had it before, and is taken back;
@@ -201,16 +195,13 @@ class Machine:
 
         :param hostdevs: which nobody else gets meanwhile
         :param held: what domains hold; a server can have had it before
-        :param seen: as in :meth:`prepare`
         :returns: whether it can have them; those that cannot be reset are
             not offered any more
         :raises errors.AccelError: if something cannot be taken back
         """
         addresses = {device.address for device in hostdevs}
-        host = seen
-        if not self._is_enough(seen, hostdevs):
-            # Also what is refused for its reset, which may work by now.
-            host, _broken = self._read()
+        # Else also what is refused for its reset, which may work by now.
+        host = self._read_for(hostdevs) or self._read()[0]
         if self._take_back(host, {address for address in addresses
                                   if address not in held}):
             host, _broken = self._read()

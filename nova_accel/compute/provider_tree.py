@@ -38,11 +38,12 @@ def update(provider_tree, nodename: str, host: model.Host,
     of_devices = [provider for provider in there
                   if provider not in of_classes]
     stuck = providers.stuck(wanted, of_devices, allocated)
-    changes = providers.diff(wanted, of_devices, stuck,
-                             providers.why_gone(host, root))
+    why = providers.why_gone(host, root)
+    changes = providers.diff(wanted, of_devices, stuck, why)
     counting = providers.classes(host, root, nodename, disputed, stuck)
     changes += providers.diff(counting, of_classes, providers.stuck(
-        counting, of_classes, allocated))
+        counting, of_classes, allocated), providers.why_class_gone(
+            why, of_devices, stuck))
     for change in changes:
         _apply(provider_tree, change)
 

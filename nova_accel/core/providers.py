@@ -252,6 +252,28 @@ def why_gone(host: model.Host, root: str,
         provider.uuid, reasons.get(provider.parent, MISSING))
 
 
+def why_class_gone(why: collections.abc.Callable[['Existing'], str],
+                   devices: collections.abc.Iterable['Existing'],
+                   held: collections.abc.Mapping[str, Units],
+                   ) -> collections.abc.Callable[['Existing'], str]:
+    """What to say of a class's provider of which the Host has nothing.
+
+    The same as of what servers hold of it.
+
+    :param why: as :func:`why_gone` has it
+    :param devices: the providers of Devices and Regions
+    :param held: as :func:`stuck` has it, of these
+    """
+    def reason(provider):
+        unit = identity.unit_class(
+            identity.class_of_provider(provider.name) or '')
+        reasons = {why(device) for device in devices
+                   if unit in held.get(device.uuid, ())}
+        return next((reason for reason in (MISSING, REFUSED)
+                     if reason in reasons), NOT_NAMED)
+    return reason
+
+
 def diff(wanted: collections.abc.Iterable[Provider],
          existing: collections.abc.Iterable[Existing],
          stuck: collections.abc.Container[str],

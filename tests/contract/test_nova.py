@@ -88,10 +88,10 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'_allocated', '_allocations', '_assign',
-           '_assign_as_placement_says', '_book', '_choose', '_choose_likes',
-           '_clear_up', '_complete', '_consumers', '_describe', '_give_back',
+OUR_OWN = {'_assign', '_assign_as_placement_says', '_book', '_choose',
+           '_choose_likes', '_clear_up', '_complete', '_describe',
            '_have_again', '_look', '_node', '_offered', '_prepare'}
+OUR_ATTRIBUTES = {'_auditor', '_claims', '_ledger', '_machine', '_record'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
@@ -110,7 +110,7 @@ def test_nothing_else_is_overridden():
 
 
 def test_our_own_methods_hide_none_of_novas():
-    assert not [name for name in OUR_OWN | {'_machine', '_record', '_claims'}
+    assert not [name for name in OUR_OWN | OUR_ATTRIBUTES
                 if hasattr(libvirt_driver.LibvirtDriver, name)]
 
 
@@ -146,6 +146,8 @@ def test_hard_reboot_is_called_with_positions():
      ['context', 'consumer']),
     (report.SchedulerReportClient.get_allocations_for_resource_provider,
      ['context', 'rp_uuid']),
+    (report.SchedulerReportClient.delete_allocation_for_instance,
+     ['context', 'uuid', 'consumer_type', 'force']),
     (provider_tree.ProviderTree.exists, ['name_or_uuid']),
     (provider_tree.ProviderTree.data, ['name_or_uuid']),
     (provider_tree.ProviderTree.remove, ['name_or_uuid']),

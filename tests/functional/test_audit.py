@@ -74,7 +74,7 @@ class Audited(cloud.Cloud):
 
     def state(self, name=PROVIDER):
         """A provider's units, those that are reserved, and why."""
-        provider = self.providers()[name]['uuid']
+        provider = self._providers('compute1')[name]['uuid']
         [inventory] = self._get_provider_inventory(provider).values()
         return (inventory['total'], inventory['reserved'],
                 {trait for trait in self._get_provider_traits(provider)
@@ -287,6 +287,17 @@ class GoneTest(Audited):
         self._delete_server(self.server)
         self.settle()
         self.assertEqual(1, len(self.hostdevs(other)))
+
+    def test_last_device_of_its_class_that_disappears(self):
+        for path in self.sysfs(self.address).parent.iterdir():
+            path.unlink()
+        self.assertEqual(1, len(self.found()))
+        self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
+        self.assertEqual((8, 8, {providers.MISSING}),
+                         self.state(f'compute1_accel_{cloud.GPU}'))
+        self._delete_server(self.server)
+        self.settle()
+        self.assertEqual({}, self._providers('compute1'))
 
     def test_device_that_comes_back(self):
         place = self.sysfs(self.address).readlink()

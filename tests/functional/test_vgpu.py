@@ -69,8 +69,8 @@ class VgpuTest(cloud.Cloud):
         """Also: no device is held twice, or as what it is not."""
         driver = self.computes['compute1'].driver
         self.assertEqual((), reconciliation.compare(reconciliation.gather(
-            driver._machine.read(), driver._node(), driver._allocations,
-            driver._record.read)))
+            driver._machine.read(), driver._node(),
+            driver._ledger.of_provider, driver._record.read)))
 
     def nothing_takes_it(self, server):
         self.assertEqual([[server['id']]], list(self.held().values()))

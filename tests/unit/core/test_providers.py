@@ -116,6 +116,22 @@ def test_what_is_held_as_another_class_is_not_counted_as_this_one():
     assert _classes(_GPU, stuck=stuck) == {}
 
 
+@pytest.mark.parametrize('said, reason', [
+    ([providers.MISSING], providers.MISSING),
+    ([providers.REFUSED], providers.REFUSED),
+    ([providers.NOT_NAMED, providers.REFUSED], providers.REFUSED),
+    ([providers.NOT_NAMED], providers.NOT_NAMED),
+    ([], providers.NOT_NAMED)])
+def test_a_class_is_gone_for_the_reason_of_what_is_held_of_it(said, reason):
+    devices = [providers.Existing(name, name, build.ROOT, {}, frozenset())
+               for name in [*said, providers.MISSING + ' of another class']]
+    held = {name: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for name in said}
+    why = providers.why_class_gone(lambda device: device.name, devices, held)
+    assert why(providers.Existing(
+        'some uuid', 'host1_accel_CUSTOM_GPU', build.ROOT, {},
+        frozenset())) == reason
+
+
 class _Tree:
     """Placement's tree of a host, which refuses what Placement refuses."""
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger, Placement's allocations, as a nova-compute asks and tells it.
+
+By Nova's own client, whose sessions, retries and generations serve us too;
+and as an administrator, for the context of an operation may have no token, at
+a host's boot say.
+
+Seams: ``SchedulerReportClient``: ``get_allocations_for_consumer``,
+``get_allocations_for_resource_provider``,
+``add_resources_to_instance_allocation``,
+``remove_resources_from_instance_allocation`` and
+``delete_allocation_for_instance``. Checked with Nova 33 and 34.
+"""
+
+import collections
+import collections.abc
+
+from keystoneauth1 import exceptions as keystone
+from nova import context
+from nova import exception
+
+from nova_accel.core import assignment
+from nova_accel.core import errors
+
+
+class Ledger:
+    """Placement's allocations.
+
+    :param virtapi: nova.virt.virtapi.VirtAPI, which makes its client of
+        Placement when it is asked for it first
+    """
+
+    def __init__(self, virtapi):
+        self._virtapi = virtapi
+
+    def of_consumer(self, uuid: str) -> dict[str, dict]:
+        """What a server or a migration was promised, by provider.
+
+        In Placement's form, as Nova passes it to its drivers.
+        """
+        return self._client.get_allocations_for_consumer(
+            context.get_admin_context(), uuid)
+
+    def of_provider(self, uuid: str) -> dict[str, dict]:
+        """Who was promised something of a provider, in Placement's form.
+
+        :raises nova.exception.ResourceProviderAllocationRetrievalFailed: if
+            Placement does not know the provider, or does not answer
+        """
+        return self._client.get_allocations_for_resource_provider(
+            context.get_admin_context(), uuid).allocations
+
+    def classes(self, provider: str) -> collections.Counter[str]:
+        """How much of a provider is promised, by class."""
+        found: collections.Counter[str] = collections.Counter()
+        for allocation in self.of_provider(provider).values():
+            found.update(allocation['resources'])
+        return found
+
+    def consumers(self, provider: str) -> dict[str, int]:
+        """How much of a provider is promised, by consumer."""
+        try:
+            allocations = self.of_provider(provider)
+        except exception.ResourceProviderAllocationRetrievalFailed:
+            # Its device is new, and Placement does not know it yet.
+            return {}
+        return {consumer: sum(allocation['resources'].values())
+                for consumer, allocation in allocations.items()}
+
+    def move(self, consumer: str, more: assignment.Promised,
+             less: assignment.Promised) -> None:
+        """Promise something to a server, and then take something from it.
+
+        In this order, so that it has what it needs all the time.
+
+        :raises errors.AssignmentError: if Placement does not agree
+        """
+        try:
+            self._client.add_resources_to_instance_allocation(
+                context.get_admin_context(), consumer, _form(more))
+            self._client.remove_resources_from_instance_allocation(
+                context.get_admin_context(), consumer, _form(less))
+        except (exception.AllocationUpdateFailed,
+                exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            raise errors.AssignmentError(
+                f'server {consumer}', 'Placement does not take down which '
+                f'devices it has: {error}', 'try again') from None
+
+    def delete(self, consumer: str) -> None:
+        """Free all that a consumer was promised."""
+        self._client.delete_allocation_for_instance(
+            context.get_admin_context(), consumer, force=True)
+
+    @property
+    def _client(self):
+        return self._virtapi.reportclient
+
+
+def promised(allocations: collections.abc.Mapping[str, dict] | None,
+             ) -> dict[str, dict[str, int]]:
+    """Allocations of a consumer, as the core has them."""
+    return {uuid: allocation['resources']
+            for uuid, allocation in (allocations or {}).items()}
+
+
+def _form(promised: assignment.Promised) -> dict[str, dict]:
+    return {uuid: {'resources': amounts}
+            for uuid, amounts in promised.items()}
