@@ -12,6 +12,7 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel import foreign
+from nova_accel.compute import beside
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -30,9 +31,6 @@ from nova_accel.host import tree
 LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
-
-#: Seconds that resets in passing may take of a round; the rest comes later.
-BUDGET = 30
 
 #: Seconds between a claim of Nova's resource tracker, for which the machine is
 #: read, and the choice of devices for the server that it is made for.
@@ -58,6 +56,7 @@ class Machine:
         self._said: frozenset[tuple[int, str]] = frozenset()
         self._swept: frozenset[tuple[int, str]] = frozenset()
         self._resets = reset.Resets()
+        self._beside = beside.Beside()
         self._last = -math.inf, model.Host()
 
     def read(self) -> model.Host:
@@ -206,7 +205,7 @@ class Machine:
                                   if address not in held}):
             host, _broken = self._read()
         return all([
-            self._resets.reset(self._tree, host, unit, time.monotonic())
+            self._resets.reset(self._tree, host, unit)
             for unit in resets.units(host)
             if addresses.intersection(unit)
             and not any(address in held for address in unit)])
@@ -231,6 +230,9 @@ class Machine:
             aside: Aside) -> bool:
         """Reset what nobody has any more, so that it is ready for the next.
 
+        Where that takes long it goes on beside, and what comes of it is seen
+        the next time.
+
         :param host: as it is
         :param held: as in :meth:`sweep`
         :returns: whether there was something, so that the host is another
@@ -238,20 +240,18 @@ class Machine:
         if self._resets.refused():
             # It may work by now.
             host, _broken = self._read()
-        found = False
         self._resets.forget(host)
         somebodys = held()
         self._resets.used(somebodys)
-        start = now = time.monotonic()
-        for unit in self._resets.due(host, somebodys, now, _patience()):
-            if now - start > BUDGET:
-                break
+        due = self._resets.due(host, somebodys, _patience())
+        return bool(due) and self._beside.do(
+            lambda: self._reset_aside(host, due, aside))
+
+    def _reset_aside(self, host, units, aside) -> None:
+        for unit in units:
             with aside(unit) as is_free:
                 if is_free:
-                    found = True
-                    self._resets.reset(self._tree, host, unit, now)
-            now = time.monotonic()
-        return found
+                    self._resets.reset(self._tree, host, unit)
 
     def _preparers(self) -> dict[str, kind.Preparer]:
         return {name: opened for name, opened in self._kinds.items()

@@ -15,6 +15,7 @@ take it from a moment later, has let go.
 import collections.abc
 import dataclasses
 import threading
+import time
 
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -39,9 +40,13 @@ class Resets:
     """What was reset since somebody had it, and what could not be.
 
     It is known only here: after a restart nothing counts as reset.
+
+    :param clock: seconds
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: collections.abc.Callable[[], float] = (
+            lambda: time.monotonic())) -> None:
+        self._clock = clock
         self._clean: set[model.Unit] = set()
         self._failed: dict[model.Unit, _Failure] = {}
         self._lock = threading.Lock()
@@ -72,15 +77,16 @@ class Resets:
                             in self._failed.items() if unit in units}
 
     def due(self, host: model.Host,
-            held: collections.abc.Container[model.Address], now: float,
+            held: collections.abc.Container[model.Address],
             patience: float) -> list[model.Unit]:
         """What is to be reset in passing.
 
         :param host: as for :meth:`forget`
         :param held: what somebody has
-        :param now: seconds
-        :param patience: seconds until a failed reset is tried again
+        :param patience: seconds from the end of a reset that failed until it
+            is tried again
         """
+        now = self._clock()
         functions = {function.address: function
                      for function in host.functions}
         with self._lock:
@@ -92,8 +98,8 @@ class Resets:
                     and not any(resets.has_host_driver(functions[address])
                                 for address in unit)]
 
-    def reset(self, tree: trees.Tree, host: model.Host, unit: model.Unit,
-              now: float) -> bool:
+    def reset(self, tree: trees.Tree, host: model.Host,
+              unit: model.Unit) -> bool:
         """Reset a unit that nobody has, unless it is clean.
 
         :param host: with the unit's functions as they are
@@ -102,14 +108,14 @@ class Resets:
         with self._lock:
             if unit in self._clean:
                 return True
-        failure = _try(tree, host, unit, now)
+        refused = _try(tree, host, unit)
         with self._lock:
-            if failure:
-                self._failed[unit] = failure
+            if refused:
+                self._failed[unit] = _Failure(*refused, self._clock())
             else:
                 self._failed.pop(unit, None)
                 self._clean.add(unit)
-        return not failure
+        return not refused
 
 
 def remedy(function: model.Function) -> str:
@@ -119,7 +125,8 @@ def remedy(function: model.Function) -> str:
     return _REMEDY
 
 
-def _try(tree, host, unit, now) -> _Failure | None:
+def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
+    """Which function cannot be reset, and why."""
     functions = {function.address: function for function in host.functions}
     # Without a way it is offered only where its entry says so.
     for way in resets.ways(unit, functions) or ():
@@ -135,7 +142,7 @@ def _try(tree, host, unit, now) -> _Failure | None:
             # Whatever it is, nobody may have it.
             why = getattr(error, 'strerror', None) or error
             address = unit[0] if way.behind else way.address
-            return _Failure(address, f'its reset failed: {why}', now)
+            return address, f'its reset failed: {why}'
     return None
 
 

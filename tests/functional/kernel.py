@@ -28,6 +28,8 @@ class Functions(fixtures.Fixture):
         self._bus = pathlib.Path(machine) / 'sys/bus/pci/devices'
         #: Functions that were reset, in order.
         self.resets = []
+        #: How often somebody tried to reset one.
+        self.tries = 0
         #: Functions whose reset fails.
         self.broken = set()
         #: More VFs than this there are no resources for.
@@ -71,6 +73,7 @@ class Functions(fixtures.Fixture):
         if not (place / 'reset').exists():
             raise FileNotFoundError(2, 'No such file or directory')
         address = place.name
+        self.tries += 1
         self.on_reset(address)
         if address in self.broken:
             raise OSError(25, 'Inappropriate ioctl for device')

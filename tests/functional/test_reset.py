@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A device goes to another server only after a reset that worked."""
 
+import contextlib
+import threading
 import time
 
 import fixtures
@@ -51,6 +53,22 @@ class Reset(cloud.Cloud):
     def said(self, text):
         return self.stdlog.logger.output.count(text)
 
+    @contextlib.contextmanager
+    def slow(self):
+        """Resets begin, and end with the context."""
+        over = threading.Event()
+        self.kernel.on_reset = lambda address: over.wait(60)
+        with fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1):
+            try:
+                yield
+            finally:
+                over.set()
+        self.kernel.on_reset = self.check_nobody_has
+
+    def wait_until_reset(self):
+        with self.computes['compute1'].driver._machine._beside._busy:
+            pass
+
     def later(self):
         """When a failed reset is tried again."""
         self.ahead += 601
@@ -78,15 +96,33 @@ class WholeTest(Reset):
         self.assertEqual([ONE] * 2, self.kernel.resets)
 
     def test_before_the_next_server_where_that_comes_first(self):
-        # There is no time for resets in passing.
-        self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.compute.machine.BUDGET', -1))
         self.start_compute('compute1')
-        self.assertEqual([], self.kernel.resets)
-        self._delete_server(self.boot(self.gpu))
-        self.assertEqual([ONE], self.kernel.resets)
+        server = self.boot(self.gpu)
+        with self.slow():
+            self._delete_server(server)
+            self.assertEqual([ONE], self.kernel.resets)
         self.boot(self.gpu)
         self.assertEqual([ONE] * 2, self.kernel.resets)
+
+    def test_one_that_takes_long_holds_up_nobody_else(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        self.kernel.broken = {ONE}
+        with self.slow():
+            self._delete_server(server)
+            self._delete_server(self.boot(self.flavor()))
+            self._run_periodics()
+            # Nobody knows yet what comes of it.
+            self.assertEqual({PROVIDER: 1}, self.totals())
+            # However long that takes: it is not tried again at once.
+            self.ahead += 601
+        self.wait_until_reset()
+        self._run_periodics()
+        self._run_periodics()
+        self.assertEqual(({}, 2), (self.totals(), self.kernel.tries))
+        self.kernel.broken = set()
+        self.later()
+        self.boot(self.gpu)
 
     def test_not_under_a_server_when_nova_compute_is_restarted(self):
         self.start_compute('compute1')
@@ -241,16 +277,13 @@ class SeveralTest(Reset):
         self.assertNotIn(PROVIDER, self.totals())
 
     def test_resets_that_take_long_do_not_hold_up_the_report(self):
-        def reset(address):
-            self.ahead += 20
-
-        self.kernel.on_reset = reset
-        self.start_compute('compute1')
-        self.assertEqual([1] * 8, list(self.totals().values()))
-        self.assertEqual(2, len(self.kernel.resets))
+        with self.slow():
+            self.start_compute('compute1')
+            self.assertEqual([1] * 8, list(self.totals().values()))
+            self.assertEqual([], self.kernel.resets)
         for _server in range(8):
             self.boot(self.gpu)
-        self.assertEqual(set(GPUS), set(self.kernel.resets))
+        self.assertCountEqual(GPUS, self.kernel.resets)
 
 
 class PoolTest(Reset):

@@ -2,7 +2,6 @@
 """What is tried with each Region, and what must be true then."""
 
 import dataclasses
-import time
 import uuid
 
 from nova_accel.core import assignment
@@ -122,7 +121,7 @@ class Trials:
         host, wanted = self._read(), {device.address for device in devices}
         for unit in resets.units(host):
             if wanted.intersection(unit) and not self._resets.reset(
-                    self._tree, host, unit, time.monotonic()):
+                    self._tree, host, unit):
                 raise AssertionError(
                     f'not reset: {self._resets.refused()}')
 

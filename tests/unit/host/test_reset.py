@@ -127,7 +127,7 @@ class _Node:
 
     def __init__(self, kernel, **keys):
         self.kernel = kernel
-        self.resets = reset.Resets()
+        self.resets = reset.Resets(lambda: self.now)
         self.entries = build.entries({'vendor_id': '10de', **keys})
         self.now = 0
 
@@ -143,13 +143,12 @@ class _Node:
         held = {build.address(name) for name in self.kernel.held}
         self.resets.forget(host)
         self.resets.used(held)
-        for unit in self.resets.due(host, held, self.now, patience):
-            self.resets.reset(self.kernel.tree, host, unit, self.now)
+        for unit in self.resets.due(host, held, patience):
+            self.resets.reset(self.kernel.tree, host, unit)
 
     def give(self, unit):
         """Give a server a unit that is offered, if it may have it."""
-        if not self.resets.reset(self.kernel.tree, self.read({}), unit,
-                                 self.now):
+        if not self.resets.reset(self.kernel.tree, self.read({}), unit):
             return False
         # Nothing of anybody's is in it.
         assert not _names(unit) & (self.kernel.dirty | self.kernel.failed)
@@ -277,7 +276,7 @@ def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
     host = node.read({})
     kernel.file(_BRIDGE, '0000:89:00.2').mkdir()
     unit = _unit(node, '0000:89:00.0')
-    assert not node.resets.reset(kernel.tree, host, unit, 0)
+    assert not node.resets.reset(kernel.tree, host, unit)
     assert kernel.resets == []
     assert '0000:89:00.2 is behind it as well' in str(node.resets.refused())
 
@@ -366,8 +365,8 @@ def test_what_an_old_recording_says_nothing_of_is_offered(tmp_path):
     host = reader.read(tree, build.entries({'product_id': '37c9'}))
     resets = reset.Resets()
     [first, second] = core_reset.units(host)
-    assert resets.reset(tree, host, first, 0)
-    assert resets.reset(build.recorded('l1'), host, second, 0)
+    assert resets.reset(tree, host, first)
+    assert resets.reset(build.recorded('l1'), host, second)
     assert resets.refused() == {}
 
 
