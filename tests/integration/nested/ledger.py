@@ -5,6 +5,8 @@ import collections
 import dataclasses
 import re
 
+from openstack import exceptions
+
 _DEVICE = re.compile(r'_accel_([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])')
 _UNIT = 'CUSTOM_UNIT_OF_'
 
@@ -61,8 +63,9 @@ class Ledger:
             return []
         root = found['resource_providers'][0]['uuid']
         tree = self._get(f'/resource_providers?in_tree={root}')
-        return [self._provider(item) for item in tree['resource_providers']
-                if '_accel_' in item['name']]
+        found = [self._provider(item) for item in tree['resource_providers']
+                 if '_accel_' in item['name']]
+        return [provider for provider in found if provider]
 
     def can_be_had(self, host: str) -> dict[str, int]:
         """Units by class that a compute node offers, taken or not."""
@@ -76,15 +79,19 @@ class Ledger:
         return next((provider for provider in self.providers(host)
                      if provider.card == card), None)
 
-    def _provider(self, item) -> Provider:
+    def _provider(self, item) -> Provider | None:
+        """None where it has gone meanwhile."""
         path = f'/resource_providers/{item["uuid"]}'
-        records = self._get(f'{path}/inventories')['inventories'].values()
+        try:
+            records = self._get(f'{path}/inventories')['inventories'].values()
+            traits = frozenset(self._get(f'{path}/traits')['traits'])
+        except exceptions.NotFoundException:
+            return None
         return Provider(
             item['name'], sum(record['total'] for record in records),
-            sum(record['reserved'] for record in records),
-            frozenset(self._get(f'{path}/traits')['traits']))
+            sum(record['reserved'] for record in records), traits)
 
     def _get(self, path: str) -> dict:
         answer = self._placement.get(path, microversion='1.36')
-        answer.raise_for_status()
+        exceptions.raise_from_response(answer)
         return answer.json()

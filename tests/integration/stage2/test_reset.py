@@ -58,6 +58,8 @@ def test_what_cannot_be_reset(tenant, machine, inside, offer, said):
 def test_reset_that_fails(tenant, machine, inside, said):
     """The kernel waits a minute for a card that does not answer again."""
     address, card = inside.find(U250), cards.Card(machine, 'u250')
+    # And another for each other way.
+    machine.run(f'echo flr > /sys/bus/pci/devices/{address}/reset_method')
     server = tenant.boot(machine.host, CUSTOM_ALVEO=1)
     server.has(CUSTOM_ALVEO=1)
     card.stick(True)
