@@ -6,6 +6,7 @@ import pytest
 from tests.integration import steps
 from tests.integration.cloud import readme
 from tests.integration.cloud import resources
+from tests.integration.stage1 import accelerators as views
 
 
 @pytest.fixture
@@ -31,9 +32,12 @@ def test_nova_accel_is_the_driver(cloud):
     assert 'accel.LibvirtDriver' in cloud.log('nova-compute').read_text()
 
 
-def test_what_the_readme_looks_at_the_machine_with(cloud):
+def test_what_the_readme_looks_at_the_machine_with(cloud, accelerators):
+    reported = sum(amount for amounts in accelerators.inventories().values()
+                   for kind, amount in amounts.items()
+                   if kind.startswith(views.unit('')))
     for line in readme.commands(4):
-        assert 'Devices offered: ' in cloud.run('sh', '-c', line)
+        assert f', units: {reported}, ' in cloud.run('sh', '-c', line)
 
 
 def test_the_ordinary_client(cloud):
