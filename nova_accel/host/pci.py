@@ -13,6 +13,7 @@ import collections.abc
 import dataclasses
 import posixpath
 import re
+import struct
 
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -24,7 +25,15 @@ NODES = 'sys/devices/system/node'
 _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
                     r'0x([0-9a-f]{1,16})')
 # include/linux/ioport.h: the type of a resource, and two of its flags.
-_TYPE, _MEMORY, _PREFETCH, _WIDE = 0x1f00, 0x200, 0x2000, 0x100000
+_TYPE, _IO, _MEMORY = 0x1f00, 0x100, 0x200
+_PREFETCH, _WIDE = 0x2000, 0x100000
+# Its address is said elsewhere (Enhanced Allocation).
+_ELSEWHERE = 0x20
+
+# include/uapi/linux/pci_regs.h: the part of the configuration space that
+# everybody may read, PCI_HEADER_TYPE and PCI_BASE_ADDRESS_0 in it.
+_HEADER, _HEADER_TYPE = 64, 0x0e
+_REGISTERS = struct.Struct('<16x6I')
 
 
 class _Unreadable(Exception):
@@ -141,22 +150,59 @@ def _bars(tree, path) -> tuple[model.Bar, ...] | None:
     text = tree.text(f'{path}/resource')
     if text is None:
         return None
-    lines = text.split('\n')[:6]
-    ranges = [_RANGE.fullmatch(line) for line in lines]
-    if len(lines) < 6 or not all(ranges):
-        raise _Unreadable(f'its resource is {errors.quote(text)}, not ranges')
     bars = []
-    for number, found in enumerate(ranges):
-        start, end, flags = (int(part, 16) for part in found.groups())
+    for number, (start, end, flags) in enumerate(_ranges(text)):
         if not end or flags & _TYPE != _MEMORY:
             continue
         size = end - start + 1
         if size <= 0 or size & size - 1:
-            raise _Unreadable(f'its BAR {number} is {found[0]}, not a power '
-                              'of two')
+            raise _Unreadable(f'its BAR {number} is from {start:#x} to '
+                              f'{end:#x}, not a power of two')
         bars.append(model.Bar(number, size, bool(flags & _WIDE),
                               bool(flags & _PREFETCH)))
     return tuple(bars)
+
+
+def _ranges(text) -> list[tuple[int, int, int]]:
+    """Where each BAR begins and ends, and its flags."""
+    lines = text.split('\n')[:6]
+    found = [_RANGE.fullmatch(line) for line in lines]
+    if len(lines) < 6 or not all(found):
+        raise _Unreadable(f'its resource is {errors.quote(text)}, not ranges')
+    return [tuple(int(part, 16) for part in line.groups()) for line in found]
+
+
+def has_lost_addresses(tree: trees.Directory,
+                       address: model.PciAddress) -> bool:
+    """Whether BARs of a function are not where the kernel put them.
+
+    They are registers of it, which a reset clears. The kernel writes them
+    again, in vain if the function did not answer then; and what it finds at
+    the next reset, it keeps (drivers/pci/pci.c: pci_save_state).
+    """
+    place = path(tree, address)
+    header = tree.bytes(f'{place}/config', _HEADER)
+    if (len(header) < _HEADER or header[_HEADER_TYPE] & 0x7f
+            # A virtual function's are its card's to say.
+            or tree.link(f'{place}/physfn')):
+        return False
+    try:
+        ranges = _ranges(tree.text(f'{place}/resource') or '')
+    except _Unreadable:
+        return False
+    registers = (*_REGISTERS.unpack_from(header), 0)
+    return any(_is_lost(registers[number] | (
+                   registers[number + 1] << 32 if flags & _WIDE else 0),
+                        start, end, flags)
+               for number, (start, end, flags) in enumerate(ranges))
+
+
+def _is_lost(register, start, end, flags) -> bool:
+    if not start or flags & _ELSEWHERE or flags & _TYPE not in (_IO, _MEMORY):
+        return False
+    width, size = 64 if flags & _WIDE else 32, end - start + 1
+    # Not whether it is the same: a bus can have addresses of its own.
+    return register & -size % (1 << width) in (0, -size % (1 << width))
 
 
 def _reset_methods(tree, path) -> tuple[str, ...] | None:

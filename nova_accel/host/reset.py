@@ -24,7 +24,8 @@ from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 _REMEDY = ('it is tried again; if it stays so, look at the log of the kernel, '
-           'and switch the host off and on')
+           'remove the device and scan its bus again, or switch the host off '
+           'and on')
 _REMEDY_DRIVER = ('unbind {driver}, which somebody has bound again, or '
                   'restart nova-compute, and it is tried again')
 
@@ -138,6 +139,7 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
             for address in unit if way.behind else (way.address,):
                 _let_go(tree, functions[address])
             _reset(tree.sysfs, way)
+            _check_addresses(tree, unit if way.behind else (way.address,))
         except Exception as error:
             # Whatever it is, nobody may have it.
             why = getattr(error, 'strerror', None) or error
@@ -159,6 +161,15 @@ def _check_alone(tree, bridge, unit) -> None:
     if others:
         raise errors.DeviceError(
             f'bridge {bridge}', f'{min(others)} is behind it as well')
+
+
+def _check_addresses(tree, functions) -> None:
+    """Make sure that a reset was not one too late: nobody could use it."""
+    for address in functions:
+        if pci.has_lost_addresses(tree, address):
+            raise errors.DeviceError(
+                f'device {address}', 'its BARs have lost their addresses, in '
+                'this or an earlier one')
 
 
 def _let_go(tree, function) -> None:

@@ -101,6 +101,14 @@ class Directory:
         finally:
             os.close(handle)
 
+    def bytes(self, path: str, number: int) -> bytes:
+        """The first bytes of a file; b'' if it cannot be read."""
+        try:
+            with open(self._real(path), 'rb', buffering=0) as file:
+                return file.read(number)
+        except (OSError, ValueError):
+            return b''
+
     def link(self, path: str) -> str | None:
         try:
             return os.readlink(self._real(path))

@@ -72,6 +72,13 @@ def test_reset_that_fails(tenant, machine, inside, said):
     other = tenant.boot(machine.host, 'ERROR', CUSTOM_ALVEO=1)
     other.delete()
     card.stick(False)
+    # Now it can be reset, and could not be used: it does not know any more
+    # where its registers are.
+    patience.until('nova-compute has looked at it', lambda: said(
+        f'its reset failed: device {address}: its BARs have lost their '
+        'addresses'))
+    machine.run(f'echo 1 > /sys/bus/pci/devices/{address}/remove; '
+                'echo 1 > /sys/bus/pci/rescan')
     patience.until('it is offered again', lambda: tenant.ledger.device(
         machine.host, address))
     server = tenant.boot(machine.host, CUSTOM_ALVEO=1)

@@ -125,7 +125,7 @@ def test_without_ranges_it_is_not_known_what_bars_there_are():
     ('x' * 100_000, 'not ranges'),
     (build.resource()[:57 * 5], 'not ranges'),
     ('\0\ufffd\n' * 13, 'not ranges'),
-    (build.resource((3 << 20, build.MEMORY)), 'its BAR 0 is 0x'),
+    (build.resource((3 << 20, build.MEMORY)), 'its BAR 0 is from 0x'),
     ('0x2000 0x1000 0x200\n' + build.resource(), 'not a power of two'),
 ])
 def test_nonsense_for_ranges_is_reported_and_the_device_is_there(text, says):

@@ -3,6 +3,7 @@
 
 import contextlib
 import pathlib
+import struct
 import tempfile
 
 from hypothesis import given
@@ -12,6 +13,7 @@ import pytest
 
 from nova_accel.core import model
 from nova_accel.core import reset as core_reset
+from nova_accel.host import pci
 from nova_accel.host import privileged
 from nova_accel.host import reader
 from nova_accel.host import reset
@@ -269,6 +271,81 @@ def test_a_card_that_can_only_be_reset_from_its_bridge(kernel):
             in node.resets.refused().items()} == {
         '0000:89:00.0': 'its reset failed: Inappropriate ioctl for device'}
     assert len(node.offered()) == 5
+
+
+#: A card that QEMU emulates: a 32-bit BAR, one of 64 and one more of 32.
+_RESOURCE = (
+    '0x00000000feb00000 0x00000000feb0ffff 0x0000000000040200\n'
+    '0x0000000000000000 0x0000000000000000 0x0000000000000000\n'
+    '0x0000000204e00000 0x0000000204efffff 0x000000000014220c\n'
+    '0x0000000000000000 0x0000000000000000 0x0000000000000000\n'
+    '0x00000000feb14000 0x00000000feb14fff 0x0000000000040200\n'
+    '0x0000000000000000 0x0000000000000000 0x0000000000000000\n')
+_BARS = (0xfeb00000, 0, 0x04e0000c, 0x2, 0xfeb14000, 0)
+
+
+def _header(*bars, kind=0):
+    return struct.pack('<HHHHIBBBB6I24x', 0x10ee, 0x5004, 3, 0x10,
+                       0x12000001, 0, 0, kind, 0, *bars)
+
+
+def _lay_out(kernel, header, resource=_RESOURCE, name='0000:88:00.0'):
+    kernel.file(name, 'config').write_bytes(header)
+    kernel.file(name, 'resource').write_text(resource)
+    return pci.has_lost_addresses(kernel.tree, build.address(name))
+
+
+@pytest.mark.parametrize(('bars', 'lost'), [
+    (_BARS, False),
+    # What a bridge makes of an address is its own affair.
+    ((0x10000000, 0, 0x0000000c, 0x3, 0x20000000, 0), False),
+    ((0, 0, 0x0000000c, 0, 0, 0), True),
+    ((*_BARS[:2], 0x0000000c, 0, *_BARS[4:]), True),
+    # It was written while it did not answer, from what it did not answer.
+    ((0xffff0000, 0, 0xfff0000c, 0xffffffff, 0xfffff000, 0), True)])
+def test_bars_that_have_lost_their_addresses(kernel, bars, lost):
+    assert _lay_out(kernel, _header(*bars)) is lost
+    # A virtual function has none.
+    assert not _lay_out(kernel, _header(*bars), name='0000:85:00.1')
+    # Nobody knows.
+    assert not _lay_out(kernel, _header(*bars)[:63])
+    assert not _lay_out(kernel, _header(*bars), 'nonsense')
+    # That of a bridge is another one.
+    assert not _lay_out(kernel, _header(*bars, kind=0x81))
+    # The kernel did not give it any.
+    assert not _lay_out(kernel, _header(*bars), ''.join(
+        f'0x{0:016x} 0x{size - 1 if size else 0:016x} 0x{flags:016x}\n'
+        for size, flags in ((1 << 16, 0x20040200), *[(0, 0)] * 5)))
+
+
+@given(st.binary(max_size=80), st.text())
+def test_any_header_and_any_resource(header, resource):
+    with _kernel() as kernel:
+        kernel.file('0000:88:00.0', 'config').write_bytes(header)
+        kernel.file('0000:88:00.0', 'resource').write_bytes(
+            resource.encode(errors='replace'))
+        pci.has_lost_addresses(kernel.tree, build.address('0000:88:00.0'))
+
+
+def test_a_reset_after_one_that_failed_is_not_enough(kernel):
+    node = _Node(kernel)
+    unit = _unit(node, '0000:88:00.0')
+    _lay_out(kernel, _header(*_BARS))
+    kernel.broken = {'0000:88:00.0'}
+    node.sweep()
+    assert unit not in node.offered()
+    kernel.broken = set()
+    _lay_out(kernel, _header(0, 0, 0xc, 0, 0, 0))
+    node.now += 600
+    node.sweep()
+    assert '0000:88:00.0' in kernel.resets
+    assert unit not in node.offered()
+    assert 'its BARs have lost their addresses' in str(node.resets.refused())
+    # Somebody has it removed and found again.
+    _lay_out(kernel, _header(*_BARS))
+    node.now += 600
+    node.sweep()
+    assert unit in node.offered()
 
 
 def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
