@@ -77,7 +77,7 @@ class Auditor:
         its migration where it is deleted while it moves.
 
         :param consumer: a migration's uuid, or any other
-        :returns: whether it was one
+        :returns: whether that was so
         """
         try:
             move = objects.Migration.get_by_uuid(

@@ -75,8 +75,11 @@ class Machine:
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
+        return self._lately() or self.read()
+
+    def _lately(self) -> model.Host | None:
         when, host = self._last
-        return host if time.monotonic() - when < LATELY else self.read()
+        return host if time.monotonic() - when < LATELY else None
 
     def _read(self, quarantined: collections.abc.Mapping[
             model.PciAddress, str] = {},
@@ -128,7 +131,7 @@ class Machine:
         """
         self._resets.used(device.address for device in hostdevs)
         try:
-            host = self._read_for(hostdevs) or self.read()
+            host = self._lately_for(hostdevs) or self.read()
         except errors.TreeError:
             if any(isinstance(device.address, model.MdevAddress)
                    for device in hostdevs):
@@ -175,9 +178,11 @@ class Machine:
         self._swept = _say(lines, self._swept)
         return found
 
-    def _read_for(self, hostdevs) -> model.Host | None:
+    def _lately_for(self, hostdevs) -> model.Host | None:
         """The Host a moment ago, if that does: nothing makes these ready."""
-        host = self.read_lately()
+        host = self._lately()
+        if not host:
+            return None
         plain = {address for device in host.devices
                  for region in device.regions for unit in region.units
                  for address in unit
@@ -200,7 +205,7 @@ class Machine:
         """
         addresses = {device.address for device in hostdevs}
         # Else also what is refused for its reset, which may work by now.
-        host = self._read_for(hostdevs) or self._read()[0]
+        host = self._lately_for(hostdevs) or self._read()[0]
         if self._take_back(host, {address for address in addresses
                                   if address not in held}):
             host, _broken = self._read()

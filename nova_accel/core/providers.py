@@ -277,8 +277,7 @@ def why_class_gone(why: collections.abc.Callable[['Existing'], str],
 def diff(wanted: collections.abc.Iterable[Provider],
          existing: collections.abc.Iterable[Existing],
          stuck: collections.abc.Container[str],
-         why: collections.abc.Callable[[Existing], str] = (
-             lambda provider: NOT_NAMED),
+         why: collections.abc.Callable[[Existing], str],
          ) -> tuple[Change, ...]:
     """What has to be done; empty where nothing changed.
 

@@ -133,18 +133,18 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     for way in resets.ways(unit, functions) or ():
         if _is_silent(tree, way, functions[way.address]):
             continue
+        reached = unit if way.behind else (way.address,)
         try:
             if way.behind:
                 _check_alone(tree, way.address, unit)
-            for address in unit if way.behind else (way.address,):
+            for address in reached:
                 _let_go(tree, functions[address])
             _reset(tree.sysfs, way)
-            _check_addresses(tree, unit if way.behind else (way.address,))
+            _check_addresses(tree, reached)
         except Exception as error:
             # Whatever it is, nobody may have it.
             why = getattr(error, 'strerror', None) or error
-            address = unit[0] if way.behind else way.address
-            return address, f'its reset failed: {why}'
+            return reached[0], f'its reset failed: {why}'
     return None
 
 

@@ -142,7 +142,7 @@ class _Tree:
     def diff(self, wanted):
         there = list(self.providers.values())
         return providers.diff(wanted, there, providers.stuck(
-            wanted, there, self.held))
+            wanted, there, self.held), lambda provider: providers.NOT_NAMED)
 
     def held(self, uuid):
         """Amounts by class; what is held is held whole."""
@@ -210,8 +210,8 @@ def test_nothing_changed_is_nothing_done_and_nobody_asked():
         raise AssertionError(f'asked about {uuid}')
 
     wanted, there = _desired(_GPU, _QAT), tree.providers.values()
-    assert providers.diff(wanted, there,
-                          providers.stuck(wanted, there, ask)) == ()
+    assert providers.diff(wanted, there, providers.stuck(wanted, there, ask),
+                          lambda provider: providers.NOT_NAMED) == ()
 
 
 @pytest.mark.parametrize('changed', [
