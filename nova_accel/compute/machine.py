@@ -250,12 +250,16 @@ class Machine:
         self._resets.used(somebodys)
         due = self._resets.due(host, somebodys, _patience())
         return bool(due) and self._beside.do(
-            lambda: self._reset_aside(host, due, aside))
+            lambda: self._reset_aside(due, aside))
 
-    def _reset_aside(self, host, units, aside) -> None:
+    def _reset_aside(self, units, aside) -> None:
         for unit in units:
             with aside(unit) as is_free:
-                if is_free:
+                # Where some do not answer the last has its turn minutes after
+                # the first, and somebody can have bound a driver meanwhile.
+                host, _broken = self._read()
+                if is_free and unit in self._resets.due(
+                        host, (), _patience()):
                     self._resets.reset(self._tree, host, unit)
 
     def _preparers(self) -> dict[str, kind.Preparer]:

@@ -285,6 +285,15 @@ class SeveralTest(Reset):
             self.boot(self.gpu)
         self.assertCountEqual(GPUS, self.kernel.resets)
 
+    def test_a_driver_that_is_bound_while_others_are_reset(self):
+        with self.slow():
+            self.start_compute('compute1')
+            self.kernel.bind(GPUS[-1], 'nvidia')
+        self.wait_until_reset()
+        self._run_periodics()
+        self.assertCountEqual(GPUS[:-1], self.kernel.resets)
+        self.assertEqual('nvidia', self.kernel.driver(GPUS[-1]))
+
 
 class PoolTest(Reset):
 
