@@ -141,44 +141,26 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     cells = []
     for name, way in WAYS.items():
         more = [(counts[-1], STALE)] if _writes(way, 1) else []
-        with contextlib.closing(_Placement(way)) as placement:
+        with contextlib.closing(worker.Lazy(
+                _START, _make, name)) as placement:
             # What did not finish will not with more hosts.
             too_much = set()
             for number, question in itertools.product(
                     hosts, questions + more):
-                answer = ({'failed': NOT_TRIED} if question in too_much else
-                          placement.ask(name, number, *question, limit))
-                if answer.get('failed') not in (None, NOT_ASKED):
-                    too_much.add(question)
-                cells.append({'way': name, 'hosts': number,
-                              'count': question[0], 'state': question[1],
-                              **answer})
-                say(f'{name}, {number} hosts, {question[0]} devices, '
-                    f'{question[1]}: {answer}')
+                count, state = question
+                asked = {'hosts': number, 'count': count, 'state': state}
+                if count > way.most:
+                    answer = {'failed': NOT_ASKED}
+                elif question in too_much:
+                    answer = {'failed': NOT_TRIED}
+                else:
+                    answer = placement.ask(asked, limit)
+                    if 'failed' in answer:
+                        too_much.add(question)
+                cells.append({'way': name, **asked, **answer})
+                say(f'{name}, {number} hosts, {count} devices, {state}: '
+                    f'{answer}')
     return {'limit': limit, 'cells': cells}
-
-
-class _Placement:
-    """A worker that is started when it is asked, and again when it died."""
-
-    def __init__(self, way):
-        self._way, self._worker = way, None
-
-    def ask(self, name, hosts, count, state, limit) -> dict:
-        if count > self._way.most:
-            return {'failed': NOT_ASKED}
-        try:
-            if self._worker is None:
-                self._worker = worker.Worker(_make, name, limit=_START)
-            return self._worker.ask(
-                {'hosts': hosts, 'count': count, 'state': state}, limit)
-        except worker.Unanswered as reason:
-            self._worker = None
-            return {'failed': str(reason)}
-
-    def close(self):
-        if self._worker:
-            self._worker.close()
 
 
 def _make(connection, name):

@@ -5,6 +5,7 @@ import collections.abc
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import os
 import resource
 import traceback
 import typing
@@ -39,6 +40,9 @@ class Worker:
         # A fresh interpreter: Nova keeps much in module globals.
         context = multiprocessing.get_context('spawn')
         self._connection, theirs = context.Pipe()
+        # Eventlet's sockets do not block, and a benchmark that ran before in
+        # this process may have brought it along with Nova.
+        os.set_blocking(theirs.fileno(), True)
         self._process = context.Process(
             target=_run, args=(make, theirs, *args), daemon=True)
         self._process.start()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of the benchmarks: not what they measure, which nothing tests."""
 
+import contextlib
+import multiprocessing.connection
 import os
 import signal
 import time
@@ -52,6 +54,22 @@ def served():
 def test_worker_answers(served):
     assert [served.ask({'what': text}, LONG) for text in ('one', 'two')] == [
         'one!', 'two!']
+
+
+def test_worker_is_patient_where_sockets_are_not(monkeypatch):
+    pipe = multiprocessing.connection.Pipe
+
+    def impatient(duplex):
+        ends = pipe(duplex)
+        for end in ends:
+            os.set_blocking(end.fileno(), False)
+        return ends
+
+    monkeypatch.setattr('multiprocessing.connection.Pipe', impatient)
+    asked = worker.Worker(Served, limit=LONG)
+    with contextlib.closing(asked):
+        time.sleep(0.5)
+        assert asked.ask({'what': 'one'}, LONG) == 'one!'
 
 
 @pytest.mark.parametrize('what, reason', [
