@@ -36,8 +36,11 @@ def test_what_the_readme_looks_at_the_machine_with(cloud, accelerators):
     reported = sum(amount for amounts in accelerators.inventories().values()
                    for kind, amount in amounts.items()
                    if kind.startswith(views.unit('')))
-    for line in readme.commands(4):
-        assert f', units: {reported}, ' in cloud.run('sh', '-c', line)
+    # The second one's entry takes the place of nova.conf's.
+    configured, given = (cloud.run('sh', '-c', line)
+                         for line in readme.commands(4))
+    assert f', units: {reported}, ' in configured
+    assert 'Devices offered: ' in given
 
 
 def test_the_ordinary_client(cloud):
