@@ -37,6 +37,9 @@ _APPEND = ('console=ttyS0 root=/dev/vda quiet loglevel=4 intel_iommu=on '
            'iommu=pt net.ifnames=0 mitigations=off nokaslr '
            'random.trust_cpu=1 tsc=reliable no_timer_check')
 _UP = 'the machine is up'
+#: What a kernel says, after 20 seconds, that hears no timer any more, as one
+#: may that boots where processors are busy. Then it is reset, so many times.
+_STALLED, _RESETS = 'rcu_preempt detected stalls', 3
 _LOGS = pathlib.PurePosixPath('/var/log/machine')
 _CONFIGURATION = pathlib.PurePosixPath('/etc/nova/nova.conf.d')
 
@@ -174,13 +177,21 @@ class Machine:
             *devices.arguments(self._state, number)]
 
     def _wait(self, begin):
+        resets = 0
+
         def up():
+            nonlocal begin, resets
             said = self._said()[begin:]
             if not self.is_on:
                 raise _Over('QEMU ended: '
                             + self._processes.log(self.host).read_text())
             if 'Kernel panic' in said:
                 raise _Over('its kernel panicked')
+            if _STALLED in said and resets < _RESETS:
+                resets += 1
+                begin = self._console_size()
+                self.monitor('system_reset')
+                return False
             return _UP in said
 
         try:

@@ -7,6 +7,7 @@ are older than those that could ask it. So what can be seen is the refusal, and
 that the server does not notice.
 """
 
+from openstack import exceptions
 import pytest
 
 from tests.integration.nested import patience
@@ -17,7 +18,10 @@ def refused(tenant, server, here, there, reason, **has):
     held, boot = server.has(**has), server.guest().boot
     log = here.log('nova-compute')
     begin = log.stat().st_size
-    server.act('live_migrate_server', host=there.host, block_migration='auto')
+    with pytest.raises(exceptions.BadRequestException, match='No valid host'):
+        server.act('live_migrate_server', host=there.host,
+                   block_migration='auto')
+    server.wait('ACTIVE')
     assert server.host == here.host
     assert reason in log.read_text(errors='replace')[begin:]
     assert tenant.ledger.promised(server.id, there.host) == ({}, {})
