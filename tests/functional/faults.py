@@ -53,6 +53,9 @@ EFFECTS = {
     'oslo_messaging._drivers.impl_fake:FakeDriver': ('_send',),
 }
 
+#: Seconds.
+_LONG, _DAY = 60, 86400
+
 
 class Death(BaseException):
     """Ends the green threads of the dead, when the test is over."""
@@ -215,18 +218,33 @@ class MortalCloud(cloud.Cloud):
 
     CAST_AS_CALL = False
 
-    #: How long somebody waits for the answer of another service, in seconds.
-    #: Short where that service is dead, long where it is only slow.
-    PATIENCE = 60
+    #: How long somebody waits for the answer of a nova-compute, in seconds.
+    #: Short where that is dead, long where it is only slow.
+    PATIENCE = _LONG
 
     def setUp(self):
         super().setUp()
         self.flags(rpc_response_timeout=self.PATIENCE,
-                   long_rpc_timeout=self.PATIENCE)
+                   long_rpc_timeout=self.PATIENCE,
+                   # Who is restarted again and again sends no sign of life.
+                   service_down_time=_DAY)
+        self._wait_for_the_living()
         self._use_own_databases()
         self._take_turns_in_placement()
         self._migrate_for_good()
         self.processes = self.useFixture(Processes())
+
+    def _wait_for_the_living(self):
+        """Nobody but a nova-compute dies here; others are only slow."""
+        send = impl_fake.FakeDriver.send
+
+        def send_patiently(driver, target, *args, timeout=None, **kwargs):
+            if timeout and not target.topic.startswith('compute'):
+                timeout = _LONG
+            return send(driver, target, *args, timeout=timeout, **kwargs)
+
+        self.useFixture(fixtures.MockPatchObject(
+            impl_fake.FakeDriver, 'send', send_patiently))
 
     def _use_own_databases(self):
         """Nova's fixture switches all services to a cell and back.
