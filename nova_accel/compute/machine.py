@@ -255,11 +255,12 @@ class Machine:
     def _reset_aside(self, units, aside) -> None:
         for unit in units:
             with aside(unit) as is_free:
+                if not is_free:
+                    continue
                 # Where some do not answer the last has its turn minutes after
                 # the first, and somebody can have bound a driver meanwhile.
                 host, _broken = self._read()
-                if is_free and unit in self._resets.due(
-                        host, (), _patience()):
+                if unit in self._resets.due(host, (), _patience()):
                     self._resets.reset(self._tree, host, unit)
 
     def _preparers(self) -> dict[str, kind.Preparer]:
