@@ -44,6 +44,7 @@ from oslo_log import log as logging
 from oslo_utils import excutils
 
 from nova_accel.compute import address_width
+from nova_accel.compute import assigner
 from nova_accel.compute import auditor
 from nova_accel.compute import claims
 from nova_accel.compute import guest
@@ -53,6 +54,7 @@ from nova_accel.compute import machine
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import suspension
+from nova_accel.compute import upkeep
 from nova_accel.compute import wishes
 from nova_accel.core import errors
 from nova_accel.core import flavor
@@ -74,17 +76,21 @@ class LibvirtDriver(driver.LibvirtDriver):
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
         self._machine = machine.Machine()
+        self._upkeep = upkeep.Upkeep(self._machine)
         self._record = record.Record(self._host)
         self._claims = claims.Claims(self._record)
         self._ledger = ledger.Ledger(virtapi)
         self._auditor = auditor.Auditor(self._record, self._ledger)
+        self._assigner = assigner.Assigner(
+            self._machine, self._upkeep, self._record, self._claims,
+            self._ledger, self._node)
 
     # What there is
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
         with _never_fatal('set the number of virtual functions'):
-            self._machine.set_vfs(self._record.holders())
+            self._upkeep.set_vfs(self._record.holders())
         with _never_fatal('read which devices servers hold'):
             self._machine.read()
             held = [ours for hostdevs in self._record.read().values()
@@ -141,7 +147,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assign(instance, allocations, self._machine.read_lately)
+            self._assigner.assign(instance, allocations, lately=True)
             return super().spawn(context, instance, image_meta,
                                  injected_files, admin_password, allocations,
                                  *args, **kwargs)
@@ -150,21 +156,21 @@ class LibvirtDriver(driver.LibvirtDriver):
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assign(instance, allocations)
+            self._assigner.assign(instance, allocations)
             return super().finish_migration(
                 context, migration, instance, disk_info, network_info,
                 image_meta, resize_instance, allocations, *args, **kwargs)
 
     def finish_revert_migration(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
-            self._assign_as_placement_says(instance)
+            self._assigner.assign_as_placement_says(instance)
             return super().finish_revert_migration(context, instance, *args,
                                                    **kwargs)
 
     def _hard_reboot(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
             # Its definition, the record, is about to be undefined.
-            self._assign_as_placement_says(instance)
+            self._assigner.assign_as_placement_says(instance)
             return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def destroy(self, context, instance, *args, **kwargs):
@@ -180,16 +186,16 @@ class LibvirtDriver(driver.LibvirtDriver):
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._claims.during(instance):
             if self._claims.of(instance) is None:
-                self._assign_as_placement_says(instance)
+                self._assigner.assign_as_placement_says(instance)
             claimed = self._claims.of(instance) or ()
             # Nova puts back the mdevs that it finds in the old XML.
             addresses = {device.address for device in claimed}
             config.devices = [element for element in config.devices
                               if not guest.holds(element, addresses)]
             if claimed:
-                host, _unreadable = self._look(self._machine.read_lately)
+                host, _unreadable = self._machine.look(lately=True)
                 guest.add(config, claimed, guest_topology.locate(
-                    claimed, host, self._offered(host)))
+                    claimed, host, self._assigner.offered(host)))
                 with _never_fatal('see how wide addresses have to be'):
                     address_width.fit(config, claimed, host, self._host,
                                       instance)
@@ -289,7 +295,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 pairs = self._choose_likes(instance, allocs, announced)
             elif flavor.classes(instance.flavor.extra_specs) and (
                     claims.concerns_us(instance, ledger.promised(allocs),
-                                       self._look()[0], self._node())):
+                                       self._machine.look()[0],
+                                       self._node())):
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'its host does not say which '
                     'devices it has')
@@ -314,8 +321,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _as_migration_check():
                 # The claim is lost if nova-compute was restarted meanwhile.
                 self._claims.claim_again(instance, planned)
-                if not self._machine.hand_over(planned,
-                                               self._record.holders()):
+                if not self._upkeep.hand_over(planned,
+                                              self._record.holders()):
                     raise errors.AssignmentError(
                         f'server {instance.uuid}', 'the reset of a device '
                         'that was chosen for it failed')
@@ -349,7 +356,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _describe(self, held) -> dict[hostdev.Hostdev, str]:
         host = self._machine.read()
-        offered = self._offered(host)
+        offered = self._assigner.offered(host)
         migration.check_source(held, offered)
         if not self._host.has_min_version(
                 lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
@@ -364,103 +371,15 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _choose_likes(self, instance, allocs, announced):
         host = self._machine.read()
         try:
-            chosen = self._choose(instance, ledger.promised(allocs), host)
+            chosen = self._assigner.choose(instance, ledger.promised(allocs),
+                                           host)
             return migration.pair(
                 {alias: text for alias, (_address, text)
-                 in announced.items()}, chosen, host, self._offered(host))
+                 in announced.items()}, chosen, host,
+                self._assigner.offered(host))
         except errors.AccelError:
             self._claims.release(instance.uuid)
             raise
-
-    def _choose(self, instance, promised, host) -> hostdev.Hostdevs:
-        """Choose and claim devices of which nobody's traces are left.
-
-        :raises errors.AccelError: if there are not enough
-        """
-        while True:
-            chosen = self._claims.choose(
-                instance, promised, host, self._node(),
-                self._ledger.consumers)
-            if self._machine.hand_over(chosen.hostdevs,
-                                       self._record.holders()):
-                self._book(instance, chosen)
-                return chosen.hostdevs
-            # What failed is not offered any more; its like may do.
-            self._claims.release(instance.uuid)
-            host = self._machine.read()
-
-    def _book(self, instance, chosen: claims.Chosen) -> None:
-        """Tell Placement which devices were chosen here.
-
-        The scheduler's filter does that with its choice, but Nova skips
-        filters where somebody forces a server onto a host.
-
-        :raises errors.AssignmentError: if Placement does not agree
-        """
-        if chosen.unbooked:
-            self._ledger.move(instance.uuid, chosen.unbooked, chosen.unused)
-            LOG.info('Devices were chosen here, %s; Placement knows now',
-                     'for others have those that it was promised'
-                     if chosen.unused else 'where filters were skipped',
-                     instance=instance)
-
-    def _assign_as_placement_says(self, instance) -> None:
-        if flavor.classes(instance.flavor.extra_specs):
-            self._assign(instance, self._ledger.of_consumer(instance.uuid))
-
-    def _assign(self, instance, allocations, read=None) -> None:
-        """Claim the devices that a server was promised.
-
-        Those that it has, if they are what it was promised, whatever the
-        configuration says by now; otherwise a choice.
-
-        :param read: by which the Host is known, if not by reading it now
-        :raises nova.exception.ComputeResourcesUnavailable: with which Nova
-            tries the next host
-        """
-        if not flavor.classes(instance.flavor.extra_specs):
-            return
-        promised = ledger.promised(allocations)
-        host, unreadable = self._look(read)
-        node = self._node()
-        if not claims.concerns_us(instance, promised, host, node):
-            # Said once for the whole operation.
-            self._claims.claim(instance, ())
-            return
-        # A rebuild comes with a claim, and Nova would take this one's fault
-        # for a host that was never left: ACTIVE, and without allocations.
-        fault = (exception.ComputeResourcesUnavailable
-                 if self._claims.of(instance) is None
-                 else exception.InstanceDeployFailure)
-        try:
-            held = self._claims.held(instance)
-            if held and claims.keeps(held, instance, promised, node):
-                self._claims.claim(instance, held)
-                return
-            self._claims.release(instance.uuid)
-            if unreadable:
-                raise unreadable
-            chosen = self._choose(instance, promised, host)
-        except errors.AccelError as error:
-            LOG.warning('Server gets no devices: %s', error,
-                        instance=instance)
-            raise fault(reason=str(error)) from None
-        if chosen:
-            LOG.info('Server gets %s', ', '.join(
-                str(device.address) for device in chosen),
-                instance=instance)
-
-    def _look(self, read=None) -> tuple[model.Host, errors.TreeError | None]:
-        """The Host; or an empty one, and why it cannot be read."""
-        try:
-            return (read or self._machine.read)(), None
-        except errors.TreeError as error:
-            return model.Host(), error
-
-    def _offered(self, host: model.Host) -> dict[str, providers.Offered]:
-        node = self._node()
-        return {item.uuid: item for item in providers.offered(
-            host, node.uuid, node.name)}
 
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
                  context=None) -> None:
@@ -470,7 +389,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         :param context: of the request, if there is one
         """
         if hostdevs:
-            self._machine.prepare(
+            self._upkeep.prepare(
                 hostdevs, self._node(), wishes.Wishes(
                     context, instance, self._claims, self._record).of)
 
@@ -485,10 +404,10 @@ class LibvirtDriver(driver.LibvirtDriver):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         host = self._machine.read()
-        if self._machine.sweep(host, self._claims.everything):
+        if self._upkeep.sweep(host, self._claims.everything):
             host = self._machine.read()
-        if self._machine.reset_free(host, self._claims.everything,
-                                    self._claims.aside):
+        if self._upkeep.reset_free(host, self._claims.everything,
+                                   self._claims.aside):
             host = self._machine.read()
         return host
 

@@ -3,7 +3,6 @@
 
 import collections
 import collections.abc
-import contextlib
 import math
 import time
 
@@ -12,20 +11,14 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel import foreign
-from nova_accel.compute import beside
-from nova_accel.core import assignment
+from nova_accel.compute import said
+from nova_accel.core import entry
 from nova_accel.core import errors
-from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import providers
-from nova_accel.core import reset as resets
-from nova_accel.core import sriov as vfs
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import reset
-from nova_accel.host import sriov
 from nova_accel.host import tree
 
 LOG = logging.getLogger(__name__)
@@ -36,10 +29,6 @@ CONF = nova.conf.CONF
 #: read, and the choice of devices for the server that it is made for.
 LATELY = 3
 
-#: From a unit to a context in which nobody gets it, and whether it is free.
-Aside = collections.abc.Callable[
-    [model.Unit], contextlib.AbstractContextManager[bool]]
-
 
 class Machine:
     """This machine, as nova.conf tells us to look at it.
@@ -47,16 +36,17 @@ class Machine:
     Nothing is cached but what was reset, and what was said in the log, so
     that it is said once. Reading takes milliseconds, tens of them where there
     are hundreds of functions; so a boot goes by what was read for its claim.
+
+    :ivar tree: where it is read, once it could be
+    :ivar resets: of which those that failed are withheld
     """
 
     def __init__(self) -> None:
         conf.register_opts(CONF)
-        self._tree: tree.Tree | None = None
+        self.resets = reset.Resets()
+        self.tree: tree.Tree | None = None
         self._kinds: dict[str, kind.Enumerator] = {}
-        self._said: frozenset[tuple[int, str]] = frozenset()
-        self._swept: frozenset[tuple[int, str]] = frozenset()
-        self._resets = reset.Resets()
-        self._beside = beside.Beside()
+        self._said = said.Said(LOG)
         self._last = -math.inf, model.Host()
 
     def read(self) -> model.Host:
@@ -64,9 +54,9 @@ class Machine:
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        host, broken = self._read(self._resets.refused())
-        self._said = _say([(logging.ERROR, f'{error}; it is left out')
-                           for error in broken] + _report(host), self._said)
+        host, broken = self._read(self.resets.refused())
+        self._said.say([(logging.ERROR, f'{error}; it is left out')
+                        for error in broken] + _report(host))
         self._last = time.monotonic(), host
         return host
 
@@ -75,265 +65,60 @@ class Machine:
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        return self._lately() or self.read()
+        return self.lately() or self.read()
 
-    def _lately(self) -> model.Host | None:
+    def look(self, lately: bool = False,
+             ) -> tuple[model.Host, errors.TreeError | None]:
+        """The Host; or an empty one, and why it cannot be read.
+
+        :param lately: whether that of a moment ago does
+        """
+        try:
+            return (self.read_lately() if lately else self.read()), None
+        except errors.TreeError as error:
+            return model.Host(), error
+
+    def read_whatever_reset(self) -> model.Host:
+        """The Host with what is withheld only for a reset that failed.
+
+        :raises errors.TreeError: if ``sysfs_root`` is none
+        """
+        host, _broken = self._read({})
+        return host
+
+    def lately(self) -> model.Host | None:
+        """What was read a moment ago, if somebody did."""
         when, host = self._last
         return host if time.monotonic() - when < LATELY else None
 
-    def _read(self, quarantined: collections.abc.Mapping[
-            model.PciAddress, str] = {},
-            ) -> tuple[model.Host, list[errors.AccelError]]:
-        """The Host, and what is wrong with entries and link domains."""
-        if self._tree is None:
-            self._open()
-        entries, broken = reader.parse(CONF.nova_accel.device_spec)
-        links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
-        return reader.read(self._tree, entries, foreign.claims(CONF),
-                           self._kinds, quarantined, links), [
-            *broken, *unusable]
+    def entries(self) -> tuple[list[entry.Entry], list[errors.AccelError]]:
+        """What nova.conf offers, and what is wrong with that."""
+        return reader.parse(CONF.nova_accel.device_spec)
 
-    def set_vfs(self, held: collections.abc.Container[model.Address]) -> None:
-        """Bring cards to as many virtual functions as their entries say.
-
-        :param held: what domains hold
-        :raises errors.TreeError: if ``sysfs_root`` is none
-        """
-        host, _broken = self._read()
-        entries, _broken = reader.parse(CONF.nova_accel.device_spec)
-        changes, problems = vfs.plan(host.functions, entries,
-                                     foreign.claims(CONF), held)
-        for problem in problems:
-            LOG.error('%s', problem)
-        for change in changes:
-            try:
-                sriov.change(self._tree, change)
-            except Exception as error:
-                # Of one card: the others go on.
-                LOG.error('Device %s cannot have %d virtual functions: %s',
-                          change.card, change.number, error)
-            else:
-                LOG.info('Device %s has %d virtual functions; it had %d',
-                         change.card, change.number, change.before)
-
-    def prepare(self, hostdevs: hostdev.Hostdevs,
-                node: providers.Node,
-                wishes: collections.abc.Callable[
-                    [str, collections.abc.Collection[model.Address] | None],
-                    collections.abc.Mapping[str, str]]) -> None:
-        """Make ready what a guest is to start with.
-
-        :param wishes: by group, and the devices that change with what serves
-            it (None if nothing is to change), what the server's Profile says
-            beside classes and traits
-        :raises errors.AccelError: if something cannot be made ready, or is not
-            there
-        """
-        self._resets.used(device.address for device in hostdevs)
-        try:
-            host = self._lately_for(hostdevs) or self.read()
-        except errors.TreeError:
-            if any(isinstance(device.address, model.MdevAddress)
-                   for device in hostdevs):
-                raise
-            # Functions are there without us.
-            return
-        assignment.check_there((device.address for device in hostdevs), host)
-        offered = {item.uuid: item for item in providers.offered(
-            host, node.uuid, node.name)}
-        for device in hostdevs:
-            group, provider = identity.parse_alias(device.alias)
-            item = offered.get(provider)
-            if item is None:
-                # What an entry named once, a server keeps, if it is there.
-                if not host.has(device.address):
-                    raise errors.AssignmentError(
-                        f'device {device.address}', 'it is not there, and no '
-                        'entry names what it could be made of')
-                _check_wishes(device, host, wishes(group, None))
-                continue
-            _check_heeded(item, wishes(group, None))
-            preparer = self._preparers().get(item.region.kind)
-            if preparer:
-                preparer.prepare(device, item, wishes(
-                    group, _affected(item, host)))
-
-    def sweep(self, host: model.Host, held: collections.abc.Callable[
-            [], collections.abc.Collection[model.Address]]) -> bool:
-        """Take back what was made ready and nobody has any more.
-
-        :param host: as it is
-        :param held: what somebody has or is about to; asked after what is
-            ready has been looked up, so that nothing that is new is taken for
-            left over
-        :returns: whether there was something, so that the host is another
-        """
-        lines: list[tuple[int, str]] = []
-        found = False
-        for name, preparer in self._preparers().items():
-            ready = set(preparer.prepared(host))
-            for address in sorted(ready - set(held()) if ready else ()):
-                found = True
-                lines.extend(_release(name, preparer, address))
-        self._swept = _say(lines, self._swept)
-        return found
-
-    def _lately_for(self, hostdevs) -> model.Host | None:
-        """The Host a moment ago, if that does: nothing makes these ready."""
-        host = self._lately()
-        if not host:
-            return None
-        plain = {address for device in host.devices
-                 for region in device.regions for unit in region.units
-                 for address in unit
-                 if region.kind not in self._preparers()}
-        return host if plain.issuperset(
-            device.address for device in hostdevs) else None
-
-    def hand_over(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
-                  held: collections.abc.Container[model.Address]) -> bool:
-        """Leave nobody's traces in what a server is to have.
-
-        What is ready is so for somebody who had it before, and is taken back;
-        and it is reset, unless it has been since.
-
-        :param hostdevs: which nobody else gets meanwhile
-        :param held: what domains hold; a server can have had it before
-        :returns: whether it can have them; those that cannot be reset are
-            not offered any more
-        :raises errors.AccelError: if something cannot be taken back
-        """
-        addresses = {device.address for device in hostdevs}
-        # Else also what is refused for its reset, which may work by now.
-        host = self._lately_for(hostdevs) or self._read()[0]
-        if self._take_back(host, {address for address in addresses
-                                  if address not in held}):
-            host, _broken = self._read()
-        return all([
-            self._resets.reset(self._tree, host, unit)
-            for unit in resets.units(host)
-            if addresses.intersection(unit)
-            and not any(address in held for address in unit)])
-
-    def _take_back(self, host, addresses) -> bool:
-        """Whether any of these was ready."""
-        ready = [(preparer, address)
-                 for preparer in self._preparers().values()
-                 for address in sorted(
-                     addresses & set(preparer.prepared(host)))]
-        for preparer, address in ready:
-            try:
-                preparer.release(address)
-            except OSError as error:
-                raise errors.AssignmentError(
-                    f'device {address}', 'it cannot be taken back from '
-                    f'who had it: {error}') from None
-        return bool(ready)
-
-    def reset_free(self, host: model.Host, held: collections.abc.Callable[
-            [], collections.abc.Collection[model.Address]],
-            aside: Aside) -> bool:
-        """Reset what nobody has any more, so that it is ready for the next.
-
-        Where that takes long it goes on beside, and what comes of it is seen
-        the next time.
-
-        :param host: as it is
-        :param held: as in :meth:`sweep`
-        :returns: whether there was something, so that the host is another
-        """
-        if self._resets.refused():
-            # It may work by now.
-            host, _broken = self._read()
-        self._resets.forget(host)
-        somebodys = held()
-        self._resets.used(somebodys)
-        due = self._resets.due(host, somebodys, _patience())
-        return bool(due) and self._beside.do(
-            lambda: self._reset_aside(due, aside))
-
-    def _reset_aside(self, units, aside) -> None:
-        for unit in units:
-            with aside(unit) as is_free:
-                if not is_free:
-                    continue
-                # Where some do not answer the last has its turn minutes after
-                # the first, and somebody can have bound a driver meanwhile.
-                host, _broken = self._read()
-                if unit in self._resets.due(host, (), _patience()):
-                    self._resets.reset(self._tree, host, unit)
-
-    def _preparers(self) -> dict[str, kind.Preparer]:
+    def preparers(self) -> dict[str, kind.Preparer]:
+        """The kinds of devices that have to be made ready, by name."""
         return {name: opened for name, opened in self._kinds.items()
                 if isinstance(opened, kind.Preparer)}
 
+    def _read(self, quarantined: collections.abc.Mapping[
+            model.PciAddress, str],
+            ) -> tuple[model.Host, list[errors.AccelError]]:
+        """The Host, and what is wrong with entries and link domains."""
+        if self.tree is None:
+            self._open()
+        entries, broken = self.entries()
+        links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
+        return reader.read(self.tree, entries, foreign.claims(CONF),
+                           self._kinds, quarantined, links), [
+            *broken, *unusable]
+
     def _open(self) -> None:
         try:
-            self._tree = tree.open_tree(CONF.nova_accel.sysfs_root)
-            self._kinds = loader.open_all(self._tree)
+            self.tree = tree.open_tree(CONF.nova_accel.sysfs_root)
+            self._kinds = loader.open_all(self.tree)
         except errors.TreeError as error:
-            self._said = _say([(logging.ERROR, str(error))], self._said)
+            self._said.say([(logging.ERROR, str(error))])
             raise
-
-
-def _patience() -> float:
-    """Seconds until a reset that failed is tried again."""
-    return CONF.nova_accel.check_interval
-
-
-def _affected(item, host) -> set[model.Address]:
-    """The devices that change when something is done to a Region.
-
-    Where it is all that its card has to give away, these are all functions of
-    the card, whoever gives them away.
-    """
-    units = {address for unit in item.region.units for address in unit}
-    if item.region.variant:
-        return units
-    return units | {function.address for function in host.functions
-                    if item.device.address in (function.address,
-                                               function.physfn)}
-
-
-def _check_heeded(item, wishes) -> None:
-    """Check that nothing is wished that nobody is going to do."""
-    heeds = loader.load()[item.region.kind].wishes
-    if kind.MUST_HEED & set(wishes) - heeds:
-        raise errors.AssignmentError(
-            f'device {item.device.address} ({item.device.ids})',
-            f'is of kind {item.region.kind}, into which nothing can be '
-            'programmed', 'have the profile ask for FPGAs by class or trait')
-
-
-def _check_wishes(device, host, wishes) -> None:
-    """Check that nothing is wished of a device that is withheld."""
-    refusal = next((refusal for refusal in host.refusals
-                    if refusal.address == device.address), None)
-    if refusal and kind.MUST_HEED & set(wishes):
-        raise errors.AssignmentError(
-            f'device {refusal.address} ({refusal.ids})',
-            f'cannot be programmed: {refusal.reason}', refusal.remedy)
-
-
-def _release(name: str, preparer: kind.Preparer, address: model.Address,
-             ) -> collections.abc.Iterator[tuple[int, str]]:
-    try:
-        preparer.release(address)
-    except Exception as error:
-        # Of one device, or of one kind: the others go on.
-        yield logging.WARNING, (f'{name} {address} is nobody\'s and cannot be '
-                                f'taken back: {error}')
-    else:
-        LOG.info('Took back %s %s, which nobody has', name, address)
-
-
-def _say(lines: list[tuple[int, str]],
-         before: frozenset[tuple[int, str]]) -> frozenset[tuple[int, str]]:
-    """Log what was not said the last time; what is said now."""
-    for level, line in lines:
-        if (level, line) not in before:
-            LOG.log(level, '%s', line)
-    return frozenset(lines)
 
 
 def _report(host: model.Host) -> list[tuple[int, str]]:

@@ -88,10 +88,10 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'_assign', '_assign_as_placement_says', '_book', '_choose',
-           '_choose_likes', '_clear_up', '_complete', '_describe',
-           '_have_again', '_look', '_node', '_offered', '_prepare'}
-OUR_ATTRIBUTES = {'_auditor', '_claims', '_ledger', '_machine', '_record'}
+OUR_OWN = {'_choose_likes', '_clear_up', '_complete', '_describe',
+           '_have_again', '_node', '_prepare'}
+OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_ledger', '_machine',
+                  '_record', '_upkeep'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

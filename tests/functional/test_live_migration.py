@@ -138,7 +138,7 @@ class LiveMigrationThatFailsTest(MovingTest):
             revision.write_text('0x42\n')
         # The second host is another machine from here on.
         machine = self.computes['compute2'].driver._machine
-        machine._tree = None
+        machine.tree = None
         self.computes['compute1'].driver._machine.read()
         machine.read()
         self.fail_to_move(self.server, 'revision')
@@ -160,7 +160,7 @@ class LiveMigrationThatFailsTest(MovingTest):
     def test_destinations_device_has_expired(self):
         driver = self.computes['compute2'].driver
         machine = self.directory_host()
-        driver._machine._tree = None
+        driver._machine.tree = None
         driver._machine.read()
         for path in (machine / 'sys/bus/pci/devices').iterdir():
             path.unlink()

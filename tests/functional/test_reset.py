@@ -66,7 +66,7 @@ class Reset(cloud.Cloud):
         self.kernel.on_reset = self.check_nobody_has
 
     def wait_until_reset(self):
-        with self.computes['compute1'].driver._machine._beside._busy:
+        with self.computes['compute1'].driver._upkeep._beside._busy:
             pass
 
     def later(self):

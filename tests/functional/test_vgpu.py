@@ -132,7 +132,7 @@ class VgpuTest(cloud.Cloud):
         """Not even who is on the way while the other one is deleted."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.machine.Machine.sweep'))
+            'nova_accel.compute.upkeep.Upkeep.sweep'))
         self._delete_server(first)
         second = self.boot(self.small)
         address, _number = self.has(second)
@@ -142,7 +142,7 @@ class VgpuTest(cloud.Cloud):
     def test_who_is_on_the_way_does_not_get_what_cannot_be_cleared(self):
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.machine.Machine.sweep'))
+            'nova_accel.compute.upkeep.Upkeep.sweep'))
         self.driver.open.add(self.has(first)[0])
         self._delete_server(first)
         self.boot(self.small, state='ERROR')

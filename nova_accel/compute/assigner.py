@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server gets the devices that it was promised, or the ones it has."""
+
+import collections.abc
+
+from nova import exception
+from oslo_log import log as logging
+
+from nova_accel.compute import claims
+from nova_accel.compute import ledger
+from nova_accel.compute import machine
+from nova_accel.compute import record
+from nova_accel.compute import upkeep
+from nova_accel.core import errors
+from nova_accel.core import flavor
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core import providers
+
+LOG = logging.getLogger(__name__)
+
+
+class Assigner:
+    """Who gets what, of what there is.
+
+    :param node: what the compute node is by now
+    """
+
+    def __init__(self, machine: machine.Machine, upkeep: upkeep.Upkeep,
+                 record: record.Record, claims: claims.Claims,
+                 ledger: ledger.Ledger,
+                 node: collections.abc.Callable[[], providers.Node]) -> None:
+        self._machine = machine
+        self._upkeep = upkeep
+        self._record = record
+        self._claims = claims
+        self._ledger = ledger
+        self._node = node
+
+    def assign(self, instance, allocations, lately=False) -> None:
+        """Claim the devices that a server was promised.
+
+        Those that it has, if they are what it was promised, whatever the
+        configuration says by now; otherwise a choice.
+
+        :param lately: whether the Host of a moment ago does
+        :raises nova.exception.ComputeResourcesUnavailable: with which Nova
+            tries the next host
+        """
+        if not flavor.classes(instance.flavor.extra_specs):
+            return
+        promised = ledger.promised(allocations)
+        host, unreadable = self._machine.look(lately)
+        node = self._node()
+        if not claims.concerns_us(instance, promised, host, node):
+            # Said once for the whole operation.
+            self._claims.claim(instance, ())
+            return
+        # A rebuild comes with a claim, and Nova would take this one's fault
+        # for a host that was never left: ACTIVE, and without allocations.
+        fault = (exception.ComputeResourcesUnavailable
+                 if self._claims.of(instance) is None
+                 else exception.InstanceDeployFailure)
+        try:
+            held = self._claims.held(instance)
+            if held and claims.keeps(held, instance, promised, node):
+                self._claims.claim(instance, held)
+                return
+            self._claims.release(instance.uuid)
+            if unreadable:
+                raise unreadable
+            chosen = self.choose(instance, promised, host)
+        except errors.AccelError as error:
+            LOG.warning('Server gets no devices: %s', error,
+                        instance=instance)
+            raise fault(reason=str(error)) from None
+        if chosen:
+            LOG.info('Server gets %s', ', '.join(
+                str(device.address) for device in chosen),
+                instance=instance)
+
+    def assign_as_placement_says(self, instance) -> None:
+        """The same, where Nova does not tell what was promised."""
+        if flavor.classes(instance.flavor.extra_specs):
+            self.assign(instance, self._ledger.of_consumer(instance.uuid))
+
+    def choose(self, instance, promised, host) -> hostdev.Hostdevs:
+        """Choose and claim devices of which nobody's traces are left.
+
+        :raises errors.AccelError: if there are not enough
+        """
+        while True:
+            chosen = self._claims.choose(
+                instance, promised, host, self._node(),
+                self._ledger.consumers)
+            if self._upkeep.hand_over(chosen.hostdevs,
+                                      self._record.holders()):
+                self._book(instance, chosen)
+                return chosen.hostdevs
+            # What failed is not offered any more; its like may do.
+            self._claims.release(instance.uuid)
+            host = self._machine.read()
+
+    def _book(self, instance, chosen: claims.Chosen) -> None:
+        """Tell Placement which devices were chosen here.
+
+        The scheduler's filter does that with its choice, but Nova skips
+        filters where somebody forces a server onto a host.
+
+        :raises errors.AssignmentError: if Placement does not agree
+        """
+        if chosen.unbooked:
+            self._ledger.move(instance.uuid, chosen.unbooked, chosen.unused)
+            LOG.info('Devices were chosen here, %s; Placement knows now',
+                     'for others have those that it was promised'
+                     if chosen.unused else 'where filters were skipped',
+                     instance=instance)
+
+    def offered(self, host: model.Host) -> dict[str, providers.Offered]:
+        """What there is for Placement to know of, by provider's uuid."""
+        node = self._node()
+        return {item.uuid: item for item in providers.offered(
+            host, node.uuid, node.name)}

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found again at every round goes into the log once."""
+
+import collections.abc
+
+from oslo_log import log as logging
+
+Lines = collections.abc.Iterable[tuple[int, str]]
+
+
+class Said:
+    """What the log has been told the last time.
+
+    :param log: which is told
+    """
+
+    def __init__(self, log: logging.KeywordArgumentAdapter) -> None:
+        self._log = log
+        self._lines: frozenset[tuple[int, str]] = frozenset()
+
+    def say(self, lines: Lines) -> None:
+        """Log what was not said the last time.
+
+        :param lines: all that there is to say by now, with their levels
+        """
+        lines = list(lines)
+        for level, line in lines:
+            if (level, line) not in self._lines:
+                self._log.log(level, '%s', line)
+        self._lines = frozenset(lines)
