@@ -73,7 +73,13 @@ def _begin(arguments):
     names = [name for name in arguments.what if name != 'up']
     if not arguments.what:
         names = [name for name in parts.PARTS if name.isdigit()]
-    _check(max((parts.PARTS[name].machines for name in names), default=0))
+    _check_root()
+    there = _there()
+    if not arguments.what:
+        names = _fitting(names, there)
+    lacking = _lacking(_machines(names), there)
+    if lacking:
+        raise steps.Failure(lacking)
     for directory in (place.WORK if arguments.clean else place.STATE,
                       place.LOG):
         shutil.rmtree(directory, ignore_errors=True)
@@ -89,19 +95,42 @@ def _begin(arguments):
         *['--json'] * arguments.json)
 
 
-def _check(machines):
-    """:raises Failure: if this machine cannot have a cloud with those"""
+def _check_root():
     if os.getuid():
         raise steps.Failure('this is for root, who can make namespaces, '
                             'mounts and guests')
-    for what, there, needed in (
-            ('memory', _memory(), _MEMORY + machines * _MORE_MEMORY),
-            ('disk', shutil.disk_usage(place.ROOT).free,
-             _DISK + machines * _MORE_DISK)):
-        if there < needed:
-            raise steps.Failure(
-                f'{there / _GIB:.1f} GiB of {what} are free here, and '
-                f'{needed / _GIB:.0f} are needed')
+
+
+def _fitting(names, there):
+    """Without the parts that need more than there is, if others do not."""
+    fitting = [name for name in names
+               if not _lacking(_machines([name]), there)]
+    for name in set(names).difference(fitting) if fitting else ():
+        print(f'part {name} ({parts.PARTS[name].about}) is left out: '
+              f'{_lacking(_machines([name]), there)}', file=sys.stderr)
+    return fitting or names
+
+
+def _machines(names):
+    return max((parts.PARTS[name].machines for name in names), default=0)
+
+
+def _lacking(machines, there):
+    """What is too little for a cloud with those, in words; else nothing."""
+    for what, needed in (('memory', _MEMORY + machines * _MORE_MEMORY),
+                         ('disk', _DISK + machines * _MORE_DISK)):
+        if there[what] < needed:
+            return (f'{there[what] / _GIB:.1f} GiB of {what} are free here, '
+                    f'and {needed / _GIB:.0f} are needed')
+    return ''
+
+
+def _there():
+    """Bytes that are free, or are by what this writes over."""
+    ours = sum(path.lstat().st_blocks * 512 for path in
+               place.WORK.rglob('*')) if place.WORK.exists() else 0
+    return {'memory': _memory(),
+            'disk': shutil.disk_usage(place.ROOT).free + ours}
 
 
 def _memory():

@@ -47,6 +47,8 @@ def install(steps: Steps) -> None:
     """
     with steps.step('packages for the machine in the machine'):
         packages.apt(*PACKAGES)
+        # Those that are there can be older than the kernel that is fetched.
+        packages.apt(f'linux-headers-{kernel.release()}')
     parts = _build(steps, _wheel())
     _FILE.write_text(json.dumps(
         {name: str(path) for name, path in
@@ -63,8 +65,8 @@ def load() -> Parts:
         paths = json.loads(_FILE.read_text())
     except FileNotFoundError:
         raise Failure(f'there is no {_FILE}: the machine was not built; '
-                      'stages 2 and 3, and `up --machine`, do that'
-                      ) from None
+                      'parts 2 and 3 do that, and `python -m '
+                      'tests.integration.machine install`') from None
     return Parts(**{name: pathlib.Path(path)
                     for name, path in paths.items()})
 

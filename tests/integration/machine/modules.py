@@ -10,8 +10,7 @@ from tests.integration.steps import Failure
 from tests.integration.steps import Steps
 from tests.integration.steps import run
 
-PACKAGES = ('build-essential', 'kmod', 'linux-headers-amd64',
-            'linux-source-6.1', 'xz-utils')
+PACKAGES = ('build-essential', 'kmod', 'linux-source-6.1', 'xz-utils')
 
 _OURS = pathlib.Path(__file__).parent / 'drivers'
 #: Has the samples and the drivers that are built as well.
