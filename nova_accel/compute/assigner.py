@@ -52,7 +52,9 @@ class Assigner:
         promised = ledger.promised(allocations)
         host, unreadable = self._machine.look(lately)
         node = self._node()
-        if not claims.concerns_us(instance, promised, host, node):
+        held = self._claims.held(instance)
+        if not (claims.concerns_us(instance, promised, host, node)
+                or held and not promised):
             # Said once for the whole operation.
             self._claims.claim(instance, ())
             return
@@ -62,11 +64,16 @@ class Assigner:
                  if self._claims.of(instance) is None
                  else exception.InstanceDeployFailure)
         try:
-            held = self._claims.held(instance)
             if held and claims.keeps(held, instance, promised, node):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
+            if not promised:
+                raise errors.AssignmentError(
+                    f'server {instance.uuid}', 'Placement does not say what '
+                    'it was promised', 'try again once Placement answers; '
+                    'if it does, `nova-manage placement heal_allocations` '
+                    'can tell it')
             if unreadable:
                 raise unreadable
             chosen = self.choose(instance, promised, host)
@@ -112,7 +119,7 @@ class Assigner:
         if chosen.unbooked:
             self._ledger.move(instance.uuid, chosen.unbooked, chosen.unused)
             LOG.info('Devices were chosen here, %s; Placement knows now',
-                     'for others have those that it was promised'
+                     'in place of those that it was promised'
                      if chosen.unused else 'where filters were skipped',
                      instance=instance)
 

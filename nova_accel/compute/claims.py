@@ -63,42 +63,48 @@ class Claims:
     def choose(self, instance, promised: assignment.Promised,
                host: model.Host, node: providers.Node,
                ledger: collections.abc.Callable[
-                   [str], collections.abc.Mapping[str, int]],
+                   [str, str], collections.abc.Mapping[str, int]],
                ) -> Chosen:
         """Choose the devices that keep a promise, and claim them.
 
-        Those that the promise names; others like them if somebody else has
-        those by now. For where two claims meet, Placement can promise the
-        same unit to both: it checks the capacity again in a transaction that
-        does not see the other one's (placement.objects.allocation.replace_all
-        within that of the handler, with MariaDB's REPEATABLE READ).
+        Those that the promise names; others like them where those do not do:
+
+        - Somebody else has one by now. For where two claims meet, Placement
+          can promise the same unit to both: it checks the capacity again in a
+          transaction that does not see the other one's
+          (placement.objects.allocation.replace_all within that of the
+          handler, with MariaDB's REPEATABLE READ).
+        - A rule is broken by them. For it is only here that the guest gets
+          its NUMA nodes and its ports their functions, and it can be others
+          than the scheduler saw free.
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
-        :param ledger: units by consumer that a provider has given away; asked
-            where nobody has chosen devices yet
+        :param ledger: units by consumer that a provider, whose Region has such
+            a class, has given away; asked where devices are chosen here
         :raises errors.AccelError: if the promise cannot be kept whole
         """
         offered = providers.offered(host, node.uuid, node.name)
         _check_offered(promised, offered, host, node)
         wanted = _wanted(instance, promised, host, node)
-        taken = None
+        unfit = None
         try:
             if assignment.is_chosen(promised, wanted.counts, offered):
                 try:
                     return self._claim(instance, promised, wanted, offered)
-                except errors.TakenError as error:
-                    taken = error
+                except errors.AssignmentError as error:
+                    unfit = error
             elsewhere = {
                 item.uuid: sum(amount for consumer, amount
-                               in ledger(item.uuid).items()
+                               in ledger(item.uuid, item.region
+                                         .resource_class).items()
                                if consumer != instance.uuid)
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
             return self._claim(instance, promised, dataclasses.replace(
                 wanted, elsewhere=elsewhere), offered, as_promised=False)
         except errors.AssignmentError as error:
-            raise taken or _with_what_is_gone(error, offered,
+            raise unfit or _with_what_is_gone(error, offered,
                                               wanted) from None
 
     def _claim(self, instance, promised, wanted, offered,
@@ -111,7 +117,7 @@ class Claims:
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
         return Chosen(chosen, assignment.unbooked(grants, promised),
                       {} if as_promised
-                      else assignment.unused(grants, promised))
+                      else assignment.unused(grants, promised, offered))
 
     def _assign(self, uuid, promised, wanted, offered):
         while True:
@@ -121,12 +127,29 @@ class Claims:
             holders.update((device.address, holder) for holder, devices
                            in held for device in devices)
             try:
-                return assignment.assign(promised, wanted, offered, holders,
-                                         uuid, _count_mdevs(held, uuid))
+                grants = assignment.assign(promised, wanted, offered, holders,
+                                           uuid, _count_mdevs(held, uuid))
             except errors.AssignmentError:
                 # What is aside is going to be free.
                 if not self._aside or not self._back.wait(_PATIENCE):
                     raise
+            else:
+                # An mdev is the same one again for the same server.
+                if self._aside.isdisjoint(
+                        address for grant in grants for address in grant.unit):
+                    return grants
+                self._wait_for_back()
+
+    def _wait_for_back(self) -> None:
+        """Wait, under the lock, until something is not aside any more.
+
+        :raises errors.AssignmentError: if that takes too long
+        """
+        if not self._back.wait(_PATIENCE):
+            raise errors.AssignmentError(
+                f'device {min(map(str, self._aside))}',
+                'is being reset, or taken back from who had it, which does '
+                'not end', 'look at the log of the kernel')
 
     def held(self, instance) -> hostdev.Hostdevs:
         """What a server has: claimed already, or in its definition."""
@@ -137,10 +160,10 @@ class Claims:
 
     def everything(self) -> set[model.Address]:
         """What any server or other domain holds, or is about to."""
+        # Both under the lock: a claim ends when its record begins, and the
+        # other way round where a guest is about to be defined again.
         with self._lock:
-            claimed = self._addresses()
-        # In this order: a claim ends when its record begins.
-        return claimed.union(self._record.holders())
+            return self._addresses().union(self._record.holders())
 
     @contextlib.contextmanager
     def aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
@@ -187,9 +210,12 @@ class Claims:
 
         :raises errors.AssignmentError: if another server has it by now
         """
+        addresses = {device.address for device in hostdevs}
         with self._lock:
             if instance.uuid in self._claimed:
                 return
+            while not self._aside.isdisjoint(addresses):
+                self._wait_for_back()
             held = {device.address: uuid for uuid, devices
                     in (*self._record.read().items(), *self._claimed.items())
                     for device in devices}
@@ -243,6 +269,10 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
     if flavor.read(instance.flavor.extra_specs):
         return True
     offered = providers.offered(host, node.uuid, node.name)
+    if not promised:
+        # Nobody says whose its class is; here it can be ours.
+        return not flavor.classes(instance.flavor.extra_specs).isdisjoint(
+            item.region.resource_class for item in offered)
     known = {item.uuid for item in offered} | set(node.ours) | set(
         providers.withheld(host, node.uuid))
     return bool(known & set(promised))
@@ -265,15 +295,19 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
     classes = flavor.classes(specs)
     ours = {*classes, *map(identity.unit_class, classes)}
     counting = providers.of_classes(node.uuid, classes)
+    # Those of another host are of a move, or of an evacuation from a host
+    # that has not come back.
     wanted = {uuid for uuid, amounts in promised.items()
-              if uuid not in counting and ours & set(amounts)}
-    if not wanted & set(node.ours):
+              if uuid in node.ours and uuid not in counting
+              and ours & set(amounts)}
+    if not wanted:
         # A move broke off, and what it was promised is elsewhere. Here it has
         # what it has; the comparison of promises with facts will say so.
         return True
     # A unit can be several functions, so there can be more than promised.
     return wanted == set(counts) and all(
-        sum(promised[uuid].values()) <= count
+        sum(amount for name, amount in promised[uuid].items()
+            if name in ours) <= count
         for uuid, count in counts.items())
 
 
@@ -286,20 +320,26 @@ def _wanted(instance, promised, host, node) -> assignment.Wanted:
     return assignment.Wanted(
         flavor.read(specs), rules, arrangement.Surroundings(
             frozenset(cell.id for cell in guest.cells) if guest else None,
-            _nodes_of_ports(instance, rules), host.only_node, host.links),
+            _nodes_of_ports(instance, rules, host.only_node),
+            host.only_node, host.links),
         {name: promised.get(uuid, {}).get(name, 0)
          for uuid, name in counting.items()},
         pack=CONF.nova_accel.pack_devices)
 
 
-def _nodes_of_ports(instance, rules) -> frozenset[int] | None:
-    """The NUMA nodes of the functions behind a server's network ports."""
+def _nodes_of_ports(instance, rules, only_node) -> frozenset[int] | None:
+    """The NUMA nodes of the functions behind a server's network ports.
+
+    :param only_node: the node of those that do not say theirs
+    """
     if not affinity.concern(rules, affinity.NETWORK):
         return None
     devices = instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)
-    return frozenset(device.numa_node for device in devices
-                     if device.numa_node is not None) if devices else None
+    if not devices:
+        return None
+    return frozenset(only_node if device.numa_node is None
+                     else device.numa_node for device in devices) - {None}
 
 
 def _count_mdevs(held, but: str) -> dict[str, int]:

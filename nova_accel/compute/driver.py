@@ -61,6 +61,7 @@ from nova_accel.core import flavor
 from nova_accel.core import guest_topology
 from nova_accel.core import holding
 from nova_accel.core import hostdev
+from nova_accel.core import identity
 from nova_accel.core import migration
 from nova_accel.core import model
 from nova_accel.core import providers
@@ -189,9 +190,12 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._assigner.assign_as_placement_says(instance)
             claimed = self._claims.of(instance) or ()
             # Nova puts back the mdevs that it finds in the old XML.
-            addresses = {device.address for device in claimed}
-            config.devices = [element for element in config.devices
-                              if not guest.holds(element, addresses)]
+            config.devices = [
+                element for element in config.devices
+                if not guest.holds(element, lambda address: address in {
+                    device.address for device in claimed}
+                    or identity.is_mdev_of(str(address), instance.uuid,
+                                           self._node().ours))]
             if claimed:
                 host, _unreadable = self._machine.look(lately=True)
                 guest.add(config, claimed, guest_topology.locate(
@@ -202,10 +206,15 @@ class LibvirtDriver(driver.LibvirtDriver):
         return config
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
-        with _as_nova_says_it():
-            self._prepare(hostdev.ours(domains.parse(xml)[1]), instance,
-                          context)
-        return super()._create_guest(context, xml, instance, *args, **kwargs)
+        held = hostdev.ours(domains.parse(xml)[1])
+        with self._claims.during(instance):
+            with _as_nova_says_it():
+                if held:
+                    # An old definition can come back, say of a rescue.
+                    self._claims.claim_again(instance, held)
+                self._prepare(held, instance, context)
+            return super()._create_guest(context, xml, instance, *args,
+                                         **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         ours = self._node().ours
@@ -231,9 +240,11 @@ class LibvirtDriver(driver.LibvirtDriver):
     def resume(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
             held = self._claims.held(instance)
-            self._claims.claim(instance, held)
+            if held:
+                self._claims.claim(instance, held)
+            # Without its definition it is made, and assigned to, again.
             super().resume(context, instance, *args, **kwargs)
-            self._have_again(instance, held)
+            self._have_again(instance, self._claims.held(instance))
 
     def _resume_guest_after_snapshot(self, context, live_snapshot,
                                      original_power_state, instance, *args,
@@ -268,7 +279,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         return [element for element
                 in super()._get_mdevs_from_guest_config(
                     xml, *args, **kwargs)
-                if not guest.holds(element, held)]
+                if not guest.holds(element, held.__contains__)]
 
     # A guest that moves
 
@@ -377,9 +388,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                 {alias: text for alias, (_address, text)
                  in announced.items()}, chosen, host,
                 self._assigner.offered(host))
-        except errors.AccelError:
-            self._claims.release(instance.uuid)
-            raise
+        except Exception:
+            with excutils.save_and_reraise_exception():
+                self._claims.release(instance.uuid)
 
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
                  context=None) -> None:
@@ -400,11 +411,13 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         ours = set(self._node().ours)
         for uuid in self._claims.lingering():
-            if ours.isdisjoint(self._ledger.of_consumer(uuid)):
+            promised = self._ledger.of_consumer(uuid)
+            if promised is not None and ours.isdisjoint(promised):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         host = self._machine.read()
-        if self._upkeep.sweep(host, self._claims.everything):
+        if self._upkeep.sweep(host, self._claims.everything,
+                              self._claims.aside):
             host = self._machine.read()
         if self._upkeep.reset_free(host, self._claims.everything,
                                    self._claims.aside):
@@ -427,6 +440,12 @@ def _as_migration_check():
     try:
         yield
     except errors.AccelError as error:
+        raise exception.MigrationPreCheckError(reason=str(error)) from None
+    except exception.MigrationPreCheckError:
+        raise
+    except Exception as error:
+        # Of anything else Nova would put a server that runs into ERROR.
+        LOG.exception('Could not look whether a server can come')
         raise exception.MigrationPreCheckError(reason=str(error)) from None
 
 

@@ -175,7 +175,8 @@ def libvirt():
     return host.libvirt
 
 
-def holds(element, addresses) -> bool:
-    """Whether a configuration object is an mdev of these addresses."""
+def holds(element, is_theirs: collections.abc.Callable[
+        [model.MdevAddress], bool]) -> bool:
+    """Whether a configuration object is such an mdev."""
     return (isinstance(element, config.LibvirtConfigGuestHostdevMDEV)
-            and model.MdevAddress(element.uuid) in addresses)
+            and is_theirs(model.MdevAddress(element.uuid)))

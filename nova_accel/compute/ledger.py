@@ -5,7 +5,7 @@ By Nova's own client, whose sessions, retries and generations serve us too;
 and as an administrator, for the context of an operation may have no token, at
 a host's boot say.
 
-Seams: ``SchedulerReportClient``: ``get_allocations_for_consumer``,
+Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
 ``get_allocations_for_resource_provider``,
 ``add_resources_to_instance_allocation``,
 ``remove_resources_from_instance_allocation`` and
@@ -18,9 +18,12 @@ import collections.abc
 from keystoneauth1 import exceptions as keystone
 from nova import context
 from nova import exception
+from oslo_log import log as logging
 
 from nova_accel.core import assignment
 from nova_accel.core import errors
+
+LOG = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -33,13 +36,20 @@ class Ledger:
     def __init__(self, virtapi):
         self._virtapi = virtapi
 
-    def of_consumer(self, uuid: str) -> dict[str, dict]:
+    def of_consumer(self, uuid: str) -> dict[str, dict] | None:
         """What a server or a migration was promised, by provider.
 
-        In Placement's form, as Nova passes it to its drivers.
+        In Placement's form, as Nova passes it to its drivers; None if
+        Placement does not answer, which is not to say that it is nothing.
         """
-        return self._client.get_allocations_for_consumer(
-            context.get_admin_context(), uuid)
+        try:
+            return self._client.get_allocs_for_consumer(
+                context.get_admin_context(), uuid)['allocations']
+        except (exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            LOG.warning('Placement does not say what %s was promised: %s',
+                        uuid, error)
+            return None
 
     def of_provider(self, uuid: str) -> dict[str, dict]:
         """Who was promised something of a provider, in Placement's form.
@@ -57,14 +67,24 @@ class Ledger:
             found.update(allocation['resources'])
         return found
 
-    def consumers(self, provider: str) -> dict[str, int]:
-        """How much of a provider is promised, by consumer."""
+    def consumers(self, provider: str, resource_class: str,
+                  ) -> dict[str, int]:
+        """How many units of a provider are promised, by consumer.
+
+        :param resource_class: its Region's
+        :raises errors.AssignmentError: if Placement does not answer
+        """
         try:
             allocations = self.of_provider(provider)
         except exception.ResourceProviderAllocationRetrievalFailed:
             # Its device is new, and Placement does not know it yet.
             return {}
-        return {consumer: sum(allocation['resources'].values())
+        except keystone.ClientException as error:
+            raise errors.AssignmentError(
+                'Placement', f'does not answer: {error}',
+                'try again') from None
+        return {consumer: assignment.count_units(allocation['resources'],
+                                                 resource_class)
                 for consumer, allocation in allocations.items()}
 
     def move(self, consumer: str, more: assignment.Promised,

@@ -110,7 +110,8 @@ class Upkeep:
                     group, _affected(item, host)))
 
     def sweep(self, host: model.Host, held: collections.abc.Callable[
-            [], collections.abc.Collection[model.Address]]) -> bool:
+            [], collections.abc.Collection[model.Address]],
+            aside: Aside) -> bool:
         """Take back what was made ready and nobody has any more.
 
         :param host: as it is
@@ -124,8 +125,10 @@ class Upkeep:
         for name, preparer in self._machine.preparers().items():
             ready = set(preparer.prepared(host))
             for address in sorted(ready - set(held()) if ready else ()):
-                found = True
-                lines.extend(_release(name, preparer, address))
+                with aside((address,)) as is_free:
+                    if is_free:
+                        found = True
+                        lines.extend(_release(name, preparer, address))
         self._swept.say(lines)
         return found
 

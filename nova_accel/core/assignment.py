@@ -119,6 +119,22 @@ def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
         for number in range(amount - asked[resource_class])}}
 
 
+def count_units(amounts: collections.abc.Mapping[str, int],
+                resource_class: str | None = None) -> int:
+    """Units in what is allocated of a Device's or Region's provider.
+
+    An operator's provider.yaml can have added other inventory to it.
+
+    :param amounts: by class
+    :param resource_class: the Region's, in which units were counted once; if
+        it is not known any more, that can be any
+    """
+    units = sum(amount for name, amount in amounts.items()
+                if identity.class_of_units(name))
+    return units or sum(amount for name, amount in amounts.items()
+                        if resource_class in (None, name))
+
+
 def without_devices(promised: Promised) -> dict[str, dict[str, int]]:
     """A promise of so many of a class, whichever they are."""
     return {uuid: left for uuid, amounts in promised.items()
@@ -136,18 +152,25 @@ def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
     return {item.uuid: {identity.unit_class(item.region.resource_class):
                             number - booked}
             for item, number in chosen.items()
-            if (booked := sum(promised.get(item.uuid, {}).values())) < number}
+            if (booked := count_units(promised.get(item.uuid, {}),
+                                      item.region.resource_class)) < number}
 
 
 def unused(grants: collections.abc.Iterable[Grant], promised: Promised,
+           offered: collections.abc.Iterable[providers.Offered],
            ) -> dict[str, dict[str, int]]:
-    """What the ledger has of devices that were not chosen.
+    """What the ledger has of this host's devices that were not chosen.
 
+    While a server moves, or until the host that it was evacuated from comes
+    back, the ledger has devices of another host as well.
+
+    :param offered: what this host offers
     :returns: amounts by class by provider
     """
     chosen = collections.Counter(grant.offered.uuid for grant in grants)
+    here = {item.uuid for item in offered}
     return {uuid: {name: amount - chosen[uuid]}
-            for uuid, amounts in promised.items()
+            for uuid, amounts in promised.items() if uuid in here
             for name, amount in amounts.items()
             if identity.class_of_units(name) and amount > chosen[uuid]}
 
@@ -249,7 +272,7 @@ class _Held:
 
 def _units(promised, here) -> dict[str, int]:
     """Units by provider of a Device or Region of this host."""
-    return {uuid: sum(amounts.values())
+    return {uuid: count_units(amounts, here[uuid].region.resource_class)
             for uuid, amounts in promised.items() if uuid in here}
 
 

@@ -31,6 +31,9 @@ _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 
 _UNIT = 'CUSTOM_UNIT_OF_'
 
+# More than a server can have of one provider.
+_MDEVS = 256
+
 # Placement's limit for a class's name, and for a provider's.
 _CLASS_LIMIT = 255
 _NAME_LIMIT = 200
@@ -174,6 +177,17 @@ def mdev_uuid(server: str, provider: str, index: int) -> str:
     :param index: runs over the server's mdevs of this provider
     """
     return str(uuid.uuid5(uuid.UUID(provider), f'mdev/{server}/{index}'))
+
+
+def is_mdev_of(text: str, server: str,
+               given_by: collections.abc.Iterable[str]) -> bool:
+    """Whether it is the uuid of an mdev that a server got of one of these.
+
+    :param given_by: uuids of providers
+    """
+    return is_mdev_uuid(text) and any(
+        mdev_uuid(server, provider, index) == text
+        for provider in given_by for index in range(_MDEVS))
 
 
 def is_parent_name(text: str) -> bool:

@@ -9,6 +9,7 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import assignment
 from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import identity
@@ -68,9 +69,13 @@ def gather(host: model.Host, node: providers.Node,
     """
     offered = {item.uuid: item for item in providers.offered(
         host, node.uuid, node.name)}
+    classes = {uuid: item.region.resource_class
+               for uuid, item in offered.items()}
     promised = {
-        uuid: {consumer: sum(allocation['resources'].values())
-               for consumer, allocation in allocations(uuid).items()}
+        uuid: {consumer: amount for consumer, allocation
+               in allocations(uuid).items()
+               if (amount := assignment.count_units(
+                   allocation['resources'], classes.get(uuid)))}
         for uuid in node.devices}
     return Truths(host, offered, node.ours, promised, held())
 

@@ -142,7 +142,7 @@ def test_hard_reboot_is_called_with_positions():
     (libvirt_host.Host.get_node_uuid, []),
     (libvirt_host.Host.get_hostname, []),
     (libvirt_host.Host.list_instance_domains, ['only_running']),
-    (report.SchedulerReportClient.get_allocations_for_consumer,
+    (report.SchedulerReportClient.get_allocs_for_consumer,
      ['context', 'consumer']),
     (report.SchedulerReportClient.get_allocations_for_resource_provider,
      ['context', 'rp_uuid']),

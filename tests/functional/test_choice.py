@@ -197,12 +197,8 @@ class ChoiceTest(cloud.Cloud):
             provider['uuid'] for name, provider in self.providers().items()
             if name in self.allocated(server)} & set(taken[0]))
 
-    def test_devices_that_placement_promised_twice(self):
-        """As it does where two claims meet, with MariaDB."""
-        first = self.boot(self.profile(1))
-        [name] = self.allocated(first)
-        provider = self.providers()[name]['uuid']
-        self.offer_twice(provider)
+    def promise(self, *providers):
+        """Have Placement promise these, whichever were chosen."""
         original = utils.claim_resources
 
         def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
@@ -210,15 +206,35 @@ class ChoiceTest(cloud.Cloud):
             for uuid, allocation in list(candidate['allocations'].items()):
                 if cloud.unit(cloud.GPU) in allocation['resources']:
                     del candidate['allocations'][uuid]
-            candidate['allocations'][provider] = {
-                'resources': {cloud.unit(cloud.GPU): 1}}
+            for provider in providers:
+                candidate['allocations'][provider] = {
+                    'resources': {cloud.unit(cloud.GPU): 1}}
             return original(ctx, client, spec_obj, instance_uuid, candidate,
                             *args, **kwargs)
 
         self.useFixture(fixtures.MockPatchObject(
             utils, 'claim_resources', claim))
+
+    def test_devices_that_break_a_rule_by_now(self):
+        """As where the guest gets other NUMA nodes than were free before."""
+        self.promise(*(
+            provider['uuid'] for name, provider in self.providers().items()
+            if name.endswith((':43:00.0', ':48:00.0'))))
+        server = self.boot(self.profile(2, {'same': 'pcie_switch'}))
+        self.assertIn(self.buses(server), SWITCHES)
+        self.assertEqual({f'compute1_accel_{address}': {cloud.GPU: 1}
+                          for address in self.hostdevs(server)},
+                         self.allocated(server))
+
+    def test_devices_that_placement_promised_twice(self):
+        """As it does where two claims meet, with MariaDB."""
+        first = self.boot(self.profile(1))
+        [name] = self.allocated(first)
+        provider = self.providers()[name]['uuid']
+        self.offer_twice(provider)
+        self.promise(provider)
         second = self.boot(self.profile(1))
-        self.assertIn('for others have those that it was promised',
+        self.assertIn('in place of those that it was promised',
                       self.stdlog.logger.output)
         self.assertFalse(set(self.hostdevs(first))
                          & set(self.hostdevs(second)))

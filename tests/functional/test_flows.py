@@ -261,6 +261,18 @@ class OperationTest(Operation):
         self.bring_back('compute1')
         self.assertHas(self.server, host='compute2')
 
+    def test_evacuated_server_keeps_its_devices(self):
+        """Placement has those of the other host until that comes back."""
+        self.take_down('compute1')
+        self._evacuate_server(self.server, {'host': 'compute2'},
+                              expected_host='compute2')
+        held = self.held('compute2')
+        self.flags(device_spec=['{"colour": 1}'], group='nova_accel')
+        self.restart_compute_service('compute2')
+        self._reboot_server(self.server, hard=True)
+        self.assertEqual(2, len(held))
+        self.assertEqual(held, self.held('compute2'))
+
     def test_shelve_and_unshelve(self):
         self.flags(shelved_offload_time=-1)
         self._shelve_server(self.server, 'SHELVED')

@@ -2,9 +2,11 @@
 """Mediated devices: made for a guest, removed after it."""
 
 import shutil
+from unittest import mock
 
 import fixtures
 from nova.tests.functional.api import client
+from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel.core import providers
 from tests.functional import cloud
@@ -70,6 +72,31 @@ class MdevTest(cloud.Cloud):
             self.boot(self.vgpu)
         self._run_periodics()
         self.boot(self.vgpu, state='ERROR')
+
+    def test_hard_reboot_after_a_failed_resize_to_another_type(self):
+        self.flags(allow_resize_to_same_host=True)
+        self.flags(device_spec=[
+            cloud.VGPU_SPEC,
+            '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
+            '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
+            group='nova_accel')
+        self._run_periodics()
+        server = self.boot(self.vgpu)
+        self.write_profile('small', groups=[
+            {'resources': {'CUSTOM_VGPU_SMALL': 1}}])
+        with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
+                               side_effect=RuntimeError('no')):
+            # The services are one process: the error arrives here.
+            self.assertRaises(
+                client.OpenStackApiException, self.api.post_server_action,
+                server['id'],
+                {'resize': {'flavorRef': self.flavor('small')}})
+            self._wait_for_state_change(server, 'ERROR')
+        self._reboot_server(server, hard=True)
+        [uuid] = self.hostdevs(server)
+        self.assertEqual(1, len(self.held()))
+        self._run_periodics()
+        self.assertEqual([uuid], list(self.mdevs()))
 
     def test_hard_reboot_keeps_it(self):
         server = self.boot(self.vgpu)

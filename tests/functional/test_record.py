@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server keeps what it has, and nobody else gets it, whatever happens."""
 
+import contextlib
 from unittest import mock
 
 from lxml import etree
+from nova import objects
+from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
+import requests
 
 from tests.functional import cloud
 
@@ -156,6 +160,61 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(
             {f'compute1_accel_{address}' for address in
              self.hostdevs(server)}, set(self.allocated(server)))
+
+    def undefine(self, server):
+        connection = self.computes['compute1'].driver._host.get_connection()
+        domain = connection.lookupByUUIDString(server['id'])
+        if domain.isActive():
+            domain.destroy()
+        domain.undefine()
+
+    def test_resume_without_a_definition(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self._suspend_server(server)
+        self.undefine(server)
+        self._resume_server(server)
+        self.assertEqual(held, self.hostdevs(server))
+
+    @contextlib.contextmanager
+    def silent(self, server):
+        """Placement does not say what a server was promised."""
+        get = report.SchedulerReportClient.get
+
+        def answer(client, url, *args, **kwargs):
+            if url != f'/allocations/{server["id"]}':
+                return get(client, url, *args, **kwargs)
+            answered = requests.Response()
+            answered.status_code = 503
+            return answered
+
+        with mock.patch.object(report.SchedulerReportClient, 'get', answer):
+            yield
+
+    def test_class_on_the_flavor_alone_and_placement_says_nothing(self):
+        server = self.boot(self.flavor(extra_spec={
+            f'resources:{cloud.GPU}': '1'}))
+        held = self.hostdevs(server)
+        with self.silent(server):
+            self._reboot_server(server, hard=True)
+            self.assertEqual(held, self.hostdevs(server))
+            # Nobody knows what it is to have now.
+            self.undefine(server)
+            self.refused_by_this_process(server, {'reboot': {'type': 'HARD'}})
+            self._wait_for_state_change(server, 'ERROR')
+        self.assertEqual({}, self.held())
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+
+    def test_claim_lasts_while_placement_says_nothing(self):
+        claims = self.computes['compute1'].driver._claims
+        coming = objects.Instance(uuid='8f1a9f3c-54c8-4a5c-8d4e-2f0b7a1c6d55')
+        claims.claim(coming, ())
+        with self.silent({'id': coming.uuid}):
+            self._run_periodics()
+        self.assertEqual([coming.uuid], claims.lingering())
+        self._run_periodics()
+        self.assertEqual([], claims.lingering())
 
     def test_failed_spawn_leaves_nothing(self):
         with mock.patch.object(libvirt_driver.LibvirtDriver,

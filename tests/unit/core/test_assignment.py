@@ -196,7 +196,23 @@ def test_where_others_have_what_was_promised_placement_is_to_know():
     grants = assignment.assign(anything, wanted, gpus, holders, _ME)
     assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
     assert assignment.unbooked(grants, promised) == {gpus[2].uuid: {unit: 1}}
-    assert assignment.unused(grants, promised) == {gpus[1].uuid: {unit: 1}}
+    assert assignment.unused(grants, promised, gpus) == {
+        gpus[1].uuid: {unit: 1}}
+    # While a server moves it was promised devices of two hosts.
+    assert assignment.unused(grants, promised, gpus[2:]) == {}
+
+
+def test_what_else_a_provider_has_is_no_device():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    unit, licence = 'CUSTOM_UNIT_OF_CUSTOM_GPU', 'CUSTOM_LICENCE'
+    promised = {'the class': {'CUSTOM_GPU': 1},
+                gpus[0].uuid: {unit: 1, licence: 1},
+                gpus[1].uuid: {licence: 1}}
+    grants = assignment.assign(promised, assignment.Wanted(
+        {}, counts={'CUSTOM_GPU': 1}), gpus, {}, _ME)
+    assert _taken(grants) == ['0000:01:00.0']
+    assert assignment.unbooked(grants, promised) == {}
+    assert assignment.unused(grants, promised, gpus) == {}
 
 
 def test_a_unit_without_a_group_is_chosen_too():

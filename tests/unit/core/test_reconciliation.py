@@ -73,7 +73,8 @@ def find(promised, held_, host=HOST, gone=()):
     return reconciliation.compare(reconciliation.gather(
         host, providers.Node(build.ROOT, NAME, known(*gone)),
         lambda provider: {
-            consumer: {'resources': {'CUSTOM_ANY': amount}}
+            consumer: {'resources': {'CUSTOM_UNIT_OF_ANY': amount,
+                                     'CUSTOM_LICENCE': 1}}
             for consumer, amount in promised.get(provider, {}).items()},
         lambda: held_))
 
