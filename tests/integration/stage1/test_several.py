@@ -5,23 +5,34 @@ from concurrent import futures
 
 import pytest
 
+from tests.integration.cloud import services
 from tests.integration.stage1 import outer as machines
 
 GPU = machines.GPU
 _MORE = ('nova-api-2', 'nova-scheduler-2')
+_SCHEDULERS = ('nova-scheduler', 'nova-scheduler-2')
+
+#: Only so does a scheduler say which servers it is asked about.
+_CONF = '[DEFAULT]\ndebug = true\n'
+_ASKED = "Starting to schedule for instances: ['{}']"
 
 
 @pytest.fixture(scope='module')
 def apis(cloud, outer):
     """Connections to two nova-api, beside two nova-scheduler."""
+    cloud.configure('nova', _CONF, 'several')
+    cloud.restart('nova-scheduler')
     cloud.start(*_MORE)
+    cloud.beating(_MORE)
     second = cloud.connection.connect_as()
     second.compute.endpoint_override = 'http://127.0.0.1:8775/v2.1'
     yield cloud.connection, second
     cloud.stop(*_MORE)
     for service in cloud.connection.compute.services():
-        if service.host == 'cloud-2':
+        if service.host == services.SECOND:
             cloud.connection.compute.delete_service(service)
+    cloud.configure('nova', '', 'several')
+    cloud.restart('nova-scheduler')
 
 
 @pytest.mark.parametrize('each, asked', [(1, 12), (2, 6)])
@@ -36,6 +47,10 @@ def test_last_devices(cloud, apis, accelerators, each, asked):
     after = cloud.access_log('nova-api-2').read_text().count('POST 202')
     assert after - before == asked // 2, 'the second nova-api was not asked'
     servers = accelerators.settle(*servers)
+    # RabbitMQ asks them in turn.
+    for scheduler in _SCHEDULERS:
+        assert _asked(cloud, scheduler, servers), (
+            f'{scheduler} was asked about none of them')
     active = [server for server in servers if server.status == 'ACTIVE']
     held = accelerators.held()
     twice = {address: who for address, who in held.items() if len(who) > 1}
@@ -45,3 +60,9 @@ def test_last_devices(cloud, apis, accelerators, each, asked):
     for server in servers:
         accelerators.check(
             server, *[GPU] * (each if server in active else 0))
+
+
+def _asked(cloud, scheduler, servers):
+    """Those that a nova-scheduler was asked about."""
+    said = cloud.log(scheduler).read_text(errors='replace')
+    return [server for server in servers if _ASKED.format(server.id) in said]
