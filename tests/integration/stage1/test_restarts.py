@@ -15,7 +15,7 @@ GPU = machines.GPU
 
 _SERVICES = ('nova-compute', 'nova-conductor', 'nova-scheduler', 'nova-api',
              'placement', 'keystone', 'memcached', 'libvirtd', 'mariadb',
-             'rabbitmq')
+             'rabbitmq', 'glance', 'neutron', 'neutron-rpc', 'neutron-agent')
 
 
 @pytest.fixture(scope='module')
@@ -34,6 +34,9 @@ def test_restart(cloud, _accelerators, servers, service):
     before = views.Before.of(accelerators)
     cloud.restart(service)
     _recovered(cloud)
+    if service.startswith('neutron'):
+        _reported(cloud)
+    cloud.check(service)
     assert views.Before.of(accelerators) == before
     assert accelerators.findings() == []
     next_one = accelerators.boot(accelerators.of_gpus(2), 'next')
@@ -57,3 +60,17 @@ def _recovered(cloud):
     cloud.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
                   before)
     steps.wait('all services of Nova, up and enabled', well, 120)
+
+
+def _reported(cloud):
+    """Wait until Neutron hears of its agent again.
+
+    Its API, neutron-rpc and the agent have a part in that, and of these only
+    the API says when it can be used. To ask is also a plain request, before
+    which Neutron 29 fails at some others.
+    """
+    def heard():
+        return [agent.last_heartbeat_at
+                for agent in cloud.connection.network.agents()]
+    before = steps.wait('an answer of Neutron', heard, 120)
+    steps.wait('a sign of Neutron\'s agent', lambda: heard() > before, 180)
