@@ -74,6 +74,16 @@ def test_several_at_once_come_to_more(limits, accelerators):
         accelerators.post(accelerators.of_gpus(1), min_count=4, max_count=4)
 
 
+def test_resize_that_comes_to_more(cloud, limits, accelerators):
+    compute = cloud.connection.compute
+    server = accelerators.boot(accelerators.of_gpus(2))
+    # Until it is confirmed, the server would have five.
+    with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
+        compute.resize_server(server, accelerators.of_gpus(3))
+    assert compute.get_server(server).status == 'ACTIVE'
+    accelerators.check(server, GPU, GPU)
+
+
 def test_of_another_project(cloud, limits, tenant, accelerators):
     accelerators.boot(accelerators.of_gpus(3))
     project = tenant.current_project_id
