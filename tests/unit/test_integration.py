@@ -14,6 +14,7 @@ from tests.integration import processes
 from tests.integration import steps
 from tests.integration.cloud import configuration
 from tests.integration.cloud import readme
+from tests.integration.nested import guest
 
 
 @pytest.fixture
@@ -139,6 +140,36 @@ def test_what_the_readme_puts_into_nova_conf():
 def test_all_that_the_readme_has_indented_is_known():
     """What is added there is to be done by the integration test as well."""
     assert [len(blocks) for blocks in readme.literals()] == [2, 1, 2, 2, 1]
+
+
+#: Of a guest with a port and a virtual function, as files/guest.c says it.
+_CONSOLE = """\
+[    0.1] Linux
+GUEST {"event": "start", "boot": "one"}
+GUEST {"event": "there", "address": "0000:00:01.0", "vendor": "0x1b36", \
+"device": "0x000c", "class": "0x060400", "subsystem": "0x0000:0x0000", \
+"driver": "pcieport", "numa": -1}
+GUEST {"event": "there", "address": "0000:01:00.0", "vendor": "0x8086", \
+"device": "0x37c9", "class": "0x0b4000", "subsystem": "0x8086:0x0001", \
+"driver": "", "numa": -1}
+GUEST {"event": "accelerator", "address": "0000:01:00.0", \
+"magic": "0x43434146", "ids": "0x808637c9", "function": 2, \
+"serial": "0x000137c8", "before": "0x00000000", "after": "0xcafe0001"}
+GUEST {"event": "ready"}
+"""
+_GONE = 'GUEST {"event": "gone", "address": "0000:01:00.0"}\n'
+
+
+def test_what_a_guest_has():
+    qat = guest.Accelerator('0x808637c9', '0x808637c9', 2, 0x137c8)
+    assert guest.Guest(_CONSOLE).devices == [qat]
+    assert guest.Guest(_CONSOLE + _GONE).devices == []
+
+
+def test_a_device_that_is_not_what_it_says_it_is():
+    wrong = _CONSOLE.replace('"device": "0x37c9"', '"device": "0x37c8"')
+    [device] = guest.Guest(wrong).devices
+    assert (device.found, device.ids) == ('0x808637c8', '0x808637c9')
 
 
 def test_outcomes(tmp_path):

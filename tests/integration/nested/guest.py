@@ -13,12 +13,15 @@ _WRITTEN = '0xcafe0001'
 class Accelerator:
     """A device that looks like an accelerator, by its registers.
 
-    :param ids: vendor and product, ``0x10de2330``
+    :param found: vendor and product as the guest's kernel has found them, in
+        configuration space: ``0x10de2330``
+    :param ids: the same in its registers
     :param number: of a virtual function, from 1; 0 for none
     :param serial: its card's; of an mdev, the number of its type
     :param before: what somebody had written into it before this guest did
     """
 
+    found: str
     ids: str
     number: int
     serial: int
@@ -60,19 +63,23 @@ class Guest:
     @property
     def devices(self) -> list[Accelerator]:
         """The accelerators that it has now, in order."""
+        ids: dict[str, str] = {}
         found: dict[str, Accelerator] = {}
         for event in self._events:
             if event['event'] == 'gone':
                 found.pop(event['address'], None)
+            elif event['event'] == 'there':
+                ids[event['address']] = event['vendor'] + event['device'][2:]
             elif event['event'] == 'accelerator':
-                found[event['address']] = _accelerator(event)
+                found[event['address']] = _accelerator(
+                    event, ids.get(event['address'], ''))
         return sorted(found.values())
 
     def _all(self, name: str) -> list[dict]:
         return [event for event in self._events if event['event'] == name]
 
 
-def _accelerator(event) -> Accelerator:
+def _accelerator(event, found) -> Accelerator:
     assert (event['magic'], event['after']) == (_MAGIC, _WRITTEN), event
-    return Accelerator(event['ids'], event['function'],
+    return Accelerator(found, event['ids'], event['function'],
                        int(event['serial'], 16), int(event['before'], 16))

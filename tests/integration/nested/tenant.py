@@ -172,8 +172,9 @@ class Server:
         """See that it has what it was promised, wherever one can look.
 
         Placement names cards, libvirt gives the guest functions of these
-        cards, vfio has them, and the guest reads in their registers that they
-        are the very ones, with nothing of those who had them before.
+        cards, vfio has them, and the guest finds such devices, and reads in
+        their registers that they are the very ones, with nothing of those who
+        had them before.
 
         :param resources: units by class that it was promised
         :returns: what it has: PCI addresses and uuids of mdevs, in order
@@ -199,8 +200,15 @@ class Server:
 
 def _seen(device: inside.Function | inside.Mdev, functions,
           ) -> guests.Accelerator:
-    """As what a guest sees something of its machine's."""
+    """As what a guest sees something of its machine's.
+
+    A virtual function has no ids of its own in configuration space: vfio-pci
+    puts those there that the machine's kernel has for it. drivers/nvidia.c
+    gives an mdev its parent's.
+    """
     if isinstance(device, inside.Mdev):
-        return guests.Accelerator(functions[device.parent].ids, 0,
-                                 int(device.type.rsplit('-', 1)[1]))
-    return guests.Accelerator(device.ids, device.number, device.serial)
+        ids = functions[device.parent].ids
+        return guests.Accelerator(ids, ids, 0,
+                                  int(device.type.rsplit('-', 1)[1]))
+    return guests.Accelerator(device.ids, device.ids, device.number,
+                              device.serial)
