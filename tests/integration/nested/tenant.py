@@ -7,11 +7,14 @@ import collections.abc
 import yaml
 
 from tests.integration import place
+from tests.integration.machine import node
 from tests.integration.nested import guest as guests
 from tests.integration.nested import inside
 from tests.integration.nested import ledger
 from tests.integration.nested import patience
 
+#: What its servers are called.
+_NAME = 'nested'
 #: MiB of a guest's.
 _MEMORY = 96
 
@@ -71,11 +74,21 @@ class Tenant:
         """
         more = {'host': host} if host else {}
         image = self.cloud.connection.image.find_image(
-            'machine-guest', ignore_missing=False)
+            node.IMAGE, ignore_missing=False)
         created = self.compute.create_server(
-            name='nested', flavor_id=self.flavor(**resources),
+            name=_NAME, flavor_id=self.flavor(**resources),
             image_id=image.id, networks='none', **more)
-        server = Server(self, created.id)
+        return self._come_up(created.id, status)
+
+    def boot_by_hand(self, host: str, **resources: int) -> 'Server':
+        """The same on a host, as one types it: with the ordinary client."""
+        created = self.cloud.openstack(
+            'server', 'create', '--flavor', self.flavor(**resources),
+            '--image', node.IMAGE, '--nic', 'none', '--host', host, _NAME)
+        return self._come_up(created['id'], 'ACTIVE')
+
+    def _come_up(self, uuid, status) -> 'Server':
+        server = Server(self, uuid)
         server.wait(status)
         if status == 'ACTIVE':
             server.guest()
@@ -90,7 +103,7 @@ class Tenant:
 
     def leave(self) -> None:
         """Delete all servers that there are, and what they were made of."""
-        for view in list(self.compute.servers(name='nested')):
+        for view in list(self.compute.servers(name=_NAME)):
             Server(self, view.id).delete()
         for flavor in self._flavors.values():
             self.compute.delete_flavor(flavor)

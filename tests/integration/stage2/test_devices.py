@@ -28,7 +28,7 @@ def refused(tenant, host, **resources):
 def test_whole_card_of_a_driver_of_the_hosts(tenant, machine, inside):
     address, card = inside.find(H100), cards.Card(machine, 'h100')
     assert drivers(inside, [address]) == {'nvidia'}
-    first = tenant.boot(machine.host, CUSTOM_GPU=1)
+    first = tenant.boot_by_hand(machine.host, CUSTOM_GPU=1)
     assert first.has(CUSTOM_GPU=1) == [address]
     assert card.scratch == card.WRITTEN
     refused(tenant, machine.host, CUSTOM_GPU=1)
