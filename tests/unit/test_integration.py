@@ -15,6 +15,7 @@ from tests.integration import steps
 from tests.integration.cloud import configuration
 from tests.integration.cloud import readme
 from tests.integration.nested import guest
+from tests.integration.tempest import totals
 
 
 @pytest.fixture
@@ -170,6 +171,25 @@ def test_a_device_that_is_not_what_it_says_it_is():
     wrong = _CONSOLE.replace('"device": "0x37c9"', '"device": "0x37c8"')
     [device] = guest.Guest(wrong).devices
     assert (device.found, device.ids) == ('0x808637c8', '0x808637c9')
+
+
+def count(passed, skipped):
+    """What tempest prints at its end."""
+    return (f'{{0}} some.test [1.0s] ... ok\n\n======\nTotals\n======\n'
+            f'Ran: {passed + skipped} tests in 9.0000 sec.\n'
+            f' - Passed: {passed}\n - Skipped: {skipped}\n'
+            ' - Expected Fail: 0\n - Unexpected Success: 0\n - Failed: 0\n'
+            'Sum of execute time for each test: 9.0 sec.\n')
+
+
+@pytest.mark.parametrize('said, why', [
+    (count(10, 0), ''),
+    (count(9, 1), 'tempest has skipped 1'),
+    (count(0, 10), 'tempest has skipped 10'),
+    (count(0, 0), 'tempest has run nothing'),
+    ('No tests were found\n', 'tempest did not count what has passed')])
+def test_whether_tempest_has_run_what_it_was_to(said, why):
+    assert totals.lacking(said) == why
 
 
 def test_outcomes(tmp_path):

@@ -18,6 +18,7 @@ from tests.integration.cloud import resources
 from tests.integration.cloud import services
 from tests.integration.tempest import environment
 from tests.integration.tempest import guest
+from tests.integration.tempest import totals
 
 #: What a guest finds, as lookalike.py gives it.
 DEVICE = ('1234', '11e8')
@@ -47,10 +48,12 @@ def main() -> int:
     cloud = clouds.Cloud()
     with shown.step('image, flavor and profile'):
         _prepare(cloud)
-    run = [environment.VENV / 'bin' / 'tempest', 'run', '--serial',
-           '--regex', arguments.regex]
-    print(f'$ {" ".join(map(str, run))}', flush=True)
-    return subprocess.run(run, cwd=environment.WORKSPACE).returncode
+    code, said = _tempest(shown, arguments.regex)
+    reason = totals.lacking(said)
+    if code or not reason:
+        return code
+    shown.say(f'NOT AS IT SHOULD BE: {reason}')
+    return 1
 
 
 def _arguments():
@@ -75,6 +78,21 @@ def _prepare(cloud):
                             ramdisk=guest.RAMDISK, **guest.PROPERTIES)
     flavor = resources.flavor(cloud.connection, 'tempest', 384)
     environment.configure(image.id, flavor.id, _PROFILE, DEVICE)
+
+
+def _tempest(shown, regex) -> tuple[int, str]:
+    """Its exit code, and what it said, which is shown as it comes."""
+    run = [str(environment.VENV / 'bin' / 'tempest'), 'run', '--serial',
+           '--regex', regex]
+    shown.say(f'$ {" ".join(run)}')
+    said = []
+    with subprocess.Popen(
+            run, cwd=environment.WORKSPACE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors='replace') as process:
+        for line in process.stdout:
+            said.append(line)
+            shown.say(line.rstrip('\n'))
+    return process.returncode, ''.join(said)
 
 
 if __name__ == '__main__':
