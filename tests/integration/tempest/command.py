@@ -6,6 +6,8 @@ tempest against the cloud that is up.
 """
 
 import argparse
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import pathlib
 import subprocess
@@ -46,9 +48,10 @@ def main() -> int:
     arguments = _arguments()
     shown = steps.Steps()
     cloud = clouds.Cloud()
-    with shown.step('image, flavor and profile'):
-        _prepare(cloud)
-    code, said = _tempest(shown, arguments.regex)
+    with _devices(cloud):
+        with shown.step('image, flavor and profile'):
+            _prepare(cloud)
+        code, said = _tempest(shown, arguments.regex)
     reason = totals.lacking(said)
     if code or not reason:
         return code
@@ -63,14 +66,28 @@ def _arguments():
     return parser.parse_args()
 
 
-def _prepare(cloud):
-    cloud.configure('nova', _CONF, 'tempest')
-    place.make(cloud.profiles)
-    (cloud.profiles / f'{_PROFILE}.yaml').write_text(_YAML)
+@contextlib.contextmanager
+def _devices(cloud) -> Iterator[None]:
+    """Have nova-compute be one with look-alikes, for the time of it."""
+    before = services.SERVICES['nova-compute']
+    profile = cloud.profiles / f'{_PROFILE}.yaml'
     services.SERVICES['nova-compute'] = dataclasses.replace(
-        services.SERVICES['nova-compute'], command=(
+        before, command=(
             f'{place.BIN}/python', '-P', str(_LOOKALIKE), 'nova-compute'))
-    cloud.restart('nova-compute')
+    try:
+        cloud.configure('nova', _CONF, 'tempest')
+        place.make(cloud.profiles)
+        profile.write_text(_YAML)
+        cloud.restart('nova-compute')
+        yield
+    finally:
+        services.SERVICES['nova-compute'] = before
+        profile.unlink(missing_ok=True)
+        cloud.configure('nova', '', 'tempest')
+        cloud.restart('nova-compute')
+
+
+def _prepare(cloud):
     steps.wait('our resource providers', lambda: [
         provider for provider in cloud.connection.placement
         .resource_providers() if '_accel_' in provider.name], 120)

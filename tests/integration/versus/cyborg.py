@@ -43,3 +43,12 @@ def up(cloud) -> None:
     if PROFILE not in {each.name for each in api.device_profiles()}:
         api.post('/device_profiles',
                  json=[{'name': PROFILE, 'groups': _GROUPS}])
+
+
+def down(cloud) -> None:
+    """Stop Cyborg; what it has in databases and Placement stays.
+
+    Nova forgets it once its services are restarted.
+    """
+    cloud.stop(*SERVICES)
+    cloud.configure('nova', '', 'cyborg')
