@@ -124,7 +124,8 @@ def test_nova_elsewhere():
 
 
 def test_the_readme_begins_with_pip():
-    assert readme.commands(1)[0] == 'pip install .'
+    assert readme.commands(1)[:2] == ['pip install .',
+                                      'pip wheel --no-deps .']
 
 
 def test_what_the_readme_puts_into_nova_conf():
@@ -141,6 +142,8 @@ def test_what_the_readme_puts_into_nova_conf():
 def test_all_that_the_readme_has_indented_is_known():
     """What is added there is to be done by the integration test as well."""
     assert [len(blocks) for blocks in readme.literals()] == [2, 1, 2, 2, 1]
+    assert [len(readme.commands(step)) for step in range(1, 6)] == [
+        3, 0, 0, 2, 1]
 
 
 #: Of a guest with a port and a virtual function, as files/guest.c says it.

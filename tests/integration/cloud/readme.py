@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-accel, installed as the README says: by what is written there.
 
-What it has indented in "Install it into a real Nova" is taken from it, and
-run or put into nova.conf. So it cannot say anything else than what is tried.
+What it has indented in "Install it into a real Nova" is taken from it. Here
+nova-accel is installed by pip, a wheel is made, and nova.conf gets what it is
+to have. What comes after that, stage1/test_plain.py runs: the wheel is
+unpacked beside another Nova, and one looks at the machine and at Placement.
+So it cannot say anything else than what is tried.
 """
 
 import functools
 import hashlib
 import itertools
+import pathlib
+import shutil
 
 from docutils import core
 from docutils import nodes
@@ -17,7 +22,14 @@ from tests.integration import steps
 from tests.integration.cloud import cloud
 from tests.integration.cloud import configuration
 
+#: A copy of the clone, where the wheel is left: in the cloud, pip has no
+#: network to get from what it makes one with.
+COPY = place.CACHE / 'readme'
+
 _SECTION = 'Install it into a real Nova'
+#: What nova-accel is made of.
+_PARTS = ('LICENSE', 'README.rst', 'pyproject.toml', 'setup.cfg',
+          'nova_accel')
 
 
 @functools.cache
@@ -58,24 +70,42 @@ def _is_conf(block):
 def install() -> None:
     """Its first step, with the pip of the environment that Nova is in.
 
-    Not again, if what is installed there is this clone as it is.
+    And the wheel of its other way, which is unpacked later. Not again, if
+    what is installed there is this clone as it is.
     """
     stamp = place.VENV / 'nova-accel.installed'
     source = _source()
     if not (stamp.exists() and stamp.read_text() == source):
-        line, *_others = commands(1)
-        steps.run(*line.split(), cwd=place.ROOT, log=place.LOG / 'pip.log',
-                  env=cloud.environment())
+        install, wheel, _unpack = commands(1)
+        _run(install, place.ROOT)
+        _copy()
+        _run(wheel, COPY)
         stamp.write_text(source)
+
+
+def _run(line, directory):
+    steps.run(*line.split(), cwd=directory, log=place.LOG / 'pip.log',
+              env=cloud.environment())
 
 
 def _source():
     digest = hashlib.sha256()
-    for name in ('README.rst', 'pyproject.toml', 'setup.cfg', 'nova_accel'):
-        path = place.ROOT / name
+    for path in _paths():
         for file in sorted(path.rglob('*.py')) if path.is_dir() else [path]:
             digest.update(f'{file}\n'.encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _copy():
+    shutil.rmtree(COPY, ignore_errors=True)
+    place.make(COPY)
+    for path in _paths():
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, COPY / path.name)
+
+
+def _paths() -> list[pathlib.Path]:
+    return [place.ROOT / name for name in _PARTS]
 
 
 def configure() -> None:

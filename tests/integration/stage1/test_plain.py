@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers without devices: nova-accel is there, and they do not notice."""
 
+import shutil
+
 import pytest
 
+from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import readme
 from tests.integration.cloud import resources
 from tests.integration.stage1 import accelerators as views
+
+#: Where a distribution has Nova.
+_PACKAGES = '/usr/lib/python3/dist-packages'
 
 
 @pytest.fixture
@@ -41,6 +47,37 @@ def test_what_the_readme_looks_at_the_machine_with(cloud, accelerators):
                          for line in readme.commands(4))
     assert f', units: {reported}, ' in configured
     assert 'Devices offered: ' in given
+
+
+def test_what_the_readme_looks_at_placement_with(cloud, accelerators):
+    [line] = readme.commands(5)
+    said = cloud.run('sh', '-c', line)
+    assert all(name in said for name in accelerators.inventories())
+
+
+@pytest.fixture
+def packages(cloud, tmp_path):
+    """A directory with a Nova that pip has added nothing to."""
+    [nova] = place.VENV.glob('lib/python3*/site-packages/nova')
+    cloud.run('cp', '-rs', nova, tmp_path)
+    shutil.rmtree(tmp_path / 'nova/virt/accel')
+    return tmp_path
+
+
+def test_wheel_that_is_unpacked_beside_nova(cloud, packages):
+    """The README's way for a Nova that is from a distribution."""
+    *_before, line = readme.commands(1)
+    assert _PACKAGES in line
+    line = line.replace(_PACKAGES, str(packages))
+    cloud.run('sh', '-c', f'cd {readme.COPY} && {line}')
+    # -P: not what is in this clone.
+    said = cloud.run(
+        'env', f'PYTHONPATH={packages}', 'python3', '-P', '-c',
+        'import nova.virt.accel, nova_accel\n'
+        'print(nova.virt.accel.__file__, nova_accel.__file__)')
+    assert said.split() == [
+        f'{packages}/{name}/__init__.py'
+        for name in ('nova/virt/accel', 'nova_accel')]
 
 
 def test_the_ordinary_client(cloud):
