@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+from tests.integration import packages
 from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
@@ -57,6 +58,9 @@ def _machine(arguments):
 
 def _install(_arguments, shown):
     place.make(place.CACHE, place.LOG)
+    # Its uv installs the machine's as well.
+    with shown.step("the cloud's Python packages"):
+        packages.environment()
     built.install(shown)
 
 
