@@ -155,12 +155,19 @@ def _down(_words):
 
 
 def _run(words):
-    namespaces.enter(sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
-                     *words)
+    command = (sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
+               *words)
+    if namespaces.inside():
+        os.chdir(place.ROOT)
+        os.execv(sys.executable, command)
+    namespaces.enter(*command)
 
 
 def _enter(words):
     os.environ.update(cloud.environment())
+    # Of two that are called python, the one that runs scenarios.
+    os.environ['PATH'] = (f'{os.path.dirname(sys.executable)}:'
+                          f'{os.environ["PATH"]}')
     namespaces.enter(*(words or ['bash']))
 
 

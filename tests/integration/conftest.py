@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scenarios have: the cloud that is up."""
 
-import socket
-
 import pytest
 
 from tests.integration import namespaces
@@ -12,7 +10,7 @@ from tests.integration.cloud import cloud as clouds
 @pytest.fixture(scope='session')
 def cloud() -> clouds.Cloud:
     """The cloud; scenarios are run in its namespaces only."""
-    if socket.gethostname() != namespaces.HOST:
+    if not namespaces.inside():
         pytest.fail('this is not in a cloud: run it by "tox -e integration"',
                     pytrace=False)
     return clouds.Cloud()

@@ -11,6 +11,7 @@ inside: it prepares the place, starts the command and reaps.
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 from typing import NoReturn
@@ -50,6 +51,11 @@ def enter(*command: str) -> NoReturn:
                             '"python -m tests.integration up"')
     os.execvp('nsenter', ['nsenter', '--target', str(first), *_KINDS,
                           'env', '-C', str(place.ROOT), *command])
+
+
+def inside() -> bool:
+    """Whether this process is in them already."""
+    return socket.gethostname() == HOST
 
 
 def end() -> None:
