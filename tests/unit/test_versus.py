@@ -41,6 +41,13 @@ def test_requests_without_an_id_go_by_time(service, line, kind):
     assert access.kind(found) == kind
 
 
+def test_requests_are_kept_and_read_again():
+    [read, *_] = _parsed('placement', *_LINES)
+    again = access.of_kept(access.kept(read))
+    assert access.kept(again) == access.kept(read)
+    assert (again.took, access.kind(again)) == (5, access.kind(read))
+
+
 def test_polling_does_not_count():
     polls = _parsed('nova-api', '9 GET 200 3ms /v2.1/servers/1 request=-')
     assert not list(access.caused_by('req-1', polls))
@@ -104,13 +111,35 @@ def test_promises_are_kept():
     assert 'is kept by these figures' in text
 
 
+def _boot_that_reads(took):
+    found = _trial(1, **{comparison.PER_PROVIDER: 2})
+    found['boot']['asked'] = [
+        *(f'placement GET /resource_providers/{uuid}/allocations 200 {took} '
+          'ms' for uuid in 'ab'), 'placement GET /allocations/c 200 90 ms']
+    return found
+
+
+def test_reads_of_our_providers_are_in_each_boot():
+    figures = {'rounds': [{way: _boot_that_reads(took) for way in
+                           comparison.WAYS} for took in (4, 5, 7)]}
+    said = comparison.report(figures).says[2]
+    assert 'has 2 requests' in said
+    assert 'takes 10 ms (8 to 14)' in said
+
+
+def test_figures_that_do_not_say_how_long_a_request_took():
+    said = comparison.report(_figures(1.0)).says[2]
+    assert 'has 0 requests' in said
+    assert 'takes' not in said
+
+
 @pytest.mark.parametrize('figures, what', [
     (_figures(1.05), 'ours adds 25% of the time'),
     (_figures(1.0, keystone=1), '1 requests to keystone'),
     (_figures(1.1, cyborg=1.0), 'inf%')])
 def test_promises_are_broken(figures, what):
     assert any(what in line for line in comparison.broken(figures))
-    assert 'is not kept' in comparison.report(figures).says[2]
+    assert 'is not kept' in comparison.report(figures).says[3]
 
 
 def test_documentation_is_what_was_measured():

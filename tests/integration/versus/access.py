@@ -22,10 +22,16 @@ _LINE = re.compile(
     r'(?P<at>\d+) (?P<method>\S+) (?P<status>\d+) (?P<took>\d+)ms '
     r'(?P<uri>\S+) .*request=(?P<caused_by>\S*)$')
 
+#: And as figures keep it.
+_KEPT = re.compile(
+    r'(?P<service>\S+) (?P<method>\S+) (?P<uri>\S+) (?P<status>\d+) '
+    r'(?P<took>\d+) ms')
+
 #: Services of which every request counts while an operation runs.
 _BY_TIME = ('cyborg-api', 'keystone')
 
-#: What Cyborg tells nova-api at the end of a binding.
+#: What Cyborg tells nova-api at the end of a binding: the kind, and where.
+EVENTS = 'events to nova-api'
 _EVENTS = '/os-server-external-events'
 
 
@@ -86,6 +92,19 @@ def parse(service: str, lines: Iterable[str]) -> Iterator[Request]:
                       match['caused_by'])
 
 
+def kept(request: Request) -> str:
+    """A request in the words in which figures keep it."""
+    return (f'{request.service} {request.method} {request.uri} '
+            f'{request.status} {request.took} ms')
+
+
+def of_kept(text: str) -> Request:
+    """What :func:`kept` was given, but when it was and what caused it."""
+    match = _KEPT.fullmatch(text)
+    return Request(match['service'], 0, match['method'], int(match['status']),
+                   int(match['took']), match['uri'], '')
+
+
 def caused_by(request_id: str,
               requests: Iterable[Request]) -> Iterator[Request]:
     for request in requests:
@@ -97,7 +116,7 @@ def caused_by(request_id: str,
 def kind(request: Request) -> str:
     """What a request counts as, for a table."""
     if _is_event(request):
-        return 'events to nova-api'
+        return EVENTS
     if (request.service == 'placement' and request.method == 'GET'
             and request.uri.split('?')[0].endswith('/allocations')
             and '/resource_providers/' in request.uri):

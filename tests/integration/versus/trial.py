@@ -90,9 +90,7 @@ class Trials:
         return {'seconds': round(end - start, 3),
                 'requests': dict(collections.Counter(
                     map(access.kind, caused))),
-                'asked': [f'{request.service} {request.method} '
-                          f'{request.uri} {request.status} {request.took} ms'
-                          for request in caused],
+                'asked': list(map(access.kept, caused)),
                 **{name: after[name] - before[name] for name in after}}
 
     def _active(self, server) -> float | None:
