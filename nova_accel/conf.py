@@ -1,12 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``[nova_accel]`` options of nova.conf."""
 
+import copy
+
 from oslo_config import cfg
 
 GROUP = cfg.OptGroup(
     'nova_accel', title='Accelerators without an accelerator service',
     help='Which devices a compute node offers, and the profiles that servers '
          'ask for them by.')
+
+#: Of oslo.privsep's context, which nova_accel.host.privileged registers.
+PRIVILEGED = cfg.OptGroup(
+    'nova_accel_privileged', title='What nova_accel does as root',
+    help="""
+How nova-compute, and nobody else, does what only root can: resets, mdevs,
+vGPU types, numbers of virtual functions, programming of FPGAs. The options are
+oslo.privsep's. Most hosts need none of them; ``helper_command`` is for those
+where neither rootwrap nor ``sudo privsep-helper`` starts the helper.
+""")
+
+#: The capabilities that this context keeps, by default.
+CAPABILITIES = ('CAP_DAC_OVERRIDE', 'CAP_SYS_ADMIN')
 
 OPTIONS = [
     cfg.MultiStrOpt(
@@ -212,4 +227,10 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """For oslo-config-generator (entry point ``oslo.config.opts``)."""
-    return [(GROUP, OPTIONS)]
+    # Which only who lists options needs, and which brings much along.
+    from oslo_privsep import priv_context
+    privileged = copy.deepcopy(priv_context.OPTS)
+    for option in privileged:
+        if option.name == 'capabilities':
+            option.sample_default = ','.join(CAPABILITIES)
+    return [(GROUP, OPTIONS), (PRIVILEGED, privileged)]

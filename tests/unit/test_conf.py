@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our options, and the claims that Nova's options make."""
 
+import pathlib
+
 from oslo_config import cfg
+from oslo_config import generator
+from oslo_privsep import capabilities
+from oslo_privsep import priv_context
 import pytest
 
 from nova_accel import conf
 from nova_accel import foreign
 from nova_accel.core import model
+from nova_accel.host import privileged
 from nova_accel.host import reader
 from tests.unit import build
 
@@ -48,12 +54,36 @@ def test_device_spec_can_be_given_several_times(configured):
 
 
 def test_the_example_of_device_spec_is_one():
-    [(_group, options)] = conf.list_opts()
-    [example] = next(option.sample_default for option in options
+    [example] = next(option.sample_default for option in conf.OPTIONS
                      if option.name == 'device_spec')
     entries, problems = reader.parse([example])
     assert problems == []
     assert entries[0].resource_class == 'CUSTOM_GPU_A100'
+
+
+def test_the_options_of_what_is_done_as_root_are_those_of_its_context():
+    [_ours, (group, options)] = conf.list_opts()
+    context = privileged.context
+    assert group.name == context.cfg_section
+    assert {option.name for option in options} == {
+        option.name for option in priv_context.OPTS}
+    assert context.conf.capabilities == [
+        capabilities.CAPS_BYNAME[name] for name in conf.CAPABILITIES]
+
+
+def test_listing_them_leaves_the_librarys_own_alone():
+    conf.list_opts()
+    assert not any(option.name == 'capabilities' and option.sample_default
+                   for option in priv_context.OPTS)
+
+
+def test_the_sample_is_current(tmp_path):
+    written = tmp_path / 'sample'
+    root = pathlib.Path(__file__).parents[2] / 'etc' / 'nova_accel'
+    generator.main(['--config-file', str(root / 'config-generator.conf'),
+                    '--output-file', str(written)])
+    assert written.read_text() == (
+        root / 'nova_accel.conf.sample').read_text()
 
 
 def _claims(configuration):

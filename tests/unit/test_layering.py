@@ -21,7 +21,7 @@ _MAY = {
              'os_resource_classes', 'oslo_privsep', 'stevedore', 'yaml'},
     'profiles': {'nova_accel.core', 'nova_accel.documents', 'jsonschema',
                  'oslo_log', 'yaml'},
-    'conf': {'nova_accel.core', 'oslo_config'},
+    'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},
     'foreign': {'nova_accel.core', 'oslo_config'},
     'shim': {'nova_accel.compute'},
     'testing': {'nova_accel.core', 'nova_accel.host'},
