@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Host as a tree that can be read at a glance."""
 
+import bisect
 import collections
 import collections.abc
 import itertools
@@ -158,17 +159,32 @@ def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:
     units: dict[str, list] = collections.defaultdict(list)
     for device in host.devices:
         for region in device.regions:
-            units[region.resource_class].extend(
-                [bars.get(address) or () for address in unit]
-                for unit in region.units[:region.total])
+            # An mdev has none of its parent's.
+            if not region.mdevs:
+                units[region.resource_class].extend(
+                    [bars.get(address) or () for address in unit]
+                    for unit in region.units[:region.total])
     for name, found in sorted(units.items()):
-        wanted = {count: mmio.need(itertools.chain(*found[:count]))
-                  for count in sorted({1, len(found)})}
+        most = bisect.bisect(range(1, len(found) + 1), False,
+                             key=lambda count: not _fits(found, count))
+        wanted = {count: _need(found, count) for count in sorted({1, most})}
         texts = [f'with {count}, {needed.least} physical address bits'
-                 for count, needed in wanted.items() if needed]
+                 for count, needed in wanted.items()
+                 if needed and 0 < count <= most]
+        if most < len(found):
+            texts.append(f'with {most + 1}, more than firmware can use')
         if texts:
             yield (f'{name}: for its BARs a UEFI guest needs '
                    f'{"; ".join(texts)}')
+
+
+def _need(units, count: int) -> mmio.Need | None:
+    return mmio.need(itertools.chain(*units[:count]))
+
+
+def _fits(units, count: int) -> bool:
+    needed = _need(units, count)
+    return not needed or mmio.choose(needed, mmio.MAX_BITS) is not None
 
 
 def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:

@@ -36,6 +36,12 @@ MIN_BITS, MAX_BITS = 41, 46
 #: Root ports that a guest may have for other devices and for hot plugging:
 #: as many as there are slots on its first bus.
 OTHER_PORTS = 32
+#: What stands for a width that there is not: no address is as wide.
+NO_BITS = 65
+
+# A bus has so many numbers for what is behind it, and a window as many parts
+# that OVMF keeps for a root port.
+_MOST_PORTS = 256
 
 #: The BARs of one function.
 Bars = collections.abc.Iterable[model.Bar]
@@ -46,8 +52,10 @@ class Need:
     """What a guest needs that it has not by itself.
 
     :param window: for the BARs, in bytes
-    :param least: physical address bits with which the BARs fit
-    :param roomy: with which also OTHER_PORTS more root ports have their share
+    :param least: physical address bits with which the BARs fit, or
+        :data:`NO_BITS`
+    :param roomy: with which also OTHER_PORTS more root ports have their
+        share, or as many as there can be
     """
 
     window: int
@@ -111,8 +119,8 @@ def _window(ports: collections.abc.Iterable[_Port]) -> int:
 
 
 def _bits(ports: list[_Port], memory: int, others: int) -> int:
-    bits = MIN_BITS
-    while True:
+    others = min(others, _MOST_PORTS - len(ports))
+    for bits in range(MIN_BITS, NO_BITS):
         window = 1 << bits - 3
         room = window >> 8
         wanted = _window(port.padded(room) for port in (
@@ -120,7 +128,8 @@ def _bits(ports: list[_Port], memory: int, others: int) -> int:
         below = _align(4 * GIB + memory, SMALL_WINDOW)
         if wanted <= window and below + window < 1 << bits:
             return bits
-        bits += 1
+    # More ports than a window has parts fit into none, however wide.
+    return NO_BITS
 
 
 def _align(number: int, alignment: int) -> int:

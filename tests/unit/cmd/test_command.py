@@ -6,7 +6,10 @@ import pathlib
 
 import pytest
 
+from nova_accel.cmd import drawing
 from nova_accel.cmd import main
+from nova_accel.core import mmio
+from nova_accel.core import model
 from tests.unit import build
 
 HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'
@@ -159,6 +162,29 @@ def test_host_show_says_what_large_bars_need(run, large_bars):
     assert out.endswith(
         '\nCUSTOM_PCI_10DE_2330: for its BARs a UEFI guest needs with 1, 41 '
         'physical address bits; with 2, 42 physical address bits\n')
+
+
+def _needs(units, **fields):
+    """What is said of a Region of so many units with BARs of 4 GiB."""
+    region = build.region('CUSTOM_X', units, **fields)
+    functions = [model.Function(
+        address, '10de', '2330', build.GPU,
+        bars=(model.Bar(0, 4 * mmio.GIB),))
+        for address in dict.fromkeys(unit[0] for unit in region.units)]
+    host = model.Host(tuple(functions), (build.device(region),))
+    return [line for line in drawing.draw(host, 'x', [])
+            if line.startswith('CUSTOM_X: ')]
+
+
+def test_more_ports_than_a_guest_has_are_not_waited_for():
+    assert _needs(8) == []
+    assert _needs(300) == [
+        'CUSTOM_X: for its BARs a UEFI guest needs with 256, 43 physical '
+        'address bits; with 257, more than firmware can use']
+
+
+def test_an_mdev_has_none_of_its_parents_bars():
+    assert _needs(300, mdevs=True) == []
 
 
 def test_host_show_tells_programs_of_bars(run, large_bars):

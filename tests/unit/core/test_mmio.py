@@ -62,6 +62,16 @@ def test_no_more_than_firmware_uses():
     assert mmio.choose(mmio.need([_bars(16 << 40)]), 52) is None
 
 
+@pytest.mark.parametrize('count, least, roomy', [
+    (224, 43, 43), (225, 43, 43), (256, 43, 43),
+    (257, mmio.NO_BITS, mmio.NO_BITS)])
+def test_no_width_is_enough_for_more_ports_than_there_are(
+        count, least, roomy):
+    needed = mmio.need([_bars(4 * _GIB)] * count)
+    assert (needed.least, needed.roomy) == (least, roomy)
+    assert mmio.choose(needed, 52) == (least if count < 257 else None)
+
+
 @pytest.mark.parametrize('functions, memory, needs', [
     ([H100], 64 * _GIB, False),
     ([_bars(128 * _GIB)] * 6, 64 * _GIB, False),
@@ -87,8 +97,12 @@ _FUNCTION = st.lists(st.builds(
     st.booleans()), max_size=6)
 
 
-@given(st.lists(_FUNCTION, max_size=16), st.integers(0, 1 << 44),
-       st.booleans())
+# Also more than there are buses.
+_FUNCTIONS = st.builds(lambda some, times: some * times, st.lists(
+    _FUNCTION, max_size=16), st.integers(1, 20))
+
+
+@given(_FUNCTIONS, st.integers(0, 1 << 44), st.booleans())
 def test_what_is_needed_is_enough_and_grows_with_bars(functions, memory,
                                                       uefi):
     needed = mmio.need(functions, memory, uefi)
