@@ -39,6 +39,14 @@ class _Unique:
 class _Typed(_Unique, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
     """Safe YAML."""
 
+    def construct_object(self, node, deep=False):
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError):
+            # What PyYAML makes of "!!bool maybe" and "!!timestamp soon".
+            raise yaml.YAMLError(f'line {node.start_mark.line + 1}: a value '
+                                 'is not what its tag says') from None
+
 
 class _Texts(_Unique, getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
     """YAML in which a scalar is what is written.

@@ -84,6 +84,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     """
     name = document['name']
     where = f'profile {errors.quote(name)} in {source}'
+    # A group without a key is written as the others are.
+    cyborgs = are_cyborgs(document['groups'])
     groups: list[Group] = []
     names: dict[str | int, tuple[str, ...]] = {}
     for index, written in enumerate(document['groups']):
@@ -96,8 +98,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
         names[index] = tuple(group_name(len(groups) + number)
                              for number in range(count))
         _add_name(names, written.get('name'), index, here)
-        groups.extend([_group(written, here)] * count)
-    if are_cyborgs(document['groups']):
+        groups.extend([_group(written, cyborgs, here)] * count)
+    if cyborgs:
         # Cyborg takes any key up here and makes nothing of it.
         return Profile(name, tuple(groups), document.get('description') or '')
     return Profile(
@@ -134,8 +136,8 @@ def _canonical(key: str) -> str:
     return f'{prefix}:{rest.strip()}' if rest else key
 
 
-def _group(written, here: str) -> Group:
-    if is_cyborgs(written):
+def _group(written, cyborgs: bool, here: str) -> Group:
+    if cyborgs:
         keys = [_canonical(key) for key in written]
         if len(set(keys)) < len(keys):
             raise errors.ProfileError(here, 'a key is there twice')

@@ -73,11 +73,12 @@ CYBORGS = {
             'type': 'object',
             'additionalProperties': False,
             'patternProperties': {
-                # Cyborg takes whatever Python's int() does, so also text.
+                # Cyborg takes whatever Python's int() does, so also text;
+                # int() takes no more than 4300 digits.
                 '^resources:': {
                     'type': ['integer', 'string'], 'minimum': 1,
                     'maximum': profile.MAX_AMOUNT,
-                    'pattern': r'^\s*0*([1-9][0-9]{0,3})\s*\Z'},
+                    'pattern': r'^\s*0{0,99}([1-9][0-9]{0,3})\s*\Z'},
                 '^trait:': _WISH,
                 '^accel:': {'type': ['string', 'integer', 'null']},
             },

@@ -159,7 +159,16 @@ def read_file(path: str) -> tuple[list[model.Profile],
     except ValueError as error:
         raise errors.ProfileError(label, str(error)) from None
     name, _suffix = os.path.splitext(os.path.basename(path))
-    found, problems = document.read(text, label, name)
+    try:
+        found, problems = document.read(text, label, name)
+    except errors.ProfileError:
+        raise
+    except Exception as error:
+        # Whatever it is, the other files are as good as they were.
+        raise errors.ProfileError(
+            label, f'cannot be understood ({type(error).__name__}: '
+            f'{documents.why(error)})', 'this is a bug of nova_accel; write '
+            'the file in another way') from error
     unique: dict[str, model.Profile] = {}
     for profile in found:
         if profile.name in unique:

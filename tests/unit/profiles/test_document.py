@@ -224,6 +224,12 @@ def test_a_json_file_that_cannot_be_read_gives_one_clear_line(text, says):
     ('!!binary "a"', 'cannot be read ('),
     ('2020-13-45', 'cannot be read ('),
     ('1' * 5000, 'cannot be read ('),
+    ('name: p\ndescription: !!bool maybe', 'line 2: a value is not what its'),
+    ("!!int ''", 'a value is not what its tag says'),
+    ("!!int '_'", 'a value is not what its tag says'),
+    ("!!float ''", 'a value is not what its tag says'),
+    ('!!timestamp soon', 'a value is not what its tag says'),
+    ('1' + ':1' * 200 + '.0', 'a value is not what its tag says'),
     ('? [a]\n: b', 'cannot be read ('),
     ('a: &x 1\nb: *x', 'line 2: aliases (*name) are not accepted'),
     ('x: *y', 'aliases (*name) are not accepted'),
@@ -308,7 +314,8 @@ def test_an_amount_that_is_none_gives_one_clear_line(amount):
 
 
 @pytest.mark.parametrize('amount', [*_AMOUNTS, '0', '-1', '1.0', '1025',
-                                    '9' * 5000, '1_0', '0x1', '1 1'])
+                                    '9' * 5000, '0' * 5000 + '1', '1_0',
+                                    '0x1', '1 1'])
 def test_an_amount_that_is_none_to_cyborg_gives_one_clear_line(amount):
     message = _problem(_one({'resources:PGPU': amount}), 'a.json')
     assert "profile 'p' in a.json, group 0" in message
@@ -375,6 +382,11 @@ def test_what_cannot_be_asked_for_names_profile_and_group(group, says):
     message = _problem(_one(group), 'a.json')
     assert "profile 'p' in a.json, group 0" in message
     assert says in message
+
+
+def test_a_group_without_a_key_is_written_as_the_others_are():
+    text = _one({'resources:PGPU': 1})[:-2] + ', {}]}'
+    assert 'group 1: asks for no resource' in _problem(text, 'a.json')
 
 
 @pytest.mark.parametrize('text', [

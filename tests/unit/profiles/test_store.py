@@ -283,6 +283,25 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path, profiles):
     assert profiles.get('p') is not before
 
 
+def test_whatever_a_file_does_is_a_problem_of_that_file(
+        tmp_path, profiles, monkeypatch):
+    bad, reader = tmp_path / 'a.json', document.read
+    _write(bad, _text('p'))
+    _write(tmp_path / 'b.json', _text('q'))
+    assert _names(profiles) == ['p', 'q']
+
+    def read(text, source, name):
+        if source == str(bad):
+            raise KeyError('no\nkey')
+        return reader(text, source, name)
+    monkeypatch.setattr(document, 'read', read)
+    os.utime(bad, ns=(1, 1))
+    for _time in range(2):
+        assert _problem(profiles).startswith(
+            f'{bad}: cannot be understood (KeyError: ')
+        assert _names(profiles) == ['p', 'q']
+
+
 def test_a_problem_is_logged_once_until_it_is_another(
         tmp_path, profiles, caplog):
     path = tmp_path / 'a.json'
