@@ -38,7 +38,7 @@ _BITSTREAM, _FUNCTION = 'bitstream_id', 'function_id'
 class Group:
     """What is taken from one provider.
 
-    :param resources: amount by resource class
+    :param resources: amount by resource class; a document's has one class
     :param traits: ``required`` or ``forbidden`` by trait
     :param numa: whether this group's devices are to share one NUMA node with
         those of the profile's other groups, and with the guest where that has
@@ -205,6 +205,12 @@ def _check_resources(resources, here: str) -> None:
                 here, f'resources {errors.quote(name)} is neither a standard '
                 'resource class nor CUSTOM_ and A-Z, 0-9, _',
                 'PGPU, VGPU and FPGA are standard' if name == 'GPU' else '')
+    if len(resources) > 1:
+        one, other = list(resources)[:2]
+        raise errors.ProfileError(
+            here, f'asks for {errors.plain(one)} and {errors.plain(other)} at '
+            'once, and each class has a resource provider of its own',
+            'write a group for each class, joined by affinity "same: device"')
 
 
 def _check_traits(traits, here: str) -> None:

@@ -26,11 +26,11 @@ def _problem(*groups):
 
 
 def test_our_group_is_read():
-    assert _group({'resources': {'PGPU': 2, 'CUSTOM_A': 1},
+    assert _group({'resources': {'PGPU': 2},
                    'traits': {'CUSTOM_X': 'required',
                               'CUSTOM_W': 'forbidden'},
                    'numa': 'required'}) == profile.Group(
-        {'CUSTOM_A': 1, 'PGPU': 2},
+        {'PGPU': 2},
         {'CUSTOM_W': 'forbidden', 'CUSTOM_X': 'required'}, 'required')
 
 
@@ -136,6 +136,11 @@ def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
     ({'resources': {'VCPU': 1}},
      'resources VCPU is what Nova itself counts; set it on the flavor'),
     ({'resources': {'MEMORY_MB': 1}}, 'MEMORY_MB is what Nova itself'),
+    ({'resources': {'PGPU': 1, 'CUSTOM_A': 1}},
+     'asks for PGPU and CUSTOM_A at once, and each class has a resource '
+     'provider of its own; write a group for each class, joined by affinity '
+     '"same: device"'),
+    ({'resources:FPGA': 1, 'resources:PGPU': 1}, 'FPGA and PGPU at once'),
     ({'resources:FPGA': '1025'}, 'FPGA: 1025 is more than 1024'),
     ({'resources': {'PGPU': 1}, 'traits': {'NVLINK': 'required'}},
      "trait 'NVLINK' is neither a standard trait nor CUSTOM_"),
