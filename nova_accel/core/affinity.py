@@ -167,6 +167,11 @@ def wishes(groups: collections.abc.Mapping) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def isolated(names: tuple[str, ...]) -> tuple[Rule, ...]:
+    """What ``group_policy: isolate`` says of groups, as rules."""
+    return (Rule('device', False, names),) if len(names) > 1 else ()
+
+
 def _order(name: str) -> tuple[int, int]:
     if name in _OTHERS:
         return 1, _OTHERS.index(name)

@@ -39,10 +39,30 @@ def parse(written: collections.abc.Sequence[
     :param where: the profile, for messages
     :raises errors.ProfileError: naming the rule, the reason and the remedy
     """
-    rules = tuple(rule for index, item in enumerate(written) for rule in
-                  _rules(item, names, f'{where}, affinity {index}'))
-    _check_contradictions(rules, where)
-    return rules
+    return tuple(rule for index, item in enumerate(written) for rule in
+                 _rules(item, names, f'{where}, affinity {index}'))
+
+
+def check(rules: collections.abc.Iterable[affinity.Rule],
+          others: collections.abc.Mapping[affinity.Rule, str],
+          where: str) -> None:
+    """Refuse required rules that no host can keep together.
+
+    :param others: the rules that the profile's other keys come to, with key
+    :raises errors.ProfileError: naming those that contradict each other
+    """
+    required = [rule for rule in (*rules, *others) if not rule.weight]
+    joined = {key: [rule for rule in required
+                    if rule.same and key in _WITHIN[rule.key]]
+              for key in affinity.KEYS}
+    together = {key: _together(same) for key, same in joined.items()}
+    for apart in required:
+        pair = None if apart.same else _pair(apart, together[apart.key])
+        if pair:
+            raise errors.ProfileError(
+                where, f'wants {_words(joined[apart.key], pair, others)} and '
+                f'the {apart}{_by(apart, others)}, which cannot both be',
+                'leave one of them out, or write "policy: preferred"')
 
 
 def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
@@ -108,13 +128,63 @@ def _sets(members, each, here) -> list[tuple[str, ...]]:
     return list(zip(*members, strict=True))
 
 
-def _check_contradictions(rules, where) -> None:
-    required = [rule for rule in rules if not rule.weight]
-    for one in required:
-        for other in required:
-            if (one.same and not other.same and other.key in _WITHIN[one.key]
-                    and len(set(one.groups) & set(other.groups)) > 1):
-                raise errors.ProfileError(
-                    where, f'wants the {one} and the {other}, which cannot '
-                    'both be', 'leave one of them out, or write '
-                    '"policy: preferred"')
+def _together(rules) -> dict[str, str]:
+    """For each member of ``same`` rules, one that stands for its like.
+
+    What has the same root as a third has the same as each other; with link
+    domains it is joined to each other by a chain of them at least, which
+    ``distinct`` does not want either.
+    """
+    stand_in: dict[str, str] = {}
+
+    def find(name):
+        while stand_in.setdefault(name, name) != name:
+            name = stand_in[name]
+        return name
+
+    for rule in rules:
+        for name in rule.members:
+            stand_in[find(name)] = find(rule.members[0])
+    return {name: find(name) for name in stand_in}
+
+
+def _pair(apart, together) -> tuple[str, str] | None:
+    """Two members of a ``distinct`` rule that have the same all the same."""
+    first: dict[str, str] = {}
+    for name in apart.members:
+        other = first.setdefault(together.get(name, name), name)
+        if other != name:
+            return other, name
+    return None
+
+
+def _words(rules, pair, others) -> str:
+    """The rules by which two have the same, in words."""
+    chain = _chain(rules, *pair)
+    if len(chain) == 1:
+        return f'the {chain[0]}{_by(chain[0], others)}'
+    names = dict.fromkeys(name for rule in chain for name in rule.members)
+    # They have in common what the widest of them is about.
+    key = min((rule.key for rule in chain),
+              key=lambda key: len(_WITHIN[key]))
+    return (f'the {affinity.Rule(key, True, tuple(names))} that '
+            f'{len(chain)} rules come to')
+
+
+def _chain(rules, one: str, other: str) -> tuple[affinity.Rule, ...]:
+    """The fewest rules that join two groups which rules join."""
+    ways: list[tuple[str, tuple[affinity.Rule, ...]]] = [(one, ())]
+    seen = {one}
+    for name, chain in ways:
+        if name == other:
+            return chain
+        for rule in rules:
+            if name in rule.members:
+                ways += [(member, (*chain, rule)) for member in rule.members
+                         if member not in seen]
+                seen.update(rule.members)
+    return ()
+
+
+def _by(rule, others) -> str:
+    return f' by {others[rule]}' if rule in others else ''

@@ -40,7 +40,6 @@ MAX_LENGTH = 255
 _PREFIX = 'nova_accel:'
 # What only we write, and no operator.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
-_ISOLATE = 'isolate'
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
 _OURS = re.compile(rf'_({profiles.GROUP}\d+)')
 
@@ -194,18 +193,18 @@ def _rules(profile, own) -> tuple[affinity.Rule, ...]:
     names = tuple(profiles.group_name(index)
                   for index in range(len(profile.groups)))
     policy = own.get('group_policy', profile.group_policy)
-    if policy != _ISOLATE or len(names) < 2:
+    if policy != profiles.ISOLATE:
         return profile.rules
     # All devices of a class are one provider to Placement, which so cannot
     # tell whether groups are served by different ones.
-    return (*profile.rules, affinity.Rule('device', False, names))
+    return (*profile.rules, *affinity.isolated(names))
 
 
 def _policy(thing, own, added) -> str:
     """The policy for Placement, which several groups need."""
     theirs = {match[2] for key in own if (match := _KEY.fullmatch(key))
               and match[2]}
-    if own.get('group_policy') != _ISOLATE or not theirs:
+    if own.get('group_policy') != profiles.ISOLATE or not theirs:
         return 'none'
     asked = [match[3] for key in added if (match := _KEY.fullmatch(key))
              and match[1] == 'resources']
@@ -216,7 +215,7 @@ def _policy(thing, own, added) -> str:
             'provider to Placement, and the flavor, which has groups of its '
             'own, says group_policy=isolate', 'set the flavor\'s '
             'group_policy to none')
-    return _ISOLATE
+    return profiles.ISOLATE
 
 
 def _check_conflicts(thing, profile, own, added) -> None:

@@ -22,6 +22,9 @@ REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
                             affinity.OFF)
 FORBIDDEN = 'forbidden'
 
+#: The group_policy by which each group is on another device.
+ISOLATE = 'isolate'
+
 #: What a group is called in a flavor, with its number.
 GROUP = 'ACCEL'
 
@@ -102,10 +105,21 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     if cyborgs:
         # Cyborg takes any key up here and makes nothing of it.
         return Profile(name, tuple(groups), document.get('description') or '')
-    return Profile(
-        name, tuple(groups), document.get('description') or '',
-        document.get('group_policy'), affinity_document.parse(
-            document.get('affinity', ()), names, where))
+    policy = document.get('group_policy')
+    rules = affinity_document.parse(document.get('affinity', ()), names, where)
+    affinity_document.check(rules, _implied(groups, policy), where)
+    return Profile(name, tuple(groups), document.get('description') or '',
+                   policy, rules)
+
+
+def _implied(groups, policy) -> dict[affinity.Rule, str]:
+    """The rules that other keys come to, with the key."""
+    named = {group_name(index): group for index, group in enumerate(groups)}
+    found = dict.fromkeys(affinity.wishes(named), 'numa')
+    if policy == ISOLATE:
+        found.update(dict.fromkeys(affinity.isolated(tuple(named)),
+                                   'group_policy'))
+    return found
 
 
 def _add_name(names, name, index, here) -> None:

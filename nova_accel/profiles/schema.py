@@ -37,7 +37,7 @@ OURS = {
     'properties': {
         'name': _NAME,
         'description': {'type': 'string'},
-        'group_policy': {'enum': ['none', 'isolate']},
+        'group_policy': {'enum': ['none', profile.ISOLATE]},
         'affinity': _AFFINITY,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',

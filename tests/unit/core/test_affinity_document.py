@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A profile's affinity section."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 import yaml
 
 from nova_accel.core import affinity
+from nova_accel.core import affinity_document
+from nova_accel.core import arrangement
+from nova_accel.core import errors
 from nova_accel.core import flavor
+from nova_accel.core import model
+from nova_accel.core import profile as profiles
 from nova_accel.profiles import document
 
 _GROUPS = [{'name': 'gpu', 'resources': {'PGPU': 1}, 'count': 4},
@@ -15,9 +22,10 @@ _GROUPS = [{'name': 'gpu', 'resources': {'PGPU': 1}, 'count': 4},
            {'resources': {'FPGA': 1}}]
 
 
-def _read(*items, groups=_GROUPS):
+def _read(*items, groups=_GROUPS, **more):
     found, problems = document.read(yaml.safe_dump(
-        {'name': 'p', 'groups': groups, 'affinity': list(items)}), 'a.yaml')
+        {'name': 'p', 'groups': groups, 'affinity': list(items), **more}),
+        'a.yaml')
     return (found[0] if found else None), [str(error) for error in problems]
 
 
@@ -93,6 +101,70 @@ def test_rules_that_cannot_both_be_are_refused(one, other):
     ('link_domain', 'device'), ('pcie_root', 'pcie_switch')])
 def test_rules_that_can_both_be_are_rules(one, other):
     assert len(_rules({'same': one}, {'distinct': other})) == 2
+
+
+def test_what_several_rules_come_to_can_contradict_another():
+    one, two, apart = ({wish: 'pcie_switch', 'groups': groups} for
+                       wish, groups in (('same', [0, 1]), ('same', [1, 2]),
+                                        ('distinct', [0, 2])))
+    groups = [{'resources': {name: 1}} for name in ('FPGA', 'PGPU', 'VGPU')]
+    _profile, [problem] = _read(one, two, apart, groups=groups)
+    assert problem == (
+        "profile 'p' in a.yaml: wants the same pcie_switch of ACCEL0-2 "
+        '(required) that 2 rules come to and the distinct pcie_switch of '
+        'ACCEL0, ACCEL2 (required), which cannot both be; leave one of them '
+        'out, or write "policy: preferred"')
+    for item in (one, two, apart):
+        item['policy'] = 'preferred'
+        assert not _read(one, two, apart, groups=groups)[1]
+        del item['policy']
+
+
+def test_what_other_keys_come_to_can_contradict_a_rule():
+    groups = [{'resources': {'PGPU': 1}, 'count': 2, 'numa': 'required'}]
+    _profile, [problem] = _read({'distinct': 'numa_node'}, groups=groups)
+    assert ('wants the same numa_node of ACCEL0-1, guest (required) by numa '
+            'and the distinct numa_node of ACCEL0-1') in problem
+    together = {'same': 'device', 'groups': ['gpu']}
+    _profile, [problem] = _read(together, group_policy='isolate')
+    assert ('the same device of ACCEL0-3 (required) and the distinct device '
+            'of ACCEL0-8 (required) by group_policy, which') in problem
+    assert not _read(together, group_policy='none')[1]
+
+
+# A host on which all can be that can be anywhere: for each of three groups a
+# node, a root, a switch and a device that is joined to the others or not.
+_ROOMY = [arrangement.Stock('-'.join(map(str, path)), 'PGPU', frozenset(), 3,
+                            arrangement.Place(node, f'r{node}-{root}',
+                                              f's{node}-{root}-{switch}',
+                                              '-'.join(map(str, path))), 3)
+          for path in itertools.product(range(3), range(3), range(3),
+                                        range(6))
+          for node, root, switch, _device in [path]]
+_JOINED = model.Links(islands=(frozenset(
+    stock.provider for stock in _ROOMY if stock.provider[-1] in '012'),))
+
+
+def _can_be(rules):
+    group = profiles.Group({'PGPU': 1}, {})
+    return not arrangement.arrange(
+        dict.fromkeys(('ACCEL0', 'ACCEL1', 'ACCEL2'), group), _ROOMY, rules,
+        arrangement.Surroundings(links=_JOINED)).objection
+
+
+@given(st.lists(st.builds(
+    affinity.Rule, st.sampled_from(affinity.KEYS), st.booleans(),
+    st.sampled_from([('ACCEL0', 'ACCEL1'), ('ACCEL1', 'ACCEL2'),
+                     ('ACCEL0', 'ACCEL2'), ('ACCEL0', 'ACCEL1', 'ACCEL2')]),
+    st.sampled_from([0, 0, 0, 1])), max_size=4))
+def test_refused_are_rules_that_no_host_can_keep_and_no_others(rules):
+    try:
+        affinity_document.check(rules[1:], dict.fromkeys(rules[:1], 'numa'),
+                                'p')
+        refused = False
+    except errors.ProfileError:
+        refused = True
+    assert refused is not _can_be(rules)
 
 
 def test_two_groups_of_one_name_are_refused():
