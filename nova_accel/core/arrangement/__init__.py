@@ -154,6 +154,11 @@ def _stock_order(stock: Stock):
 
 
 def _unusable(groups, rules) -> Arrangement | None:
+    if len(groups) > search.MAX_DEMANDS:
+        return Arrangement(
+            objection=f'wants {len(groups)} groups, or single units, and '
+            f'{search.MAX_DEMANDS} are the most that can be arranged; several '
+            'units of one Region can be one group', kind='limit')
     for name, group in groups.items():
         if len(group.resources) != 1:
             return Arrangement(

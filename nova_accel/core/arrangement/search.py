@@ -21,6 +21,9 @@ from nova_accel.core.arrangement import ranking
 #: not looked for any more. What a host of 16 devices and 16 groups needs is
 #: a few hundred.
 MAX_STEPS = 30_000
+#: Most demands, each of which takes the search a call deeper: Python has a
+#: thousand in all, of which who asks has used some.
+MAX_DEMANDS = 512
 
 # The same for a better way, where one that keeps the rules is known: for the
 # soft rules, for closeness, and inside of one part of the host.

@@ -324,11 +324,21 @@ def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
     ({'ACCEL0': profile.Group({'FPGA': 1, 'PGPU': 1}, {})}, _row([0]), [],
      _PLAIN, 'classes',
      'ACCEL0 wants units of FPGA and PGPU at once; a Region has one class'),
+    (_groups(513), _row([0], free=1000), [], _PLAIN, 'limit',
+     'wants 513 groups, or single units, and 512 are the most that can be '
+     'arranged; several units of one Region can be one group'),
 ])
 def test_why_nothing_fits(groups, stocks, rules, around, kind, words):
     found = arrangement.arrange(groups, stocks, rules, around)
     assert (found.kind, found.objection) == (kind, words)
     assert found.rule == (rules[0] if ': ' in words else None)
+
+
+def test_the_most_groups_are_arranged_deep_in_a_service():
+    def chosen(frames):
+        return chosen(frames - 1) if frames else _chosen(
+            _groups(512), _row([0, 1] * 64, free=4))
+    assert len(set(chosen(200))) == 128
 
 
 def test_nothing_asked_is_nothing_objected_to():
