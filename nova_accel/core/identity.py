@@ -29,7 +29,7 @@ NOVAS_OWN_CLASSES = frozenset({
 # Placement's schema allows 255 characters.
 _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 
-_UNIT = 'CUSTOM_UNIT_OF_'
+_UNIT, _MARK = 'CUSTOM_UNIT_OF_', '_accel_'
 
 # More than a server can have of one provider.
 _MDEVS = 256
@@ -38,12 +38,17 @@ _MDEVS = 256
 _CLASS_LIMIT = 255
 _NAME_LIMIT = 200
 
+#: Longest name of a class: the name of its provider has it whole, whatever
+#: the host is called, and the class of its units is no longer than can be.
+MAX_CLASS = 180
+
 
 def is_resource_class(name: str) -> bool:
     """Whether a device may have, and a profile ask for, this class."""
     if name in NOVAS_OWN_CLASSES or class_of_units(name):
         return False
-    return name in orc.STANDARDS or bool(_CUSTOM.fullmatch(name))
+    return name in orc.STANDARDS or (len(name) <= MAX_CLASS
+                                     and bool(_CUSTOM.fullmatch(name)))
 
 
 def is_trait(name: str) -> bool:
@@ -104,7 +109,7 @@ def unlike(region: model.Region) -> str:
 
 
 def device_provider_name(nodename: str, device: model.Device) -> str:
-    return _limited(f'{nodename}_accel_{device.address}')
+    return _provider_name(nodename, str(device.address))
 
 
 def is_provider(name: str, parent: str | None,
@@ -113,22 +118,22 @@ def is_provider(name: str, parent: str | None,
     # The trait alone proves nothing: anybody can set it on anything, the
     # compute node's own provider among them.
     return bool(parent) and MARKER_TRAIT in traits and bool(
-        re.search(r'(_accel_|~[0-9a-f]{12}~)', name))
+        re.search(rf'({_MARK}|~[0-9a-f]{{12}}~)', name))
 
 
 def region_provider_name(nodename: str, device: model.Device,
                          region: model.Region) -> str:
-    return _limited(f'{nodename}_accel_{device.address}_{region.name}')
+    return _provider_name(nodename, f'{device.address}_{region.name}')
 
 
 def class_provider_name(nodename: str, resource_class: str) -> str:
-    return _limited(f'{nodename}_accel_{resource_class}')
+    return _provider_name(nodename, resource_class)
 
 
 def class_of_provider(name: str) -> str | None:
     """The class that a provider of this name counts; None for a Device's."""
     # A Device's has an address in its name, which no class has.
-    _host, mark, rest = name.rpartition('_accel_')
+    _host, mark, rest = name.rpartition(_MARK)
     return rest if mark and is_resource_class(rest) else None
 
 
@@ -233,9 +238,15 @@ def _digest(facts: str) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, facts).hex[:8]
 
 
-def _limited(name: str) -> str:
-    # Long host names lose their middle; the uuid, not the name, is identity.
+def _provider_name(nodename: str, rest: str) -> str:
+    # A long name loses of the host's what is too much; the uuid, not the
+    # name, is identity.
+    name = f'{nodename}{_MARK}{rest}'
     if len(name) <= _NAME_LIMIT:
         return name
     digest = uuid.uuid5(uuid.NAMESPACE_DNS, name).hex[:12]
+    room = _NAME_LIMIT - len(f'~{digest}{_MARK}{rest}')
+    if room >= 0:
+        return f'{nodename[:room]}~{digest}{_MARK}{rest}'
+    # Not a class's, but a Region's may be as long.
     return f'{name[:90]}~{digest}~{name[-90:]}'

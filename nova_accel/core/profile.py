@@ -218,7 +218,9 @@ def _check_resources(resources, here: str) -> None:
             raise errors.ProfileError(
                 here, f'resources {errors.quote(name)} is neither a standard '
                 'resource class nor CUSTOM_ and A-Z, 0-9, _',
-                'PGPU, VGPU and FPGA are standard' if name == 'GPU' else '')
+                'PGPU, VGPU and FPGA are standard' if name == 'GPU' else
+                f'{identity.MAX_CLASS} characters are the most'
+                if len(name) > identity.MAX_CLASS else '')
     if len(resources) > 1:
         one, other = list(resources)[:2]
         raise errors.ProfileError(

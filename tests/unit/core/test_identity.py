@@ -19,8 +19,8 @@ from tests.unit import build
     ('VGPU', True),
     ('FPGA', True),
     ('CUSTOM_GPU', True),
-    ('CUSTOM_' + 'A' * 248, True),
-    ('CUSTOM_' + 'A' * 249, False),
+    ('CUSTOM_' + 'A' * 173, True),
+    ('CUSTOM_' + 'A' * 174, False),
     ('CUSTOM_', False),
     ('CUSTOM_lower-case', False),
     ('CUSTOM_A\n', False),
@@ -80,7 +80,8 @@ def test_normalised_text_is_accepted_and_stays(text):
     assert identity.normalise_resource_class(name) == name
     if text.strip():
         assert identity.is_trait(trait) or len(trait) > 255
-        assert (identity.is_resource_class(name) or len(name) > 255
+        assert (identity.is_resource_class(name)
+                or len(name) > identity.MAX_CLASS
                 or name in identity.NOVAS_OWN_CLASSES)
 
 
@@ -177,16 +178,18 @@ def test_an_alias_of_somebody_elses_is_not_ours(text):
     assert identity.parse_alias(text) is None
 
 
-@given(st.from_regex(r'CUSTOM_[A-Z0-9_]{1,70}', fullmatch=True)
-       | st.sampled_from(['PGPU', 'VGPU', 'FPGA']))
-def test_the_class_of_units_tells_the_class(name):
+@given(st.from_regex(r'CUSTOM_[A-Z0-9_]{1,173}', fullmatch=True)
+       | st.sampled_from(['PGPU', 'VGPU', 'FPGA', 'CUSTOM_' + 'A' * 173]),
+       st.sampled_from([1, 5, 20, 40, 50]))
+def test_the_class_of_units_tells_the_class(name, times):
     counting = identity.unit_class(name)
     assert identity.class_of_units(counting) == name
     assert identity.class_of_units(name) is None
     # Nobody asks for it, and no device is of it.
     assert not identity.is_resource_class(counting)
-    assert identity.class_of_provider(
-        identity.class_provider_name('host1' * 40, name)) == name
+    provider = identity.class_provider_name('host1' * times, name)
+    assert identity.class_of_provider(provider) == name
+    assert len(provider) <= 200
 
 
 def test_a_devices_provider_is_not_taken_for_that_of_a_class():

@@ -150,6 +150,8 @@ def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
     ({'resources': {'PGPU': 1}, 'traits': {'A\nB': 'required'}},
      "'A\\nB' is neither"),
     ({'resources': {'X' * 5000: 1}}, 'XX… is neither'),
+    ({'resources': {'CUSTOM_' + 'X' * 174: 1}},
+     '180 characters are the most'),
 ])
 def test_a_group_that_makes_no_sense_gives_one_clear_line(group, says):
     message = _problem(group)
