@@ -230,8 +230,10 @@ def _standard_traits() -> frozenset[str]:
 
 
 def _custom(name: str) -> str:
-    name = re.sub(r'[^A-Z0-9_]', '_', name)
-    return name if name.startswith('CUSTOM_') else f'CUSTOM_{name}'
+    if name.startswith('CUSTOM_'):
+        return re.sub(r'[^A-Z0-9_]+', '_', name)
+    # What is not allowed becomes one _ however much of it there is.
+    return os_traits.normalize_name(name)
 
 
 def _digest(facts: str) -> str:

@@ -55,6 +55,9 @@ def test_a_trait_is_standard_or_custom(name, accepted):
     ('CUSTOM_GPU', 'CUSTOM_GPU'),
     ('custom_gpu', 'CUSTOM_GPU'),
     ('A100 80GB', 'CUSTOM_A100_80GB'),
+    ('A100 (80GB)', 'CUSTOM_A100_80GB_'),
+    ('CUSTOM_A100 - 80GB', 'CUSTOM_A100_80GB'),
+    ('custom_a__b', 'CUSTOM_A__B'),
     ('gpu', 'CUSTOM_GPU'),
     ('é', 'CUSTOM__'),
 ])
@@ -67,6 +70,7 @@ def test_free_text_becomes_a_class(text, name):
     ('nvlink', 'CUSTOM_NVLINK'),
     ('CUSTOM_X', 'CUSTOM_X'),
     ('with-hyphen', 'CUSTOM_WITH_HYPHEN'),
+    ('with, more', 'CUSTOM_WITH_MORE'),
 ])
 def test_free_text_becomes_a_trait(text, name):
     assert identity.normalise_trait(text) == name
