@@ -83,9 +83,11 @@ class Rule:
 
     def _check_members(self, thing: str) -> None:
         if len(set(self.groups)) < len(self.groups):
-            raise errors.ProfileError(thing, 'names a group twice')
+            raise errors.ProfileError(thing, 'names a group twice',
+                                      'name it once')
         if not self.members:
-            raise errors.ProfileError(thing, 'names no group')
+            raise errors.ProfileError(thing, 'names no group', 'name one '
+                                      'beside the guest and the network')
         others = [name for name in self.groups if name in _OTHERS]
         if others and not (self.same and self.key == 'numa_node'):
             raise errors.ProfileError(

@@ -86,7 +86,15 @@ def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
             raise errors.ProfileError(
                 here, 'is about one group only',
                 'name a second one, or give it a count')
-        yield affinity.Rule(key, same, groups, weight)
+        yield _rule(key, same, groups, weight, here)
+
+
+def _rule(key, same, groups, weight, here) -> affinity.Rule:
+    try:
+        return affinity.Rule(key, same, groups, weight)
+    except errors.ProfileError as error:
+        # It does not know what it is part of.
+        raise errors.ProfileError(here, error.reason, error.remedy) from None
 
 
 def _all(names) -> list:

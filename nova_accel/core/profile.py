@@ -17,6 +17,7 @@ from nova_accel.core import affinity_document
 from nova_accel.core import errors
 from nova_accel.core import fpga
 from nova_accel.core import identity
+from nova_accel.core import providers
 
 REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
                             affinity.OFF)
@@ -230,7 +231,11 @@ def _check_resources(resources, here: str) -> None:
 
 
 def _check_traits(traits, here: str) -> None:
-    for name in traits:
+    for name, wish in traits.items():
+        if name in providers.OURS and wish == FORBIDDEN:
+            raise errors.ProfileError(
+                here, f'forbids trait {name}, which every device has',
+                'leave it out')
         if not identity.is_trait(name):
             raise errors.ProfileError(
                 here, f'trait {errors.quote(name)} is neither a standard '

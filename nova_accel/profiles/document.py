@@ -123,7 +123,11 @@ def _why(error) -> str:
         case 'minItems' | 'maxItems':
             return (f'has {len(error.instance)} groups, and may have 1 to '
                     f'{profiles.MAX_GROUPS}')
-        case 'pattern' if error.path and error.path[-1] == 'name':
+        case 'pattern' if error.path[0] == 'groups' and (
+                error.path[-1] == 'name'):
+            return (f"{value} is no group's name: a letter, then up to 63 "
+                    'letters, digits, hyphens and underscores')
+        case 'pattern' if error.path[-1] == 'name':
             return (f'{value} is no name: 1 to 255 letters, digits, hyphens '
                     'and underscores')
         case 'pattern':
@@ -132,6 +136,10 @@ def _why(error) -> str:
 
 
 def _remedy(error) -> str:
+    if (error.validator, error.validator_value) == ('type', 'string') and (
+            not isinstance(error.instance, (dict, list, type(None)))):
+        # To YAML, 0123 is a number, and 2026-01-01 a date.
+        return 'write it in quotes'
     if error.validator != 'additionalProperties':
         return ''
     keys = (*error.schema.get('properties', ()), *(

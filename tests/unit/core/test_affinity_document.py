@@ -77,6 +77,10 @@ def test_a_rule_is_about_the_groups_that_it_names(item, rules):
      'which have counts of 1 and 4'),
     ({'same': 'device', 'groups': ['gpu'], 'each': True},
      'name two groups or more, of the same count'),
+    ({'same': 'device', 'groups': ['gpu', 'gpu'], 'each': True},
+     'affinity 0: names a group twice; name it once'),
+    ({'same': 'numa_node', 'groups': ['guest', 'network']},
+     'affinity 0: names no group; name one beside the guest'),
     ({'same': 'device', 'colour': 'red'}, "does not know the key 'colour'"),
 ])
 def test_what_makes_no_rule_says_why(item, says):

@@ -146,6 +146,11 @@ def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
      "trait 'NVLINK' is neither a standard trait nor CUSTOM_"),
     ({'resources:PGPU': 1, 'trait:CUSTOM_low': 'required'},
      "trait 'CUSTOM_low' is neither"),
+    ({'resources': {'PGPU': 1}, 'traits': {'CUSTOM_NOVA_ACCEL': 'forbidden'}},
+     'group 0: forbids trait CUSTOM_NOVA_ACCEL, which every device '
+     'has; leave it out'),
+    ({'resources:PGPU': 1, 'trait:OWNER_NOVA': 'forbidden'},
+     'forbids trait OWNER_NOVA'),
     ({'resources': {'PG\nPU': 1}}, "'PG\\nPU' is neither"),
     ({'resources': {'PGPU': 1}, 'traits': {'A\nB': 'required'}},
      "'A\\nB' is neither"),

@@ -281,6 +281,16 @@ def test_a_long_tag_makes_no_long_message():
      "'member_of'"),
     ('{name: p, group_policy: some, groups: [{resources: {PGPU: 1}}]}',
      "group_policy: 'some' is none of none, isolate"),
+    ('{name: 0123, groups: [{resources: {PGPU: 1}}]}',
+     'profile 83 in a.yaml, name: 83 is not of type string; write it in '
+     'quotes'),
+    ('{name: p, groups: [{name: 1st, resources: {PGPU: 1}}]}',
+     "group 0, name: '1st' is no group's name: a letter, then up to 63 "
+     'letters, digits, hyphens and underscores'),
+    ('{name: p, groups: [{name: 7, resources: {PGPU: 1}}]}',
+     'group 0, name: 7 is not of type string; write it in quotes'),
+    (f'{{name: p, groups: [{{name: {"x" * 65}, resources: {{PGPU: 1}}}}]}}',
+     "x' is no group's name"),
     ('{name: p, description: [], groups: [{resources: {PGPU: 1}}]}',
      'description: [] is not of type string'),
 ])
