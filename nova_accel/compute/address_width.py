@@ -93,6 +93,13 @@ def _obstacle(guest, needed, bits, nova_host) -> str:
 
 
 def _say(needed, reason, instance) -> None:
+    if needed.least > mmio.MAX_BITS:
+        LOG.warning(
+            'The BARs of the devices that this server gets need a window of '
+            '%s, which its firmware cannot have: it may not start, or leave '
+            'devices without addresses. Give its flavor fewer devices',
+            mmio.text(needed.window), instance=instance)
+        return
     bits = max(needed.least, min(needed.roomy, mmio.MAX_BITS))
     LOG.warning(
         'The BARs of the devices that this server gets need a window of %s; '

@@ -15,6 +15,8 @@ class LargeBars(cloud.Cloud):
     #: What libvirt says of itself, and of the host's CPU, if it does.
     LIBVIRT = 10_000_000
     BITS = 52
+    #: The BARs of each card, as its ``resource`` has them.
+    RESOURCE = build.H100_RESOURCE
 
     def setUp(self):
         super().setUp()
@@ -26,7 +28,7 @@ class LargeBars(cloud.Cloud):
         for path, text in recording.files.items():
             if path.endswith('/device') and text.strip() == '0x2330':
                 (place / path).with_name('resource').write_text(
-                    build.H100_RESOURCE)
+                    self.RESOURCE)
         capabilities = fakelibvirt.Connection.getCapabilities
         said = f'<maxphysaddr mode="emulate" bits="{self.BITS}"/>'
         self.useFixture(fixtures.MonkeyPatch(
@@ -117,6 +119,17 @@ class NarrowHostTest(LargeBars):
         flavor = self.flavor('two')
         self.assertEqual([], self.width(self.boot(flavor)))
         self.assertIn('firmware can use 41 on this host', self.warnings()[0])
+
+
+class HugeBarsTest(LargeBars):
+
+    RESOURCE = f'0x0 {(1 << 46) - 1:#x} 0x14220c\n'
+
+    def test_it_is_said_that_no_firmware_has_room(self):
+        self.assertEqual([], self.width(self.boot(self.flavor('one'))))
+        self.assertIn('need a window of 64 TiB, which its firmware cannot '
+                      'have', self.log.output)
+        self.assertNotIn('maxphysaddr_bits', self.log.output)
 
 
 class SilentHostTest(LargeBars):
