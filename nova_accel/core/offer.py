@@ -153,6 +153,7 @@ class _Offer:
         alone = (function.address,)
         for entry in entries:
             try:
+                self._check_card(function)
                 self._check_num_vfs(function, entry)
                 for pool in self._enumerators[entry.kind].pools(
                         function, entry, self._machine):
@@ -165,6 +166,11 @@ class _Offer:
                     f'its kind {entry.kind} failed: '
                     + errors.quote(f'{type(error).__name__}: {error}'),
                     'report it to whoever wrote that kind')}
+
+    def _check_card(self, function) -> None:
+        if function.physfn and function.physfn not in self._functions:
+            raise kinds.Refused(f'its physical function {function.physfn} is '
+                                'not there')
 
     def _check_num_vfs(self, function, entry) -> None:
         """An entry with num_vfs names cards, and means their functions."""
@@ -227,6 +233,7 @@ class _Offer:
         """The parent of mdevs stays with the host, and with its driver."""
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
+        self._check_card(function)
         self._check_claims(function)
 
     def _check_unit(self, unit, entry) -> None:
@@ -276,9 +283,7 @@ class _Offer:
                 f'it has {vfs} virtual functions enabled',
                 'name the virtual functions in device_spec, or write 0 to '
                 'its sriov_numvfs')
-        if function.physfn and function.physfn not in self._functions:
-            raise kinds.Refused(f'its physical function {function.physfn} is '
-                                'not there')
+        self._check_card(function)
         mdevs = sum(len(mdev_type.instances)
                     for mdev_type in function.mdev_types)
         if mdevs:

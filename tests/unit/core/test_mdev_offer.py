@@ -76,6 +76,20 @@ def test_virtual_functions_are_pooled_on_their_card():
     assert not host.refusals
 
 
+def test_a_virtual_function_without_its_card_hides_no_other_device():
+    lost, other = (parent(model.MdevType('nvidia-471', 1), at=at, **facts)
+                   for at, facts in (
+                       ('0000:81:00.4', {'physfn': '0000:81:00.0'}),
+                       ('0000:82:00.0', {})))
+    for foreign in ([], build.entries({'vendor_id': '8086'})):
+        host = build.host([lost, other], _SPEC, foreign=foreign)
+        assert [str(device.address)
+                for device in host.devices] == ['0000:82:00.0']
+        assert build.refusals(host) == {
+            '0000:81:00.4':
+            'its physical function 0000:81:00.0 is not there'}
+
+
 @pytest.mark.parametrize('types, reason', [
     ((), 'it has no mdev type nvidia-471'),
     ((model.MdevType('nvidia-468', 1),), 'but nvidia-468')])

@@ -202,6 +202,15 @@ def test_one_vf_at_fault_hides_no_other(facts, reason):
     assert [TWO] == units(host)['VGPU_NVIDIA_L40S-16Q']
 
 
+def test_a_vf_without_its_card_is_refused():
+    tree = card({ONE: vf('1154\n')})
+    del tree.links[f'sys/bus/pci/devices/0000:{PF}']
+    host = offered(trees.Recording(tree.files, tree.links), LARGE)
+    assert host.devices == ()
+    assert build.refusals(host) == {
+        f'0000:{ONE}': f'its physical function 0000:{PF} is not there'}
+
+
 @given(current=st.none() | st.text() | st.sampled_from(['0\n', '1154\n']),
        creatable=st.none() | st.text() | st.lists(
            st.sampled_from([*LINES.values(), nvidia.HEADER, 'x\n', '\n'])).map(
