@@ -194,7 +194,7 @@ def _kind(item, label: str, known: Kinds) -> str:
             'write an entry for each')
     if named is None:
         return meant.pop() if meant else kinds.PCI
-    if named not in known:
+    if not isinstance(named, str) or named not in known:
         raise errors.EntryError(
             label, f'kind {errors.quote(named)} is not there',
             f'known kinds: {", ".join(sorted(known))}')

@@ -12,7 +12,7 @@ from nova_accel.host import reader
 from tests.unit import build
 
 _KEYS = ('vendor_id', 'product_id', 'address', 'resource_class', 'traits',
-         'managed')
+         'managed', 'kind')
 _GPU = build.function('0000:81:00.0', '10de:2330')
 
 
@@ -153,6 +153,8 @@ def test_an_entry_with_a_number_names_the_virtual_functions_of_its_cards():
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
     ('{"devname": "eth0"}', '[pci] device_spec'),
+    ('{"kind": []}', 'kind [] is not there; known kinds: '),
+    ('{"kind": {"pci": 1}}', "kind {'pci': 1} is not there"),
     ('{"vendor_id": 4318}', 'vendor_id 4318 is not a hexadecimal number'),
     ('{"vendor_id": "xyz"}', "vendor_id 'xyz' is not a hexadecimal number"),
     ('{"vendor_id": ""}', "vendor_id '' is not"),
