@@ -50,11 +50,18 @@ def claims(conf: cfg.ConfigOpts) -> list[entry.Entry | MdevClaim]:
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Make Nova's options known where Nova is not there to do it.
 
-    For the command line, after the configuration files have been read.
+    For the command line, after the configuration files have been read. The
+    names of old are Nova's (nova/conf/pci.py and devices.py, read in Nova 34).
     """
-    conf.register_opt(cfg.MultiStrOpt('device_spec', default=[]), 'pci')
-    conf.register_opt(cfg.ListOpt('enabled_mdev_types', default=[]),
+    conf.register_opt(cfg.MultiStrOpt(
+        'device_spec', default=[], deprecated_opts=[
+            cfg.DeprecatedOpt('passthrough_whitelist', 'pci'),
+            cfg.DeprecatedOpt('pci_passthrough_whitelist', 'DEFAULT')]),
+        'pci')
+    conf.register_opt(cfg.ListOpt('enabled_mdev_types', default=[],
+                                  deprecated_name='enabled_vgpu_types'),
                       'devices')
     for mdev_type in conf.devices.enabled_mdev_types:
-        conf.register_opt(cfg.ListOpt('device_addresses', default=[]),
+        conf.register_opt(cfg.ListOpt('device_addresses', default=[],
+                                      deprecated_group=f'vgpu_{mdev_type}'),
                           f'mdev_{mdev_type}')

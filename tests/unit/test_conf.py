@@ -99,6 +99,15 @@ def test_novas_device_spec_is_a_claim(configured):
     assert claim.matches(_GPU)
 
 
+@pytest.mark.parametrize('text', [
+    '[pci]\npassthrough_whitelist = {"vendor_id": "10de"}\n',
+    '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\n'])
+def test_so_it_is_by_its_names_of_old(configured, text):
+    [claim] = _claims(configured(text))
+    assert claim.label == '[pci] device_spec #1'
+    assert claim.matches(_GPU)
+
+
 @pytest.mark.parametrize('text, matches', [
     ('enabled_mdev_types = nvidia-474', True),
     ('enabled_mdev_types = nvidia-1', False),
@@ -106,6 +115,12 @@ def test_novas_device_spec_is_a_claim(configured):
      'device_addresses = 0000:81:00.0,0000:82:00.0', True),
     ('enabled_mdev_types = nvidia-474\n[mdev_nvidia-474]\n'
      'device_addresses = 0000:82:00.0', False),
+    # By their names of old.
+    ('enabled_vgpu_types = nvidia-474', True),
+    ('enabled_vgpu_types = nvidia-474\n[vgpu_nvidia-474]\n'
+     'device_addresses = 0000:82:00.0', False),
+    ('enabled_mdev_types = nvidia-1\n[vgpu_nvidia-1]\n'
+     'device_addresses = 0000:81:00.0', True),
 ])
 def test_an_enabled_mdev_type_is_a_claim(configured, text, matches):
     [claim] = _claims(configured(f'[devices]\n{text}\n'))
