@@ -6,6 +6,7 @@ The keys and matching rules are those of Nova's ``[pci] device_spec``
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import json
 import re
@@ -30,6 +31,8 @@ _ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
 _NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
                            'remote_managed'})
 
+_EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
+
 _TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
 _FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
 
@@ -43,6 +46,7 @@ class Entry:
     :param address: a pattern for each of domain, bus, slot and function
     :param single: the address itself, where the pattern leaves nothing open:
         then a PF's address also names its VFs, as in Nova
+    :param devname: one of the names of its network ports, or '' for any
     :param parent: the name of a device on no PCI bus, or ''
     :param resource_class: normalised, or None for the default
     :param managed: whether libvirt binds and unbinds the driver, or None for
@@ -63,6 +67,7 @@ class Entry:
     product_id: str | None = None
     address: tuple[re.Pattern[str], ...] = ()
     single: model.PciAddress | None = None
+    devname: str = ''
     parent: str = ''
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
@@ -92,6 +97,8 @@ class Entry:
         if self.vendor_id not in (None, function.vendor_id):
             return False
         if self.product_id not in (None, function.product_id):
+            return False
+        if self.devname and self.devname not in function.netdevs:
             return False
         if self.single and function.physfn == self.single:
             return True
@@ -131,32 +138,48 @@ def parse_foreign(texts: collections.abc.Iterable[str],
     Keys that we do not know are that program's business, and so are entries
     that it will refuse.
     """
-    entries = []
+    claims = []
     for number, text in enumerate(texts, 1):
         label = f'{option} #{number}'
-        try:
-            for item in _load(text, label):
-                match = {key: item[key] for key in
-                         ('vendor_id', 'product_id', 'address') if key in item}
-                if 'devname' not in item:
-                    entries.append(_entry(match, label, {}))
-        except errors.EntryError:
-            continue
-    return entries
+        with contextlib.suppress(errors.EntryError):
+            for item in filter(_is_object, _items(text, label)):
+                with contextlib.suppress(errors.EntryError):
+                    claims.append(_claim(item, label))
+    return claims
+
+
+def _claim(item: dict[str, typing.Any], label: str) -> Entry:
+    """What it would match, as Nova reads it."""
+    match = {key: item[key] for key in ('vendor_id', 'product_id')
+             if key in item}
+    address = item.get('address') or '*'
+    if isinstance(address, dict):
+        address = {part: address[part] for part, _limit, _digits
+                   in _ADDRESS_PARTS if part in address}
+    return dataclasses.replace(
+        _entry({**match, 'address': address}, label, {}),
+        devname=str(item.get('devname') or ''))
 
 
 def _load(text: str, label: str) -> list[dict[str, typing.Any]]:
-    example = 'write {"vendor_id": "10de", "product_id": "20b0"}'
+    items = _items(text, label)
+    if not all(map(_is_object, items)):
+        raise errors.EntryError(label, 'is not a JSON object: '
+                                f'{errors.quote(text)}', _EXAMPLE)
+    return items
+
+
+def _items(text: str, label: str) -> list[typing.Any]:
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise errors.EntryError(label, f'is not JSON ({error}): '
-                                f'{errors.quote(text)}', example) from None
-    items = loaded if isinstance(loaded, list) else [loaded]
-    if not all(isinstance(item, dict) for item in items):
-        raise errors.EntryError(label, 'is not a JSON object: '
-                                f'{errors.quote(text)}', example)
-    return items
+                                f'{errors.quote(text)}', _EXAMPLE) from None
+    return loaded if isinstance(loaded, list) else [loaded]
+
+
+def _is_object(item: object) -> bool:
+    return isinstance(item, dict)
 
 
 def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
@@ -221,7 +244,7 @@ def _read(label: str, key: str, value: typing.Any, read) -> typing.Any:
 
 def _id_reader(key: str):
     def read(value: object) -> dict[str, str | None]:
-        if value is None or value == '*':
+        if value is None or isinstance(value, str) and value.strip() == '*':
             return {key: None}
         try:
             if not isinstance(value, str):

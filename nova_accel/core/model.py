@@ -168,6 +168,8 @@ class Function:
         5.15 do not name them, older recordings are silent)
     :param resets_below: of a bridge, whether all that is behind it can be
         reset at once
+    :param netdevs: names of its network ports; of a virtual function, also
+        those of its card
     :param vfio: whether its driver is one that a guest has devices through
     :param firmware: the version that its driver reports, or ''
     :param bars: its memory, or None if nobody says
@@ -189,6 +191,7 @@ class Function:
     total_vfs: int = 0
     num_vfs: int = 0
     mdev_types: tuple[MdevType, ...] = ()
+    netdevs: tuple[str, ...] = ()
     reset_methods: tuple[str, ...] | None = None
     resets_below: bool = False
     vfio: bool = False

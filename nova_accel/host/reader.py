@@ -10,6 +10,7 @@ from nova_accel.core import model
 from nova_accel.core import offer
 from nova_accel.host import links as links_
 from nova_accel.host import loader
+from nova_accel.host import netdevs
 from nova_accel.host import parents
 from nova_accel.host import pci
 from nova_accel.host import reset
@@ -53,7 +54,7 @@ def read(tree: trees.Tree,
     uses = usage.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
-                 for function in functions]
+                 for function in netdevs.name(tree, functions)]
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(parents.read(tree))
     links, strangers = links_.read(tree, functions, links or model.Links())

@@ -12,11 +12,12 @@ Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
 import collections.abc
 
 from nova_accel.core import model
+from nova_accel.host import netdevs
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 BLOCK = 'sys/class/block'
-NET = 'sys/class/net'
+NET = netdevs.NET
 # Process 1 sees the host's mounts also where nova-compute is in a container.
 MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
 SWAPS = 'proc/swaps'

@@ -223,8 +223,39 @@ def test_foreign_entries_are_read_for_what_they_match():
         '{"vendor_id": "10de", "physical_network": "x", "trusted": "true"}',
         '[{"address": "0000:82:00.0", "live_migratable": "yes"}]',
         '{"devname": "eth0"}', 'nonsense', '{"vendor_id": "zz"}',
+        '[{"vendor_id": "zz"}, 1, {"vendor_id": "10de"}]',
     ], '[pci] device_spec')
     assert [claim.label for claim in foreign] == [
-        '[pci] device_spec #1', '[pci] device_spec #2']
-    assert foreign[0].matches(_GPU)
-    assert not foreign[1].matches(_GPU)
+        f'[pci] device_spec #{number}' for number in (1, 2, 3, 6)]
+    assert [claim.matches(_GPU) for claim in foreign] == [
+        True, False, False, True]
+
+
+@pytest.mark.parametrize('keys, matches', [
+    ({'address': {'bus': '81', 'port': 1}}, True),
+    ({'address': {'bus': '82', 'port': 1}}, False),
+    ({'address': {'port': 1}}, True),
+    ({'vendor_id': ' * '}, True),
+    ({'vendor_id': ' * ', 'product_id': '1'}, False),
+    ({'address': 0}, True), ({'address': []}, True),
+    ({'address': None}, True), ({'address': False}, True),
+    ({'devname': ''}, True),
+])
+def test_what_nova_accepts_is_a_claim(keys, matches):
+    [claim] = entry.parse_foreign([json.dumps(keys)], '[pci] device_spec')
+    assert claim.matches(_GPU) is matches
+
+
+@pytest.mark.parametrize('keys, claimed', [
+    ({'devname': 'eth0'}, [True, True]),
+    ({'devname': 'eth0v1'}, [False, True]),
+    ({'devname': 'eth1'}, [False, False]),
+    ({'devname': 'eth0', 'product_id': '37c9'}, [False, True]),
+])
+def test_the_name_of_a_cards_port_claims_its_virtual_functions(
+        keys, claimed):
+    card = [build.function('0000:85:00.0', '8086:37c8', netdevs=('eth0',)),
+            build.function('0000:85:01.0', '8086:37c9', netdevs=(
+                'eth0v1', 'eth0'), physfn='0000:85:00.0')]
+    [claim] = entry.parse_foreign([json.dumps(keys)], '[pci] device_spec')
+    assert [claim.matches(function) for function in card] == claimed

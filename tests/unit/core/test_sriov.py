@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import entry
 from nova_accel.core import model
 from nova_accel.core import sriov
 from tests.unit import build
@@ -86,6 +87,15 @@ def test_not_what_another_program_claims(claim):
         foreign=build.entries(claim, option='[pci] device_spec'))
     assert changes == []
     assert '[pci] device_spec #1 claims 0000:85:00.' in problem
+
+
+def test_not_a_card_whose_port_nova_names():
+    card = _with(build.card(_AT, 0)[0], total_vfs=16, netdevs=('eth0',))
+    claims = entry.parse_foreign(['{"devname": "eth0"}'],
+                                 '[pci] device_spec')
+    changes, [problem] = _plan([card], _entry(4), foreign=claims)
+    assert changes == []
+    assert f'[pci] device_spec #1 claims {_AT}' in problem
 
 
 def test_not_while_one_cannot_be_read():

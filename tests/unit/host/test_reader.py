@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine read into a Host: the two recorded ones, and odd ones."""
 
+import json
+
 import pytest
 
+from nova_accel.core import entry
 from nova_accel.core import model
 from nova_accel.host import reader
+from nova_accel.host import recorder
 from nova_accel.host import tree
 from tests.unit import build
 
@@ -96,6 +100,26 @@ def test_foreign_claims_are_heeded():
                       option='[pci] device_spec'))
     assert list(build.refusals(host)) == ['0000:43:00.0']
     assert len(host.devices) == 7
+
+
+@pytest.mark.parametrize('devname, refused', [
+    ('eth0', ['0000:81:00.1', '0000:81:00.2']),
+    ('eth0v0', ['0000:81:00.1']), ('eth1', [])])
+def test_a_claim_by_the_name_of_a_port_is_heeded(devname, refused):
+    vf = {'device': '0x2331\n', 'physfn': '../0000:81:00.0'}
+    machine = build.sysfs(
+        {'pci0000:80/0000:81:00.0': {'sriov_numvfs': '2\n',
+                                     'sriov_totalvfs': '2\n'},
+         'pci0000:80/0000:81:00.1': vf, 'pci0000:80/0000:81:00.2': vf},
+        links={f'sys/class/net/{name}': f'../../devices/pci0000:80/{at}/net/'
+               f'{name}' for name, at in (('eth0', '0000:81:00.0'),
+                                          ('eth0v0', '0000:81:00.1'))})
+    claims = entry.parse_foreign([json.dumps({'devname': devname})],
+                                 '[pci] device_spec')
+    for tree_ in (machine, recorder.record(machine)):
+        host = reader.read(tree_, build.entries({'product_id': '2331'}),
+                           claims)
+        assert list(build.refusals(host)) == refused
 
 
 @pytest.mark.parametrize('machine', [
