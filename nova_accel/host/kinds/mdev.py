@@ -24,6 +24,9 @@ from nova_accel.host import tree as trees
 
 TYPE = 'mdev_type'
 
+# No driver has room for more: a larger number is an errno, as a rule.
+_MAX = 65536
+
 
 class Mdevs:
     """Enumerator and Preparer."""
@@ -44,14 +47,17 @@ class Mdevs:
                 + (f', but {has}' if has else ''),
                 '' if has else 'load the driver that makes mdevs of it')
         ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
-        total = ours + (mdev_type.available or 0)
+        says = mdev_type.available is not None and mdev_type.available <= _MAX
+        total = ours + (mdev_type.available if says else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
                         resource_class=orc.VGPU, mdevs=True)
-        if mdev_type.available is None:
-            raise kind.Refused(f'its mdev type {wanted} does not say how many '
-                               'more there could be',
-                               'look into available_instances of the type, '
-                               'and into the log of its driver')
+        if not says:
+            raise kind.Refused(f'its mdev type {wanted} ' + (
+                'does not say how many more there could be'
+                if mdev_type.available is None else
+                f'says that there could be {mdev_type.available} more'),
+                'look into available_instances of the type, and into the log '
+                'of its driver')
 
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:

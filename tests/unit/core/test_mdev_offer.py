@@ -105,6 +105,17 @@ def test_a_parent_that_does_not_say_how_many_offers_what_it_has():
     assert 'does not say how many' in build.refusals(host)['0000:81:00.0']
 
 
+@pytest.mark.parametrize('number, offered', [
+    (65536, 65537), (65537, 1), (4294967274, 1)])
+def test_a_number_that_is_an_error_is_none(number, offered):
+    host = build.host([parent(model.MdevType('nvidia-471', number, ours(1)))],
+                      _SPEC)
+    assert regions(host) == {'VGPU_nvidia-471': offered}
+    assert offered > 1 or build.refusals(host) == {
+        '0000:81:00.0': 'its mdev type nvidia-471 says that there could be '
+                        f'{number} more'}
+
+
 def test_a_device_with_mdevs_is_not_given_away_whole():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       {'vendor_id': '10de'})
