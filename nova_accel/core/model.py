@@ -126,11 +126,14 @@ class MdevType:
     :param available: how many more could be made now; None if the driver
         says nothing that is a number
     :param instances: uuids of those that there are
+    :param api: what a guest sees of them (``device_api``), or '' if nobody
+        says
     """
 
     name: str
     available: int | None = 0
     instances: tuple[str, ...] = ()
+    api: str = ''
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

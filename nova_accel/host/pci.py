@@ -228,7 +228,8 @@ def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
         available = attributes.decimal('available_instances')
         yield model.MdevType(
             name, available if available is None else max(0, available),
-            tuple(tree.names(f'{path}/{name}/devices')))
+            tuple(tree.names(f'{path}/{name}/devices')),
+            (tree.text(f'{path}/{name}/device_api') or '').strip())
 
 
 def _firmware(tree, path) -> str:

@@ -24,6 +24,9 @@ from nova_accel.host import tree as trees
 
 TYPE = 'mdev_type'
 
+#: What Nova's XML says that an mdev is to a guest.
+API = 'vfio-pci'
+
 # No driver has room for more: a larger number is an errno, as a rule.
 _MAX = 65536
 
@@ -46,6 +49,11 @@ class Mdevs:
                 f'it has no mdev type {wanted}'
                 + (f', but {has}' if has else ''),
                 '' if has else 'load the driver that makes mdevs of it')
+        if mdev_type.api not in ('', API):
+            raise kind.Refused(
+                f'mdevs of its type {wanted} are {errors.plain(mdev_type.api)}'
+                f', and a guest can only have {API}', 'take it out of '
+                'device_spec')
         ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
         says = mdev_type.available is not None and mdev_type.available <= _MAX
         total = ours + (mdev_type.available if says else 0)

@@ -116,6 +116,16 @@ def test_a_number_that_is_an_error_is_none(number, offered):
                         f'{number} more'}
 
 
+@pytest.mark.parametrize('api, offered', [
+    ('', True), ('vfio-pci', True), ('vfio-ap', False), ('x\n', False)])
+def test_mdevs_that_are_no_pci_devices_to_a_guest_are_refused(api, offered):
+    host = build.host([parent(model.MdevType('nvidia-471', 1, api=api))],
+                      _SPEC)
+    assert bool(host.devices) is offered
+    assert offered or 'can only have vfio-pci' in build.refusals(host)[
+        '0000:81:00.0']
+
+
 def test_a_device_with_mdevs_is_not_given_away_whole():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       {'vendor_id': '10de'})

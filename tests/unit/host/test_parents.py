@@ -10,12 +10,13 @@ _ENTRY = {'parent': 'mtty', 'mdev_type': 'mtty-2',
           'resource_class': 'CUSTOM_TTY'}
 
 
-def machine(available='12\n'):
+def machine(available='12\n', **more):
     gpu = 'pci0000:80/0000:80:01.0/0000:81:00.0'
     return build.sysfs(
         {gpu: {}},
-        files={f'{_MTTY}/mdev_supported_types/mtty-2/available_instances':
-               available},
+        files={f'{_MTTY}/mdev_supported_types/mtty-2/{name}': text
+               for name, text in {'available_instances': available,
+                                  **more}.items()},
         links={'sys/class/mdev_bus/mtty': '../../devices/virtual/mtty/mtty',
                'sys/class/mdev_bus/0000:81:00.0': f'../../devices/{gpu}'})
 
@@ -31,6 +32,15 @@ def test_a_recording_has_them():
     recording = recorder.record(machine())
     entries = build.entries(_ENTRY)
     assert reader.read(recording, entries) == reader.read(machine(), entries)
+
+
+def test_what_a_guest_sees_of_them_is_read_and_recorded():
+    live = machine(device_api='vfio-ap\n')
+    for tree in (live, recorder.record(live)):
+        host = reader.read(tree, build.entries(_ENTRY))
+        assert build.refusals(host) == {
+            'mtty': 'mdevs of its type mtty-2 are vfio-ap, and a guest can '
+                    'only have vfio-pci'}
 
 
 def test_nonsense_is_said():
