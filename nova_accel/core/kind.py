@@ -85,7 +85,13 @@ class Pool:
 
 
 class Entry(typing.Protocol):
-    """What a kind sees of an entry (:class:`nova_accel.core.entry.Entry`)."""
+    """What a kind sees of an entry (:class:`nova_accel.core.entry.Entry`).
+
+    :ivar managed: whether libvirt is to bind and unbind the driver, None
+        where it does not say
+    """
+
+    managed: bool | None
 
     def setting(self, key: str) -> typing.Any:
         """The value of one of the kind's own keys, None where it is not."""

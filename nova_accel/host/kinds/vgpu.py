@@ -79,6 +79,10 @@ class VirtualGpus:
         if wanted is None:
             raise kind.Refused('its entry names no vGPU type',
                                f'add {TYPE} to the entry')
+        if entry.managed:
+            raise kind.Refused('its entry says managed yes, and without '
+                               'NVIDIA\'s driver it is no vGPU',
+                               'take managed out of the entry')
         self._check(function)
         current = self._current(function.address)
         listed = {} if current else self._creatable(function.physfn,

@@ -112,6 +112,14 @@ def test_an_entry_without_a_type_is_told_so():
         'its entry names no vGPU type')
 
 
+@pytest.mark.parametrize('managed, offered_', [('yes', False), ('no', True)])
+def test_libvirt_does_not_take_it_from_its_driver(managed, offered_):
+    host = offered(card({ONE: vf()}), {**SMALL, 'managed': managed})
+    assert [region.managed for device in host.devices
+            for region in device.regions] == [False] * offered_
+    assert offered_ or 'managed yes' in build.refusals(host)[f'0000:{ONE}']
+
+
 def test_the_type_of_a_line_has_to_be_called_so():
     host = offered(card({ONE: vf()}),
                    {**SMALL, 'vgpu_type': '1154 : NVIDIA L40S-24Q'})
