@@ -81,13 +81,24 @@ def _load(path: str) -> list[dict]:
         raise kind.Refused(f'{path} cannot be used: '
                            + errors.quote(str(why)),
                            'mend the file that the entry names') from None
-    return document['regions']
+    return [{**region, 'functions': list(map(_normal, region['functions']))}
+            for region in document['regions']]
+
+
+def _normal(text: str) -> str:
+    """An address as sysfs writes it; what is none, as it is."""
+    try:
+        return str(model.PciAddress.parse(text))
+    except ValueError:
+        return text
 
 
 def _pool(region: dict, path: str, machine: kind.Machine) -> kind.Pool:
     try:
         functions = [model.PciAddress.parse(text)
                      for text in region['functions']]
+        if len(set(functions)) < len(functions):
+            raise ValueError('has a function twice')
         resource_class = identity.normalise_resource_class(
             region.get('resource_class', 'x'))
         if not identity.is_resource_class(resource_class):

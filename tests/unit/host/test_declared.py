@@ -54,6 +54,25 @@ def test_a_function_in_two_regions_is_in_none(tmp_path):
     assert 'several regions: a, b' in build.refusals(host)['0000:84:00.0']
 
 
+def test_an_address_is_read_however_it_is_written(tmp_path):
+    path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:0A:00.0']})
+    functions = [build.function('0000:0a:00.0')]
+    entry = {'kind': 'declared', 'regions_file': str(path)}
+    host = build.host(functions, {**entry, 'resource_class': 'npu'})
+    assert build.units(host) == {'CUSTOM_NPU_a': ['0000:0a:00.0']}
+    _declare(tmp_path, *({'name': name, 'functions': [f'0000:0{bus}:00.0']}
+                         for name, bus in (('a', 'a'), ('b', 'A'))))
+    assert 'several regions: a, b' in build.refusals(
+        build.host(functions, entry))['0000:0a:00.0']
+    _declare(tmp_path, {'name': 'a', 'functions': ['0000:0a:00.0',
+                                                   '0000:0A:00.0']})
+    assert 'has a function twice' in build.refusals(
+        build.host(functions, entry))['0000:0a:00.0']
+    _declare(tmp_path, {'name': 'a', 'functions': ['0000:0A:00.0', '0A:00']})
+    assert 'not a PCI address' in build.refusals(
+        build.host(functions, entry))['0000:0a:00.0']
+
+
 def test_what_is_broken_is_not_offered(tmp_path):
     path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:84:00.0'],
                                'broken': 'its fan'})
