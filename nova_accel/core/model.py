@@ -94,7 +94,8 @@ class Location:
         (sysfs: -1)
     :param root: the host bridge as sysfs names it, ``pci0000:40``, or ''
     :param ports: addresses of the bridges on the way down, root port first
-    :param switch: the nearest PCIe switch, by its upstream port, or None
+    :param switch: the nearest PCIe switch that is no part of a card, by its
+        upstream port, or None
     """
 
     numa_node: int | None = None
@@ -103,18 +104,18 @@ class Location:
     switch: str | None = None
 
 
-def nearest_switch(ports: tuple[str, ...]) -> str | None:
+def nearest_switch(ports: tuple[str, ...],
+                   own: collections.abc.Container[str] = ()) -> str | None:
     """The upstream port of the switch next to a device, or None.
 
     Below the root port each switch adds two bridges, its upstream and its
     downstream port; a single one more is a conventional PCI bridge.
 
     :param ports: as in :class:`Location`
+    :param own: upstream ports of switches that are part of a card
     """
-    below_root_port = len(ports) - 1
-    if below_root_port < 2:
-        return None
-    return ports[-2 - below_root_port % 2]
+    return next((port for port in ports[1:-1:2][::-1] if port not in own),
+                None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

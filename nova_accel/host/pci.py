@@ -9,6 +9,7 @@ documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst (``config``,
 a directory that holds what is behind it.
 """
 
+import collections
 import collections.abc
 import dataclasses
 import posixpath
@@ -57,7 +58,27 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'how much memory it has is not known')
         found.append(function)
-    return found, problems
+    return _beyond_cards(found), problems
+
+
+def _beyond_cards(functions) -> list[model.Function]:
+    """Take the switches of cards for no switches of the machine.
+
+    Some cards have one before their only device (AMD's Navi): nothing else
+    can be below it, and what matters is where the card is.
+    """
+    below = collections.defaultdict(set)
+    for function in functions:
+        if not function.is_forwarding_bridge:
+            card = function.physfn or function.address
+            for port in function.location.ports:
+                below[port].add((card.domain, card.bus, card.slot))
+    own = {port for port, cards in below.items() if len(cards) == 1}
+    return [function if function.location.switch not in own else
+            dataclasses.replace(function, location=dataclasses.replace(
+                function.location, switch=model.nearest_switch(
+                    function.location.ports, own)))
+            for function in functions]
 
 
 def path(tree: trees.Tree, address: model.PciAddress) -> str:

@@ -57,6 +57,13 @@ def test_the_nearest_switch_is_its_upstream_port(ports, switch):
     assert model.nearest_switch(ports) == switch
 
 
+@pytest.mark.parametrize('own, switch', [
+    ((), 'up2'), (('up2',), 'up1'), (('up1',), 'up2'), (('up1', 'up2'), None)])
+def test_a_cards_own_switch_is_passed_over(own, switch):
+    ports = ('root', 'up1', 'down1', 'up2', 'down2')
+    assert model.nearest_switch(ports, own) == switch
+
+
 @pytest.mark.parametrize('class_code, bridge, forwarding', [
     (0x030200, False, False),
     (0x120000, False, False),

@@ -47,6 +47,43 @@ def test_a_virtual_function_knows_its_card():
         '0000:81:00.7')
 
 
+_SWITCH = 'pci0000:80/0000:80:01.0/0000:81:00.0'
+
+
+def _switches(*devices):
+    """The switch of each device, by what is below the machine's switch.
+
+    :param devices: path and changes to attributes
+    """
+    found, problems = pci.read(build.sysfs({
+        f'{_SWITCH}/{path}': changes for path, changes in devices}))
+    assert problems == []
+    return [function.location.switch for function in found]
+
+
+_NIC = ('0000:82:01.0/0000:83:00.0', {})
+_OWN = '0000:82:00.0/0000:84:00.0'
+_BEHIND = f'{_OWN}/0000:85:00.0'
+
+
+@pytest.mark.parametrize('card', [
+    [('0000:86:00.0', {}), ('0000:86:00.1', {'class': '0x040300\n'})],
+    [('0000:86:00.0', {}), ('0000:86:01.0', {'physfn': '../0000:86:00.0'}),
+     ('0000:87:00.0', {'physfn': '../0000:86:00.0'})],
+])
+def test_a_switch_of_a_cards_own_is_none_of_the_machines(card):
+    devices = [(f'{_BEHIND}/{name}', changes) for name, changes in card]
+    assert _switches(_NIC, *devices) == ['0000:81:00.0'] * (len(card) + 1)
+    # With nothing beside it, the other is not shared either.
+    assert _switches(*devices) == [None] * len(card)
+
+
+def test_a_switch_that_several_cards_share_is_the_machines():
+    assert _switches(_NIC, (f'{_BEHIND}/0000:86:00.0', {}), (
+        f'{_OWN}/0000:85:01.0/0000:87:00.0', {})) == [
+        '0000:81:00.0', '0000:84:00.0', '0000:84:00.0']
+
+
 @pytest.mark.parametrize('text, node', [
     ('0', 0), ('3\n', 3), ('-1\n', None), (None, None), ('', None),
     ('x', None), ('\0\xff', None)])
@@ -167,23 +204,22 @@ def test_a_broken_device_leaves_the_others_alone():
     assert len(problems) == 1
 
 
-@pytest.mark.parametrize('path, root, ports, switch', [
-    ('pci0000:80/0000:81:00.0', 'pci0000:80', (), None),
+@pytest.mark.parametrize('path, root, ports', [
+    ('pci0000:80/0000:81:00.0', 'pci0000:80', ()),
     ('pci0000:80/0000:80:01.0/0000:81:00.0', 'pci0000:80',
-     ('0000:80:01.0',), None),
+     ('0000:80:01.0',)),
     ('pci0000:40/0000:40:00.0/0000:41:00.0/0000:42:01.0/0000:81:00.0',
-     'pci0000:40', ('0000:40:00.0', '0000:41:00.0', '0000:42:01.0'),
-     '0000:41:00.0'),
+     'pci0000:40', ('0000:40:00.0', '0000:41:00.0', '0000:42:01.0')),
     ('pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:e1:00.0',
-     'pci0000:00', ('0000:00:0e.0', '10000:00:02.0'), None),
+     'pci0000:00', ('0000:00:0e.0', '10000:00:02.0')),
     ('platform/x.pcie/pci0004:00/0004:00:00.0/0004:81:00.0',
-     'pci0004:00', ('0004:00:00.0',), None),
-    ('LNXSYSTM:00/odd/0000:81:00.0', '', (), None),
+     'pci0004:00', ('0004:00:00.0',)),
+    ('LNXSYSTM:00/odd/0000:81:00.0', '', ()),
 ])
-def test_a_place_is_read_off_the_path(path, root, ports, switch):
+def test_a_place_is_read_off_the_path(path, root, ports):
     [function], problems = pci.read(build.sysfs({path: {}}))
     assert problems == []
-    assert function.location == model.Location(1, root, ports, switch)
+    assert function.location == model.Location(1, root, ports)
 
 
 def test_a_domain_of_more_than_16_bits_is_read():
