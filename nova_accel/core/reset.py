@@ -43,6 +43,12 @@ def ways(unit: model.Unit, functions: Functions) -> tuple[Way, ...] | None:
     return None
 
 
+def remnants(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
+    """What can be reset of a unit that cannot be as a whole."""
+    return tuple(Way(address) for address in unit
+                 if functions[address].reset_methods != ())
+
+
 def units(host: model.Host) -> tuple[model.Unit, ...]:
     """The units that are reset before somebody else has them."""
     return tuple(dict.fromkeys(

@@ -129,8 +129,11 @@ def remedy(function: model.Function) -> str:
 def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     """Which function cannot be reset, and why."""
     functions = {function.address: function for function in host.functions}
-    # Without a way it is offered only where its entry says so.
-    for way in resets.ways(unit, functions) or ():
+    ways = resets.ways(unit, functions)
+    if ways is None:
+        # It is offered only where its entry says so.
+        ways = resets.remnants(unit, functions)
+    for way in ways:
         if _is_silent(tree, way, functions[way.address]):
             continue
         reached = unit if way.behind else (way.address,)

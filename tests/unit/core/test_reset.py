@@ -72,6 +72,13 @@ def test_never_more_nor_less_than_the_unit(methods, members, resets_below):
     assert reached == [str(f.address) for f in unit] * bool(found)
 
 
+def test_what_can_be_reset_of_what_cannot_as_a_whole():
+    card = _card((), ('flr',), None)
+    functions = {function.address: function for function in card}
+    assert reset.remnants(tuple(functions), functions) == tuple(
+        reset.Way(function.address) for function in card[1:])
+
+
 _NAMED = {'vendor_id': '10de'}
 
 

@@ -415,6 +415,19 @@ def test_no_way_to_reset_and_an_entry_that_takes_it(kernel):
     assert kernel.resets == []
 
 
+def test_of_a_card_that_cannot_be_reset_what_can_be(kernel):
+    kernel.file(_BRIDGE, 'reset_subordinate').unlink()
+    for name, text in (('reset', ''), ('reset_method', 'flr\n')):
+        kernel.file('0000:89:00.0', name).write_text(text)
+    node = _Node(kernel, reset='if_possible')
+    unit = _unit(node, '0000:89:00.0')
+    assert node.give(unit)
+    assert kernel.resets == ['0000:89:00.0']
+    kernel.held, kernel.broken = set(), {'0000:89:00.0'}
+    node.sweep()
+    assert unit not in node.offered()
+
+
 @pytest.mark.parametrize('files, methods', [
     ({'config': '', 'reset': '', 'reset_method': 'flr pm bus\n'},
      ('flr', 'pm', 'bus')),
