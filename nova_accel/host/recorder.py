@@ -9,6 +9,7 @@ it reads of routes, addresses and mounts is cut down to what it uses.
 import collections.abc
 import posixpath
 import re
+import uuid
 
 from nova_accel.core import model
 from nova_accel.host import fpga
@@ -25,6 +26,9 @@ _IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
 # systemd names a port after its MAC address where it has nothing better.
 _MAC_NAME = re.compile(
     r'(?<![A-Za-z0-9])(en|wl|ww|ib|sl)x([0-9a-f]{12})(?![A-Za-z0-9])')
+
+# btrfs has a directory for each file system that is mounted.
+_FILESYSTEM = re.compile(fr'({usage.BTRFS}/)[0-9a-f-]{{36}}(?![^/])')
 
 # A disk by the kernel's own name; names that people and tools give to disks
 # have a folder or a hyphen in them, and may be unique ids.
@@ -118,14 +122,20 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         return aliases.setdefault(
             match[0], f'{match[1]}x{len(aliases):012x}')
 
+    filesystems: dict[str, int] = {}
+
+    def number(match: re.Match) -> str:
+        place = filesystems.setdefault(match[0], len(filesystems))
+        return f'{match[1]}{uuid.UUID(int=place)}'
+
     def clean(text: str) -> str:
-        return _MAC_NAME.sub(alias, text)
+        return _FILESYSTEM.sub(number, _MAC_NAME.sub(alias, text))
 
     return trees.Recording(
         {clean(path): clean(text) for path, text in sorted(files.items())},
         {clean(path): clean(text)
          for path, text in sorted(notes.links.items())},
-        map(clean, notes.folders))
+        map(clean, sorted(notes.folders)))
 
 
 def _scrub_mounts(text: str) -> str:

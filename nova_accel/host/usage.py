@@ -6,7 +6,8 @@ mounted or swapped to; a network port when it has an address or a route, or
 belongs to a bridge, a bond or anything else stacked on it.
 
 Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
-(``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net.
+(``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net,
+fs/btrfs/sysfs.c (``devices`` of what is mounted).
 """
 
 import collections.abc
@@ -17,6 +18,7 @@ from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 BLOCK = 'sys/class/block'
+BTRFS = 'sys/fs/btrfs'
 NET = netdevs.NET
 # Process 1 sees the host's mounts also where nova-compute is in a container.
 MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
@@ -62,6 +64,9 @@ def _mounted(tree) -> set[str]:
         # btrfs and its like mount under a number of their own.
         if source.startswith('/dev/'):
             found.add(source.removeprefix('/dev/'))
+    # Of its disks, it names one there.
+    for filesystem in tree.names(BTRFS):
+        found.update(tree.names(f'{BTRFS}/{filesystem}/devices'))
     return found - {''}
 
 

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.host import recorder
 from nova_accel.host import tree
 from nova_accel.host import usage
 
 _PCI = 'sys/devices/pci0000:00/0000:00:02.0'
+_ID = '0f2e8a5c-6f1c-4d53-9a51-1c2d3e4f5a6b'
 _SWAPS = 'Filename Type Size Used Priority\n'
 _ROUTES = 'Iface Destination Gateway\n'
 
@@ -56,6 +58,22 @@ def test_a_mounted_disk_is_in_use(mounts, line):
 def test_other_mounts_are_not_the_disks(line):
     files, links = _disk('vda')
     assert _uses({**files, **_mounts(line)}, links) == {}
+
+
+def test_each_disk_of_a_file_system_on_several_is_in_use():
+    disks = {'vda': '0000:00:02.0', 'vdb': '0000:00:03.0'}
+    links = {}
+    for name, at in disks.items():
+        path = f'../../devices/pci0000:00/{at}/virtio/block/{name}'
+        links[f'{usage.BLOCK}/{name}'] = path
+        links[f'{usage.BTRFS}/{_ID}/devices/{name}'] = f'../../{path}'
+    mounts = _mounts('1 1 0:40 / / rw - btrfs /dev/vda rw')
+    machine = tree.Recording(mounts, links, [f'{usage.BTRFS}/features'])
+    for tree_ in (machine, recorder.record(machine)):
+        assert {str(address): use for address, use
+                in usage.read(tree_).items()} == {
+            at: f'disk {name} is mounted' for name, at in disks.items()}
+    assert _ID not in recorder.record(machine).dumps()
 
 
 def test_a_mounted_partition_uses_its_disks_card():
