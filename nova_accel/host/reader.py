@@ -51,7 +51,7 @@ def read(tree: trees.Tree,
     if kinds is None:
         kinds = loader.open_all(tree)
     functions, problems = pci.read(tree)
-    uses = usage.read(tree)
+    uses, unknown = usage.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
                  for function in netdevs.name(tree, functions)]
@@ -59,7 +59,8 @@ def read(tree: trees.Tree,
     functions.extend(parents.read(tree))
     links, strangers = links_.read(tree, functions, links or model.Links())
     host = offer.offer(
-        functions, entries, kinds, foreign, [*problems, *strangers], {
+        functions, entries, kinds, foreign,
+        [*problems, *unknown, *strangers], {
             function.address: (quarantined[function.address],
                                reset.remedy(function))
             for function in functions if function.address in quarantined})

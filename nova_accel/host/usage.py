@@ -27,13 +27,23 @@ ROUTES = 'proc/net/route'
 ADDRESSES = 'proc/net/if_inet6'
 
 
-def read(tree: trees.Tree) -> dict[model.PciAddress, str]:
-    """In words, what each function that is in use is used for."""
+_NO_MOUNTS = (f'{MOUNTS[0]}, beside sysfs_root, cannot be read, so nobody '
+              'knows which disks are mounted; have the host\'s proc there, '
+              'and name no disks in device_spec until it is')
+
+
+def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
+    """In words, what each function in use is used for; and what is wrong."""
     uses: dict[model.PciAddress, str] = {}
     for path, use in (*_disks(tree), *_ports(tree)):
         for address in pci.addresses(path.split('/'))[-1:]:
             uses.setdefault(address, use)
-    return uses
+    return uses, [] if _knows_mounts(tree) else [_NO_MOUNTS]
+
+
+def _knows_mounts(tree) -> bool:
+    return not tree.names(BLOCK) or any(
+        tree.text(path) is not None for path in MOUNTS)
 
 
 def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:

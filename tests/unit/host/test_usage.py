@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
 from nova_accel.host import usage
@@ -16,7 +17,8 @@ _ROUTES = 'Iface Destination Gateway\n'
 
 
 def _uses(files=(), links=(), folders=()):
-    found = usage.read(tree.Recording(dict(files), dict(links), folders))
+    found, _problems = usage.read(
+        tree.Recording(dict(files), dict(links), folders))
     return {str(address): use for address, use in found.items()}
 
 
@@ -60,6 +62,17 @@ def test_other_mounts_are_not_the_disks(line):
     assert _uses({**files, **_mounts(line)}, links) == {}
 
 
+@pytest.mark.parametrize('files, problems', [
+    ({}, 1), ({usage.MOUNTS[0]: ''}, 0), ({usage.MOUNTS[1]: ''}, 0)])
+def test_who_cannot_know_what_is_mounted_says_so(files, problems):
+    disk, links = _disk('vda')
+    host = reader.read(tree.Recording({**disk, **files}, links))
+    assert len(host.problems) == problems
+    assert not problems or host.problems[0].startswith(
+        'proc/1/mountinfo, beside sysfs_root, cannot be read')
+    assert reader.read(tree.Recording(files)).problems == ()
+
+
 def test_each_disk_of_a_file_system_on_several_is_in_use():
     disks = {'vda': '0000:00:02.0', 'vdb': '0000:00:03.0'}
     links = {}
@@ -71,7 +84,7 @@ def test_each_disk_of_a_file_system_on_several_is_in_use():
     machine = tree.Recording(mounts, links, [f'{usage.BTRFS}/features'])
     for tree_ in (machine, recorder.record(machine)):
         assert {str(address): use for address, use
-                in usage.read(tree_).items()} == {
+                in usage.read(tree_)[0].items()} == {
             at: f'disk {name} is mounted' for name, at in disks.items()}
     assert _ID not in recorder.record(machine).dumps()
 
