@@ -22,9 +22,10 @@ import zlib
 
 from nova_accel.core import errors
 
-#: Attributes of sysfs are at most a page (Documentation/filesystems/sysfs);
-#: what is read from proc can be longer.
+#: Attributes of sysfs are at most a page (Documentation/filesystems/sysfs).
 MAX_FILE = 1 << 20
+#: What is mounted, in proc, has a line for each mount of each container.
+MAX_PROC = 64 << 20
 #: Bounds on a recording, so that a hostile one cannot fill the memory.
 MAX_RECORDING = 64 << 20
 MAX_ENTRIES = 500_000
@@ -39,7 +40,10 @@ class Tree(typing.Protocol):
         """Names in a directory, sorted."""
 
     def text(self, path: str) -> str | None:
-        """A file's content, at most :data:`MAX_FILE` bytes, or None."""
+        """A file's content, or None.
+
+        At most :data:`MAX_FILE` bytes, of proc :data:`MAX_PROC`.
+        """
 
     def link(self, path: str) -> str | None:
         """A symbolic link's target as it is written, or None."""
@@ -82,6 +86,7 @@ class Directory:
             return []
 
     def text(self, path: str) -> str | None:
+        limit = _limit(path)
         try:
             # Not to block for ever on what turns out to be a pipe.
             handle = os.open(self._real(path), os.O_RDONLY | os.O_NONBLOCK)
@@ -90,12 +95,12 @@ class Directory:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return None
-            chunks = []
-            while chunk := os.read(handle, 65536):
+            chunks, size = [], 0
+            while size < limit and (chunk := os.read(handle, 65536)):
                 chunks.append(chunk)
-                if len(chunks) * 4096 > MAX_FILE:
-                    break
-            return b''.join(chunks)[:MAX_FILE].decode('utf-8', 'replace')
+                # What comes in small pieces must come to an end as well.
+                size += max(len(chunk), 4096)
+            return b''.join(chunks)[:limit].decode('utf-8', 'replace')
         except OSError:
             return None
         finally:
@@ -120,6 +125,15 @@ class Directory:
             return os.path.lexists(self._real(path))
         except ValueError:
             return False
+
+
+def _limit(path: str) -> int:
+    """How many bytes of a file are read.
+
+    :param path: in an archive there can be folders above
+    """
+    path = f'/{path}'
+    return MAX_PROC if '/proc/' in path and '/sys/' not in path else MAX_FILE
 
 
 def mount(tree: Tree) -> str:
@@ -264,7 +278,8 @@ def _from_tar(path: pathlib.Path) -> Recording:
             elif member.isdir():
                 folders.append(name)
             elif member.isfile():
-                content = archive.extractfile(member).read(MAX_FILE)
+                content = archive.extractfile(member).read(
+                    _limit(name))
                 size += len(content)
                 files[name] = content.decode('utf-8', 'replace')
             if size > MAX_RECORDING or count > MAX_ENTRIES:

@@ -101,6 +101,18 @@ def test_no_more_than_the_limit_is_read(root, directory):
     assert len(directory.text('sys/large')) == tree.MAX_FILE
 
 
+def test_of_proc_more_is_read(root, directory):
+    text = 'x' * (2 * tree.MAX_FILE)
+    (root / 'proc' / 'mountinfo').write_text(text)
+    assert directory.text('proc/mountinfo') == text
+    path = root / 'copy.tar'
+    (root / 'sys' / 'bus' / 'pci').mkdir()
+    with tarfile.open(path, 'w') as archive:
+        for name in ('sys', 'proc'):
+            archive.add(root / name, f'host1/{name}')
+    assert tree.open_tree(path).text('proc/mountinfo') == text
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
 def test_what_may_not_be_read_answers_as_not_there(root, directory):
     (root / 'sys' / 'secret').write_text('x')
