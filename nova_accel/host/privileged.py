@@ -5,6 +5,7 @@ Nothing is taken on trust: what a path is made of is checked here, where the
 rights are.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -42,9 +43,8 @@ def create_mdev(sysfs: str, parent: str, mdev_type: str, address: str) -> None:
     """
     if not identity.is_mdev_type(mdev_type):
         raise ValueError(f'not the name of an mdev type: {mdev_type!r}')
-    _write(os.path.join(
-        _sysfs(sysfs), _parent(parent), 'mdev_supported_types', mdev_type,
-        'create'), str(uuid.UUID(address)))
+    _write(_path(sysfs, _parent(parent), 'mdev_supported_types', mdev_type,
+                 'create'), str(uuid.UUID(address)))
 
 
 @context.entrypoint
@@ -57,8 +57,8 @@ def remove_mdev(sysfs: str, address: str) -> None:
     :raises ValueError: if an argument is not what it should be
     :raises OSError: if the driver refuses: somebody has it open
     """
-    _write(os.path.join(_sysfs(sysfs), 'bus/mdev/devices',
-                        str(uuid.UUID(address)), 'remove'), '1')
+    _write(_path(sysfs, 'bus/mdev/devices', str(uuid.UUID(address)),
+                 'remove'), '1')
 
 
 @context.entrypoint
@@ -145,8 +145,17 @@ def _parent(text: str) -> str:
 
 
 def _attribute(sysfs: str, address: str, name: str) -> str:
-    return os.path.join(_sysfs(sysfs), 'bus/pci/devices',
-                        str(model.PciAddress.parse(address)), name)
+    return _path(sysfs, 'bus/pci/devices',
+                 str(model.PciAddress.parse(address)), name)
+
+
+def _path(sysfs: str, *parts: str) -> str:
+    """Where an attribute is, which no link may lead out of the sysfs to."""
+    path = os.path.join(_sysfs(sysfs), *parts)
+    root = os.path.realpath(sysfs)
+    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+        raise OSError(errno.EXDEV, f'{path} leads out of {sysfs}')
+    return path
 
 
 @context.entrypoint
@@ -177,8 +186,8 @@ def program_by_manager(sysfs: str, manager: str, bitstream: str) -> None:
             with open(os.open(placed, os.O_WRONLY | os.O_CREAT | os.O_EXCL,
                               0o600), 'wb') as target:
                 shutil.copyfileobj(source, target)
-            _write(os.path.join(sysfs, 'class/fpga_manager', manager,
-                                'firmware'), name)
+            _write(_path(sysfs, 'class/fpga_manager', manager, 'firmware'),
+                   name)
         finally:
             if os.path.exists(placed):
                 os.unlink(placed)

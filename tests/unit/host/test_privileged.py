@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes to sysfs: what is written where, and what is not."""
 
+import shutil
 import uuid
 
 from hypothesis import given
@@ -59,6 +60,32 @@ def test_removed_by_its_uuid(sysfs):
 def test_written_to_the_function(sysfs, write, arguments, name, text):
     write(str(sysfs), _PARENT, *arguments)
     assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
+
+
+@pytest.mark.parametrize('link', ['', 'reset', 'driver'])
+def test_no_link_leads_out_of_sysfs(sysfs, tmp_path, link):
+    outside = tmp_path / 'outside'
+    device = sysfs / 'bus/pci/devices' / _PARENT
+    shutil.copytree(device, outside)
+    (device / link).rename(tmp_path / 'away')
+    (device / link).symlink_to(outside / link)
+    write = (privileged.unbind_driver if link == 'driver'
+             else privileged.reset_function)
+    with pytest.raises(OSError, match='leads out of'):
+        write(str(sysfs), _PARENT)
+    assert {(outside / name).read_text()
+            for name in ('reset', 'driver/unbind')} == {''}
+
+
+def test_links_within_sysfs_are_followed(sysfs, tmp_path):
+    device = sysfs / 'bus/pci/devices' / _PARENT
+    place = sysfs / 'devices/pci0000:80' / _PARENT
+    place.parent.mkdir(parents=True)
+    device.rename(place)
+    device.symlink_to(place)
+    (tmp_path / 'link').symlink_to(sysfs)
+    privileged.reset_function(str(tmp_path / 'link'), _PARENT)
+    assert (place / 'reset').read_text() == '1'
 
 
 @pytest.mark.parametrize('address', ['', '..', f'{_PARENT}/x', '81:00.0',

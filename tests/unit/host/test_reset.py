@@ -24,7 +24,7 @@ _ROOT = 'pci0000:80'
 _CAN = {'config': '', 'reset': '', 'reset_method': 'flr bus\n'}
 _VF = {**_CAN, 'device': '0x2331\n',
        'physfn': '../0000:85:00.0'}
-_DRIVERS = '../../../../bus/pci/drivers'
+_DRIVERS = '../../../bus/pci/drivers'
 
 #: A card with two virtual functions; a card of two functions that share an
 #: IOMMU group; one that a driver of the host's has, and one of vfio's; and
