@@ -23,9 +23,11 @@ from nova_accel.host import usage
 # Attributes that tell one machine from another; recorded only when asked.
 _IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
 
-# systemd names a port after its MAC address where it has nothing better.
-_MAC_NAME = re.compile(
-    r'(?<![A-Za-z0-9])(en|wl|ww|ib|sl)x([0-9a-f]{12})(?![A-Za-z0-9])')
+# systemd names a port after its MAC address where it has nothing better, and
+# rdma-core (kernel-boot/rdma_rename.c) an RDMA device after its GUID.
+_UNIQUE_NAME = re.compile(
+    r'(?<![A-Za-z0-9])(en|wl|ww|ib|sl|roce|iw|opa|rdma)x'
+    r'([0-9a-f]{16}|[0-9a-f]{12})(?![A-Za-z0-9])')
 
 # btrfs has a directory for each file system that is mounted.
 _FILESYSTEM = re.compile(fr'({usage.BTRFS}/)[0-9a-f-]{{36}}(?![^/])')
@@ -120,7 +122,7 @@ def _anonymous(notes: _Notes) -> trees.Recording:
 
     def alias(match: re.Match) -> str:
         return aliases.setdefault(
-            match[0], f'{match[1]}x{len(aliases):012x}')
+            match[0], f'{match[1]}x{len(aliases):0{len(match[2])}x}')
 
     filesystems: dict[str, int] = {}
 
@@ -129,7 +131,7 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         return f'{match[1]}{uuid.UUID(int=place)}'
 
     def clean(text: str) -> str:
-        return _FILESYSTEM.sub(number, _MAC_NAME.sub(alias, text))
+        return _FILESYSTEM.sub(number, _UNIQUE_NAME.sub(alias, text))
 
     return trees.Recording(
         {clean(path): clean(text) for path, text in sorted(files.items())},

@@ -143,6 +143,20 @@ def test_two_ports_named_by_mac_stay_two(tmp_path):
         'CUSTOM_PCI_10DE_2330': ['0000:81:00.0']}
 
 
+@pytest.mark.parametrize('name, recorded', [
+    ('rocex001122fffe334455', 'rocex0000000000000000'),
+    ('ibx001122fffe334455', 'ibx0000000000000000'),
+    ('iwx001122334455', 'iwx000000000000'), ('mlx5_0', 'mlx5_0'),
+    ('rocex001122fffe3344556', 'rocex001122fffe3344556')])
+def test_an_rdma_device_named_by_guid_has_another_name(name, recorded):
+    path = 'sys/devices/pci0000:80/0000:81:00.0/infiniband'
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {}},
+                          {f'{path}/{name}/fw_ver': '22.39\n'})
+    recording = recorder.record(machine)
+    assert recording.names(path) == [recorded]
+    assert _host(recording) == _host(machine)
+
+
 @pytest.mark.parametrize('link', ['lower_', 'upper_'])
 def test_a_port_named_by_mac_is_not_named_by_its_bridge_either(link):
     bridge = 'sys/devices/virtual/net/br0'
