@@ -281,7 +281,8 @@ def _from_tar(path: pathlib.Path) -> Recording:
                 content = archive.extractfile(member).read(
                     _limit(name))
                 size += len(content)
-                files[name] = content.decode('utf-8', 'replace')
+                # Of a live sysfs each file is padded: it claims a page.
+                files[name] = content.rstrip(b'\0').decode('utf-8', 'replace')
             if size > MAX_RECORDING or count > MAX_ENTRIES:
                 raise ValueError('holds more than a recording should')
     return _from_machine_root(files, links, folders)

@@ -233,6 +233,15 @@ def test_a_tar_of_a_copy_can_be_opened(tmp_path, mode, above):
     assert _is_small(tree.open_tree(path))
 
 
+def test_a_tar_of_a_live_sys_is_padded(tmp_path):
+    path = tmp_path / 'live.tar'
+    with tarfile.open(path, 'w') as archive:
+        member = tarfile.TarInfo('sys/bus/vendor')
+        member.size = 4096
+        archive.addfile(member, io.BytesIO(b'0x10de\n'.ljust(4096, b'\0')))
+    assert tree.open_tree(path).text('sys/bus/vendor') == '0x10de\n'
+
+
 def _tar_of(*members):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode='w') as archive:
