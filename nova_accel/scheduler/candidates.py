@@ -117,6 +117,7 @@ def of(host_state) -> Answer | None:
 
 def said(host_state) -> summary.Summary:
     """What the host itself said last."""
-    return summary.loads((host_state.stats or {}).get(summary.KEY),
-                         host_state.uuid)
+    # Nova sets the attribute when it has first read the compute node.
+    stats = getattr(host_state, 'stats', None) or {}
+    return summary.loads(stats.get(summary.KEY), host_state.uuid)
 

@@ -6,6 +6,7 @@ import json
 from nova import objects
 from nova import weights as nova_weights
 import nova.conf
+from nova.scheduler import host_manager
 from nova.scheduler import weights
 import pytest
 
@@ -14,6 +15,7 @@ from nova_accel.scheduler import filter as filter_
 from nova_accel.scheduler import weigher
 from tests.bench import fleet as fleets
 
+_UUID = 'a6a12670-7014-4cff-a563-cea949b57fb3'
 _PLAIN = objects.RequestSpec(flavor=objects.Flavor(extra_specs={}))
 
 
@@ -144,6 +146,16 @@ def test_whatever_a_host_says(stats):
         state.stats = stats
     assert set(_order(states, spec)) == {'host0', 'host1'}
     assert set(_order(states, _PLAIN)) == {'host0', 'host1'}
+
+
+def test_a_host_that_nova_could_not_read_yet():
+    """It has no stats, not even None; the others are weighed all the same."""
+    unread = host_manager.HostState('unread', 'unread', 'cell')
+    unread.update(compute=objects.ComputeNode(uuid=_UUID, free_disk_gb=None))
+    assert not hasattr(unread, 'stats')
+    states, spec = _states(_fleet([]), 1)
+    for asked in spec, _PLAIN:
+        assert set(_order([unread, *states], asked)) == {'unread', 'host0'}
 
 
 def test_without_candidates_there_is_no_difference():
