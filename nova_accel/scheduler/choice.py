@@ -80,10 +80,17 @@ class Choice:
                                               wanted.classes)
 
     def without_devices(self, candidate: collections.abc.Mapping) -> dict:
-        """What a candidate allocates beside devices that were chosen."""
-        return {provider: allocation for provider, allocation
-                in candidate['allocations'].items()
-                if not self._wanted.units & set(allocation['resources'])}
+        """What a candidate allocates beside devices that were chosen.
+
+        A device's provider can have classes of the operator's too, from
+        provider.yaml; these stay.
+        """
+        left = {provider: {**allocation, 'resources': {
+            name: amount for name, amount in allocation['resources'].items()
+            if name not in self._wanted.units}}
+            for provider, allocation in candidate['allocations'].items()}
+        return {provider: allocation for provider, allocation in left.items()
+                if allocation['resources']}
 
     def fill(self, candidate: candidates.Candidate,
              answer: candidates.Answer,
@@ -104,8 +111,8 @@ class Choice:
             groups, candidates.stocks(self.host_state, answer, given),
             self._around(candidate))
         if not found.objection:
-            candidate['allocations'] = {**plain, **_allocations(
-                groups, found.chosen)}
+            candidate['allocations'] = _merged(plain, _allocations(
+                groups, found.chosen))
             candidate.choice = self
         return found
 
@@ -113,7 +120,8 @@ class Choice:
         """How many units of which class Placement found."""
         return collections.Counter({
             name: plain[uuid]['resources'][name]
-            for uuid, name in self._counting.items() if uuid in plain})
+            for uuid, name in self._counting.items()
+            if name in plain.get(uuid, {}).get('resources', ())})
 
     def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
         programs = self._wanted.programs
@@ -137,6 +145,14 @@ def devices(candidate: collections.abc.Mapping) -> dict[str, int]:
             in candidate.get('allocations', {}).items()
             for name, amount in allocation['resources'].items()
             if identity.class_of_units(name)}
+
+
+def _merged(plain, added) -> dict[str, dict]:
+    """Allocations of both, those of the same provider in one."""
+    return {**plain, **{provider: {'resources': {
+        **plain.get(provider, {}).get('resources', {}),
+        **allocation['resources']}} for provider, allocation
+        in added.items()}}
 
 
 def _allocations(groups, chosen) -> dict[str, dict]:

@@ -102,6 +102,36 @@ def test_units_of_one_group_are_of_one_card():
         'nova_accel:count_ACCEL0': '2'}) == {1: 1, 2: 1}
 
 
+@pytest.mark.parametrize('used', [{}, {1: 2}])
+def test_what_provider_yaml_adds_to_a_device_is_claimed_too(used):
+    """Of whichever device Placement found it; the class's provider too."""
+    licences = {_region(1).uuid: 1, _CLASS: 2}
+    candidate = _candidate(1, [1, 2], used)
+    for provider, amount in licences.items():
+        candidate['allocations'].setdefault(provider, {'resources': {}})[
+            'resources']['CUSTOM_LICENCE'] = amount
+    spec = _spec(**{'resources_ACCEL0:FPGA': '1',
+                    'resources:CUSTOM_LICENCE': '3'})
+    host = _host([1, 2], candidate)
+    # As for the next server of a request, too.
+    for _time in range(2):
+        assert filter_.AcceleratorFilter().host_passes(host, spec)
+        [claimed] = host.allocation_candidates
+        assert {provider: allocation['resources']['CUSTOM_LICENCE']
+                for provider, allocation in claimed['allocations'].items()
+                if 'CUSTOM_LICENCE' in allocation['resources']} == licences
+        assert sum(choice.devices(claimed).values()) == 1
+
+
+def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
+    candidate = _candidate(1, [1], {})
+    candidate['allocations'][_CLASS]['resources'] = {'CUSTOM_LICENCE': 1}
+    host = _host([1], candidate)
+    assert filter_.AcceleratorFilter().host_passes(host, _spec(**{
+        'resources:CUSTOM_LICENCE': '1', 'resources:FPGA': '1'}))
+    assert host.allocation_candidates == [candidate]
+
+
 def test_what_is_not_there_for_all_units_drops_the_host():
     host = _host([1, 2], _candidate(2, [1, 2], {1: 1, 2: 1}))
     assert not filter_.AcceleratorFilter().host_passes(
