@@ -103,7 +103,7 @@ class Choice:
             the candidate is not about devices of ours
         """
         plain = self.without_devices(candidate)
-        counts = self._counts(plain)
+        counts = units(self._counting, plain)
         if not counts:
             return None
         groups = assignment.with_the_rest(self._wanted.groups, counts)
@@ -115,13 +115,6 @@ class Choice:
                 groups, found.chosen))
             candidate.choice = self
         return found
-
-    def _counts(self, plain) -> collections.Counter[str]:
-        """How many units of which class Placement found."""
-        return collections.Counter({
-            name: plain[uuid]['resources'][name]
-            for uuid, name in self._counting.items()
-            if name in plain.get(uuid, {}).get('resources', ())})
 
     def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
         programs = self._wanted.programs
@@ -137,6 +130,21 @@ class Choice:
                 return found
         return arrangement.arrange(groups, stocks, self._wanted.rules,
                                    around, self._pack)
+
+
+def units(counting: collections.abc.Mapping[str, str],
+          allocations: collections.abc.Mapping[str, dict],
+          ) -> collections.Counter[str]:
+    """How many units of which class Placement found.
+
+    :param counting: a host's providers of classes, as providers.of_classes
+        has them
+    :param allocations: a candidate's
+    """
+    return collections.Counter({
+        name: allocations[uuid]['resources'][name]
+        for uuid, name in counting.items()
+        if name in allocations.get(uuid, {}).get('resources', ())})
 
 
 def devices(candidate: collections.abc.Mapping) -> dict[str, int]:

@@ -15,6 +15,7 @@ from nova.scheduler import weights
 
 from nova_accel import conf
 from nova_accel.core import flavor
+from nova_accel.core import providers
 from nova_accel.core import room
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
@@ -45,7 +46,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         hosts = [weighed.obj for weighed in weighed_obj_list]
-        if flavor.classes(weight_properties.flavor.extra_specs):
+        if _wants_devices(hosts, weight_properties.flavor.extra_specs):
             parts = _with_devices(hosts)
         else:
             parts = _without_devices(hosts)
@@ -57,6 +58,20 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
     def _weigh_object(self, obj, weight_properties):
         """Not called: how tight a host is, is seen beside the others."""
         raise NotImplementedError()
+
+
+def _wants_devices(hosts, extra_specs) -> bool:
+    """Whether a server is to have devices of ours.
+
+    A flavor's other classes can be anybody's: persistent memory, a licence
+    from provider.yaml. Without candidates, as in a rebuild, nobody can tell.
+    """
+    classes = flavor.classes(extra_specs)
+    found = [host for host in hosts if host.allocation_candidates]
+    return bool(classes) and (not found or any(
+        choice.units(providers.of_classes(host.uuid, classes),
+                     host.allocation_candidates[0]['allocations'])
+        for host in found))
 
 
 def _with_devices(hosts) -> dict[str, list[float]]:

@@ -126,6 +126,18 @@ def test_servers_without_devices_go_where_none_are():
     assert _order(states, _PLAIN) == ['host0', 'host1', 'host2']
 
 
+def test_a_class_of_somebody_else_is_not_a_device():
+    """A licence from provider.yaml, of the compute nodes' own providers."""
+    states = _fleet([], []).states(1)
+    states[1].stats = {}
+    for state in states:
+        state.allocation_candidates = [{'allocations': {state.uuid: {
+            'resources': {'VCPU': 1, 'CUSTOM_LICENCE': 1}}}}]
+    spec = objects.RequestSpec(flavor=objects.Flavor(
+        extra_specs={'resources:CUSTOM_LICENCE': '1'}))
+    assert _order(states, spec) == ['host1', 'host0']
+
+
 def test_nova_says_no_more_than_that_together():
     """By how much a host without devices is ahead, at least."""
     states = [host.state for host in fleets.Fleet(2).hosts]
