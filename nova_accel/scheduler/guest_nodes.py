@@ -3,11 +3,14 @@
 
 Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, by which nova-compute
 will fit the guest into the host, over the same state;
-``nova.pci.stats.PciDeviceStats``. Checked with Nova 33 and 34.
+``nova.pci.stats.PciDeviceStats.apply_requests``, by which the scheduler notes
+what nova-compute will take. Checked with Nova 33 and 34.
 """
 
+import collections
 import copy
 
+from nova import exception
 from nova import objects
 from nova.virt import hardware
 
@@ -41,50 +44,76 @@ class Nodes:
         return self._same_for_all[0]
 
     def _around(self, candidate) -> arrangement.Surroundings:
-        cells = self._cells()
+        guest = self._fit(candidate)
         return arrangement.Surroundings(
-            self._fit(candidate) if self._wanted.concerns(affinity.GUEST)
-            else None,
-            self._ports(candidate) if self._wanted.concerns(affinity.NETWORK)
-            else None,
-            cells[0].id if len(cells) == 1 else None,
-            candidates.said(self._host_state).links)
+            frozenset(cell.id for cell in guest) if guest else None,
+            self._ports(candidate, guest)
+            if self._wanted.concerns(affinity.NETWORK) else None,
+            self._only_node(), candidates.said(self._host_state).links)
 
-    def _cells(self):
+    def _only_node(self) -> int | None:
+        """The host's NUMA node, where it has just one."""
         topology = self._host_state.numa_topology
-        return topology.cells if topology else ()
+        cells = topology.cells if topology else ()
+        return cells[0].id if len(cells) == 1 else None
 
-    def _fit(self, candidate) -> frozenset[int] | None:
-        """The guest's; None without a NUMA topology, which is anywhere."""
+    def _fit(self, candidate):
+        """The guest's cells on the host, where a rule needs them.
+
+        None without a NUMA topology, which is anywhere.
+        """
         state = self._host_state
-        if not self._spec.numa_topology or not state.numa_topology:
+        if not self._spec.numa_topology or not state.numa_topology or not any(
+                map(self._wanted.concerns, (affinity.GUEST,
+                                            affinity.NETWORK))):
             return None
         fitted = hardware.numa_fit_instance_to_host(
             state.numa_topology,
             # The function writes into what it is given.
-            self._spec.numa_topology.obj_clone(),
-            limits=objects.NUMATopologyLimits(
-                cpu_allocation_ratio=state.cpu_allocation_ratio,
-                ram_allocation_ratio=state.ram_allocation_ratio),
+            self._spec.numa_topology.obj_clone(), limits=self._limits(),
             pci_requests=self._pci_requests, pci_stats=state.pci_stats,
             provider_mapping=candidate['mappings'])
         # Whether it fits at all is the NUMATopologyFilter's business.
-        return frozenset(cell.id for cell in fitted.cells) if fitted else None
+        return fitted.cells if fitted else None
 
-    def _ports(self, candidate) -> frozenset[int] | None:
-        """Those where all network ports' functions could be had together."""
-        requests = [request for request in self._pci_requests
-                    if request.source == objects.InstancePCIRequest.
-                    NEUTRON_PORT]
-        if not requests:
+    def _limits(self):
+        """Those that the NUMATopologyFilter would pass on."""
+        return objects.NUMATopologyLimits(
+            cpu_allocation_ratio=self._host_state.cpu_allocation_ratio,
+            ram_allocation_ratio=self._host_state.ram_allocation_ratio)
+
+    def _ports(self, candidate, guest) -> frozenset[int] | None:
+        """Those of the functions that Nova will take for network ports.
+
+        It takes the first that match, whatever is near them; so does the
+        claim in nova-compute, which has the pools in the same order.
+        """
+        if not any(map(_is_ports, self._pci_requests)):
             return None
-        return frozenset(cell.id for cell in self._cells() if self._can(
-            requests, cell.id, candidate['mappings']))
+        stats = copy.deepcopy(self._host_state.pci_stats)
+        if not stats:
+            return frozenset()
+        found: set[int | None] = set()
+        for request in self._pci_requests:
+            before = _free(stats)
+            try:
+                stats.apply_requests([request], candidate['mappings'], guest)
+            except exception.PciDeviceRequestFailed:
+                return frozenset()
+            if _is_ports(request):
+                found.update(before - _free(stats))
+        only = self._only_node()
+        return frozenset(only if node is None else node
+                         for node in found) - {None}
 
-    def _can(self, requests, node: int, mappings) -> bool:
-        if not self._host_state.pci_stats:
-            return False
-        stats = copy.copy(self._host_state.pci_stats)
-        stats.pools = [pool for pool in stats.pools
-                       if pool.get('numa_node') == node]
-        return stats.support_requests(requests, mappings)
+
+def _is_ports(request) -> bool:
+    return request.source == objects.InstancePCIRequest.NEUTRON_PORT
+
+
+def _free(stats) -> collections.Counter[int | None]:
+    """How many functions are free on each NUMA node."""
+    free: collections.Counter[int | None] = collections.Counter()
+    for pool in stats.pools:
+        free[pool.get('numa_node')] += pool['count']
+    return free

@@ -7,7 +7,9 @@ import itertools
 from keystoneauth1 import exceptions
 from nova import context
 from nova import objects
+import nova.conf
 from nova.pci import stats as pci_stats
+from nova.pci import whitelist
 from nova.scheduler import host_manager
 from nova.scheduler import utils
 from nova.scheduler.client import report
@@ -197,28 +199,95 @@ def test_a_candidate_that_was_claimed_is_not_changed_for_the_next():
     assert not enabled.host_passes(host, spec)
 
 
-def test_nodes_of_network_ports_are_those_that_can_serve_all_of_them():
+def _ports(count):
+    """What Nova asks for behind so many ports of one network."""
+    return [objects.InstancePCIRequest(
+        request_id=f'{_IMAGE[:-1]}{number}', count=1,
+        spec=[{'physical_network': 'fast'}], alias_name=None,
+        requester_id=f'{_IMAGE[:-1]}{number}') for number in range(count)]
+
+
+def _pool(node, count):
+    return objects.PciDevicePool(
+        product_id='1014', vendor_id='15b3', numa_node=node, count=count,
+        tags={'dev_type': 'type-VF', 'physical_network': 'fast'})
+
+
+def _numa_host(cells, *pools):
+    """A host with NUMA nodes, and functions for ports."""
     host = _host([1])
-    host.numa_topology = objects.NUMATopology(cells=[
-        objects.NUMACell(id=number) for number in (0, 1)])
+    host.numa_topology = objects.NUMATopology(cells=[objects.NUMACell(
+        id=number, cpuset={number}, pcpuset={number}, memory=1024,
+        cpu_usage=0, memory_usage=0, mempages=[], siblings=[],
+        pinned_cpus=set(), network_metadata=objects.NetworkMetadata(
+            physnets={f'net{number}'}, tunneled=False))
+        for number in range(cells)])
+    host.cpu_allocation_ratio = host.ram_allocation_ratio = 1.
     host.pci_stats = pci_stats.PciDeviceStats(
-        objects.NUMATopology(cells=host.numa_topology.cells),
-        objects.PciDevicePoolList(objects=[
-            objects.PciDevicePool(
-                product_id='1014', vendor_id='15b3', numa_node=node,
-                count=count, tags={'dev_type': 'type-VF',
-                                   'physical_network': 'fast'})
-            for node, count in ((0, 1), (1, 2))]))
+        host.numa_topology, objects.PciDevicePoolList(objects=list(pools)))
+    return host
+
+
+def _around(host, ports=0, guest=None, **more):
+    """What a rule on guest and network is about."""
     spec = _spec(**{'resources_ACCEL0:FPGA': '1', **affinity.dumps([
-        affinity.Rule('numa_node', True, ('ACCEL0', affinity.NETWORK))])})
-    for ports, nodes in ((1, {0, 1}), (2, {1}), (3, set())):
-        spec.pci_requests = objects.InstancePCIRequests(requests=[
-            objects.InstancePCIRequest(
-                request_id=f'{_IMAGE[:-1]}{number}', count=1,
-                spec=[{'physical_network': 'fast'}],
-                requester_id=f'{_IMAGE[:-1]}{number}', alias_name=None)
-            for number in range(ports)])
-        wanted = choice.request(spec.flavor.extra_specs)
-        around = guest_nodes.Nodes(host, spec, wanted).around(
-            {'mappings': {}})
-        assert around.network == nodes
+        affinity.Rule('numa_node', True, (
+            'ACCEL0', affinity.GUEST, affinity.NETWORK))])})
+    spec.pci_requests = objects.InstancePCIRequests(requests=_ports(ports))
+    spec.numa_topology = guest
+    for name, value in more.items():
+        setattr(spec, name, value)
+    return guest_nodes.Nodes(host, spec, choice.request(
+        spec.flavor.extra_specs)).around({'mappings': {}})
+
+
+def _guest():
+    """A guest with one NUMA cell."""
+    return objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(
+        id=0, cpuset={0}, pcpuset=set(), memory=512, pagesize=None,
+        cpu_pinning_raw=None, cpu_policy=None, cpu_thread_policy=None)])
+
+
+@pytest.mark.parametrize('ports, nodes', [
+    (0, None), (1, {0}), (2, {0, 1}), (3, {0, 1}), (4, set())])
+def test_nodes_of_network_ports_are_those_where_nova_takes_them(ports, nodes):
+    host = _numa_host(2, _pool(0, 1), _pool(1, 2))
+    assert _around(host, ports).network == nodes
+    assert [pool['count'] for pool in host.pci_stats.pools] == [1, 2]
+
+
+def test_nova_takes_what_is_near_a_guest_that_is_somewhere():
+    host = _numa_host(2, _pool(1, 2), _pool(0, 1))
+    assert _around(host, 1).network == {1}
+    host.numa_topology.cells[1].memory_usage = 1024
+    around = _around(host, 1, _guest())
+    assert around.guest == around.network == {0}
+
+
+def test_ports_that_do_not_say_where_they_are():
+    assert _around(_numa_host(1, _pool(None, 1)), 1).network == {0}
+    assert _around(_numa_host(2, _pool(None, 1)), 1).network == set()
+    unknown = _numa_host(1)
+    unknown.pci_stats = None
+    assert _around(unknown, 1).network == set()
+
+
+@pytest.mark.parametrize('nodes', itertools.permutations([None, 0, 1, 1]))
+def test_the_claim_takes_what_the_scheduler_says(nodes):
+    """As nova-compute has functions, and as its pools come to us."""
+    nova.conf.CONF([], project='nova', default_config_files=[])
+    topology = _numa_host(2).numa_topology
+    entries = whitelist.Whitelist([jsonutils.dumps({
+        'vendor_id': '15b3', 'product_id': '1014',
+        'physical_network': 'fast'})])
+    claimed = pci_stats.PciDeviceStats(topology, dev_filter=entries)
+    for bus, node in enumerate(nodes):
+        claimed.add_device(objects.PciDevice(
+            address=f'0000:{bus:02x}:00.0', parent_addr=None,
+            vendor_id='15b3', product_id='1014', dev_type='type-PCI',
+            numa_node=node, extra_info={}, request_id=None))
+    host = _numa_host(2, *claimed.to_device_pools_obj())
+    for ports in range(1, 4):
+        took = copy.deepcopy(claimed).consume_requests(_ports(ports))
+        assert _around(host, ports).network == {
+            device.numa_node for device in took} - {None}
