@@ -78,9 +78,12 @@ class Nodes:
 
     def _limits(self):
         """Those that the NUMATopologyFilter would pass on."""
-        return objects.NUMATopologyLimits(
+        limits = objects.NUMATopologyLimits(
             cpu_allocation_ratio=self._host_state.cpu_allocation_ratio,
             ram_allocation_ratio=self._host_state.ram_allocation_ratio)
+        if 'network_metadata' in self._spec and self._spec.network_metadata:
+            limits.network_metadata = self._spec.network_metadata
+        return limits
 
     def _ports(self, candidate, guest) -> frozenset[int] | None:
         """Those of the functions that Nova will take for network ports.

@@ -291,3 +291,12 @@ def test_the_claim_takes_what_the_scheduler_says(nodes):
         took = copy.deepcopy(claimed).consume_requests(_ports(ports))
         assert _around(host, ports).network == {
             device.numa_node for device in took} - {None}
+
+
+def test_a_guest_is_where_its_networks_are():
+    """Of which the NUMATopologyFilter tells the claim, in the limits."""
+    host = _numa_host(2)
+    assert _around(host, guest=_guest()).guest == {0}
+    assert _around(host, guest=_guest(), network_metadata=(
+        objects.NetworkMetadata(physnets={'net1'}, tunneled=False))
+        ).guest == {1}
