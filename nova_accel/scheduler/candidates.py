@@ -27,12 +27,14 @@ class Answer:
 
     :param summaries: of all providers, by uuid
     :param resources: nova.scheduler.utils.ResourceRequest
+    :ivar claimed: uuids of the servers that have claimed one of them since
     """
 
     def __init__(self, summaries: collections.abc.Mapping[str, dict],
                  resources):
         self._summaries = summaries
         self.resources = resources
+        self.claimed: set[str] = set()
 
     @functools.cached_property
     def _trees(self) -> dict[str, dict[str, dict]]:
@@ -113,6 +115,12 @@ def of(host_state) -> Answer | None:
     """What Placement said with a host's candidates."""
     found = host_state.allocation_candidates
     return getattr(found[0], 'answer', None) if found else None
+
+
+def claimed(host_state) -> collections.abc.Set[str]:
+    """The servers of the request that have claimed something by now."""
+    answer = of(host_state)
+    return answer.claimed if answer else frozenset()
 
 
 def said(host_state) -> summary.Summary:

@@ -15,6 +15,8 @@ import functools
 from nova.scheduler import utils
 from oslo_log import log as logging
 
+from nova_accel.scheduler import candidates
+
 LOG = logging.getLogger(__name__)
 
 # Each time somebody else got something, so it cannot go on for long.
@@ -33,8 +35,9 @@ def install() -> None:
         for _time in range(_TIMES):
             if original(ctx, client, spec_obj, instance_uuid, alloc_req,
                         *args, **kwargs):
+                _note(alloc_req, instance_uuid)
                 return True
-            if not _choose_again(ctx, client, alloc_req):
+            if not _choose_again(ctx, client, instance_uuid, alloc_req):
                 break
         return False
 
@@ -42,7 +45,13 @@ def install() -> None:
     utils.claim_resources = claim_resources
 
 
-def _choose_again(context, client, candidate) -> bool:
+def _note(candidate, instance_uuid: str) -> None:
+    """Have the filter know who is served."""
+    if isinstance(candidate, candidates.Candidate):
+        candidate.answer.claimed.add(instance_uuid)
+
+
+def _choose_again(context, client, instance_uuid: str, candidate) -> bool:
     """Have other devices in a candidate, if there are any."""
     choice = getattr(candidate, 'choice', None)
     if choice is None:
@@ -52,11 +61,15 @@ def _choose_again(context, client, candidate) -> bool:
     resources.get_request_group(None).in_tree = choice.host_state.uuid
     before = choice.without_devices(candidate)
     answered = client.get_allocation_candidates(context, resources)
+    objection = 'Placement has nothing like it there any more'
     for found in answered and answered[0] or ():
         if choice.without_devices(found) != before:
             continue
-        if not choice.fill(candidate, found.answer).objection:
+        objection = choice.fill(candidate, found.answer).objection
+        if not objection:
             LOG.debug('Devices of %s were taken meanwhile; others are '
                       'claimed', choice.host_state.host)
             return True
+    LOG.info('%s could not claim what was chosen on %s, and there is nothing '
+             'else: %s', instance_uuid, choice.host_state.host, objection)
     return False

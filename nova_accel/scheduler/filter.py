@@ -58,14 +58,18 @@ class AcceleratorFilter(filters.BaseHostFilter):
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return
+        served: set[str] = set()
         for host_state in filter_obj_list:
+            served |= candidates.claimed(host_state)
             if not wanted.classes or self._passes(host_state, spec_obj,
                                                   wanted, fallen):
                 yield host_state
-        if text := fallen.text():
-            LOG.info('%s has no valid host for %s: %s',
-                     spec_obj.instance_uuid if spec_obj.obj_attr_is_set(
-                         'instance_uuid') else 'A server', wanted.name, text)
+        uuid = (spec_obj.instance_uuid if spec_obj.obj_attr_is_set(
+            'instance_uuid') else 'A server')
+        # Nova also looks for alternates of what it has placed already.
+        if (text := fallen.text()) and uuid not in served:
+            LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,
+                     text)
 
     def _passes(self, host_state, spec_obj, wanted, fallen) -> bool:
         answer = candidates.of(host_state)

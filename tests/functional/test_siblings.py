@@ -24,6 +24,8 @@ class SiblingsTest(cloud.Cloud):
         self.assertEqual(8, len(self.held()))
         for server in servers:
             self.assertEqual(2, len(self.hostdevs(server)))
+        # Though there is no alternate for any of them.
+        self.assertNotIn('has no valid host', self.stdlog.logger.output)
 
     def test_one_too_many(self):
         self.start_compute('compute1')

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims that Nova makes of what the filter chose."""
+
+import logging
+
+from nova import objects
+from nova.scheduler import utils
+import pytest
+
+from nova_accel.scheduler import choice
+from nova_accel.scheduler import claim
+from nova_accel.scheduler import filter as filter_
+from tests.bench import fleet as fleets
+
+_ONE, _OTHER = (f'a6a12670-7014-4cff-a563-cea949b57fb{number}'
+                for number in (3, 4))
+
+
+class _Client:
+    """Placement, with a lost race now and then.
+
+    :param claimed: what it answers, claim by claim
+    :param found: candidates, asked again
+    """
+
+    def __init__(self, claimed, found=()):
+        self._claimed = list(claimed)
+        self._found = found
+
+    def claim_resources(self, *_args, **_kwargs):
+        return self._claimed.pop(0)
+
+    def get_allocation_candidates(self, *_args):
+        return self._found, {}, '1.36'
+
+
+class _Resources:
+    """As much of a ResourceRequest as a claim changes."""
+
+    def get_request_group(self, _suffix):
+        return objects.RequestGroup()
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(utils, 'claim_resources', getattr(
+        utils.claim_resources, 'nova_accel', utils.claim_resources))
+    claim.install()
+
+
+def _passed(count, hosts=1):
+    """Hosts with devices chosen, and the request."""
+    fleet = fleets.Fleet(hosts)
+    spec = fleets.request(count)
+    spec.project_id = spec.user_id = 'x'
+    states = list(filter_.AcceleratorFilter().filter_all(
+        fleet.states(count), spec))
+    states[0].allocation_candidates[0].answer.resources = _Resources()
+    return fleet, states, spec
+
+
+def _claim(client, spec, state, uuid):
+    return utils.claim_resources(
+        None, client, spec, uuid, state.allocation_candidates[0], '1.36')
+
+
+def _infos(caplog):
+    return [record.getMessage() for record in caplog.records
+            if record.levelno == logging.INFO]
+
+
+def test_nothing_is_said_of_a_server_that_is_served(caplog):
+    """Alternates are looked for when the last server has its host."""
+    caplog.set_level(logging.INFO)
+    _fleet, [state], spec = _passed(8)
+    spec.instance_uuid = _ONE
+    assert _claim(_Client([True]), spec, state, _ONE)
+    state.num_instances += 1
+    assert not list(filter_.AcceleratorFilter().filter_all([state], spec))
+    assert not _infos(caplog)
+
+
+def test_it_is_said_of_one_that_is_not(caplog):
+    caplog.set_level(logging.INFO)
+    _fleet, [state], spec = _passed(8)
+    assert _claim(_Client([True]), spec, state, _ONE)
+    state.num_instances += 1
+    spec.instance_uuid = _OTHER
+    assert not list(filter_.AcceleratorFilter().filter_all([state], spec))
+    assert [text.startswith(f'{_OTHER} has no valid host')
+            for text in _infos(caplog)] == [True]
+
+
+def test_a_claim_that_finds_nothing_else_says_why(caplog):
+    caplog.set_level(logging.INFO)
+    fleet, [state], spec = _passed(8)
+    [host] = fleet.hosts
+    fleet.claim(host, fleet.free(host)[:1])
+    [before] = state.allocation_candidates
+    assert not _claim(_Client([False], [before]), spec, state, _ONE)
+    [text] = _infos(caplog)
+    assert _ONE in text and 'host0' in text and 'free' in text
+    assert len(choice.devices(before)) == 8
+
+
+def test_a_claim_that_finds_no_candidate_says_so(caplog):
+    caplog.set_level(logging.INFO)
+    _fleet, [state], spec = _passed(1)
+    assert not _claim(_Client([False]), spec, state, _ONE)
+    [text] = _infos(caplog)
+    assert _ONE in text and 'host0' in text and 'any more' in text
