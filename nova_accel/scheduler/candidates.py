@@ -54,6 +54,7 @@ class Candidate(dict):
 
     :ivar answer: what else Placement said
     :ivar choice: how devices were chosen for it, to choose again
+    :ivar claimed: whether a server has it
     """
 
     def __init__(self, candidate: collections.abc.Mapping, answer: Answer,
@@ -61,6 +62,12 @@ class Candidate(dict):
         super().__init__(candidate)
         self.answer = answer
         self.choice = choice
+        self.claimed = False
+
+    def claim(self, instance_uuid: str) -> None:
+        """Note that a server has it."""
+        self.claimed = True
+        self.answer.claimed.add(instance_uuid)
 
     def __deepcopy__(self, memo) -> 'Candidate':
         # Nova copies it for each host and each claim. The answer is for all.

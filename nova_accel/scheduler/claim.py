@@ -35,7 +35,8 @@ def install() -> None:
         for _time in range(_TIMES):
             if original(ctx, client, spec_obj, instance_uuid, alloc_req,
                         *args, **kwargs):
-                _note(alloc_req, instance_uuid)
+                if isinstance(alloc_req, candidates.Candidate):
+                    alloc_req.claim(instance_uuid)
                 return True
             if not _choose_again(ctx, client, instance_uuid, alloc_req):
                 break
@@ -43,12 +44,6 @@ def install() -> None:
 
     claim_resources.nova_accel = original
     utils.claim_resources = claim_resources
-
-
-def _note(candidate, instance_uuid: str) -> None:
-    """Have the filter know who is served."""
-    if isinstance(candidate, candidates.Candidate):
-        candidate.answer.claimed.add(instance_uuid)
 
 
 def _choose_again(context, client, instance_uuid: str, candidate) -> bool:

@@ -12,6 +12,7 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel.core import errors
+from nova_accel.scheduler import alternates
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import claim
@@ -45,6 +46,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         conf.register_opts(CONF)
         candidates.install()
         claim.install()
+        alternates.install()
 
     def host_passes(self, host_state, spec_obj):
         """Whether one host passes, and why not."""

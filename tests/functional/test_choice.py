@@ -2,8 +2,10 @@
 """Which devices a server gets, in the scheduler and where that is skipped."""
 
 import fixtures
+from nova import exception
 from nova.scheduler import utils
 from nova.scheduler.client import report
+from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel.scheduler import claim as claims
 from tests.functional import cloud
@@ -196,6 +198,40 @@ class ChoiceTest(cloud.Cloud):
         self.assertFalse({
             provider['uuid'] for name, provider in self.providers().items()
             if name in self.allocated(server)} & set(taken[0]))
+
+    def test_alternate_of_which_a_device_went_meanwhile(self):
+        self.start_compute('compute2')
+        start = libvirt_driver.LibvirtDriver._create_guest_with_network
+        went = {}
+
+        def fail_once(driver, context, xml, instance, *args, **kwargs):
+            if went:
+                return start(driver, context, xml, instance, *args, **kwargs)
+            # The hosts look alike, so it was chosen on the other one, too.
+            [name] = self.allocated({'id': instance.uuid})
+            host, other = sorted(self.computes, key=lambda host: (
+                not name.startswith(host)))
+            went[other] = name.replace(host, other)
+            self.assertEqual(204, self.placement.put(
+                '/allocations/0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1', {
+                    'allocations': {
+                        self.providers(other)[went[other]]['uuid']: {
+                            'resources': {cloud.unit(cloud.GPU): 1}}},
+                    'project_id': 'x', 'user_id': 'x',
+                    'consumer_generation': None}, version='1.28').status)
+            raise exception.ComputeResourcesUnavailable(reason='no')
+
+        self.useFixture(fixtures.MockPatchObject(
+            libvirt_driver.LibvirtDriver, '_create_guest_with_network',
+            fail_once))
+        server = self.boot(self.profile(1))
+        [(host, taken)] = went.items()
+        self.assertEqual(host, self._show_server(server)[
+            'OS-EXT-SRV-ATTR:host'])
+        [address] = self.hostdevs(server, host)
+        self.assertEqual({f'{host}_accel_{address}': {cloud.GPU: 1}},
+                         self.allocated(server))
+        self.assertNotIn(taken, self.allocated(server))
 
     def promise(self, *providers):
         """Have Placement promise these, whichever were chosen."""
