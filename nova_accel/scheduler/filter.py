@@ -8,6 +8,7 @@ with Nova 33 and 34.
 
 import nova.conf
 from nova.scheduler import filters
+from nova.scheduler import utils
 from oslo_log import log as logging
 
 from nova_accel import conf
@@ -54,6 +55,10 @@ class AcceleratorFilter(filters.BaseHostFilter):
 
     def filter_all(self, filter_obj_list, spec_obj):
         """Each host that passes; in the end, why none did."""
+        # Nova looks at it for each host, in what this is in place of.
+        if not self.RUN_ON_REBUILD and utils.request_is_rebuild(spec_obj):
+            yield from filter_obj_list
+            return
         fallen = verdicts.Verdicts()
         try:
             wanted = choice.request(spec_obj.flavor.extra_specs)

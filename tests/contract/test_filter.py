@@ -159,6 +159,15 @@ def test_what_a_later_version_wants_is_not_passed_over():
         'nova_accel:affinity0': 'required same moon_phase 0-1'}))
 
 
+def test_a_rebuild_is_not_asked_what_it_wants():
+    """It has its devices, whichever version wrote its flavor."""
+    spec = _spec(**{
+        'resources_ACCEL0:FPGA': '1',
+        'nova_accel:affinity0': 'required same moon_phase 0-1'})
+    spec.scheduler_hints = {'_nova_check_type': ['rebuild']}
+    assert filter_.AcceleratorFilter().host_passes(_host([1]), spec)
+
+
 def test_a_candidate_is_what_nova_copies_and_sends():
     candidate = _candidate(1, [1], {})
     copied = copy.deepcopy(candidate)
