@@ -4,6 +4,7 @@
 import collections
 import collections.abc
 import dataclasses
+import itertools
 
 from nova_accel.core import affinity
 from nova_accel.core import arrangement
@@ -105,18 +106,32 @@ def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
                   ) -> dict[str, profiles.Group]:
     """A flavor's groups, and one for each unit that none of them asks for.
 
-    A flavor can ask by class alone, and gets as good a promise.
+    A flavor can ask by class alone, and gets as good a promise; in a granular
+    group of its own also by trait. All units of such a group are to have it:
+    Placement has seen no more than that one of the class's devices does.
 
+    :param groups: flavor.Groups, where there may be such groups
     :param counts: units by class that were promised in all
     """
     asked: collections.Counter[str] = collections.Counter()
     for group in groups.values():
         asked.update(group.resources)
     return {**groups, **{
-        f'{resource_class} {number}': profiles.Group({resource_class: 1}, {},
-                                                     profiles.OFF)
+        f'{resource_class} {number}': profiles.Group({resource_class: 1},
+                                                     traits, profiles.OFF)
         for resource_class, amount in counts.items()
-        for number in range(amount - asked[resource_class])}}
+        for number, traits in enumerate(itertools.islice(
+            _traits(groups, resource_class),
+            max(0, amount - asked[resource_class])))}}
+
+
+def _traits(groups, resource_class: str,
+            ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
+    """What is asked of each unit of a class beside the profile's groups."""
+    for group in getattr(groups, 'own', ()):
+        yield from itertools.repeat(group.traits,
+                                    group.resources.get(resource_class, 0))
+    yield from itertools.repeat({})
 
 
 def count_units(amounts: collections.abc.Mapping[str, int],

@@ -73,26 +73,37 @@ def expand(profile: profiles.Profile,
     return specs
 
 
-def read(extra_specs: collections.abc.Mapping[str, str],
-         ) -> dict[str, profiles.Group]:
+class Groups(dict[str, profiles.Group]):
+    """The groups of a flavor's profile, by name.
+
+    :ivar own: the granular groups that the operator wrote beside it, with
+        the traits that they require. Those without a suffix are not among
+        them: any provider of the tree may have their traits. What they
+        forbid is left to Placement, which drops the host if any device of
+        the class has it.
+    """
+
+    def __init__(self, groups: collections.abc.Mapping[str, profiles.Group],
+                 own: tuple[profiles.Group, ...] = ()):
+        super().__init__(groups)
+        self.own = own
+
+
+def read(extra_specs: collections.abc.Mapping[str, str]) -> Groups:
     """The groups of an expanded flavor, by name (``ACCEL0``), in order."""
-    found: dict[str, dict] = {}
-    for key, value in extra_specs.items():
-        match = _KEY.fullmatch(key)
-        ours = match and match[2] and _OURS.fullmatch(match[2])
-        if not ours:
-            continue
-        parts = found.setdefault(ours[1], {'resources': {}, 'traits': {}})
-        if match[1] == 'trait':
-            parts['traits'][match[3]] = value
-        elif value.isdecimal():
-            parts['resources'][match[3]] = int(value)
+    found = _parts(extra_specs)
+    ours = {match[1]: found.pop(suffix) for suffix in list(found)
+            if (match := _OURS.fullmatch(suffix))}
     groups = {}
-    for name in sorted(found, key=_index):
+    for name in sorted(ours, key=_index):
         count = _count(extra_specs, name)
-        group = _group(extra_specs, name, found[name], count)
+        group = _group(extra_specs, name, ours[name], count)
         groups.update(dict.fromkeys(_names(name, count), group))
-    return groups
+    return Groups(groups, tuple(
+        profiles.Group(found[suffix]['resources'], {
+            trait: wish for trait, wish in found[suffix]['traits'].items()
+            if wish == profiles.REQUIRED}, profiles.OFF)
+        for suffix in sorted(found)))
 
 
 def rules(extra_specs: collections.abc.Mapping[str, str],
@@ -126,6 +137,21 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
             } - identity.NOVAS_OWN_CLASSES
+
+
+def _parts(extra_specs) -> dict[str, dict]:
+    """Amounts and traits of granular groups, by suffix."""
+    found: dict[str, dict] = {}
+    for key, value in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        if not match or not match[2]:
+            continue
+        parts = found.setdefault(match[2], {'resources': {}, 'traits': {}})
+        if match[1] == 'trait':
+            parts['traits'][match[3]] = value
+        elif value.isdecimal():
+            parts['resources'][match[3]] = int(value)
+    return found
 
 
 def _rows(groups: collections.abc.Iterable[profiles.Group],

@@ -134,6 +134,22 @@ def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
     assert host.allocation_candidates == [candidate]
 
 
+@pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
+def test_an_operators_own_group_gets_a_device_with_its_traits(order):
+    asked = {'resources1:FPGA': '1', 'trait1:CUSTOM_ARRIA10': 'required'}
+    candidate = _candidate(1, order, {})
+    summaries = candidate.answer.ours(build.ROOT)
+    for provider in _CLASS, _region(2).uuid:
+        summaries[provider]['traits'].append('CUSTOM_ARRIA10')
+    host = _host(order, candidate)
+    assert filter_.AcceleratorFilter().host_passes(host, _spec(**asked))
+    assert choice.devices(host.allocation_candidates[0]) == {
+        _region(2).uuid: 1}
+    summaries[_region(2).uuid]['resources']['CUSTOM_UNIT_OF_FPGA']['used'] = 2
+    assert not filter_.AcceleratorFilter().host_passes(
+        _host(order, candidate), _spec(**asked))
+
+
 def test_what_is_not_there_for_all_units_drops_the_host():
     host = _host([1, 2], _candidate(2, [1, 2], {1: 1, 2: 1}))
     assert not filter_.AcceleratorFilter().host_passes(

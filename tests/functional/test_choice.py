@@ -128,6 +128,19 @@ class ChoiceTest(cloud.Cloud):
         self.boot(plain, state='ERROR')
         self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
 
+    def test_trait_that_a_group_of_the_operators_own_wants(self):
+        self.flags(device_spec=[
+            f'{{"address": "0000:84:00.0", "resource_class": "{cloud.GPU}", '
+            '"traits": "CUSTOM_NEW"}', cloud.GPU_SPEC], group='nova_accel')
+        self.restart_compute_service('compute1')
+        flavor = self.flavor(extra_spec={f'resources1:{cloud.GPU}': '1',
+                                         'trait1:CUSTOM_NEW': 'required'})
+        for az in {}, {'az': 'nova:compute1'}:
+            server = self.boot(flavor, **az)
+            self.assertEqual({'84'}, self.buses(server))
+            self.boot(flavor, state='ERROR', **az)
+            self._delete_server(server)
+
     def test_forced_host_is_told_to_placement(self):
         pair = self.profile(2, {'same': 'pcie_switch'})
         server = self.boot(pair, az='nova:compute1')

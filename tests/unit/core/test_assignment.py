@@ -11,6 +11,7 @@ import pytest
 from nova_accel.core import affinity
 from nova_accel.core import assignment
 from nova_accel.core import errors
+from nova_accel.core import flavor
 from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import profile
@@ -178,6 +179,25 @@ def test_where_nobody_chose_devices_free_ones_are_chosen():
     assert assignment.unbooked(grants, {}) == {
         gpus[index].uuid: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for index in (0, 2)}
     assert assignment.unbooked(grants, _promise(*gpus)) == {}
+
+
+def test_an_operators_own_group_gets_a_device_with_its_traits():
+    """Of which the class's provider says no more than that one has them."""
+    gpus = [build.offered(build.region(bus=bus, traits=traits)) for
+            bus, traits in ((1, ()), (2, ['CUSTOM_A100']), (3, ()))]
+    groups = flavor.read({
+        'resources1:CUSTOM_GPU': '1', 'trait1:CUSTOM_A100': 'required',
+        'resources:CUSTOM_GPU': '1', 'resources_ACCEL0:CUSTOM_GPU': '1',
+        'resources2:CUSTOM_LICENCE': '1000000000'})
+    grants = _choose(3, groups, gpus)
+    assert [grant.group for grant in grants] == ['ACCEL0', '', '']
+    assert set(_taken(grants)) == {f'0000:0{bus}:00.0' for bus in (1, 2, 3)}
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_A100'):
+        _choose(2, groups, gpus, holders)
+    assert _taken(_choose(1, flavor.read({
+        'resources1:CUSTOM_GPU': '1', 'trait1:CUSTOM_A100': 'required'}),
+        gpus)) == ['0000:02:00.0']
 
 
 def test_where_others_have_what_was_promised_placement_is_to_know():

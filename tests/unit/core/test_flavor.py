@@ -240,6 +240,18 @@ def test_a_flavor_without_groups_of_ours_has_none(specs):
     assert flavor.read(specs) == {}
 
 
+def test_what_an_operators_own_groups_require_is_told_beside():
+    read = flavor.read({
+        'resources1:CUSTOM_GPU': '2', 'trait1:CUSTOM_A100': 'required',
+        'trait1:CUSTOM_OLD': 'forbidden', 'resources_B:VGPU': '1',
+        'resources:PGPU': '1', 'trait:CUSTOM_X': 'required',
+        'resources_ACCEL0:FPGA': '1', 'trait_ACCEL0:CUSTOM_Y': 'required'})
+    assert list(read) == ['ACCEL0']
+    assert read.own == (
+        profile.Group({'CUSTOM_GPU': 2}, {'CUSTOM_A100': 'required'}, 'off'),
+        profile.Group({'VGPU': 1}, {}, 'off'))
+
+
 @pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
 def test_an_amount_that_is_no_number_is_not_read(value):
     assert flavor.read({'resources_ACCEL0:PGPU': value,
