@@ -112,7 +112,8 @@ class Assigner:
         """Tell Placement which devices were chosen here.
 
         The scheduler's filter does that with its choice, but Nova skips
-        filters where somebody forces a server onto a host.
+        filters where somebody forces a server onto a host, and alternates of
+        the host that it chose are promised no device in particular.
 
         :raises errors.AssignmentError: if Placement does not agree
         """
@@ -120,7 +121,7 @@ class Assigner:
             self._ledger.move(instance.uuid, chosen.unbooked, chosen.unused)
             LOG.info('Devices were chosen here, %s; Placement knows now',
                      'in place of those that it was promised'
-                     if chosen.unused else 'where filters were skipped',
+                     if chosen.unused else 'for the scheduler had not',
                      instance=instance)
 
     def offered(self, host: model.Host) -> dict[str, providers.Offered]:
