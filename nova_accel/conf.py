@@ -78,7 +78,8 @@ matches a device is the one that counts. The keys are those of Nova's own
   type; its class is ``VGPU`` by default. The type is set when a server starts
   and cleared when nobody has the function.
 ``max_instances``
-  With ``vgpu_type``: how many of them a card can have at the same time.
+  With ``vgpu_type`` or ``mdev_type``: how many of them a card can have at the
+  same time.
 ``program``, ``program_timeout``
   How a bitstream that a profile names is programmed into an FPGA region (an
   entry with it is of that kind): ``"fpga_manager"``, by the kernel's; or by a

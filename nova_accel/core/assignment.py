@@ -273,7 +273,7 @@ class _Held:
         return free[:count]
 
     def _take_mdevs(self, item, count):
-        total = len(item.region.units)
+        total = item.region.total
         taken = self.mdevs.get(item.uuid, 0)
         if total - taken < count:
             raise errors.TakenError(

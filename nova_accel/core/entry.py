@@ -208,13 +208,15 @@ def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
 
 def _kind(item, label: str, known: Kinds) -> str:
     """The kind that an entry names, or that its keys belong to."""
-    meant = {name for name, kind in known.items()
-             if set(item) & set(kind.keys)}
+    keys = set(item) & set().union(*(kind.keys for kind in known.values()))
+    meant = {name for name, kind in known.items() if keys & set(kind.keys)}
+    # A key can be several kinds'; the entry's others tell.
+    meant = {name for name in meant if keys <= set(known[name].keys)} or meant
     named = item.get('kind')
     if named is None and len(meant) > 1:
         raise errors.EntryError(
             label, f'has keys of several kinds: {", ".join(sorted(meant))}',
-            'write an entry for each')
+            'write an entry for each, or name the kind')
     if named is None:
         return meant.pop() if meant else kinds.PCI
     if not isinstance(named, str) or named not in known:

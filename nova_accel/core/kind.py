@@ -12,6 +12,7 @@ checked for every kind in :mod:`nova_accel.core.offer`.
 
 import collections.abc
 import dataclasses
+import re
 import typing
 
 from nova_accel.core import hostdev
@@ -28,9 +29,21 @@ MUST_HEED = frozenset({'bitstream'})
 #: The kind of an entry that names no other: PCI functions as they are.
 PCI = 'pci'
 
+#: How many units of an entry's a card can have, where its driver does not
+#: say; a key that kinds share.
+LIMIT = 'max_instances'
+
 #: Reads a key's value in an entry; what it returns is hashable.
 #: Raises ValueError, saying what is wrong ("is not a number").
 Reader = collections.abc.Callable[[typing.Any], collections.abc.Hashable]
+
+
+def read_limit(value: typing.Any) -> int:
+    """The :data:`Reader` of :data:`LIMIT`."""
+    text = str(value).strip()
+    if not re.fullmatch(r'[0-9]{1,9}', text) or not int(text):
+        raise ValueError('is not a number of instances')
+    return int(text)
 
 
 class Refused(Exception):

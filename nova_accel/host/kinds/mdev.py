@@ -58,7 +58,8 @@ class Mdevs:
         says = mdev_type.available is not None and mdev_type.available <= _MAX
         total = ours + (mdev_type.available if says else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
-                        resource_class=orc.VGPU, mdevs=True)
+                        resource_class=orc.VGPU, mdevs=True,
+                        limit=entry.setting(kind.LIMIT))
         if not says:
             raise kind.Refused(f'its mdev type {wanted} ' + (
                 'does not say how many more there could be'
@@ -119,5 +120,6 @@ def _read_type(value: object) -> str:
 
 
 # mdev drivers that cannot migrate say so to QEMU.
-KIND = kind.Kind(open=Mdevs, keys={TYPE: _read_type}, several=True,
-                 live_migratable=True)
+KIND = kind.Kind(open=Mdevs, keys={
+    TYPE: _read_type, kind.LIMIT: kind.read_limit}, several=True,
+    live_migratable=True)

@@ -31,7 +31,6 @@ from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 TYPE = 'vgpu_type'
-LIMIT = 'max_instances'
 
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'
@@ -97,7 +96,8 @@ class VirtualGpus:
         # providers are called, must not depend on the types in use.
         yield kind.Pool(((function.address,),) if could else (),
                         str(wanted).replace(' ', '_'),
-                        resource_class=orc.VGPU, limit=entry.setting(LIMIT),
+                        resource_class=orc.VGPU,
+                        limit=entry.setting(kind.LIMIT),
                         managed=False,
                         # The driver does, when the type is cleared.
                         resets=False)
@@ -309,12 +309,6 @@ def _read_type(value: object) -> Type:
     raise ValueError('is neither the number nor the name of a vGPU type')
 
 
-def _read_limit(value: object) -> int:
-    text = str(value).strip()
-    if not re.fullmatch(r'[0-9]{1,9}', text) or not int(text):
-        raise ValueError('is not a number of instances')
-    return int(text)
-
-
-KIND = kind.Kind(open=VirtualGpus, keys={TYPE: _read_type, LIMIT: _read_limit},
-                 several=True, files=(CURRENT, CREATABLE))
+KIND = kind.Kind(open=VirtualGpus, keys={
+    TYPE: _read_type, kind.LIMIT: kind.read_limit}, several=True,
+    files=(CURRENT, CREATABLE))

@@ -76,6 +76,20 @@ def test_virtual_functions_are_pooled_on_their_card():
     assert not host.refusals
 
 
+def test_a_card_has_no_more_than_its_entry_says():
+    """However many virtual functions say that they could make one."""
+    functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=4),
+                 *(parent(model.MdevType('nvidia-471', 1),
+                          at=f'0000:81:00.{number}', physfn='0000:81:00.0')
+                   for number in range(4, 8))]
+    host = build.host(functions, {**_SPEC, 'max_instances': '3'})
+    [item] = providers.offered(host, build.ROOT, 'host1')
+    assert item.region.total == 3
+    assert len(_assign(item, 1, mdevs={item.uuid: 2})) == 1
+    with pytest.raises(errors.AssignmentError, match='0 of 3 are free'):
+        _assign(item, 1, mdevs={item.uuid: 3})
+
+
 def test_a_virtual_function_without_its_card_hides_no_other_device():
     lost, other = (parent(model.MdevType('nvidia-471', 1), at=at, **facts)
                    for at, facts in (
