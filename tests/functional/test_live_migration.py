@@ -157,6 +157,14 @@ class LiveMigrationThatFailsTest(MovingTest):
                 side_effect=Exception('no network')):
             self.fail_to_move(self.server, 'no network', 'failed')
 
+    def test_destination_cannot_look_who_has_what(self):
+        claims = self.computes['compute2'].driver._claims
+        with fixtures.MockPatchObject(claims, 'choose',
+                                      side_effect=Exception('no libvirt')):
+            self.fail_to_move(self.server, 'no libvirt')
+        self.assertEqual('ACTIVE', self.api.get_server(
+            self.server['id'])['status'])
+
     def test_destinations_device_has_expired(self):
         driver = self.computes['compute2'].driver
         machine = self.directory_host()

@@ -136,6 +136,15 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.mdevs())
 
+    def test_what_somebody_got_meanwhile_is_not_taken_back(self):
+        claims = self.computes['compute1'].driver._claims
+        # As before the server had it.
+        self.useFixture(fixtures.MockPatchObject(
+            claims, 'everything', return_value=set()))
+        server = self.boot(self.vgpu)
+        self._run_periodics()
+        self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
+
     def test_mdev_of_somebody_else_is_left_alone(self):
         from nova_accel.host import privileged
         theirs = '7d7f5c1e-7a2e-4d0e-8f31-7b3f5d1f8c11'

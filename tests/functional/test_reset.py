@@ -6,7 +6,9 @@ import threading
 import time
 
 import fixtures
+from nova import objects
 
+from nova_accel.core import errors
 from nova_accel.core import providers
 from tests.functional import cloud
 from tests.functional import kernel
@@ -219,6 +221,22 @@ class WholeTest(Reset):
             self.boot(self.gpu, state='ERROR')
         self.assertIn('held by nova-compute for a reset',
                       self.stdlog.logger.output)
+
+    def test_what_was_chosen_before_is_not_had_while_it_is_reset(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        claims = self.computes['compute1'].driver._claims
+        instance = objects.Instance(uuid=server['id'])
+        held = claims.held(instance)
+        self._delete_server(server)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.claims._PATIENCE', 0.1))
+        with claims.aside((held[0].address,)):
+            self.assertRaisesRegex(
+                errors.AssignmentError, 'is being reset',
+                claims.claim_again, instance, held)
+        claims.claim_again(instance, held)
+        self.assertEqual(held, claims.of(instance))
 
     def test_what_a_driver_of_the_hosts_has_is_left_to_it(self):
         self.kernel.bind(ONE, 'nvidia')
