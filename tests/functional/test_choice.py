@@ -87,6 +87,19 @@ class ChoiceTest(cloud.Cloud):
         preferred = {'same': 'pcie_switch', 'policy': 'preferred'}
         self.boot(self.profile(2, preferred))
 
+    def test_behind_one_host_bridge(self):
+        # Each node has one.
+        self.boot(self.profile(1))
+        three = self.profile(3, {'same': 'pcie_root'})
+        for _time in range(2):
+            self.assertEqual(1, len({
+                NODES[bus] for bus in self.buses(self.boot(three))}))
+
+    def test_behind_more_host_bridges_than_there_are(self):
+        self.boot(self.profile(3, {'distinct': 'pcie_root'}), state='ERROR')
+        self.assertIn('distinct pcie_root: 1 hosts, 1 candidates',
+                      self.stdlog.logger.output)
+
     def test_pairs(self):
         self.write_profile('pairs', groups=[
             {'name': name, 'resources': {cloud.GPU: 1}, 'count': 2,

@@ -58,3 +58,16 @@ class LinkDomainsTest(cloud.Cloud):
         self.assertEqual(2, self.complaints())
         self.boot(self.flavor(self.gpu_profile('two', 2).stem))
         self.assertEqual(2, len(self.held()))
+
+    def test_a_server_whose_cards_are_to_be_joined(self):
+        # Of two nodes, so that nothing but the rule puts them together.
+        joined = {'0000:43:00.0', '0000:88:00.0'}
+        self.file.write_text(f'islands: [{{devices: {sorted(joined)}}}]')
+        self.start_compute('compute1')
+        self.gpu_profile('joined', 2, numa='off',
+                         affinity=[{'same': 'link_domain'}])
+        flavor = self.flavor('joined')
+        self.assertEqual(joined, set(self.hostdevs(self.boot(flavor))))
+        self.boot(flavor, state='ERROR')
+        self.assertIn('has no valid host for joined: same link_domain: ',
+                      self.stdlog.logger.output)
