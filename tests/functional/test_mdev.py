@@ -58,13 +58,16 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(4, len(set(self.mdevs().values())))
         self.boot(self.vgpu, state='ERROR')
 
-    def test_another_type_of_the_same_card(self):
+    def offer_another_type(self):
         self.flags(device_spec=[
             cloud.VGPU_SPEC,
             '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
             '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
             group='nova_accel')
         self._run_periodics()
+
+    def test_another_type_of_the_same_card(self):
+        self.offer_another_type()
         small = self._create_flavor(extra_spec={
             'resources:CUSTOM_VGPU_SMALL': 1})
         self.boot(small)
@@ -75,12 +78,7 @@ class MdevTest(cloud.Cloud):
 
     def test_hard_reboot_after_a_failed_resize_to_another_type(self):
         self.flags(allow_resize_to_same_host=True)
-        self.flags(device_spec=[
-            cloud.VGPU_SPEC,
-            '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
-            '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
-            group='nova_accel')
-        self._run_periodics()
+        self.offer_another_type()
         server = self.boot(self.vgpu)
         self.write_profile('small', groups=[
             {'resources': {'CUSTOM_VGPU_SMALL': 1}}])
