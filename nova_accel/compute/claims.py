@@ -20,6 +20,7 @@ from nova_accel.core import arrangement
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
+from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
@@ -128,7 +129,8 @@ class Claims:
                            in held for device in devices)
             try:
                 grants = assignment.assign(promised, wanted, offered, holders,
-                                           uuid, _count_mdevs(held, uuid))
+                                           uuid, _count_mdevs(
+                                               held, uuid, offered))
             except errors.AssignmentError:
                 # What is aside is going to be free.
                 if not self._aside or not self._back.wait(_PATIENCE):
@@ -342,12 +344,15 @@ def _nodes_of_ports(instance, rules, only_node) -> frozenset[int] | None:
                      else device.numa_node for device in devices) - {None}
 
 
-def _count_mdevs(held, but: str) -> dict[str, int]:
+def _count_mdevs(held, but: str, offered) -> dict[str, int]:
     """How many mdevs of each provider servers hold, but for one of them."""
-    mdevs = {(device.address, identity.parse_alias(device.alias))
-             for uuid, devices in held if uuid != but for device in devices
-             if isinstance(device.address, model.MdevAddress)}
-    return collections.Counter(alias[1] for _address, alias in mdevs if alias)
+    others = collections.defaultdict(tuple)
+    for uuid, devices in held:
+        if uuid != but:
+            others[uuid] += devices
+    return {item.uuid: len(holding.holders(
+        holding.of_region(others, item, offered)))
+        for item in offered if item.region.mdevs}
 
 
 def _with_what_is_gone(error, offered, wanted) -> errors.AssignmentError:

@@ -56,13 +56,18 @@ def of_region(held: Held, item: providers.Offered,
     """What could be of a Region.
 
     A function is held by whoever has it, as what it may; which Region an mdev
-    belongs to, only its alias says; and so of a function that could be
-    several things, as long as its card offers what it was given as.
+    belongs to, its alias says; and so of a function that could be several
+    things, as long as its card offers what it was given as. An mdev that was
+    given as what no card offers any more is of the Region that has its type.
 
     :param offered: what else there is
     """
     if item.region.mdevs:
-        return list(each(held, item.uuid))
+        known = {other.uuid for other in offered}
+        return [(uuid, device) for uuid, device in each(held)
+                if (provider := provider_of(device)) == item.uuid
+                or provider not in known
+                and device.address in item.region.instances]
     others = {other.uuid for other in offered if item.region.variant
               and other.device.address == item.device.address
               } - {item.uuid}

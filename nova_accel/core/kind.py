@@ -85,6 +85,7 @@ class Pool:
     :param resets: units are functions as they are: without libvirt's help
         they need a driver of vfio's, and they are reset before somebody else
         has them. What a kind makes ready itself, it resets itself
+    :param instances: of units that are mdevs, those of ours that there are
     """
 
     units: tuple[model.Unit, ...]
@@ -95,6 +96,7 @@ class Pool:
     managed: bool | None = None
     mdevs: bool = False
     resets: bool = True
+    instances: frozenset[model.MdevAddress] = frozenset()
 
 
 class Entry(typing.Protocol):

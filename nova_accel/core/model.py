@@ -240,6 +240,7 @@ class Region:
     :param settings: what its entry says to its kind, by key
     :param limit: how many units can be had at the same time, if not all
     :param resets: whether units are reset before somebody else has them
+    :param instances: of the units that are mdevs, those of ours that there are
     """
 
     name: str
@@ -254,6 +255,7 @@ class Region:
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
     limit: int | None = None
     resets: bool = False
+    instances: frozenset[MdevAddress] = frozenset()
 
     def setting(self, key: str) -> typing.Any:
         """What its entry says for a key of its kind, None if nothing."""

@@ -375,6 +375,7 @@ def _filled(region, pools) -> model.Region:
     limits = [pool.limit for pool in pools if pool.limit is not None]
     return dataclasses.replace(
         region, units=tuple(unit for pool in pools for unit in pool.units),
+        instances=frozenset().union(*(pool.instances for pool in pools)),
         limit=min(limits, default=None))
 
 

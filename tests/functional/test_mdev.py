@@ -76,6 +76,19 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.boot(self.vgpu, state='ERROR')
 
+    def test_mdevs_from_before_another_type_was_offered(self):
+        """They were given as what the card has no provider of by now."""
+        for _number in range(3):
+            self.boot(self.vgpu)
+        self.offer_another_type()
+        self.restart_compute_service('compute1')
+        self.assertIn('was promised it as compute1_accel_0000:44:00.0; '
+                      'nothing, it is kept', self.stdlog.logger.output)
+        self.boot(self.vgpu)
+        self.assertEqual(4, len(self.mdevs()))
+        self.boot(self.vgpu, state='ERROR')
+        self.assertNotIn('cannot be made', self.stdlog.logger.output)
+
     def test_hard_reboot_after_a_failed_resize_to_another_type(self):
         self.flags(allow_resize_to_same_host=True)
         self.offer_another_type()

@@ -54,11 +54,12 @@ class Mdevs:
                 f'mdevs of its type {wanted} are {errors.plain(mdev_type.api)}'
                 f', and a guest can only have {API}', 'take it out of '
                 'device_spec')
-        ours = sum(map(identity.is_mdev_uuid, mdev_type.instances))
+        ours = frozenset(map(model.MdevAddress, filter(
+            identity.is_mdev_uuid, mdev_type.instances)))
         says = mdev_type.available is not None and mdev_type.available <= _MAX
-        total = ours + (mdev_type.available if says else 0)
+        total = len(ours) + (mdev_type.available if says else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
-                        resource_class=orc.VGPU, mdevs=True,
+                        resource_class=orc.VGPU, mdevs=True, instances=ours,
                         limit=entry.setting(kind.LIMIT))
         if not says:
             raise kind.Refused(f'its mdev type {wanted} ' + (
