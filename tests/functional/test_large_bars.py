@@ -123,11 +123,11 @@ class NarrowHostTest(LargeBars):
 
 class HugeBarsTest(LargeBars):
 
-    RESOURCE = f'0x0 {(1 << 46) - 1:#x} 0x14220c\n'
+    RESOURCE = build.resource((1 << 46, build.WIDE_MEMORY))
 
     def test_it_is_said_that_no_firmware_has_room(self):
         self.assertEqual([], self.width(self.boot(self.flavor('one'))))
-        self.assertIn('need a window of 64 TiB, which its firmware cannot '
+        self.assertIn('need a window of 65536 GiB, which its firmware cannot '
                       'have', self.log.output)
         self.assertNotIn('maxphysaddr_bits', self.log.output)
 
