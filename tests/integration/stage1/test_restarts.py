@@ -61,6 +61,13 @@ def _recovered(cloud):
                   before)
     steps.wait('all services of Nova, up and enabled', well, 120)
 
+    # Each thread of an API has connections of its own to memcached and
+    # Keystone; that one has gone it notices by a request, which fails.
+    def ask():
+        return cloud.connection.placement.get('/resource_providers').ok
+    steps.wait('answers of all threads of Placement',
+               lambda: all(ask() for _time in range(12)), 60)
+
 
 def _reported(cloud):
     """Wait until Neutron hears of its agent again.
