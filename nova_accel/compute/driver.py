@@ -189,13 +189,15 @@ class LibvirtDriver(driver.LibvirtDriver):
             if self._claims.of(instance) is None:
                 self._assigner.assign_as_placement_says(instance)
             claimed = self._claims.of(instance) or ()
+            addresses = {device.address for device in claimed}
+
+            def is_ours(address):
+                return address in addresses or identity.is_mdev_of(
+                    str(address), instance.uuid, self._node().ours)
+
             # Nova puts back the mdevs that it finds in the old XML.
-            config.devices = [
-                element for element in config.devices
-                if not guest.holds(element, lambda address: address in {
-                    device.address for device in claimed}
-                    or identity.is_mdev_of(str(address), instance.uuid,
-                                           self._node().ours))]
+            config.devices = [element for element in config.devices
+                              if not guest.holds(element, is_ours)]
             if claimed:
                 host, _unreadable = self._machine.look(lately=True)
                 guest.add(config, claimed, guest_topology.locate(
