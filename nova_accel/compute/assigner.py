@@ -9,6 +9,7 @@ from oslo_log import log as logging
 from nova_accel.compute import claims
 from nova_accel.compute import ledger
 from nova_accel.compute import machine
+from nova_accel.compute import promise
 from nova_accel.compute import record
 from nova_accel.compute import upkeep
 from nova_accel.core import errors
@@ -53,7 +54,7 @@ class Assigner:
         host, unreadable = self._machine.look(lately)
         node = self._node()
         held = self._claims.held(instance)
-        if not (claims.concerns_us(instance, promised, host, node)
+        if not (promise.concerns_us(instance, promised, host, node)
                 or held and not promised):
             # Said once for the whole operation.
             self._claims.claim(instance, ())
@@ -64,7 +65,7 @@ class Assigner:
                  if self._claims.of(instance) is None
                  else exception.InstanceDeployFailure)
         try:
-            if held and claims.keeps(held, instance, promised, node):
+            if held and promise.keeps(held, instance, promised, node):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)

@@ -11,22 +11,14 @@ import contextlib
 import dataclasses
 import threading
 
-from nova import objects
-import nova.conf
-
+from nova_accel.compute import promise
 from nova_accel.compute import record
-from nova_accel.core import affinity
-from nova_accel.core import arrangement
 from nova_accel.core import assignment
 from nova_accel.core import errors
-from nova_accel.core import flavor
 from nova_accel.core import holding
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import providers
-
-CONF = nova.conf.CONF
 
 # The kernel waits a minute for a function that does not come back from its
 # reset (drivers/pci/pci.c: PCIE_RESET_READY_POLL_MS).
@@ -86,8 +78,8 @@ class Claims:
         :raises errors.AccelError: if the promise cannot be kept whole
         """
         offered = providers.offered(host, node.uuid, node.name)
-        _check_offered(promised, offered, host, node)
-        wanted = _wanted(instance, promised, host, node)
+        promise.check(promised, offered, host, node)
+        wanted = promise.wanted(instance, promised, host, node)
         unfit = None
         try:
             if assignment.is_chosen(promised, wanted.counts, offered):
@@ -105,8 +97,8 @@ class Claims:
             return self._claim(instance, promised, dataclasses.replace(
                 wanted, elsewhere=elsewhere), offered, as_promised=False)
         except errors.AssignmentError as error:
-            raise unfit or _with_what_is_gone(error, offered,
-                                              wanted) from None
+            raise unfit or promise.explain(error, offered,
+                                            wanted) from None
 
     def _claim(self, instance, promised, wanted, offered,
                as_promised=True) -> Chosen:
@@ -261,89 +253,6 @@ class Claims:
                     self._claimed.pop(instance.uuid, None)
 
 
-def concerns_us(instance, promised: assignment.Promised, host: model.Host,
-                node: providers.Node) -> bool:
-    """Whether a server was promised something of ours.
-
-    A flavor can ask by class alone, and others provide classes too: Nova's
-    own vGPU code does.
-    """
-    if flavor.read(instance.flavor.extra_specs):
-        return True
-    offered = providers.offered(host, node.uuid, node.name)
-    if not promised:
-        # Nobody says whose its class is; here it can be ours.
-        return not flavor.classes(instance.flavor.extra_specs).isdisjoint(
-            item.region.resource_class for item in offered)
-    known = {item.uuid for item in offered} | set(node.ours) | set(
-        providers.withheld(host, node.uuid))
-    return bool(known & set(promised))
-
-
-def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
-          node: providers.Node) -> bool:
-    """Whether what a server has is what it was promised.
-
-    :param promised: its allocations; empty where Placement did not answer,
-        and the groups that the definition names have to do
-    """
-    specs = instance.flavor.extra_specs
-    served = [identity.parse_alias(device.alias) for device in hostdevs]
-    if not {group for group, _provider in served} >= set(flavor.read(specs)):
-        return False
-    if not promised:
-        return True
-    counts = collections.Counter(provider for _group, provider in served)
-    classes = flavor.classes(specs)
-    ours = {*classes, *map(identity.unit_class, classes)}
-    counting = providers.of_classes(node.uuid, classes)
-    # Those of another host are of a move, or of an evacuation from a host
-    # that has not come back.
-    wanted = {uuid for uuid, amounts in promised.items()
-              if uuid in node.ours and uuid not in counting
-              and ours & set(amounts)}
-    if not wanted:
-        # A move broke off, and what it was promised is elsewhere. Here it has
-        # what it has; the comparison of promises with facts will say so.
-        return True
-    # A unit can be several functions, so there can be more than promised.
-    return wanted == set(counts) and all(
-        sum(amount for name, amount in promised[uuid].items()
-            if name in ours) <= count
-        for uuid, count in counts.items())
-
-
-def _wanted(instance, promised, host, node) -> assignment.Wanted:
-    """What a server asks for, and what the rules are about."""
-    specs = instance.flavor.extra_specs
-    counting = providers.of_classes(node.uuid, flavor.classes(specs))
-    rules = flavor.rules(specs)
-    guest = instance.numa_topology
-    return assignment.Wanted(
-        flavor.read(specs), rules, arrangement.Surroundings(
-            frozenset(cell.id for cell in guest.cells) if guest else None,
-            _nodes_of_ports(instance, rules, host.only_node),
-            host.only_node, host.links),
-        {name: promised.get(uuid, {}).get(name, 0)
-         for uuid, name in counting.items()},
-        pack=CONF.nova_accel.pack_devices)
-
-
-def _nodes_of_ports(instance, rules, only_node) -> frozenset[int] | None:
-    """The NUMA nodes of the functions behind a server's network ports.
-
-    :param only_node: the node of those that do not say theirs
-    """
-    if not affinity.concern(rules, affinity.NETWORK):
-        return None
-    devices = instance.get_pci_devices(
-        source=objects.InstancePCIRequest.NEUTRON_PORT)
-    if not devices:
-        return None
-    return frozenset(only_node if device.numa_node is None
-                     else device.numa_node for device in devices) - {None}
-
-
 def _count_mdevs(held, but: str, offered) -> dict[str, int]:
     """How many mdevs of each provider servers hold, but for one of them."""
     others = collections.defaultdict(tuple)
@@ -353,30 +262,3 @@ def _count_mdevs(held, but: str, offered) -> dict[str, int]:
     return {item.uuid: len(holding.holders(
         holding.of_region(others, item, offered)))
         for item in offered if item.region.mdevs}
-
-
-def _with_what_is_gone(error, offered, wanted) -> errors.AssignmentError:
-    """Say it plainly where nothing is left of a class."""
-    there = {item.region.resource_class for item in offered}
-    gone = ', '.join(name for name, amount in wanted.counts.items()
-                     if amount and name not in there)
-    if not gone:
-        return error
-    return errors.AssignmentError(
-        error.thing, f'{error.reason}; no device of {gone} is there, or no '
-        'entry names one any more', error.remedy)
-
-
-def _check_offered(promised, offered, host, node) -> None:
-    """Say it plainly where a promised device is refused now, or gone."""
-    refused = providers.withheld(host, node.uuid)
-    for uuid in set(promised) - {item.uuid for item in offered}:
-        if uuid in refused:
-            refusal = refused[uuid]
-            raise errors.AssignmentError(
-                f'device {refusal.address} ({refusal.ids})',
-                f'is not offered: {refusal.reason}', refusal.remedy)
-        if uuid in node.devices:
-            raise errors.AssignmentError(
-                f'resource provider {node.ours[uuid]}',
-                'its device is not there, or no entry names it any more')

@@ -51,6 +51,7 @@ from nova_accel.compute import guest
 from nova_accel.compute import ledger
 from nova_accel.compute import live_migration
 from nova_accel.compute import machine
+from nova_accel.compute import promise
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import suspension
@@ -307,7 +308,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if announced:
                 pairs = self._choose_likes(instance, allocs, announced)
             elif flavor.classes(instance.flavor.extra_specs) and (
-                    claims.concerns_us(instance, ledger.promised(allocs),
+                    promise.concerns_us(instance, ledger.promised(allocs),
                                        self._machine.look()[0],
                                        self._node())):
                 raise errors.AssignmentError(

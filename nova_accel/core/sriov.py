@@ -9,6 +9,7 @@ import collections.abc
 import dataclasses
 
 from nova_accel.core import entry as entries_
+from nova_accel.core import entry_keys
 from nova_accel.core import errors
 from nova_accel.core import model
 
@@ -27,7 +28,7 @@ class Change:
 
 def wanted(card: model.Function, entry: entries_.Entry) -> int:
     """How many virtual functions an entry wants a card of its to have."""
-    return card.total_vfs if entry.num_vfs == entries_.ALL else entry.num_vfs
+    return card.total_vfs if entry.num_vfs == entry_keys.ALL else entry.num_vfs
 
 
 def choose(card: model.Function,
