@@ -15,7 +15,6 @@ from nova_accel.compute import upkeep
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import hostdev
-from nova_accel.core import model
 from nova_accel.core import providers
 
 LOG = logging.getLogger(__name__)
@@ -124,9 +123,3 @@ class Assigner:
                      'in place of those that it was promised'
                      if chosen.unused else 'for the scheduler had not',
                      instance=instance)
-
-    def offered(self, host: model.Host) -> dict[str, providers.Offered]:
-        """What there is for Placement to know of, by provider's uuid."""
-        node = self._node()
-        return {item.uuid: item for item in providers.offered(
-            host, node.uuid, node.name)}

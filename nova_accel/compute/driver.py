@@ -202,7 +202,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if claimed:
                 host, _unreadable = self._machine.look(lately=True)
                 guest.add(config, claimed, guest_topology.locate(
-                    claimed, host, self._assigner.offered(host)))
+                    claimed, host, providers.by_uuid(host, self._node())))
                 with _never_fatal('see how wide addresses have to be'):
                     address_width.fit(config, claimed, host, self._host,
                                       instance)
@@ -370,7 +370,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _describe(self, held) -> dict[hostdev.Hostdev, str]:
         host = self._machine.read()
-        offered = self._assigner.offered(host)
+        offered = providers.by_uuid(host, self._node())
         migration.check_source(held, offered)
         if not self._host.has_min_version(
                 lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
@@ -390,7 +390,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             return migration.pair(
                 {alias: text for alias, (_address, text)
                  in announced.items()}, chosen, host,
-                self._assigner.offered(host))
+                providers.by_uuid(host, self._node()))
         except Exception:
             with excutils.save_and_reraise_exception():
                 self._claims.release(instance.uuid)

@@ -90,8 +90,7 @@ class Upkeep:
             # Functions are there without us.
             return
         assignment.check_there((device.address for device in hostdevs), host)
-        offered = {item.uuid: item for item in providers.offered(
-            host, node.uuid, node.name)}
+        offered = providers.by_uuid(host, node)
         for device in hostdevs:
             group, provider = identity.parse_alias(device.alias)
             item = offered.get(provider)

@@ -149,6 +149,11 @@ def offered(host: model.Host, root: str, nodename: str) -> tuple[Offered, ...]:
     return tuple(found)
 
 
+def by_uuid(host: model.Host, node: Node) -> dict[str, Offered]:
+    """The same by the uuids of the providers."""
+    return {item.uuid: item for item in offered(host, node.uuid, node.name)}
+
+
 def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:
     """The providers that refused functions had, or would have."""
     cards = {function.address: function.physfn or function.address

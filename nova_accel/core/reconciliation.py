@@ -67,8 +67,7 @@ def gather(host: model.Host, node: providers.Node,
     :param held: as in :class:`Truths`; asked after the allocations, because a
         server that is deleted meanwhile loses its domain first
     """
-    offered = {item.uuid: item for item in providers.offered(
-        host, node.uuid, node.name)}
+    offered = providers.by_uuid(host, node)
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
     promised = {
