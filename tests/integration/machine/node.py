@@ -34,6 +34,9 @@ shutdown_timeout = 60
 # All is slower in emulation.
 rpc_response_timeout = 180
 [libvirt]
+# The machine's processors are emulated, with their extension for guests: a
+# guest is emulated no more than the machine is.
+virt_type = kvm
 live_migration_inbound_addr = {address}
 live_migration_scheme = tcp
 '''

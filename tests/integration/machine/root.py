@@ -32,10 +32,10 @@ _NOT = ('man', 'locale', 'doc')
 
 #: Modules of the kernel that are on the disk. udev loads what a device needs.
 _MODULES = ('9p', '9pnet_virtio', 'bridge', 'e1000e', 'ext4', 'igb', 'igbvf',
-            'loop', 'macvtap', 'mdev', 'nft_chain_nat', 'nft_ct', 'nft_masq',
-            'nft_nat', 'nvme', 'pci-pf-stub', 'tun', 'veth', 'vfio',
-            'vfio-pci', 'vfio_iommu_type1', 'virtio_balloon', 'virtio_blk',
-            'virtio_net', 'virtio_pci', 'virtio_rng')
+            'kvm-amd', 'loop', 'macvtap', 'mdev', 'nft_chain_nat', 'nft_ct',
+            'nft_masq', 'nft_nat', 'nvme', 'pci-pf-stub', 'tun', 'veth',
+            'vfio', 'vfio-pci', 'vfio_iommu_type1', 'virtio_balloon',
+            'virtio_blk', 'virtio_net', 'virtio_pci', 'virtio_rng')
 _EARLY = ('virtio_pci', 'virtio_blk', 'ext4', 'crc32c_intel')
 
 #: Where the machine has Nova. Scripts name their interpreter, so it is

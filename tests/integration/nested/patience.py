@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """To wait for what comes when it comes.
 
-Everything runs in software emulation twice over: how long something takes
-says nothing. What does not come at all is the only verdict.
+Everything runs in software emulation: how long something takes says
+nothing. What does not come at all is the only verdict.
 """
 
 import collections.abc
