@@ -42,6 +42,23 @@ _DEVICES = _OURS / 'devices.mak'
 _ACCELERATOR = _OURS / 'accelerator.c'
 _PROGRAM = 'qemu-system-x86_64'
 
+#: What is otherwise than in its source: file, what is there, and what instead.
+_EDITS = (
+    # A name of ours.
+    ('hw/misc/meson.build', '\\Z',
+     "system_ss.add(when: 'CONFIG_PCI', if_true: files('accelerator.c'))\n"),
+    # Debian's archive has no such firmware to unpack.
+    ('meson.build', r'unpack_edk2_blobs = bzip2\.found\(\)',
+     'unpack_edk2_blobs = false'),
+    # An interrupt that KVM in the machine gives its guest stays noted as what
+    # is to be delivered next. If the processor's thread has something else to
+    # do before the guest ends its turn, it is delivered again: to a guest that
+    # is handling it, and waits for its own lock for ever.
+    ('target/i386/tcg/system/svm_helper.c',
+     r'do_interrupt_x86_hardirq\(env, vector, 1\);',
+     'do_interrupt_x86_hardirq(env, vector, 1);\n'
+     '            cs->exception_index = -1;'))
+
 
 def build(steps: Steps) -> pathlib.Path:
     """QEMU's program, built unless it is kept; only what changed is compiled.
@@ -50,7 +67,7 @@ def build(steps: Steps) -> pathlib.Path:
 
     :raises Failure: if there is no such source, or with what the compiler says
     """
-    inputs = [SERIES, *_REQUIREMENTS, *_OPTIONS, _DEVICES]
+    inputs = [SERIES, *_REQUIREMENTS, *_OPTIONS, _DEVICES, repr(_EDITS)]
 
     def make(path):
         tree = kept.kept('qemu-source', inputs,
@@ -85,12 +102,8 @@ def _source(path, steps):
     tree.rmdir()
     shutil.copy(_DEVICES,
                 path / 'configs/devices/x86_64-softmmu/integration.mak')
-    _edit(path / 'hw/misc/meson.build', '\\Z',
-          "system_ss.add(when: 'CONFIG_PCI', "
-          "if_true: files('accelerator.c'))\n")
-    # Debian's archive has no such firmware to unpack.
-    _edit(path / 'meson.build', r'unpack_edk2_blobs = bzip2\.found\(\)',
-          'unpack_edk2_blobs = false')
+    for name, pattern, replacement in _EDITS:
+        _edit(path / name, pattern, replacement)
 
 
 def _edit(file, pattern, replacement):
