@@ -97,8 +97,7 @@ class Claims:
             return self._claim(instance, promised, dataclasses.replace(
                 wanted, elsewhere=elsewhere), offered, as_promised=False)
         except errors.AssignmentError as error:
-            raise unfit or promise.explain(error, offered,
-                                            wanted) from None
+            raise unfit or promise.explain(error, offered, wanted) from None
 
     def _claim(self, instance, promised, wanted, offered,
                as_promised=True) -> Chosen:

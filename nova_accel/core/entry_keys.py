@@ -19,7 +19,7 @@ ALL = 'all'
 
 #: Of a PCI address: the part, the most it can be, and its digits.
 ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
-                  ('slot', 0x1f, 2), ('function', 0x7, 1))
+                 ('slot', 0x1f, 2), ('function', 0x7, 1))
 
 _TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
 _FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
