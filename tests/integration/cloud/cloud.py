@@ -104,6 +104,22 @@ class Cloud:
         self.start(*beating, wait=wait)
         if wait:
             self.beating(beating, before)
+            if 'nova-conductor' in names:
+                self._answered(before)
+
+    def _answered(self, before):
+        """Wait until each nova-compute has heard from the new nova-conductor.
+
+        What it asked the one that ended may never be answered. Until it has
+        given that up, Nova takes it for down: finds no host, and deletes
+        servers without it.
+        """
+        computes = [one for one in before if one[0] == 'nova-compute']
+
+        def answered():
+            now = self.heartbeats()
+            return all(now.get(one, '') > before[one] for one in computes)
+        steps.wait('a sign of nova-compute', answered, 300)
 
     def heartbeats(self) -> dict[tuple[str, str], str]:
         """When Nova's services that are up said so, by binary and host."""
