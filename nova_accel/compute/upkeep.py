@@ -58,14 +58,19 @@ class Upkeep:
             LOG.error('%s', problem)
         for change in changes:
             try:
-                sriov.change(self._machine.tree, change)
+                number = sriov.change(self._machine.tree, change)
             except Exception as error:
                 # Of one card: the others go on.
                 LOG.error('Device %s cannot have %d virtual functions: %s',
                           change.card, change.number, error)
-            else:
-                LOG.info('Device %s has %d virtual functions; it had %d',
-                         change.card, change.number, change.before)
+                continue
+            LOG.info('Device %s has %d virtual functions; it had %d',
+                     change.card, number, change.before)
+            if number != change.number:
+                LOG.error('Device %s has %d virtual functions, though num_vfs '
+                          'is %d: its driver made so many; write num_vfs %d, '
+                          'or "all"', change.card, number, change.number,
+                          number)
 
     def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: providers.Node,

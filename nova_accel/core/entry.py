@@ -35,7 +35,8 @@ _PLAIN = kinds.Kind(open=lambda _tree: None)
 class Entry:
     """A parsed entry.
 
-    :param label: how messages call it, ``device_spec #1``
+    :param label: how messages call it, ``device_spec #1``; ``#1.2`` is the
+        second object of a list
     :param vendor_id: four hexadecimal digits, or None for any; as product_id
     :param address: a pattern for each of domain, bus, slot and function
     :param single: the address itself, where the pattern leaves nothing open:
@@ -118,10 +119,16 @@ def parse_all(texts: collections.abc.Iterable[str], known: Kinds,
     for number, text in enumerate(texts, 1):
         label = f'{option} #{number}'
         try:
-            entries.extend(_entry(item, label, known)
-                           for item in _load(text, label))
+            items = _items(text, label)
         except errors.EntryError as error:
             problems.append(error)
+            continue
+        for index, item in enumerate(items, 1):
+            here = f'{label}.{index}' if len(items) > 1 else label
+            try:
+                entries.append(_entry(_object(item, here), here, known))
+            except errors.EntryError as error:
+                problems.append(error)
     return entries, problems
 
 
@@ -155,12 +162,11 @@ def _claim(item: dict[str, typing.Any], label: str) -> Entry:
         devname=str(item.get('devname') or ''))
 
 
-def _load(text: str, label: str) -> list[dict[str, typing.Any]]:
-    items = _items(text, label)
-    if not all(map(_is_object, items)):
+def _object(item: object, label: str) -> dict[str, typing.Any]:
+    if not _is_object(item):
         raise errors.EntryError(label, 'is not a JSON object: '
-                                f'{errors.quote(text)}', _EXAMPLE)
-    return items
+                                f'{errors.quote(json.dumps(item))}', _EXAMPLE)
+    return item
 
 
 def _items(text: str, label: str) -> list[typing.Any]:
@@ -172,7 +178,7 @@ def _items(text: str, label: str) -> list[typing.Any]:
     return loaded if isinstance(loaded, list) else [loaded]
 
 
-def _is_object(item: object) -> bool:
+def _is_object(item: object) -> typing.TypeGuard[dict]:
     return isinstance(item, dict)
 
 

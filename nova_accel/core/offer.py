@@ -98,17 +98,18 @@ class _Offer:
     def _choose(self, function, matching) -> list[entries_.Entry]:
         """Of the entries that name a function, those that count."""
         first = matching[0]
-        if first.several:
-            # Of what it could be, one entry each.
-            return list({entry.settings: entry for entry in reversed(matching)
-                         if entry.kind == first.kind}.values())[::-1]
+        counting = {_subject(first): first}
         for other in matching[1:]:
-            if _facts(other) != _facts(first):
+            # Of what it could be, one entry each.
+            if first.several and other.kind == first.kind:
+                counting.setdefault(_subject(other), other)
+            one = counting.get(_subject(other), first)
+            if _facts(other) != _facts(one):
                 self._problems.append(
                     f'{function.address} ({function.ids}): named by '
-                    f'{first.label} and by {other.label}; the first '
+                    f'{one.label} and by {other.label}; the first '
                     'is used')
-        return [first]
+        return list(counting.values())
 
     def _count_vfs(self, entries) -> None:
         """Report cards whose virtual functions are not as many as named."""
@@ -392,6 +393,12 @@ def _place(region):
     region, pools = region
     return ([] if region.variant else [pool.units for pool in pools],
             region.name, not region.live_migratable)
+
+
+def _subject(entry):
+    """What an entry is about, where a function can be several things."""
+    return tuple(setting for setting in entry.settings
+                 if setting[0] != kinds.LIMIT)
 
 
 def _facts(entry):

@@ -19,6 +19,7 @@ from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
+from nova_accel.host import zfs
 
 # Attributes that tell one machine from another; recorded only when asked.
 _IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
@@ -32,9 +33,12 @@ _UNIQUE_NAME = re.compile(
 # btrfs has a directory for each file system that is mounted.
 _FILESYSTEM = re.compile(fr'({usage.BTRFS}/)[0-9a-f-]{{36}}(?![^/])')
 
+# So has ZFS for each pool, by its name.
+_POOL = re.compile(f'({zfs.POOLS}/)([^/]+)')
+
 # A disk by the kernel's own name; names that people and tools give to disks
 # have a folder or a hyphen in them, and may be unique ids.
-_DISK = re.compile(r'/dev/[A-Za-z0-9!]+')
+_DISK = re.compile(r'/dev/[A-Za-z0-9!]+(?::/dev/[A-Za-z0-9!]+)*')
 
 
 class _Notes:
@@ -114,6 +118,8 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         if path.endswith(f'/{links.HIVE_ID}'):
             # Unique in the world; which are equal is all that matters.
             return f'{hives.setdefault(text, len(hives) + 1)}\n'
+        if path.startswith(f'{zfs.UDEV}/'):
+            return _scrub_udev(text)
         return _SCRUBBERS.get(path, str)(text)
 
     files = {path: scrub(path, text) for path, text in sorted(
@@ -130,8 +136,14 @@ def _anonymous(notes: _Notes) -> trees.Recording:
         place = filesystems.setdefault(match[0], len(filesystems))
         return f'{match[1]}{uuid.UUID(int=place)}'
 
+    pools: dict[str, int] = {}
+
+    def pool(match: re.Match) -> str:
+        return f'{match[1]}{pools.setdefault(match[2], len(pools))}'
+
     def clean(text: str) -> str:
-        return _FILESYSTEM.sub(number, _UNIQUE_NAME.sub(alias, text))
+        return _POOL.sub(pool, _FILESYSTEM.sub(
+            number, _UNIQUE_NAME.sub(alias, text)))
 
     return trees.Recording(
         {clean(path): clean(text) for path, text in sorted(files.items())},
@@ -150,6 +162,10 @@ def _scrub_mounts(text: str) -> str:
             lines.append(f'0 0 {number} / / rw - fs '
                          f'{source if named else "none"}')
     return _joined(lines)
+
+
+def _scrub_udev(text: str) -> str:
+    return _joined([zfs.MEMBER] * (zfs.MEMBER in text.splitlines()))
 
 
 def _scrub_swaps(text: str) -> str:

@@ -7,12 +7,15 @@ Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 import contextlib
 
 from nova_accel.core import sriov
+from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 
-def change(tree: trees.Tree, wanted: sriov.Change) -> None:
+def change(tree: trees.Tree, wanted: sriov.Change) -> int:
     """Bring a card to a number of virtual functions.
 
+    :returns: how many it has then; some drivers (Intel's QAT) give all that
+        the card can have, whatever is asked
     :raises OSError: if its driver, or the kernel, has not that many; then
         there are as many as before, if that can be had
     :raises errors.AssignmentError: if the tree is no machine
@@ -28,3 +31,5 @@ def change(tree: trees.Tree, wanted: sriov.Change) -> None:
             with contextlib.suppress(OSError):
                 privileged.set_num_vfs(sysfs, card, wanted.before)
         raise
+    text = tree.text(f'{pci.path(tree, wanted.card)}/sriov_numvfs') or ''
+    return int(text) if text.strip().isdecimal() else wanted.number

@@ -2,8 +2,9 @@
 """What the host itself does with its PCI functions, and so cannot give away.
 
 A disk is in use when it, a partition of it or something stacked on it is
-mounted or swapped to; a network port when it has an address or a route, or
-belongs to a bridge, a bond or anything else stacked on it.
+mounted or swapped to, or where ZFS is in use and it has a label of ZFS; a
+network port when it has an address or a route, or belongs to a bridge, a bond
+or anything else stacked on it.
 
 Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
 (``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net,
@@ -16,6 +17,7 @@ from nova_accel.core import model
 from nova_accel.host import netdevs
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
+from nova_accel.host import zfs
 
 BLOCK = 'sys/class/block'
 BTRFS = 'sys/fs/btrfs'
@@ -26,10 +28,12 @@ SWAPS = 'proc/swaps'
 ROUTES = 'proc/net/route'
 ADDRESSES = 'proc/net/if_inet6'
 
-
 _NO_MOUNTS = (f'{MOUNTS[0]}, beside sysfs_root, cannot be read, so nobody '
               'knows which disks are mounted; have the host\'s proc there, '
               'and name no disks in device_spec until it is')
+_NO_UDEV = (f'{zfs.UDEV}, beside sysfs_root, cannot be read, so nobody knows '
+            'which disks belong to the host\'s ZFS pools; have the host\'s '
+            'run/udev there, and name no disks in device_spec until it is')
 
 
 def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
@@ -38,27 +42,39 @@ def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
     for path, use in (*_disks(tree), *_ports(tree)):
         for address in pci.addresses(path.split('/'))[-1:]:
             uses.setdefault(address, use)
-    return uses, [] if _knows_mounts(tree) else [_NO_MOUNTS]
+    return uses, list(_unknown(tree))
 
 
-def _knows_mounts(tree) -> bool:
-    return not tree.names(BLOCK) or any(
-        tree.text(path) is not None for path in MOUNTS)
+def _unknown(tree) -> collections.abc.Iterator[str]:
+    """What keeps disks that are in use from being noticed."""
+    numbers = [_number(tree, trees.follow(tree, f'{BLOCK}/{name}'))
+               for name in tree.names(BLOCK)]
+    if numbers and all(tree.text(path) is None for path in MOUNTS):
+        yield _NO_MOUNTS
+    if numbers and zfs.is_used(tree) and all(
+            zfs.has_label(tree, number) is None for number in numbers):
+        yield _NO_UDEV
+
+
+def _number(tree, path) -> str:
+    return (tree.text(f'{path}/dev') or '').strip()
 
 
 def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
-    mounted = _mounted(tree)
+    mounted, with_zfs = _mounted(tree), zfs.is_used(tree)
     swaps = {words[0].rsplit('/', 1)[-1]
              for words in fields(tree.text(SWAPS))[1:]}
     for name in tree.names(BLOCK):
         path = trees.follow(tree, f'{BLOCK}/{name}')
-        number = (tree.text(f'{path}/dev') or '').strip()
+        number = _number(tree, path)
         if number in mounted or name in mounted:
             use = f'disk {name} is mounted'
         elif name in swaps:
             use = f'disk {name} is swap space'
         elif holders := tree.names(f'{path}/holders'):
             use = f'disk {name} is part of {holders[0]}'
+        elif with_zfs and zfs.has_label(tree, number):
+            use = f'disk {name} is part of a ZFS pool'
         else:
             continue
         for controller in _controllers(tree, path):
@@ -71,9 +87,10 @@ def _mounted(tree) -> set[str]:
     for number, source in (mount for path in MOUNTS
                            for mount in mounts(tree.text(path))):
         found.add(number)
-        # btrfs and its like mount under a number of their own.
-        if source.startswith('/dev/'):
-            found.add(source.removeprefix('/dev/'))
+        # btrfs and its like mount under a number of their own; bcachefs
+        # names all of its disks.
+        found.update(disk.removeprefix('/dev/') for disk in source.split(':')
+                     if disk.startswith('/dev/'))
     # Of its disks, it names one there.
     for filesystem in tree.names(BTRFS):
         found.update(tree.names(f'{BTRFS}/{filesystem}/devices'))

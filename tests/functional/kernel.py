@@ -34,6 +34,8 @@ class Functions(fixtures.Fixture):
         self.broken = set()
         #: More VFs than this there are no resources for.
         self.room = 256
+        #: Whether the driver makes all that a card can have, if any.
+        self.all_or_none = False
         #: Called with a function before it is reset.
         self.on_reset = lambda address: None
 
@@ -93,6 +95,8 @@ class Functions(fixtures.Fixture):
             raise OSError(34, 'Numerical result out of range')
         if number > self.room:
             raise OSError(12, 'Cannot allocate memory')
+        if number and self.all_or_none:
+            number = int((card / 'sriov_totalvfs').read_text())
         for index in range(now if not number else 0):
             self._remove(_vf(card, index))
         for index in range(number if not now else 0):

@@ -197,8 +197,8 @@ def test_a_bad_entry_leaves_the_others_alone():
     entries, problems = reader.parse(
         ['{"vendor_id": "10de"}', 'x', '[{}, {"managed": "no"}]'])
     assert [parsed.label for parsed in entries] == [
-        '[nova_accel] device_spec #1', '[nova_accel] device_spec #3',
-        '[nova_accel] device_spec #3']
+        '[nova_accel] device_spec #1', '[nova_accel] device_spec #3.1',
+        '[nova_accel] device_spec #3.2']
     assert [problem.thing for problem in problems] == [
         '[nova_accel] device_spec #2']
 
@@ -214,7 +214,8 @@ def test_no_entries_are_no_problem():
 ).map(json.dumps))
 def test_any_text_is_entries_or_one_line(text):
     _entries, problems = reader.parse([text])
-    assert len(problems) <= 1
+    # One for each object of a list.
+    assert len({problem.thing for problem in problems}) == len(problems)
     assert not any('\n' in str(problem) for problem in problems)
 
 
@@ -259,3 +260,15 @@ def test_the_name_of_a_cards_port_claims_its_virtual_functions(
                 'eth0v1', 'eth0'), physfn='0000:85:00.0')]
     [claim] = entry.parse_foreign([json.dumps(keys)], '[pci] device_spec')
     assert [claim.matches(function) for function in card] == claimed
+
+
+def test_a_bad_object_leaves_the_others_of_its_list_alone():
+    found, problems = entry.parse_all([
+        '[{"vendor_id": "10de"}, {"vendor_id": "zz"}, 1, '
+        '{"vendor_id": "8086"}]', '{"vendor_id": "1002"}'], {})
+    option = '[nova_accel] device_spec'
+    assert [(one.label, one.vendor_id) for one in found] == [
+        (f'{option} #1.1', '10de'), (f'{option} #1.4', '8086'),
+        (f'{option} #2', '1002')]
+    assert [problem.thing for problem in problems] == [
+        f'{option} #1.2', f'{option} #1.3']

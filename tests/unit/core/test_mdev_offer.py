@@ -52,6 +52,18 @@ def test_mdevs_of_others_are_taken():
     assert regions(host) == {'VGPU_nvidia-471': 2}
 
 
+@pytest.mark.parametrize('limits', [(2, 3), (None, 2), (2, None)])
+def test_of_entries_for_the_same_type_the_first_counts(limits):
+    specs = [{**_SPEC, **({'max_instances': limit} if limit else {})}
+             for limit in limits]
+    host = build.host([parent(model.MdevType('nvidia-471', 4, ()))], *specs)
+    assert [(region.name, region.limit) for device in host.devices
+            for region in device.regions] == [('VGPU_nvidia-471', limits[0])]
+    assert host.problems == (
+        '0000:81:00.0 (10de:20b0): named by [nova_accel] device_spec #1 and '
+        'by [nova_accel] device_spec #2; the first is used',)
+
+
 def test_a_region_for_each_type_also_when_one_is_full():
     host = build.host([parent(model.MdevType('nvidia-471', 0, ours(1)),
                               model.MdevType('nvidia-468', 0))],

@@ -9,6 +9,7 @@ from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
 from nova_accel.host import usage
+from nova_accel.host import zfs
 
 _PCI = 'sys/devices/pci0000:00/0000:00:02.0'
 _ID = '0f2e8a5c-6f1c-4d53-9a51-1c2d3e4f5a6b'
@@ -87,6 +88,49 @@ def test_each_disk_of_a_file_system_on_several_is_in_use():
                 in usage.read(tree_)[0].items()} == {
             at: f'disk {name} is mounted' for name, at in disks.items()}
     assert _ID not in recorder.record(machine).dumps()
+
+
+def test_each_disk_that_a_mount_names_is_in_use():
+    """bcachefs has a number of its own, and several disks as its source."""
+    files, links = _disk('nvme0n1p2')
+    machine = tree.Recording({**files, **_mounts(
+        '1 1 0:40 / / rw - bcachefs /dev/nvme1n1:/dev/nvme0n1p2 rw')}, links)
+    for tree_ in (machine, recorder.record(machine)):
+        assert list(usage.read(tree_)[0].values()) == [
+            'disk nvme0n1p2 is mounted']
+
+
+_POOL = {f'{zfs.POOLS}/secret/state': 'ONLINE\n', f'{zfs.POOLS}/arcstats': ''}
+_ZPOOL = '1 1 0:40 / / rw - zfs secret/ROOT rw'
+
+
+@pytest.mark.parametrize('pool, said, uses', [
+    (_POOL, f'N:1\n{zfs.MEMBER}\nE:ID_FS_UUID=123\n', True),
+    (_POOL, 'E:ID_FS_TYPE=ext4\n', False),
+    (_POOL, '', False),
+    # A label of old, where there is no pool.
+    ({f'{zfs.POOLS}/arcstats': ''}, zfs.MEMBER, False),
+    ({}, zfs.MEMBER, False)])
+def test_a_disk_of_a_pool_is_in_use(pool, said, uses):
+    files, links = _disk('vda1', number='254:1')
+    machine = tree.Recording({**files, **_mounts(_ZPOOL), **pool,
+                              f'{zfs.UDEV}/b254:1': said}, links)
+    recorded = recorder.record(machine)
+    for tree_ in (machine, recorded):
+        found, problems = usage.read(tree_)
+        assert list(found.values()) == [
+            'disk vda1 is part of a ZFS pool'] * uses
+        assert problems == []
+    for word in ('secret', 'UUID'):
+        assert word not in recorded.dumps()
+
+
+def test_who_cannot_know_which_disks_are_a_pools_says_so():
+    files, links = _disk('vda')
+    _found, problems = usage.read(tree.Recording(
+        {**files, **_mounts(_ZPOOL), **_POOL}, links))
+    [problem] = problems
+    assert problem.startswith('run/udev/data, beside sysfs_root, cannot be')
 
 
 def test_a_mounted_partition_uses_its_disks_card():
