@@ -9,6 +9,7 @@ programs.
 import collections.abc
 import json
 import os
+import re
 import stat
 import typing
 
@@ -19,6 +20,9 @@ MAX_DEPTH = 20
 
 # How much of a parser's complaint is repeated, in characters.
 _MAX_WHY = 200
+
+# What an escape can write, and no output can.
+_LONE = re.compile('[\ud800-\udfff]')
 
 
 class TooLarge(ValueError):
@@ -138,7 +142,7 @@ def _check_yaml(text: str, loader: type) -> None:
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
-    """Refuse keys that are no text, and nesting that JSON lets through."""
+    """Refuse what is no text, and nesting that JSON lets through."""
     level: collections.abc.Iterable = loaded
     for _depth in range(MAX_DEPTH):
         below: list[typing.Any] = []
@@ -147,8 +151,11 @@ def _check_plain(loaded: list[typing.Any]) -> None:
                 if not all(isinstance(key, str) for key in item):
                     raise ValueError('has a key that is not a string')
                 below.extend(item.values())
+                below.extend(item)
             elif isinstance(item, list):
                 below.extend(item)
+            elif isinstance(item, str) and _LONE.search(item):
+                raise ValueError('has half a character (a lone surrogate)')
         level = below
     if level:
         raise ValueError('is nested too deep')

@@ -54,7 +54,8 @@ VALIDATORS = [
         name=flavor.COUNT_KEY + '{group}',
         description='How many groups a group stands for, whose amounts it '
                     'asks for. Written by nova_accel.',
-        value={'type': int, 'description': 'How many.', 'min': 1},
+        value={'type': int, 'description': 'How many.', 'min': 1,
+               'max': profile.MAX_GROUPS},
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(

@@ -82,7 +82,7 @@ def _show_one(profile: profiles.Profile) -> None:
 
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     found, problems = (_read(arguments.file) if arguments.file else
-                       _read_store(_store(arguments, conf)))
+                       _read_directories(arguments, conf))
     for profile in found:
         try:
             flavor.expand(profile, {})
@@ -109,18 +109,25 @@ def _read(files: list[str]):
             good, bad = store.read_file(os.fspath(path))
         except errors.ProfileError as error:
             good, bad = [], [error]
+        except OSError as error:
+            good, bad = [], [store.unreadable(path, error)]
         found.extend(good)
         problems.extend(bad)
     return found, problems
 
 
-def _read_store(kept: store.Store):
-    return kept.all(), list(kept.problems())
+def _read_directories(arguments, conf):
+    kept = _store(arguments, conf)
+    # Where nova.conf says, there may be none yet.
+    missing = [errors.ProfileError(errors.path(directory), 'is no directory')
+               for directory in arguments.profile_dir or ()
+               if not os.path.isdir(directory)]
+    return kept.all(), [*missing, *kept.problems()]
 
 
 def as_data(profile: profiles.Profile) -> dict:
     """The Profile for programs."""
-    data = {
+    return {
         'name': profile.name,
         'description': profile.description,
         'group_policy': profile.group_policy,
@@ -131,9 +138,16 @@ def as_data(profile: profiles.Profile) -> dict:
         'affinity': [{'key': rule.key, 'same': rule.same,
                       'groups': list(rule.groups), 'weight': rule.weight}
                      for rule in profile.rules],
-        'extra_specs': flavor.expand(profile, {}),
+        'extra_specs': _extra_specs(profile),
     }
-    return data
+
+
+def _extra_specs(profile: profiles.Profile) -> dict[str, str] | None:
+    """None of one that no flavor can hold, which ``check`` explains."""
+    try:
+        return flavor.expand(profile, {})
+    except errors.ProfileError:
+        return None
 
 
 def _wish(group: profiles.Group) -> str:

@@ -34,6 +34,8 @@ MAX_WEIGHT = 100
 PREFIX = 'nova_accel:affinity'
 
 _OTHERS = (GUEST, NETWORK)
+# Where these are distinct, NUMA nodes may have to be.
+_NODES = ('numa_node', 'pcie_root')
 _GROUP = 'ACCEL'
 # Longest value of an extra spec, in characters: Nova's limit.
 _MAX_LENGTH = 255
@@ -149,24 +151,41 @@ def concern(rules: collections.abc.Iterable[Rule], member: str) -> bool:
     return any(member in rule.groups for rule in rules)
 
 
-def wishes(groups: collections.abc.Mapping) -> tuple[Rule, ...]:
+def wishes(groups: collections.abc.Mapping,
+           written: collections.abc.Iterable[Rule] = ()) -> tuple[Rule, ...]:
     """What the groups' own ``numa`` says, as rules.
 
     :param groups: nova_accel.core.profile.Group by name
+    :param written: the rules that there are beside
 
     Those that require it share a node of the guest's; those that prefer it
-    are to be near these, each other and the guest.
+    are to be near these, each other and the guest. Of groups that are rather
+    to be apart one is: to be near is what a group prefers by default, and
+    would undo what somebody wrote.
     """
     required = tuple(name for name, group in groups.items()
                      if group.numa == REQUIRED)
+    apart = _apart(required, written)
     near = tuple(name for name, group in groups.items()
-                 if group.numa in (REQUIRED, PREFERRED))
+                 if group.numa == REQUIRED
+                 or group.numa == PREFERRED and name not in apart)
     rules = []
     if required:
         rules.append(Rule('numa_node', True, (*required, GUEST)))
     if len(near) > len(required):
         rules.append(Rule('numa_node', True, (*near, GUEST), 1))
     return tuple(rules)
+
+
+def _apart(required, written) -> set[str]:
+    """The groups that are to be away from another, which stands for them."""
+    found: set[str] = set()
+    for rule in written:
+        if rule.weight and not rule.same and rule.key in _NODES:
+            stays = next((name for name in rule.members if name in required),
+                         rule.members[0])
+            found.update(name for name in rule.members if name != stays)
+    return found
 
 
 def isolated(names: tuple[str, ...]) -> tuple[Rule, ...]:

@@ -6,11 +6,13 @@ granular syntax, and ``nova_accel:*`` for what Placement cannot say. That
 makes the flavor that a server keeps the only message between the three.
 """
 
+import collections
 import collections.abc
 import itertools
 import re
 
 from nova_accel.core import affinity
+from nova_accel.core import affinity_document
 from nova_accel.core import errors
 from nova_accel.core import identity
 from nova_accel.core import profile as profiles
@@ -37,6 +39,8 @@ MAX_BYTES = 15 * 1024
 #: Nova's own limit for a key and for a value, in characters.
 MAX_LENGTH = 255
 
+# Of a count that no profile wrote, this much is enough to be refused.
+_MAX_COUNT = 1024
 _PREFIX = 'nova_accel:'
 # What only we write, and no operator.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
@@ -63,12 +67,11 @@ def expand(profile: profiles.Profile,
     added = {}
     for index, group, count in _rows(profile.groups):
         added.update(_group_keys(profiles.group_name(index), group, count))
-    added.update(affinity.dumps(_rules(profile, own)))
+    added.update(affinity.dumps(_rules(thing, profile, own)))
     _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
-    if len(_suffixes(specs)) > 1:
-        # Placement answers 400 where several groups come without a policy.
-        specs['group_policy'] = _policy(thing, own, added)
+    if not _is_for_placement(thing, own, added):
+        specs.pop('group_policy', None)
     _check_size(thing, specs)
     return specs
 
@@ -113,7 +116,8 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
     :raises errors.ProfileError: if a later version wrote it, which wanted
         more than is understood here
     """
-    return affinity.loads(extra_specs) + affinity.wishes(read(extra_specs))
+    written = affinity.loads(extra_specs)
+    return written + affinity.wishes(read(extra_specs), written)
 
 
 def requests(extra_specs: collections.abc.Mapping[str, str],
@@ -137,6 +141,17 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
             } - identity.NOVAS_OWN_CLASSES
+
+
+def amounts(extra_specs: collections.abc.Mapping[str, str],
+            ) -> collections.Counter[str]:
+    """How much the flavor asks for of each of these, in all."""
+    found: collections.Counter[str] = collections.Counter()
+    for key, value in extra_specs.items():
+        match = _KEY.fullmatch(key)
+        if match and match[1] == 'resources' and value.isdecimal():
+            found[match[3]] += int(value)
+    return found
 
 
 def _parts(extra_specs) -> dict[str, dict]:
@@ -203,7 +218,7 @@ def _bases(specs) -> set[str]:
 
 def _count(specs, name: str) -> int:
     text = specs.get(COUNT_KEY + name, '1')
-    return int(text) if text.isdecimal() and int(text) else 1
+    return min(max(int(text), 1), _MAX_COUNT) if text.isdecimal() else 1
 
 
 def _names(base: str, count: int) -> list[str]:
@@ -215,7 +230,7 @@ def _index(name: str) -> int:
     return int(name.removeprefix(profiles.GROUP))
 
 
-def _rules(profile, own) -> tuple[affinity.Rule, ...]:
+def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
     names = tuple(profiles.group_name(index)
                   for index in range(len(profile.groups)))
     policy = own.get('group_policy', profile.group_policy)
@@ -223,15 +238,22 @@ def _rules(profile, own) -> tuple[affinity.Rule, ...]:
         return profile.rules
     # All devices of a class are one provider to Placement, which so cannot
     # tell whether groups are served by different ones.
-    return (*profile.rules, *affinity.isolated(names))
+    isolated = affinity.isolated(names)
+    affinity_document.check(profile.rules,
+                            dict.fromkeys(isolated, 'group_policy'), thing)
+    return (*profile.rules, *isolated)
 
 
-def _policy(thing, own, added) -> str:
-    """The policy for Placement, which several groups need."""
-    theirs = {match[2] for key in own if (match := _KEY.fullmatch(key))
-              and match[2]}
-    if own.get('group_policy') != profiles.ISOLATE or not theirs:
-        return 'none'
+def _is_for_placement(thing, own, added) -> bool:
+    """Whether the flavor's own policy is, and not for our rules alone.
+
+    nova-scheduler tells Placement that there is none where there is none:
+    to Nova, a key without a colon is also what aggregates are to have.
+    """
+    if own.get('group_policy') != profiles.ISOLATE:
+        return True
+    if not _suffixes(own):
+        return len(_suffixes(added)) < 2
     asked = [match[3] for key in added if (match := _KEY.fullmatch(key))
              and match[1] == 'resources']
     twice = {name for name in asked if asked.count(name) > 1}
@@ -241,7 +263,7 @@ def _policy(thing, own, added) -> str:
             'provider to Placement, and the flavor, which has groups of its '
             'own, says group_policy=isolate', 'set the flavor\'s '
             'group_policy to none')
-    return profiles.ISOLATE
+    return True
 
 
 def _check_conflicts(thing, profile, own, added) -> None:

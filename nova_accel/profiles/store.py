@@ -112,8 +112,7 @@ class Store:
             found, problems = [], [error]
         except OSError as error:
             file.signature = None
-            found, problems = [], [errors.ProfileError(
-                errors.path(path), f'cannot be read ({error.strerror})')]
+            found, problems = [], [unreadable(path, error)]
         # What broke keeps what it was; what is fine is what it is now.
         kept = {profile.name: profile for profile in file.profiles
                 } if problems else {}
@@ -140,6 +139,12 @@ class Store:
                         'which is used',
                         'give one of them another name'))
         return collected, doubles
+
+
+def unreadable(path: str, error: OSError) -> errors.ProfileError:
+    """A file that cannot be read, as a problem."""
+    return errors.ProfileError(errors.path(path),
+                               f'cannot be read ({error.strerror})')
 
 
 def read_file(path: str) -> tuple[list[model.Profile],

@@ -18,6 +18,7 @@ from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import claim
 from nova_accel.scheduler import guest_nodes
+from nova_accel.scheduler import policy
 from nova_accel.scheduler import siblings
 from nova_accel.scheduler import verdicts
 
@@ -45,6 +46,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
     def __init__(self):
         super().__init__()
         conf.register_opts(CONF)
+        policy.install()
         candidates.install()
         claim.install()
         alternates.install()

@@ -4,6 +4,9 @@
 import json
 import pathlib
 
+import fixtures
+from nova.scheduler.filters import aggregate_instance_extra_specs
+
 from tests.functional import cloud
 
 
@@ -94,12 +97,32 @@ class ProfileTest(cloud.Cloud):
             {'resources': {cloud.GPU: 1}, 'numa': numa}
             for numa in ('off', 'preferred')])
         server = self.boot(self.flavor('both'))
-        self.assertEqual('none', server['flavor']['extra_specs'][
-            'group_policy'])
+        self.assertEqual(2, len(self.hostdevs(server)))
+        self.assertNotIn('group_policy', server['flavor']['extra_specs'])
+        self.assertNotIn('did not specify any group policy',
+                         self.stdlog.logger.output)
         # All devices of a class are one provider to Placement, but two cards.
         server = self.boot(self.flavor(
             'both', extra_spec={'group_policy': 'isolate'}))
         self.assertEqual(2, len(self.allocated(server)))
+
+    def test_aggregates_are_asked_for_what_the_operator_wrote(self):
+        """To that filter, a key without a colon is an aggregate's."""
+        manager = self.scheduler.manager.host_manager
+        self.useFixture(fixtures.MockPatchObject(manager, 'enabled_filters', [
+            aggregate_instance_extra_specs.AggregateInstanceExtraSpecsFilter(),
+            *manager.enabled_filters]))
+        self.write_profile('both', groups=[
+            {'resources': {cloud.GPU: 1}, 'numa': numa}
+            for numa in ('off', 'preferred')])
+        flavor = self.flavor('both', extra_spec={
+            'aggregate_instance_extra_specs:gpu': 'true'})
+        self.boot(flavor, state='ERROR')
+        made = self.api.post_aggregate({'aggregate': {'name': 'gpus'}})
+        self.api.add_host_to_aggregate(made['id'], 'compute1')
+        self.api.post_aggregate_action(
+            made['id'], {'set_metadata': {'metadata': {'gpu': 'true'}}})
+        self.assertEqual(2, len(self.hostdevs(self.boot(flavor))))
 
     def test_forbidden_trait(self):
         self.write_profile('other', groups=[{

@@ -320,6 +320,50 @@ def test_profile_check(run, profiles):
     assert f"! profile 'bad' in {profiles}/bad.yaml" in out
 
 
+def test_profile_check_of_a_directory_that_is_not_there(run, tmp_path):
+    code, out, _err = run('profile', 'check', '--profile-dir',
+                          str(tmp_path / 'nothing'))
+    assert code == 1
+    assert 'nothing: is no directory' in out
+    # Where nova.conf says, there may be none yet.
+    assert run('profile', 'check', conf='[nova_accel]\nprofile_dirs = '
+               f'{tmp_path}/nothing\n')[0] == 0
+
+
+def test_profile_check_goes_on_after_a_file_that_is_not_there(run, tmp_path):
+    good = tmp_path / 'good.yaml'
+    good.write_text(PROFILE)
+    code, out, _err = run('profile', 'check', '--json',
+                          str(tmp_path / 'none.yaml'), str(good))
+    said = json.loads(out)
+    assert code == 1
+    assert said['profiles'] == ['pair']
+    [problem] = said['problems']
+    assert problem['thing'].endswith('none.yaml')
+    assert 'No such file' in problem['reason']
+
+
+def test_profile_show_goes_on_after_one_that_no_flavor_holds(run, tmp_path):
+    (tmp_path / 'all.yaml').write_text(f'{PROFILE}---\n' + json.dumps(
+        {'name': 'large', 'groups': [
+            {'resources': {f'CUSTOM_{"X" * 150}{number}': 1}}
+            for number in range(90)]}))
+    code, out, _err = run('profile', 'show', '--json', '--profile-dir',
+                          str(tmp_path))
+    assert code == 0
+    assert {one['name']: one['extra_specs'] is None
+            for one in json.loads(out)} == {'large': True, 'pair': False}
+
+
+def test_profile_with_half_a_character(run, tmp_path):
+    (tmp_path / 'half.json').write_text(
+        '{"name": "p", "description": "caf\\ud83d", "groups": '
+        '[{"resources": {"PGPU": 1}}]}')
+    code, out, _err = run('profile', 'check', '--profile-dir', str(tmp_path))
+    assert code == 1
+    assert 'half a character' in out
+
+
 def test_profile_check_of_files_for_programs(run, profiles):
     path = profiles / 'fpga.json'
     path.write_text('[{"resources:FPGA": 1, "accel:function_id": "x"}]')

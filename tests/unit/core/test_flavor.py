@@ -57,14 +57,16 @@ def test_the_name_that_is_kept_is_the_profiles():
 
 @pytest.mark.parametrize('groups, own, policy', [
     (1, {}, None),
-    (2, {}, 'none'),
-    (1, {'resources:CUSTOM_X': '1'}, None),
-    (1, {'resources1:CUSTOM_X': '1'}, 'none'),
-    (1, {'trait_FOO:CUSTOM_X': 'required'}, 'none'),
-    (2, {'group_policy': 'isolate'}, 'none'),
+    (2, {}, None),
+    (1, {'resources1:CUSTOM_X': '1'}, None),
+    (2, {'group_policy': 'none'}, 'none'),
+    (2, {'group_policy': 'isolate'}, None),
+    (1, {'group_policy': 'isolate'}, 'isolate'),
     (1, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
+    (2, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
 ])
-def test_several_groups_get_a_policy(groups, own, policy):
+def test_the_policy_is_there_if_it_was_and_placement_is_to_hear_it(
+        groups, own, policy):
     specs = flavor.expand(_profile(*[_GPU, _FPGA][:groups]),
                           {**_KEY, **own})
     assert specs.get('group_policy') == policy
@@ -79,6 +81,27 @@ def test_the_policy_is_the_flavors_or_else_the_profiles(own, isolated):
     assert (affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
             in flavor.rules(specs)) is isolated
     assert specs.get('group_policy', 'none') == 'none'
+
+
+def test_no_key_is_added_that_has_no_colon():
+    """To AggregateInstanceExtraSpecsFilter it would be an aggregate's."""
+    specs = flavor.expand(_profile(_GPU, _FPGA), {**_KEY, 'own': 'x'})
+    assert [key for key in specs if ':' not in key] == ['own']
+
+
+def test_a_policy_that_contradicts_the_profile_is_refused():
+    together = affinity.Rule('device', True, ('ACCEL0', 'ACCEL1'))
+    wanted = _profile(_GPU, _FPGA, rules=(together,))
+    assert 'by group_policy, which cannot both be' in _problem(
+        wanted, {**_KEY, 'group_policy': 'isolate'})
+    assert flavor.rules(flavor.expand(wanted, _KEY))[0] == together
+
+
+def test_a_count_that_nobody_can_serve_costs_nothing():
+    specs = {'resources_ACCEL0:PGPU': '1', 'nova_accel:count_ACCEL0':
+             '9' * 255}
+    assert 512 < len(flavor.read(specs)) < 5000
+    assert len(flavor.requests(specs)) < 5000
 
 
 def test_a_policy_that_nothing_could_meet_is_refused():

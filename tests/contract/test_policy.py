@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy that Placement is told for a profile of several groups."""
+
+import inspect
+
+from nova import objects
+from nova.scheduler import utils
+import pytest
+
+from nova_accel.core import flavor
+from nova_accel.core import profile
+from nova_accel.scheduler import policy
+
+objects.register_all()
+
+_GROUPS = tuple(profile.Group({name: 1}, {}) for name in ('PGPU', 'FPGA'))
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    monkeypatch.setattr(
+        utils.ResourceRequest, 'from_request_spec',
+        utils.ResourceRequest.__dict__['from_request_spec'])
+    policy.install()
+    policy.install()
+
+
+def _asked(specs):
+    """The policy in what Placement is asked."""
+    spec = objects.RequestSpec(is_bfv=False, flavor=objects.Flavor(
+        vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0, swap=0,
+        extra_specs=specs))
+    query = utils.ResourceRequest.from_request_spec(spec).to_querystring()
+    return [part.partition('=')[2] for part in query.split('&')
+            if part.startswith('group_policy=')]
+
+
+@pytest.mark.parametrize('count, own, policies', [
+    (1, {}, []),
+    (2, {}, ['none']),
+    (2, {'group_policy': 'none'}, ['none']),
+    (2, {'group_policy': 'isolate'}, ['none']),
+    (1, {'resources1:CUSTOM_X': '1'}, ['none']),
+    (1, {'resources1:CUSTOM_X': '1', 'group_policy': 'isolate'},
+     ['isolate']),
+])
+def test_several_groups_come_with_a_policy(count, own, policies):
+    wanted = profile.Profile('p', _GROUPS[:count])
+    assert _asked(flavor.expand(
+        wanted, {flavor.PROFILE_KEY: 'p', **own})) == policies
+
+
+def test_flavors_without_a_profile_are_novas_business():
+    assert _asked({'resources1:CUSTOM_X': '1', 'resources2:CUSTOM_Y': '1'}
+                  ) == []
+    bare = objects.RequestSpec(is_bfv=False, flavor=objects.Flavor(
+        vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0, swap=0))
+    assert utils.ResourceRequest.from_request_spec(bare).group_policy is None
+
+
+def test_nova_asks_for_it_where_it_is_wrapped():
+    assert 'ResourceRequest.from_request_spec(' in inspect.getsource(
+        utils.resources_from_request_spec)
+    wrapped = utils.ResourceRequest.from_request_spec.nova_accel
+    assert list(inspect.signature(wrapped).parameters) == [
+        'request_spec', 'enable_pinning_translate']
