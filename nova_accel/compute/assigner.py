@@ -12,6 +12,7 @@ from nova_accel.compute import machine
 from nova_accel.compute import promise
 from nova_accel.compute import record
 from nova_accel.compute import upkeep
+from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
 from nova_accel.core import hostdev
@@ -37,13 +38,16 @@ class Assigner:
         self._ledger = ledger
         self._node = node
 
-    def assign(self, instance, allocations, lately=False) -> None:
+    def assign(self, instance, allocations, lately=False,
+               is_here=False) -> None:
         """Claim the devices that a server was promised.
 
         Those that it has, if they are what it was promised, whatever the
         configuration says by now; otherwise a choice.
 
+        :param allocations: in Placement's form; None if it does not answer
         :param lately: whether the Host of a moment ago does
+        :param is_here: whether the server is on this host already
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
@@ -60,20 +64,21 @@ class Assigner:
             return
         # A rebuild comes with a claim, and Nova would take this one's fault
         # for a host that was never left: ACTIVE, and without allocations.
-        fault = (exception.ComputeResourcesUnavailable
-                 if self._claims.of(instance) is None
-                 else exception.InstanceDeployFailure)
+        is_rebuilt = self._claims.of(instance) is not None
+        fault = (exception.InstanceDeployFailure if is_rebuilt
+                 else exception.ComputeResourcesUnavailable)
         try:
-            if held and promise.keeps(held, instance, promised, node):
+            if not promised and allocations is not None and (
+                    is_rebuilt or is_here):
+                promised = self._promise_again(instance, held, host, node)
+            if held and promise.keeps(held, instance, promised, host, node):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
             if not promised:
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'Placement does not say what '
-                    'it was promised', 'try again once Placement answers; '
-                    'if it does, `nova-manage placement heal_allocations` '
-                    'can tell it')
+                    'it was promised', 'try again once Placement answers')
             if unreadable:
                 raise unreadable
             chosen = self.choose(instance, promised, host)
@@ -89,7 +94,32 @@ class Assigner:
     def assign_as_placement_says(self, instance) -> None:
         """The same, where Nova does not tell what was promised."""
         if flavor.classes(instance.flavor.extra_specs):
-            self.assign(instance, self._ledger.of_consumer(instance.uuid))
+            self.assign(instance, self._ledger.of_consumer(instance.uuid),
+                        is_here=True)
+
+    def _promise_again(self, instance, held, host, node,
+                       ) -> assignment.Promised:
+        """What a server of this host is promised, where Nova says nothing.
+
+        :param held: what it has
+        :raises errors.AssignmentError: if it has nothing, and Placement does
+            not agree that it gets something
+        """
+        allocations = self._ledger.of_consumer(instance.uuid)
+        if allocations is None or allocations:
+            return ledger.promised(allocations)
+        promised = promise.again(held, instance, host, node)
+        if not promised:
+            return {}
+        try:
+            self._ledger.promise(instance, node.uuid, promised)
+        except errors.AssignmentError as error:
+            if not held:
+                raise
+            # It has what it has; the comparison with the promises says so.
+            LOG.warning('%s', error, instance=instance)
+            return {}
+        return promised
 
     def choose(self, instance, promised, host) -> hostdev.Hostdevs:
         """Choose and claim devices of which nobody's traces are left.

@@ -230,6 +230,11 @@ class Claims:
             return [uuid for uuid in self._claimed
                     if uuid not in self._operations]
 
+    def is_busy(self, uuid: str) -> bool:
+        """Whether an operation of a server goes on."""
+        with self._lock:
+            return uuid in self._operations
+
     def of(self, instance) -> hostdev.Hostdevs | None:
         """What is claimed for a server, or None outside an operation."""
         return self._claimed.get(instance.uuid)

@@ -38,7 +38,6 @@ import copy
 from nova import exception
 from nova.compute import task_states
 from nova.virt.libvirt import driver
-from nova.virt.libvirt import guest as libvirt_guest
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 from oslo_utils import excutils
@@ -54,6 +53,7 @@ from nova_accel.compute import machine
 from nova_accel.compute import promise
 from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
+from nova_accel.compute import said
 from nova_accel.compute import suspension
 from nova_accel.compute import upkeep
 from nova_accel.compute import wishes
@@ -83,6 +83,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._claims = claims.Claims(self._record)
         self._ledger = ledger.Ledger(virtapi)
         self._auditor = auditor.Auditor(self._record, self._ledger)
+        self._short = said.Said(LOG)
         self._assigner = assigner.Assigner(
             self._machine, self._upkeep, self._record, self._claims,
             self._ledger, self._node)
@@ -105,16 +106,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                 with _never_fatal('make mdevs that servers hold'):
                     self._prepare(hostdevs)
         with _never_fatal('complete guests that run without their devices'):
-            self._complete()
+            self._complete(self._machine.look()[0])
 
-    def _complete(self) -> None:
-        """Give guests what they let go for a suspension that never came."""
-        for domain, lacking in self._record.short():
-            with _never_fatal('give a guest its devices again'):
-                suspension.take_up(libvirt_guest.Guest(domain), lacking)
-                LOG.info('Guest %s has %s again', domain.UUIDString(),
-                         ', '.join(str(device.address)
-                                   for device in lacking))
+    def _complete(self, host: model.Host) -> None:
+        self._short.say(suspension.complete(self._record.short(), host,
+                                            self._claims.is_busy))
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
@@ -134,6 +130,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         host = None
         with _never_fatal('clear up what nobody holds'):
             host = self._clear_up()
+        with _never_fatal('complete guests that run without their devices'):
+            self._complete(host or self._machine.read())
         with _never_fatal('compare what is held with what is promised'):
             self._auditor.audit(self._machine.read,
                                 self._node(provider_tree))
@@ -170,10 +168,19 @@ class LibvirtDriver(driver.LibvirtDriver):
                                                    **kwargs)
 
     def _hard_reboot(self, context, instance, *args, **kwargs):
-        with self._claims.during(instance):
-            # Its definition, the record, is about to be undefined.
-            self._assigner.assign_as_placement_says(instance)
-            return super()._hard_reboot(context, instance, *args, **kwargs)
+        claimed = None
+        try:
+            with self._claims.during(instance):
+                # Its definition, the record, is about to be undefined.
+                self._assigner.assign_as_placement_says(instance)
+                claimed = self._claims.of(instance)
+                return super()._hard_reboot(context, instance, *args,
+                                            **kwargs)
+        except Exception:
+            with excutils.save_and_reraise_exception():
+                if claimed and not self._record.held_by(instance.uuid):
+                    # For the next try, which nothing else tells what it had.
+                    self._claims.claim(instance, claimed)
 
     def destroy(self, context, instance, *args, **kwargs):
         if (instance.task_state == task_states.REBUILDING
@@ -232,7 +239,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         with self._claims.during(instance):
             held = hostdev.ours(self._record.running(instance.uuid))
             self._claims.claim(instance, held)
-            suspension.let_go(self._host.get_guest(instance), held,
+            domain = self._host.get_guest(instance)
+            if held:
+                suspension.check_awake(domain.get_power_state(self._host))
+            suspension.let_go(domain, held,
                               lambda: self._record.running(instance.uuid))
             try:
                 super().suspend(context, instance, *args, **kwargs)

@@ -8,8 +8,9 @@ a host's boot say.
 Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
 ``get_allocations_for_resource_provider``,
 ``add_resources_to_instance_allocation``,
-``remove_resources_from_instance_allocation`` and
-``delete_allocation_for_instance``. Checked with Nova 33 and 34.
+``remove_resources_from_instance_allocation``, ``put_allocations`` and
+``delete_allocation_for_instance``; ``nova.scheduler.utils``:
+``resources_from_flavor``. Checked with Nova 33 and 34.
 """
 
 import collections
@@ -18,6 +19,7 @@ import collections.abc
 from keystoneauth1 import exceptions as keystone
 from nova import context
 from nova import exception
+from nova.scheduler import utils
 from oslo_log import log as logging
 
 from nova_accel.core import assignment
@@ -86,6 +88,41 @@ class Ledger:
         return {consumer: assignment.count_units(allocation['resources'],
                                                  resource_class)
                 for consumer, allocation in allocations.items()}
+
+    def promise(self, instance, root: str,
+                ours: assignment.Promised) -> None:
+        """Promise everything again to a server that is promised nothing.
+
+        Nova takes its promises from a server whose rebuild failed, and gives
+        none back to it.
+
+        :param root: the uuid of the compute node's provider, which has what
+            else its flavor asks for
+        :param ours: what is promised of our providers
+        :raises errors.AssignmentError: if Placement does not agree
+        """
+        counted = {name for amounts in ours.values() for name in amounts}
+        rest = {name: amount for name, amount in utils.resources_from_flavor(
+            instance, instance.flavor).items() if name not in counted}
+        try:
+            agreed = self._client.put_allocations(
+                context.get_admin_context(), instance.uuid, {
+                    'allocations': _form({root: rest, **ours}),
+                    'project_id': instance.project_id,
+                    'user_id': instance.user_id,
+                    'consumer_generation': None})
+            why = 'the log says why'
+        except (exception.AllocationUpdateFailed,
+                exception.PlacementAPIConnectFailure) as error:
+            agreed, why = False, str(error)
+        if not agreed:
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'is promised nothing, and '
+                f'Placement does not promise it anything again: {why}',
+                'make room for it, or write its allocations with `openstack '
+                'resource provider allocation set`, and try again')
+        LOG.info('Placement had no promise to it any more; it has again',
+                 instance=instance)
 
     def move(self, consumer: str, more: assignment.Promised,
              less: assignment.Promised) -> None:

@@ -12,6 +12,7 @@ from nova_accel.core import arrangement
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import flavor
+from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
@@ -40,19 +41,18 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
 
 
 def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
-          node: providers.Node) -> bool:
+          host: model.Host, node: providers.Node) -> bool:
     """Whether what a server has is what it was promised.
 
     :param promised: its allocations; empty where Placement did not answer,
         and the groups that the definition names have to do
     """
     specs = instance.flavor.extra_specs
-    served = [identity.parse_alias(device.alias) for device in hostdevs]
-    if not {group for group, _provider in served} >= set(flavor.read(specs)):
+    groups = {identity.parse_alias(device.alias)[0] for device in hostdevs}
+    if not groups >= set(flavor.read(specs)):
         return False
     if not promised:
         return True
-    counts = collections.Counter(provider for _group, provider in served)
     classes = flavor.classes(specs)
     ours = {*classes, *map(identity.unit_class, classes)}
     counting = providers.of_classes(node.uuid, classes)
@@ -65,11 +65,56 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
         # A move broke off, and what it was promised is elsewhere. Here it has
         # what it has; the comparison of promises with facts will say so.
         return True
-    # A unit can be several functions, so there can be more than promised.
-    return here == set(counts) and all(
-        sum(amount for name, amount in promised[uuid].items()
-            if name in ours) <= count
-        for uuid, count in counts.items())
+    served, offered = _served(hostdevs), providers.by_uuid(host, node)
+    return here == set(served) and all(
+        _comes_to(devices, sum(amount for name, amount
+                               in promised[uuid].items() if name in ours),
+                  offered.get(uuid)) for uuid, devices in served.items())
+
+
+def _served(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
+    """Devices by the provider that they were given as."""
+    served = collections.defaultdict(list)
+    for device in hostdevs:
+        served[holding.provider_of(device)].append(device)
+    return served
+
+
+def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],
+              amount: int, item: providers.Offered | None) -> bool:
+    """Whether devices of one provider are so many units.
+
+    :param item: None where nobody knows any more what travels together
+    """
+    known = item and (item.region.mdevs or {
+        device.address for device in devices} <= {
+            address for unit in item.region.units for address in unit})
+    if not known:
+        # A unit can be several functions, so there can be more than promised.
+        return amount <= len(devices)
+    return amount == len(holding.units(
+        [('', device) for device in devices], item))
+
+
+def again(hostdevs: hostdev.Hostdevs, instance, host: model.Host,
+          node: providers.Node) -> dict[str, dict[str, int]]:
+    """What a server has to be promised here, if it is promised nothing.
+
+    :param hostdevs: what it has
+    """
+    specs = instance.flavor.extra_specs
+    amounts = flavor.amounts(specs)
+    promised = {uuid: {name: amounts[name]} for uuid, name in
+                providers.of_classes(node.uuid, flavor.classes(specs)).items()
+                if uuid in node.ours}
+    offered = providers.by_uuid(host, node)
+    for uuid, devices in _served(hostdevs).items():
+        if uuid in offered:
+            item = offered[uuid]
+            promised[uuid] = {
+                identity.unit_class(item.region.resource_class): len(
+                    holding.units([('', device) for device in devices], item))}
+    return promised
 
 
 def wanted(instance, promised: assignment.Promised, host: model.Host,

@@ -5,7 +5,8 @@ import collections.abc
 
 from oslo_log import log as logging
 
-Lines = collections.abc.Iterable[tuple[int, str]]
+#: A level of the log's, and what is said.
+Line = tuple[int, str]
 
 
 class Said:
@@ -16,9 +17,9 @@ class Said:
 
     def __init__(self, log: logging.KeywordArgumentAdapter) -> None:
         self._log = log
-        self._lines: frozenset[tuple[int, str]] = frozenset()
+        self._lines: frozenset[Line] = frozenset()
 
-    def say(self, lines: Lines) -> None:
+    def say(self, lines: collections.abc.Iterable[Line]) -> None:
         """Log what was not said the last time.
 
         :param lines: all that there is to say by now, with their levels

@@ -4,26 +4,49 @@
 A device's state is in no saved memory, so the guest lets go of its devices
 first, and gets the same ones again. Its definition keeps them meanwhile.
 
-Seam: ``nova.virt.libvirt.guest.Guest`` (attach_device, detach_device).
+Seam: ``nova.virt.libvirt.guest.Guest`` (attach_device, detach_device,
+get_power_state).
 Checked with Nova 33 and 34.
 """
 
 import collections.abc
 import time
+import typing
 
 from nova import exception
+from nova.compute import power_state
 import nova.conf
+from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
 from nova_accel.compute import guest
+from nova_accel.compute import said
 from nova_accel.core import errors
 from nova_accel.core import hostdev
+from nova_accel.core import model
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
 # Unplugging needs the guest's cooperation, and takes a part of a second.
 _POLL = 0.5
+
+
+def check_awake(state: int) -> None:
+    """Refuse what only a guest that runs can do.
+
+    A paused one would let go of its devices when it runs again, and by then
+    be without them.
+
+    :param state: of nova.compute.power_state
+    :raises nova.exception.InstanceFaultRollback: with which Nova leaves the
+        server as it is
+    """
+    if state != power_state.RUNNING:
+        raise exception.InstanceFaultRollback(
+            exception.InstanceSuspendFailure(
+                reason='the guest does not run, and so cannot let go of its '
+                       'devices; unpause it first'))
 
 
 def let_go(domain, held: hostdev.Hostdevs,
@@ -65,6 +88,39 @@ def take_up(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
             raise errors.AssignmentError(
                 f'device {device.address}',
                 f'the guest cannot have it again: {error}') from None
+
+
+def complete(short: collections.abc.Iterable[
+        tuple[typing.Any, hostdev.Hostdevs]], host: model.Host,
+        is_busy: collections.abc.Callable[[str], bool]) -> list[said.Line]:
+    """Give guests what they let go for a suspension that never came.
+
+    A guest can let go of a device long after it was asked to: once its driver
+    has done with it, say. One whose card was away gets it as well.
+
+    :param short: libvirt's domains that run, and what they lack
+    :param host: what is there
+    :param is_busy: whether an operation of a server goes on: one that is
+        being suspended or resumed is short for a moment
+    :returns: what could not be done
+    """
+    there = {function.address for function in host.functions}
+    failed = []
+    for domain, lacking in short:
+        uuid = domain.UUIDString()
+        back = [device for device in lacking if device.address in there
+                or isinstance(device.address, model.MdevAddress)]
+        if not back or is_busy(uuid):
+            continue
+        try:
+            take_up(libvirt_guest.Guest(domain), back)
+        except errors.AccelError as error:
+            failed.append((logging.ERROR, f'Guest {uuid} runs without what '
+                           f'it holds: {error}'))
+        else:
+            LOG.info('Guest %s has %s again', uuid, ', '.join(
+                str(device.address) for device in back))
+    return failed
 
 
 def _plug(domain, device) -> None:

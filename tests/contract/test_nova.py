@@ -91,7 +91,7 @@ OVERRIDDEN = {
 OUR_OWN = {'_choose_likes', '_clear_up', '_complete', '_describe',
            '_have_again', '_node', '_prepare'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_ledger', '_machine',
-                  '_record', '_upkeep'}
+                  '_record', '_short', '_upkeep'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
@@ -148,6 +148,9 @@ def test_hard_reboot_is_called_with_positions():
      ['context', 'rp_uuid']),
     (report.SchedulerReportClient.delete_allocation_for_instance,
      ['context', 'uuid', 'consumer_type', 'force']),
+    (report.SchedulerReportClient.put_allocations,
+     ['context', 'consumer_uuid', 'payload']),
+    (utils.resources_from_flavor, ['instance', 'flavor']),
     (provider_tree.ProviderTree.exists, ['name_or_uuid']),
     (provider_tree.ProviderTree.data, ['name_or_uuid']),
     (provider_tree.ProviderTree.remove, ['name_or_uuid']),

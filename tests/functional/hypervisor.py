@@ -29,6 +29,7 @@ class Hostdevs(fixtures.Fixture):
         self._wrap('managedSaveRemove', _forget_saved)
         self._wrap('attachDevice', _attach)
         self._wrap('detachDevice', _detach)
+        self._wrap('resume', _resume)
 
     def _wrap(self, name, ours):
         theirs = getattr(fakelibvirt.Domain, name)
@@ -46,6 +47,8 @@ def _parse_definition(theirs, domain, xml):
     # What it has while it runs.
     domain.plugged = copy.deepcopy(domain.hostdevs)
     domain.saved = None
+    # What it was asked to let go of while it could not.
+    domain.asked = []
     return theirs(domain, xml)
 
 
@@ -91,10 +94,21 @@ def _attach(theirs, domain, xml):
 def _detach(theirs, domain, xml):
     if not xml.startswith('<hostdev'):
         return theirs(domain, xml)
-    wanted = _source(etree.fromstring(xml))
-    domain.plugged = [element for element in domain.plugged
-                      if _source(element) != wanted]
+    domain.asked.append(_source(etree.fromstring(xml)))
+    if domain._state != fakelibvirt.VIR_DOMAIN_PAUSED:
+        _let_go(domain)
     return True
+
+
+def _resume(theirs, domain):
+    _let_go(domain)
+    return theirs(domain)
+
+
+def _let_go(domain):
+    domain.plugged = [element for element in domain.plugged
+                      if _source(element) not in domain.asked]
+    domain.asked = []
 
 
 def _source(element):

@@ -74,6 +74,86 @@ class RecordTest(cloud.Cloud):
             self.boot(self.one)
         self.assertApart()
 
+    def fail_rebuild(self, server):
+        with mock.patch('nova.compute.manager.ComputeManager.'
+                        '_prep_block_device', side_effect=RuntimeError('no')):
+            self.refused_by_this_process(
+                server, {'rebuild': {'imageRef': cloud.IMAGE}})
+            self._wait_for_state_change(server, 'ERROR')
+        # Nova takes all that it was promised.
+        self.assertEqual({}, self._get_allocations_by_server_uuid(
+            server['id']))
+
+    def recover(self, server, action):
+        """An action makes all well, and others get nothing of it."""
+        self.api.post_server_action(server['id'], action)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(
+            {f'compute1_accel_{address}' for address in
+             self.hostdevs(server)}, set(self.allocated(server)))
+        self.assertEqual(1, len(self.hostdevs(server)))
+        amounts = {name: amount for allocation in
+                   self._get_allocations_by_server_uuid(server['id']).values()
+                   for name, amount in allocation['resources'].items()}
+        self.assertEqual((1, 1), (amounts['VCPU'], amounts[cloud.GPU]))
+        self._run_periodics()
+        for provider in self.providers().values():
+            self.assertNotIn('CUSTOM_NOVA_ACCEL_DISPUTED',
+                             self._get_provider_traits(provider['uuid']))
+        for _time in range(7):
+            self.boot(self.one)
+        self.boot(self.one, state='ERROR')
+        self.assertApart()
+
+    def test_hard_reboot_after_a_rebuild_that_failed(self):
+        server = self.boot(self.one)
+        self.fail_rebuild(server)
+        self.recover(server, {'reboot': {'type': 'HARD'}})
+
+    def test_hard_reboot_long_after_a_rebuild_that_failed(self):
+        server = self.boot(self.one)
+        self.fail_rebuild(server)
+        self._run_periodics()
+        self.recover(server, {'reboot': {'type': 'HARD'}})
+
+    def test_another_rebuild_after_one_that_failed(self):
+        server = self.boot(self.one)
+        self.fail_rebuild(server)
+        self._run_periodics()
+        self.recover(server, {'rebuild': {'imageRef': cloud.IMAGE}})
+
+    def test_nothing_is_left_after_a_rebuild_that_failed(self):
+        server = self.boot(self.one)
+        self.fail_rebuild(server)
+        self._run_periodics()
+        others = [self.boot(self.one) for _time in range(8)]
+        reboot = {'reboot': {'type': 'HARD'}}
+        self.refused_by_this_process(server, reboot)
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn('make room for it', self.api.get_server(server['id'])[
+            'fault']['message'])
+        self.assertApart()
+        self._delete_server(others[0])
+        self.api.post_server_action(server['id'], reboot)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(1, len(self.hostdevs(server)))
+        self.assertApart()
+
+    def test_hard_reboot_after_one_that_failed_half_way(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.flags(device_spec=['{"vendor_id": "1af4"}'], group='nova_accel')
+        self.restart_compute_service('compute1')
+        reboot = {'reboot': {'type': 'HARD'}}
+        with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
+                               side_effect=RuntimeError('no')):
+            self.refused_by_this_process(server, reboot)
+        self.assertEqual({}, self.hostdevs(server))
+        self._run_periodics()
+        self.api.post_server_action(server['id'], reboot)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+
     def test_resize_to_nothing_on_one_host(self):
         server = self.boot(self.one)
         self._resize_server(server, self.flavor())
@@ -134,6 +214,34 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(
             set(self.hostdevs(server)),
             {str(device.address) for device in record.running(server['id'])})
+
+    def test_guest_that_lets_go_of_its_device_too_late(self):
+        """Asked to for a suspension that has failed since."""
+        server = self.boot(self.one)
+        record = self.computes['compute1'].driver._record
+        element = etree.tostring(self.domain(server).plugged[0],
+                                 encoding='unicode')
+        self.domain(server).detachDevice(element)
+        self.assertEqual((), record.running(server['id']))
+        self._run_periodics()
+        self.assertEqual(
+            set(self.hostdevs(server)),
+            {str(device.address) for device in record.running(server['id'])})
+
+    def test_a_paused_guest_lets_go_of_nothing(self):
+        self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
+        self.flags(device_detach_timeout=1, group='libvirt')
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.api.post_server_action(server['id'], {'pause': None})
+        self._wait_for_state_change(server, 'PAUSED')
+        self.api.post_server_action(server['id'],
+                                    {'createImage': {'name': 'x'}})
+        self._wait_for_server_parameter(server, {
+            'status': 'PAUSED', 'OS-EXT-STS:task_state': None})
+        self.api.post_server_action(server['id'], {'unpause': None})
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(len(held), len(self.domain(server).plugged))
 
     def test_nothing_of_ours_can_be_read(self):
         server = self.boot(self.one)

@@ -108,6 +108,40 @@ class SriovTest(cloud.Cloud):
         self.assertEqual(1, self.said(
             f'Device {CARD} cannot have 10 virtual functions: [Errno 12]'))
 
+    def test_a_driver_that_makes_another_number(self):
+        """As Intel's for QAT does (adf_sriov.c)."""
+        self.kernel.all_or_none = True
+        self.start(8)
+        self.assertEqual((16, 16), (self.number(), self.total()))
+        self.assertEqual(1, self.said(
+            f'Device {CARD} has 16 virtual functions, though num_vfs is 8'))
+        self.assertEqual(1, self.said('write num_vfs 16, or "all"'))
+        self.start(16)
+        self.assertEqual(1, self.said('its driver made so many'))
+
+    def test_resize_within_the_pool(self):
+        """To more and to fewer, and back."""
+        self.flags(allow_resize_to_same_host=True)
+        self.start(6)
+        flavors = {}
+        for count in (1, 2):
+            self.write_profile(f'vfs-{count}', groups=[
+                {'resources': {'CUSTOM_QAT': 1}, 'count': count}])
+            flavors[count] = self.flavor(f'vfs-{count}')
+        for before, after in ((2, 1), (1, 2)):
+            for end in (self._confirm_resize, self._revert_resize):
+                server = self.boot(flavors[before])
+                self._resize_server(server, flavors[after])
+                self.assertEqual(after, len(self.hostdevs(server)))
+                end(server)
+                left = after if end == self._confirm_resize else before
+                self.assertEqual(left, len(self.hostdevs(server)))
+                self.assertEqual({PROVIDER: {'CUSTOM_QAT': left}},
+                                 self.allocated(server))
+                self._reboot_server(server, hard=True)
+                self.assertEqual(left, len(self.hostdevs(server)))
+                self._delete_server(server)
+
     def test_what_nova_claims_is_left_alone(self):
         self.flags(device_spec=['{"address": "0000:85:*.1"}'], group='pci')
         self.start(4)
