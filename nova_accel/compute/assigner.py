@@ -39,7 +39,7 @@ class Assigner:
         self._node = node
 
     def assign(self, instance, allocations, lately=False,
-               is_here=False) -> None:
+               is_here=False, is_resized=False) -> None:
         """Claim the devices that a server was promised.
 
         Those that it has, if they are what it was promised, whatever the
@@ -48,6 +48,7 @@ class Assigner:
         :param allocations: in Placement's form; None if it does not answer
         :param lately: whether the Host of a moment ago does
         :param is_here: whether the server is on this host already
+        :param is_resized: whether it can have what another flavor asked for
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
@@ -71,7 +72,8 @@ class Assigner:
             if not promised and allocations is not None and (
                     is_rebuilt or is_here):
                 promised = self._promise_again(instance, held, host, node)
-            if held and promise.keeps(held, instance, promised, host, node):
+            if held and promise.keeps(held, instance, promised, host, node,
+                                      is_resized):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
@@ -91,11 +93,11 @@ class Assigner:
                 str(device.address) for device in chosen),
                 instance=instance)
 
-    def assign_as_placement_says(self, instance) -> None:
+    def assign_as_placement_says(self, instance, is_resized=False) -> None:
         """The same, where Nova does not tell what was promised."""
         if flavor.classes(instance.flavor.extra_specs):
             self.assign(instance, self._ledger.of_consumer(instance.uuid),
-                        is_here=True)
+                        is_here=True, is_resized=is_resized)
 
     def _promise_again(self, instance, held, host, node,
                        ) -> assignment.Promised:

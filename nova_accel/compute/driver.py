@@ -45,6 +45,7 @@ from oslo_utils import excutils
 from nova_accel.compute import address_width
 from nova_accel.compute import assigner
 from nova_accel.compute import auditor
+from nova_accel.compute import beside
 from nova_accel.compute import claims
 from nova_accel.compute import guest
 from nova_accel.compute import ledger
@@ -83,6 +84,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._claims = claims.Claims(self._record)
         self._ledger = ledger.Ledger(virtapi)
         self._auditor = auditor.Auditor(self._record, self._ledger)
+        self._completing = beside.Beside()
         self._short = said.Said(LOG)
         self._assigner = assigner.Assigner(
             self._machine, self._upkeep, self._record, self._claims,
@@ -106,11 +108,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                 with _never_fatal('make mdevs that servers hold'):
                     self._prepare(hostdevs)
         with _never_fatal('complete guests that run without their devices'):
-            self._complete(self._machine.look()[0])
+            self._complete()
 
-    def _complete(self, host: model.Host) -> None:
-        self._short.say(suspension.complete(self._record.short(), host,
-                                            self._claims.is_busy))
+    def _complete(self) -> None:
+        self._short.say(suspension.complete(
+            self._record.short(self._claims.is_busy), self._prepare))
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
@@ -131,7 +133,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('clear up what nobody holds'):
             host = self._clear_up()
         with _never_fatal('complete guests that run without their devices'):
-            self._complete(host or self._machine.read())
+            self._completing.do(self._complete)
         with _never_fatal('compare what is held with what is promised'):
             self._auditor.audit(self._machine.read,
                                 self._node(provider_tree))
@@ -156,14 +158,15 @@ class LibvirtDriver(driver.LibvirtDriver):
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assigner.assign(instance, allocations)
+            self._assigner.assign(instance, allocations, is_resized=True)
             return super().finish_migration(
                 context, migration, instance, disk_info, network_info,
                 image_meta, resize_instance, allocations, *args, **kwargs)
 
     def finish_revert_migration(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
-            self._assigner.assign_as_placement_says(instance)
+            self._assigner.assign_as_placement_says(instance,
+                                                    is_resized=True)
             return super().finish_revert_migration(context, instance, *args,
                                                    **kwargs)
 
@@ -263,12 +266,13 @@ class LibvirtDriver(driver.LibvirtDriver):
                                      original_power_state, instance, *args,
                                      **kwargs):
         # A guest that cannot be copied live is suspended for its snapshot.
-        super()._resume_guest_after_snapshot(
-            context, live_snapshot, original_power_state, instance, *args,
-            **kwargs)
-        if self._needs_suspend_resume_for_snapshot(live_snapshot,
-                                                   original_power_state):
-            self._have_again(instance, self._claims.held(instance))
+        with self._claims.during(instance):
+            super()._resume_guest_after_snapshot(
+                context, live_snapshot, original_power_state, instance, *args,
+                **kwargs)
+            if self._needs_suspend_resume_for_snapshot(live_snapshot,
+                                                       original_power_state):
+                self._have_again(instance, self._claims.held(instance))
 
     def _have_again(self, instance, held: hostdev.Hostdevs) -> None:
         """Give a running guest what it lacks of its devices.

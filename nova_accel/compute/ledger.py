@@ -10,7 +10,7 @@ Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
 ``add_resources_to_instance_allocation``,
 ``remove_resources_from_instance_allocation``, ``put_allocations`` and
 ``delete_allocation_for_instance``; ``nova.scheduler.utils``:
-``resources_from_flavor``. Checked with Nova 33 and 34.
+``ResourceRequest.from_request_spec``. Checked with Nova 33 and 34.
 """
 
 import collections
@@ -19,6 +19,8 @@ import collections.abc
 from keystoneauth1 import exceptions as keystone
 from nova import context
 from nova import exception
+from nova import objects
+from nova.compute import utils as compute_utils
 from nova.scheduler import utils
 from oslo_log import log as logging
 
@@ -102,8 +104,8 @@ class Ledger:
         :raises errors.AssignmentError: if Placement does not agree
         """
         counted = {name for amounts in ours.values() for name in amounts}
-        rest = {name: amount for name, amount in utils.resources_from_flavor(
-            instance, instance.flavor).items() if name not in counted}
+        rest = {name: amount for name, amount in _amounts(instance).items()
+                if name not in counted}
         try:
             agreed = self._client.put_allocations(
                 context.get_admin_context(), instance.uuid, {
@@ -159,6 +161,15 @@ def promised(allocations: collections.abc.Mapping[str, dict] | None,
     """Allocations of a consumer, as the core has them."""
     return {uuid: allocation['resources']
             for uuid, allocation in (allocations or {}).items()}
+
+
+def _amounts(instance) -> dict[str, int]:
+    """All that a server's flavor and image ask for, by class."""
+    spec = objects.RequestSpec(
+        flavor=instance.flavor, image=instance.image_meta,
+        is_bfv=compute_utils.is_volume_backed_instance(
+            context.get_admin_context(), instance))
+    return utils.ResourceRequest.from_request_spec(spec).merged_resources()
 
 
 def _form(promised: assignment.Promised) -> dict[str, dict]:

@@ -41,11 +41,13 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
 
 
 def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
-          host: model.Host, node: providers.Node) -> bool:
+          host: model.Host, node: providers.Node, exactly: bool) -> bool:
     """Whether what a server has is what it was promised.
 
     :param promised: its allocations; empty where Placement did not answer,
         and the groups that the definition names have to do
+    :param exactly: and not more; where its flavor is as it was, functions
+        that travel together can be others by now, and it keeps what it has
     """
     specs = instance.flavor.extra_specs
     groups = {identity.parse_alias(device.alias)[0] for device in hostdevs}
@@ -69,7 +71,8 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
     return here == set(served) and all(
         _comes_to(devices, sum(amount for name, amount
                                in promised[uuid].items() if name in ours),
-                  offered.get(uuid)) for uuid, devices in served.items())
+                  offered.get(uuid) if exactly else None)
+        for uuid, devices in served.items())
 
 
 def _served(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
@@ -86,8 +89,10 @@ def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],
 
     :param item: None where nobody knows any more what travels together
     """
-    known = item and (item.region.mdevs or {
-        device.address for device in devices} <= {
+    addresses = {device.address for device in devices}
+    known = item and (
+        all(isinstance(address, model.MdevAddress) for address in addresses)
+        if item.region.mdevs else addresses <= {
             address for unit in item.region.units for address in unit})
     if not known:
         # A unit can be several functions, so there can be more than promised.

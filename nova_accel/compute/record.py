@@ -40,14 +40,19 @@ class Record:
         return domains.read(self._host.list_instance_domains(
             only_running=False), guest.libvirt())
 
-    def short(self) -> collections.abc.Iterator[
-            tuple[object, hostdev.Hostdevs]]:
+    def short(self, is_busy: collections.abc.Callable[[str], bool],
+              ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
         """Guests that run with less than they hold, and what they lack.
 
+        :param is_busy: whether an operation of a server goes on: one that is
+            being suspended or resumed is short for a moment
         :returns: libvirt's domains
         """
         libvirt = guest.libvirt()
         for domain in self._host.list_instance_domains(only_running=True):
+            # Asked again afterwards, for what has begun meanwhile.
+            if is_busy(domain.UUIDString()):
+                continue
             held, has = (
                 domains.parse(xml)[1] if xml else () for xml in (
                     domains.describe(domain, flags, libvirt)
@@ -55,7 +60,7 @@ class Record:
             there = {device.address for device in has}
             lacking = tuple(device for device in hostdev.ours(held)
                             if device.address not in there)
-            if lacking:
+            if lacking and not is_busy(domain.UUIDString()):
                 yield domain, lacking
 
     def running(self, uuid: str) -> hostdev.Hostdevs:

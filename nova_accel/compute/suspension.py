@@ -23,7 +23,6 @@ from nova_accel.compute import guest
 from nova_accel.compute import said
 from nova_accel.core import errors
 from nova_accel.core import hostdev
-from nova_accel.core import model
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -91,35 +90,30 @@ def take_up(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
 
 
 def complete(short: collections.abc.Iterable[
-        tuple[typing.Any, hostdev.Hostdevs]], host: model.Host,
-        is_busy: collections.abc.Callable[[str], bool]) -> list[said.Line]:
+        tuple[typing.Any, hostdev.Hostdevs]],
+        prepare: collections.abc.Callable[[hostdev.Hostdevs], None],
+        ) -> list[said.Line]:
     """Give guests what they let go for a suspension that never came.
 
     A guest can let go of a device long after it was asked to: once its driver
     has done with it, say. One whose card was away gets it as well.
 
     :param short: libvirt's domains that run, and what they lack
-    :param host: what is there
-    :param is_busy: whether an operation of a server goes on: one that is
-        being suspended or resumed is short for a moment
+    :param prepare: makes devices ready, or says why they cannot be had
     :returns: what could not be done
     """
-    there = {function.address for function in host.functions}
     failed = []
     for domain, lacking in short:
         uuid = domain.UUIDString()
-        back = [device for device in lacking if device.address in there
-                or isinstance(device.address, model.MdevAddress)]
-        if not back or is_busy(uuid):
-            continue
-        try:
-            take_up(libvirt_guest.Guest(domain), back)
-        except errors.AccelError as error:
-            failed.append((logging.ERROR, f'Guest {uuid} runs without what '
-                           f'it holds: {error}'))
-        else:
-            LOG.info('Guest %s has %s again', uuid, ', '.join(
-                str(device.address) for device in back))
+        for device in lacking:
+            try:
+                prepare((device,))
+                take_up(libvirt_guest.Guest(domain), (device,))
+            except errors.AccelError as error:
+                failed.append((logging.ERROR, f'Guest {uuid} runs without '
+                               f'what it holds: {error}'))
+            else:
+                LOG.info('Guest %s has %s again', uuid, device.address)
     return failed
 
 

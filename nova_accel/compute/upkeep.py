@@ -222,6 +222,7 @@ class Upkeep:
                 if unit in self._resets.due(host, (), _patience()):
                     self._resets.reset(self._machine.tree, host, unit)
 
+
 def _patience() -> float:
     """Seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval

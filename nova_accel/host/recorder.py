@@ -33,8 +33,8 @@ _UNIQUE_NAME = re.compile(
 # btrfs has a directory for each file system that is mounted.
 _FILESYSTEM = re.compile(fr'({usage.BTRFS}/)[0-9a-f-]{{36}}(?![^/])')
 
-# So has ZFS for each pool, by its name.
-_POOL = re.compile(f'({zfs.POOLS}/)([^/]+)')
+# So has ZFS for each pool, by its name, which is on its disks as well.
+_POOL = re.compile(f'({zfs.POOLS}/|{zfs.LABEL})([^/\n]+)')
 
 # A disk by the kernel's own name; names that people and tools give to disks
 # have a folder or a hyphen in them, and may be unique ids.
@@ -165,7 +165,9 @@ def _scrub_mounts(text: str) -> str:
 
 
 def _scrub_udev(text: str) -> str:
-    return _joined([zfs.MEMBER] * (zfs.MEMBER in text.splitlines()))
+    lines = text.splitlines()
+    return _joined(line for line in lines if zfs.MEMBER in lines
+                   and line.startswith((zfs.MEMBER, zfs.LABEL)))
 
 
 def _scrub_swaps(text: str) -> str:

@@ -2,9 +2,9 @@
 """What the host itself does with its PCI functions, and so cannot give away.
 
 A disk is in use when it, a partition of it or something stacked on it is
-mounted or swapped to, or where ZFS is in use and it has a label of ZFS; a
-network port when it has an address or a route, or belongs to a bridge, a bond
-or anything else stacked on it.
+mounted or swapped to, or when it has the label of a ZFS pool that is imported;
+a network port when it has an address or a route, or belongs to a bridge, a
+bond or anything else stacked on it.
 
 Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
 (``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net,
@@ -51,8 +51,8 @@ def _unknown(tree) -> collections.abc.Iterator[str]:
                for name in tree.names(BLOCK)]
     if numbers and all(tree.text(path) is None for path in MOUNTS):
         yield _NO_MOUNTS
-    if numbers and zfs.is_used(tree) and all(
-            zfs.has_label(tree, number) is None for number in numbers):
+    if numbers and zfs.pools(tree) and all(
+            zfs.pool(tree, number) is None for number in numbers):
         yield _NO_UDEV
 
 
@@ -61,7 +61,7 @@ def _number(tree, path) -> str:
 
 
 def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
-    mounted, with_zfs = _mounted(tree), zfs.is_used(tree)
+    mounted, pools = _mounted(tree), zfs.pools(tree)
     swaps = {words[0].rsplit('/', 1)[-1]
              for words in fields(tree.text(SWAPS))[1:]}
     for name in tree.names(BLOCK):
@@ -73,7 +73,7 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
             use = f'disk {name} is swap space'
         elif holders := tree.names(f'{path}/holders'):
             use = f'disk {name} is part of {holders[0]}'
-        elif with_zfs and zfs.has_label(tree, number):
+        elif pools and zfs.pool(tree, number) in {*pools, zfs.ANY}:
             use = f'disk {name} is part of a ZFS pool'
         else:
             continue

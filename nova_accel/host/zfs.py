@@ -2,31 +2,44 @@
 """Disks of ZFS pools, of which neither mounts nor holders tell.
 
 What is mounted has the name of its pool, and ZFS opens its disks without
-being their holder. Which disks have its label is in udev's database.
+being their holder. Which disks have a label of its, and of which pool, is in
+udev's database; so is what a guest wrote onto a disk that it has.
 
 Sources: OpenZFS, module/os/linux/spl/spl-kstat.c (below
-``/proc/spl/kstat/zfs``, a directory for each pool that is imported); systemd,
-udev-builtin-blkid.c (``ID_FS_TYPE``).
+``/proc/spl/kstat/zfs``, a directory for each pool that is imported);
+util-linux, libblkid/src/superblocks/zfs.c (the pool's name is the label);
+systemd, udev-builtin-blkid.c (``ID_FS_TYPE``, ``ID_FS_LABEL``).
 """
 
 from nova_accel.host import tree as trees
 
 POOLS = 'proc/spl/kstat/zfs'
 UDEV = 'run/udev/data'
-#: The line of udev's that tells.
-MEMBER = 'E:ID_FS_TYPE=zfs_member'
+#: The lines of udev's that tell.
+MEMBER, LABEL = 'E:ID_FS_TYPE=zfs_member', 'E:ID_FS_LABEL='
+
+#: What a disk of any pool is said to belong to.
+ANY = '?'
 
 
-def is_used(tree: trees.Tree) -> bool:
-    """Whether a pool is imported."""
-    return any(tree.names(f'{POOLS}/{name}') for name in tree.names(POOLS))
+def pools(tree: trees.Tree) -> frozenset[str]:
+    """The names of the pools that are imported."""
+    return frozenset(name for name in tree.names(POOLS)
+                     if tree.names(f'{POOLS}/{name}'))
 
 
-def has_label(tree: trees.Tree, number: str) -> bool | None:
-    """Whether a disk, or a partition, bears the label of a pool.
+def pool(tree: trees.Tree, number: str) -> str | None:
+    """The pool whose label a disk, or a partition, bears.
 
     :param number: of its device, ``259:1``
-    :returns: None where udev does not say
+    :returns: '' without a label, :data:`ANY` where the label has no name, and
+        None where udev does not say
     """
     text = tree.text(f'{UDEV}/b{number}')
-    return None if text is None else MEMBER in text.splitlines()
+    if text is None:
+        return None
+    lines = text.splitlines()
+    if MEMBER not in lines:
+        return ''
+    return next((line.removeprefix(LABEL) for line in lines
+                 if line.startswith(LABEL)), ANY)

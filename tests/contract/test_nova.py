@@ -17,6 +17,7 @@ from nova.api.validation.extra_specs import validators
 from nova.compute import flavors
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
+from nova.compute import utils as compute_utils
 from nova.scheduler import filters
 from nova.scheduler import host_manager
 from nova.scheduler import manager as scheduler_manager
@@ -90,8 +91,8 @@ OVERRIDDEN = {
 }
 OUR_OWN = {'_choose_likes', '_clear_up', '_complete', '_describe',
            '_have_again', '_node', '_prepare'}
-OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_ledger', '_machine',
-                  '_record', '_short', '_upkeep'}
+OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
+                  '_machine', '_record', '_short', '_upkeep'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
@@ -150,7 +151,8 @@ def test_hard_reboot_is_called_with_positions():
      ['context', 'uuid', 'consumer_type', 'force']),
     (report.SchedulerReportClient.put_allocations,
      ['context', 'consumer_uuid', 'payload']),
-    (utils.resources_from_flavor, ['instance', 'flavor']),
+    (compute_utils.is_volume_backed_instance,
+     ['context', 'instance', 'bdms']),
     (provider_tree.ProviderTree.exists, ['name_or_uuid']),
     (provider_tree.ProviderTree.data, ['name_or_uuid']),
     (provider_tree.ProviderTree.remove, ['name_or_uuid']),

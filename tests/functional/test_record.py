@@ -228,6 +228,22 @@ class RecordTest(cloud.Cloud):
             set(self.hostdevs(server)),
             {str(device.address) for device in record.running(server['id'])})
 
+    def test_guest_whose_card_is_away_gets_nothing_else(self):
+        server = self.boot(self.one)
+        self.domain(server).detachDevice(etree.tostring(
+            self.domain(server).plugged[0], encoding='unicode'))
+        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self._run_periodics()
+        self.assertEqual([], self.domain(server).plugged)
+        self.assertEqual(1, self.stdlog.logger.output.count(
+            f'Guest {server["id"]} runs without what it holds: device '
+            f'{min(self.hostdevs(server))}: is not there any more'))
+        self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.assertEqual(1, len(self.domain(server).plugged))
+
     def test_a_paused_guest_lets_go_of_nothing(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
         self.flags(device_detach_timeout=1, group='libvirt')

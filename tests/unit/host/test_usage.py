@@ -106,6 +106,10 @@ _ZPOOL = '1 1 0:40 / / rw - zfs secret/ROOT rw'
 
 @pytest.mark.parametrize('pool, said, uses', [
     (_POOL, f'N:1\n{zfs.MEMBER}\nE:ID_FS_UUID=123\n', True),
+    (_POOL, f'{zfs.LABEL}secret\n{zfs.MEMBER}\n', True),
+    # What a guest wrote onto it, or somebody long ago.
+    (_POOL, f'{zfs.LABEL}secretly\n{zfs.MEMBER}\n', False),
+    (_POOL, f'{zfs.LABEL}secret\nE:ID_FS_TYPE=ext4\n', False),
     (_POOL, 'E:ID_FS_TYPE=ext4\n', False),
     (_POOL, '', False),
     # A label of old, where there is no pool.

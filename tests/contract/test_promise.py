@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what a server has is what it was promised."""
+
+import types
+
+import pytest
+
+from nova_accel.compute import promise
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import providers
+from tests.unit import build
+
+_ROOT = '4e5f9d70-7c1c-4a5c-9f9c-0d6ab3c8f001'
+_TWO = {'resource_class': 'CUSTOM_X', 'vendor_id': '*'}
+
+
+def _host(together):
+    """Two functions that travel together, or two VFs."""
+    if together:
+        return build.host([build.function(
+            f'0000:81:00.{number}', '10de:20b0', iommu_group='one')
+            for number in range(2)], _TWO)
+    return build.host(build.card('0000:85:00.0', 2), {
+        'product_id': '37c9', **_TWO})
+
+
+def _keeps(host, held, amount, exactly):
+    [item] = providers.offered(host, _ROOT, 'node')
+    instance = types.SimpleNamespace(flavor=types.SimpleNamespace(
+        extra_specs={'resources_ACCEL0:CUSTOM_X': str(amount)}))
+    addresses = [address for unit in item.region.units for address in unit]
+    devices = tuple(
+        hostdev.Hostdev(address, identity.alias('ACCEL0', item.uuid, number))
+        for number, address in enumerate(addresses[:held]))
+    return promise.keeps(
+        devices, instance,
+        {item.uuid: {identity.unit_class('CUSTOM_X'): amount}}, host,
+        providers.Node(_ROOT, 'node', {item.uuid: 'x'}), exactly)
+
+
+@pytest.mark.parametrize('together, held, amount, exactly, keeps', [
+    (True, 2, 1, True, True),
+    (True, 2, 2, True, False),
+    # By a resize to more, or to fewer.
+    (False, 2, 2, True, True),
+    (False, 2, 1, True, False),
+    (False, 1, 2, False, False),
+    # They travelled together once, and it keeps what it has.
+    (False, 2, 1, False, True),
+    # Or do so now.
+    (True, 2, 2, False, True),
+])
+def test_it_keeps_what_it_was_promised(together, held, amount, exactly,
+                                       keeps):
+    assert _keeps(_host(together), held, amount, exactly) is keeps
