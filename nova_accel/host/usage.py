@@ -47,12 +47,12 @@ def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
 
 def _unknown(tree) -> collections.abc.Iterator[str]:
     """What keeps disks that are in use from being noticed."""
-    numbers = [_number(tree, trees.follow(tree, f'{BLOCK}/{name}'))
-               for name in tree.names(BLOCK)]
-    if numbers and all(tree.text(path) is None for path in MOUNTS):
+    names = tree.names(BLOCK)
+    if names and all(tree.text(path) is None for path in MOUNTS):
         yield _NO_MOUNTS
-    if numbers and zfs.pools(tree) and all(
-            zfs.pool(tree, number) is None for number in numbers):
+    if names and zfs.pools(tree) and all(
+            zfs.pool(tree, _number(tree, trees.follow(
+                tree, f'{BLOCK}/{name}'))) is None for name in names):
         yield _NO_UDEV
 
 
