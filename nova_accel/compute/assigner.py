@@ -110,11 +110,12 @@ class Assigner:
         allocations = self._ledger.of_consumer(instance.uuid)
         if allocations is None or allocations:
             return ledger.promised(allocations)
-        promised = promise.again(held, instance, host, node)
+        promised = promise.again(held, instance, ledger.asked(instance), host,
+                                 node)
         if not promised:
             return {}
         try:
-            self._ledger.promise(instance, node.uuid, promised)
+            self._ledger.promise(instance, promised)
         except errors.AssignmentError as error:
             if not held:
                 raise

@@ -91,25 +91,18 @@ class Ledger:
                                                  resource_class)
                 for consumer, allocation in allocations.items()}
 
-    def promise(self, instance, root: str,
-                ours: assignment.Promised) -> None:
+    def promise(self, instance, promised: assignment.Promised) -> None:
         """Promise everything again to a server that is promised nothing.
 
         Nova takes its promises from a server whose rebuild failed, and gives
         none back to it.
 
-        :param root: the uuid of the compute node's provider, which has what
-            else its flavor asks for
-        :param ours: what is promised of our providers
         :raises errors.AssignmentError: if Placement does not agree
         """
-        counted = {name for amounts in ours.values() for name in amounts}
-        rest = {name: amount for name, amount in _amounts(instance).items()
-                if name not in counted}
         try:
             agreed = self._client.put_allocations(
                 context.get_admin_context(), instance.uuid, {
-                    'allocations': _form({root: rest, **ours}),
+                    'allocations': _form(promised),
                     'project_id': instance.project_id,
                     'user_id': instance.user_id,
                     'consumer_generation': None})
@@ -163,7 +156,7 @@ def promised(allocations: collections.abc.Mapping[str, dict] | None,
             for uuid, allocation in (allocations or {}).items()}
 
 
-def _amounts(instance) -> dict[str, int]:
+def asked(instance) -> dict[str, int]:
     """All that a server's flavor and image ask for, by class."""
     spec = objects.RequestSpec(
         flavor=instance.flavor, image=instance.image_meta,

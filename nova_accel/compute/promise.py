@@ -97,29 +97,36 @@ def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],
     if not known:
         # A unit can be several functions, so there can be more than promised.
         return amount <= len(devices)
-    return amount == len(holding.units(
-        [('', device) for device in devices], item))
+    return amount == _count_units(devices, item)
 
 
-def again(hostdevs: hostdev.Hostdevs, instance, host: model.Host,
+def _count_units(devices, item) -> int:
+    return len(holding.units([('', device) for device in devices], item))
+
+
+def again(hostdevs: hostdev.Hostdevs, instance,
+          asked: collections.abc.Mapping[str, int], host: model.Host,
           node: providers.Node) -> dict[str, dict[str, int]]:
-    """What a server has to be promised here, if it is promised nothing.
+    """What a server has to be promised, if it is promised nothing.
 
     :param hostdevs: what it has
+    :param asked: all that it asks for, by class
+    :returns: nothing where none of it is known to be ours
     """
-    specs = instance.flavor.extra_specs
-    amounts = flavor.amounts(specs)
-    promised = {uuid: {name: amounts[name]} for uuid, name in
-                providers.of_classes(node.uuid, flavor.classes(specs)).items()
-                if uuid in node.ours}
+    classes = flavor.classes(instance.flavor.extra_specs)
+    ours = {uuid: {name: asked[name]} for uuid, name
+            in providers.of_classes(node.uuid, classes).items()
+            if uuid in node.ours and name in asked}
     offered = providers.by_uuid(host, node)
     for uuid, devices in _served(hostdevs).items():
         if uuid in offered:
-            item = offered[uuid]
-            promised[uuid] = {
-                identity.unit_class(item.region.resource_class): len(
-                    holding.units([('', device) for device in devices], item))}
-    return promised
+            name = identity.unit_class(offered[uuid].region.resource_class)
+            ours[uuid] = {name: _count_units(devices, offered[uuid])}
+    if not ours:
+        return {}
+    counted = {name for amounts in ours.values() for name in amounts}
+    return {node.uuid: {name: amount for name, amount in asked.items()
+                        if name not in counted}, **ours}
 
 
 def wanted(instance, promised: assignment.Promised, host: model.Host,

@@ -6,7 +6,6 @@ granular syntax, and ``nova_accel:*`` for what Placement cannot say. That
 makes the flavor that a server keeps the only message between the three.
 """
 
-import collections
 import collections.abc
 import itertools
 import re
@@ -141,17 +140,6 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
             } - identity.NOVAS_OWN_CLASSES
-
-
-def amounts(extra_specs: collections.abc.Mapping[str, str],
-            ) -> collections.Counter[str]:
-    """How much the flavor asks for of each of these, in all."""
-    found: collections.Counter[str] = collections.Counter()
-    for key, value in extra_specs.items():
-        match = _KEY.fullmatch(key)
-        if match and match[1] == 'resources' and value.isdecimal():
-            found[match[3]] += int(value)
-    return found
 
 
 def _parts(extra_specs) -> dict[str, dict]:
