@@ -56,6 +56,7 @@ from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import record
 from nova_accel.compute import said
 from nova_accel.compute import suspension
+from nova_accel.compute import tracker
 from nova_accel.compute import upkeep
 from nova_accel.compute import wishes
 from nova_accel.core import errors
@@ -85,6 +86,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._ledger = ledger.Ledger(virtapi)
         self._auditor = auditor.Auditor(self._record, self._ledger)
         self._completing = beside.Beside()
+        tracker.install()
         self._short = said.Said(LOG)
         self._assigner = assigner.Assigner(
             self._machine, self._upkeep, self._record, self._claims,
@@ -145,6 +147,14 @@ class LibvirtDriver(driver.LibvirtDriver):
             self.provider_tree = copy.deepcopy(provider_tree)
 
     # Who gets it
+
+    def nodes_for(self, flavor, allocations) -> frozenset[int]:
+        """The NUMA nodes that a guest should be on, for its devices."""
+        with _never_fatal('see where the devices of a guest are'):
+            return promise.nodes(
+                flavor.extra_specs, ledger.promised(allocations),
+                lambda: self._machine.look(lately=True)[0], self._node())
+        return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):

@@ -146,6 +146,23 @@ def wanted(instance, promised: assignment.Promised, host: model.Host,
         pack=CONF.nova_accel.pack_devices)
 
 
+def nodes(specs: collections.abc.Mapping[str, str],
+          promised: assignment.Promised,
+          look: collections.abc.Callable[[], model.Host],
+          node: providers.Node) -> frozenset[int]:
+    """The NUMA nodes of promised devices, where the guest is to be near them.
+
+    :param specs: a flavor's extra specs
+    :param look: asked only where it matters
+    """
+    if (not affinity.concern(flavor.rules(specs), affinity.GUEST)
+            or set(promised).isdisjoint(node.devices)):
+        return frozenset()
+    offered = providers.by_uuid(look(), node)
+    return frozenset(offered[uuid].device.location.numa_node
+                     for uuid in promised if uuid in offered) - {None}
+
+
 def _nodes_of_ports(instance, rules, only_node) -> frozenset[int] | None:
     """The NUMA nodes of the functions behind a server's network ports.
 

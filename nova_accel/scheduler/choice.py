@@ -65,13 +65,15 @@ class Choice:
     """How devices of a host are chosen for candidates of a request.
 
     :param host_state: nova.scheduler.host_manager.HostState
-    :param around: from a candidate to what the rules are about
+    :param around: from a candidate to what the rules are about, in each way
+        that it can be
     :param pack: whether large groups of free devices are kept whole
     """
 
     def __init__(self, host_state, wanted: Request,
                  around: collections.abc.Callable[
-                     [dict], arrangement.Surroundings], pack: bool):
+                     [dict], collections.abc.Iterable[
+                         arrangement.Surroundings]], pack: bool):
         self.host_state = host_state
         self._wanted = wanted
         self._around = around
@@ -107,7 +109,7 @@ class Choice:
         if not counts:
             return None
         groups = assignment.with_the_rest(self._wanted.groups, counts)
-        found = self._arrange(
+        found = self._best(
             groups, candidates.stocks(self.host_state, answer, given),
             self._around(candidate))
         if not found.objection:
@@ -115,6 +117,19 @@ class Choice:
                 groups, found.chosen))
             candidate.choice = self
         return found
+
+    def _best(self, groups, stocks, ways) -> arrangement.Arrangement:
+        """The best arrangement; of equals the first."""
+        best = None
+        for around in ways:
+            found = self._arrange(groups, stocks, around)
+            if best is None or (bool(found.objection), found.cost) < (
+                    bool(best.objection), best.cost):
+                best = found
+            # There is no better one; or other surroundings change nothing.
+            if not (best.penalty or best.rule or best.kind == 'together'):
+                break
+        return best
 
     def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
         programs = self._wanted.programs

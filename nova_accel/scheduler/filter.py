@@ -17,6 +17,7 @@ from nova_accel.scheduler import alternates
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import claim
+from nova_accel.scheduler import consumption
 from nova_accel.scheduler import guest_nodes
 from nova_accel.scheduler import policy
 from nova_accel.scheduler import siblings
@@ -49,6 +50,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         policy.install()
         candidates.install()
         claim.install()
+        consumption.install()
         alternates.install()
 
     def host_passes(self, host_state, spec_obj):

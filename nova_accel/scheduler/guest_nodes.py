@@ -2,18 +2,21 @@
 """Where on a host a guest, and its network ports, are going to be.
 
 Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, by which nova-compute
-will fit the guest into the host, over the same state;
+will fit the guest into the host, over the same state, and on the nodes of its
+devices if it can (:mod:`nova_accel.numa_fit`);
 ``nova.pci.stats.PciDeviceStats.apply_requests``, by which the scheduler notes
 what nova-compute will take. Checked with Nova 33 and 34.
 """
 
 import collections
+import collections.abc
 import copy
 
 from nova import exception
 from nova import objects
 from nova.virt import hardware
 
+from nova_accel import numa_fit
 from nova_accel.core import affinity
 from nova_accel.core import arrangement
 from nova_accel.scheduler import candidates
@@ -33,18 +36,34 @@ class Nodes:
         self._wanted = wanted
         pci_requests = spec_obj.pci_requests
         self._pci_requests = pci_requests.requests if pci_requests else []
-        self._same_for_all: list[arrangement.Surroundings] = []
+        self._first: list[arrangement.Surroundings] = []
+        self._others: list[arrangement.Surroundings] | None = None
 
-    def around(self, candidate) -> arrangement.Surroundings:
-        """Where a candidate would put guest and network ports."""
+    def around(self, candidate) -> collections.abc.Iterator[
+            arrangement.Surroundings]:
+        """Where a candidate can put guest and network ports.
+
+        First where Nova would put them if nobody said anything.
+        """
         if self._pci_requests:
-            return self._around(candidate)
-        if not self._same_for_all:
-            self._same_for_all.append(self._around(candidate))
-        return self._same_for_all[0]
+            self._first, self._others = [], None
+        if not self._first:
+            self._first.append(self._around(candidate, self._fit(candidate)))
+        yield self._first[0]
+        if self._others is None:
+            self._others = list(self._elsewhere(candidate))
+        yield from self._others
 
-    def _around(self, candidate) -> arrangement.Surroundings:
-        guest = self._fit(candidate)
+    def _elsewhere(self, candidate):
+        guest = self._first[0].guest
+        if guest is None:
+            return
+        topology = self._host_state.numa_topology
+        for nodes in numa_fit.choices(topology, len(guest)):
+            if nodes != guest and (fitted := self._fit(candidate, nodes)):
+                yield self._around(candidate, fitted)
+
+    def _around(self, candidate, guest) -> arrangement.Surroundings:
         return arrangement.Surroundings(
             frozenset(cell.id for cell in guest) if guest else None,
             self._ports(candidate, guest)
@@ -57,10 +76,12 @@ class Nodes:
         cells = topology.cells if topology else ()
         return cells[0].id if len(cells) == 1 else None
 
-    def _fit(self, candidate):
+    def _fit(self, candidate, nodes=None):
         """The guest's cells on the host, where a rule needs them.
 
         None without a NUMA topology, which is anywhere.
+
+        :param nodes: the host's nodes that are asked about, None for all
         """
         state = self._host_state
         if not self._spec.numa_topology or not state.numa_topology or not any(
@@ -68,7 +89,8 @@ class Nodes:
                                             affinity.NETWORK))):
             return None
         fitted = hardware.numa_fit_instance_to_host(
-            state.numa_topology,
+            state.numa_topology if nodes is None
+            else numa_fit.part(state.numa_topology, nodes),
             # The function writes into what it is given.
             self._spec.numa_topology.obj_clone(), limits=self._limits(),
             pci_requests=self._pci_requests, pci_stats=state.pci_stats,

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices together, and near the guest."""
 
+import time
+from unittest import mock
+
 from nova import context
 from nova import objects
+from nova.compute import rpcapi
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.functional import cloud
@@ -88,15 +92,63 @@ class AffinityTest(cloud.Cloud):
             server = self.boot(flavor)
             self.assertEqual(self.guest_nodes(server), self.nodes(server))
 
-    def test_guests_node_has_no_device_left(self):
-        # Nova fills one node before it begins the next.
+    def test_guest_goes_where_devices_are(self):
+        self.gpu_profile('gpu', numa='required')
+        self.gpu_profile('near', numa='preferred')
+        numa = {'hw:numa_nodes': '1'}
+        # Nova alone would fill one node before it begins the next, and it
+        # has room for all of them.
         self.flags(packing_host_numa_cells_allocation_strategy=True,
                    group='compute')
+        flavors = [self.flavor(name, extra_spec=numa)
+                   for name in ('gpu', 'near')]
+        for flavor in flavors * 4:
+            server = self.boot(flavor)
+            self.assertEqual(self.guest_nodes(server), self.nodes(server))
+        self.assertEqual(8, len(self.held()))
+
+    def test_guest_that_does_not_fit_where_devices_are(self):
+        self.flags(cpu_dedicated_set='0-7', cpu_shared_set=None,
+                   group='compute')
+        self.restart_compute_service('compute1')
+        numa = {'hw:numa_nodes': '1', 'hw:cpu_policy': 'dedicated'}
         self.gpu_profile('four', count=4, numa='required')
         self.gpu_profile('gpu', numa='required')
-        numa = {'hw:numa_nodes': '1'}
-        first = self.boot(self.flavor('four', extra_spec=numa))
-        [node] = self.nodes(first)
+        [node] = self.nodes(self.boot(self.flavor('four', extra_spec=numa)))
+        # All processors of the other node, on which the free devices are.
+        full = self.boot(self.flavor(extra_spec=numa, vcpu=4))
+        self.assertEqual({1 - node}, self.guest_nodes(full))
         self.boot(self.flavor('gpu', extra_spec=numa), state='ERROR')
         self.assertIn(f'none is free there; the guest is on {node}',
                       self.stdlog.logger.output)
+        self.gpu_profile('near', numa='preferred')
+        server = self.boot(self.flavor('near', extra_spec=numa))
+        self.assertEqual({node}, self.guest_nodes(server))
+        self.assertEqual({1 - node}, self.nodes(server))
+
+    def test_guests_that_arrive_in_another_order(self):
+        self.flags(device_spec=[
+            f'{{"address": "0000:{bus}:00.0", '
+            f'"resource_class": "{cloud.GPU}"}}' for bus in ('43', '83')],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.gpu_profile('gpu', numa='required')
+        arriving = []
+        api = rpcapi.ComputeAPI
+        build = api.build_and_run_instance
+        with mock.patch.object(
+                api, 'build_and_run_instance',
+                lambda *args, **kwargs: arriving.append((args, kwargs))):
+            self.api.post_server({'server': self._build_server(
+                image_uuid=cloud.IMAGE, networks='none', flavor_id=self.flavor(
+                    'gpu', extra_spec={'hw:numa_nodes': '1'}))
+                | {'min_count': 2, 'max_count': 2}})
+            for _time in range(100):
+                if len(arriving) < 2:
+                    time.sleep(0.1)
+        for args, kwargs in reversed(arriving):
+            build(*args, **kwargs)
+        for server in self.api.get_servers():
+            server = self._wait_for_state_change(server, 'ACTIVE')
+            self.assertEqual(self.guest_nodes(server), self.nodes(server))
+        self.assertEqual(2, len(self.held()))

@@ -91,6 +91,11 @@ class Arrangement:
     rule: affinity.Rule | None = None
     cost: tuple[int, ...] = ()
 
+    @property
+    def penalty(self) -> int:
+        """Of the rules that are preferred and not kept."""
+        return self.cost[0] if self.cost else 0
+
 
 def arrange(groups: collections.abc.Mapping[str, profiles.Group],
             stocks: collections.abc.Sequence[Stock],
