@@ -14,11 +14,12 @@ import typing
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
 
-# PCI Code and ID Assignment Specification: base class 06 is a bridge; these
-# of its subclasses have a type 1 or 2 header, which is what lets the kernel's
+# PCI Code and ID Assignment Specification: base class 06 is a bridge, but for
+# what has no subclass of its own (NVSwitches).
+_BRIDGE, _OTHER, _HOST_BRIDGE = 0x06, 0x0680, 0x0600
+# These subclasses have a type 1 or 2 header, which is what lets the kernel's
 # vfio take no notice of them in an IOMMU group
 # (drivers/vfio: vfio_dev_driver_allowed).
-_BRIDGE = 0x06
 _FORWARDING_BRIDGES = frozenset({0x0604, 0x0607, 0x0609})
 
 
@@ -175,6 +176,8 @@ class Function:
     :param netdevs: names of its network ports; of a virtual function, also
         those of its card
     :param vfio: whether its driver is one that a guest has devices through
+    :param open: whether a program has it open through vfio-pci or its like
+    :param denied: whether vfio-pci takes no function with its ids
     :param firmware: the version that its driver reports, or ''
     :param bars: its memory, or None if nobody says
     :param use: how the host itself uses it, in words, or ''
@@ -199,6 +202,8 @@ class Function:
     reset_methods: tuple[str, ...] | None = None
     resets_below: bool = False
     vfio: bool = False
+    open: bool = False
+    denied: bool = False
     firmware: str = ''
     bars: tuple[Bar, ...] | None = None
     use: str = ''
@@ -212,12 +217,21 @@ class Function:
 
     @property
     def is_bridge(self) -> bool:
-        return self.class_code >> 16 == _BRIDGE
+        return (self.class_code >> 16 == _BRIDGE
+                and self.class_code >> 8 != _OTHER)
 
     @property
     def is_forwarding_bridge(self) -> bool:
-        """A bridge that may stay in an IOMMU group that is given away."""
         return self.class_code >> 8 in _FORWARDING_BRIDGES
+
+    @property
+    def may_stay(self) -> bool:
+        """A bridge that can stay in an IOMMU group that is given away.
+
+        Without a driver, that is more of them.
+        """
+        return self.is_forwarding_bridge or (
+            self.class_code >> 8 == _HOST_BRIDGE and not self.driver)
 
 
 #: What a guest gets when it gets one unit of a Region: functions that can

@@ -25,6 +25,10 @@ _NO_IOMMU = ('this host has no IOMMU groups',
              'switch the IOMMU on in firmware and with intel_iommu=on, or '
              'amd_iommu=on, on the kernel command line')
 
+_DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
+           'make use of', 'load vfio-pci with disable_denylist=1 if the '
+           'guests can be trusted, or take it out of device_spec')
+
 _NO_RESET = ('it cannot be reset by itself, and would keep what one server '
              'leaves in it for the next',
              'name all functions of its slot in one entry, or write "reset": '
@@ -72,7 +76,7 @@ class _Machine:
         group = [] if function.is_bridge else self.groups.get(
             function.iommu_group, [])
         return tuple(f.address for f in group
-                     if not f.is_forwarding_bridge) or (function.address,)
+                     if not f.may_stay) or (function.address,)
 
 
 class _Offer:
@@ -229,6 +233,7 @@ class _Offer:
         if pool.resets:
             self._check_driver(functions, _is_managed(entry, pool))
             self._check_reset(unit, entry)
+            self._check_use(functions, entry)
 
     def _check_parent(self, function) -> None:
         """The parent of mdevs stays with the host, and with its driver."""
@@ -271,7 +276,10 @@ class _Offer:
             raise kinds.Refused('it is on no PCI bus',
                                 'name the mdev_type that it is to make')
         if function.is_bridge:
-            raise kinds.Refused('it is a bridge', 'take it out of device_spec')
+            raise kinds.Refused(
+                'it is a bridge', 'take it out of device_spec'
+                if function.address in self._named else
+                'put the card into a slot that has an IOMMU group of its own')
         if function.address.domain > MAX_DOMAIN:
             raise kinds.Refused('its PCI domain is above ffff, which libvirt '
                                 'cannot name')
@@ -318,6 +326,8 @@ class _Offer:
                     'bind it to vfio-pci, or to the vfio driver that its '
                     'vendor has for it, or leave it to libvirt with '
                     '"managed": "yes"', function.address)
+            if function.denied and not function.vfio:
+                raise kinds.Refused(*_DENIED, function.address)
 
     def _check_reset(self, unit, entry) -> None:
         for address in unit:
@@ -329,6 +339,16 @@ class _Offer:
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
                 f'by itself, and is offered as {entry.label} says')
+
+    def _check_use(self, unit, entry) -> None:
+        """Report what may be of no use to a guest."""
+        for function in unit:
+            if function.physfn and function.mdev_types:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as it is, '
+                    f'as {entry.label} says, though it is there to make '
+                    'mediated devices; name one of its types as mdev_type if '
+                    'a guest can do nothing with it alone')
 
     def _check_company(self, named, function, entry) -> None:
         if entry not in self._named.get(function.address, ()):

@@ -101,6 +101,10 @@ def _why_not(function, foreign, held) -> tuple[str, str]:
     if at in held:
         return (f'a domain holds {at}', 'move or delete the servers that hold '
                 'its functions, and restart nova-compute')
+    if function.open:
+        # The kernel would wait for it, and nova-compute for the kernel.
+        return (f'a program has {at} open', 'stop it, and restart '
+                'nova-compute')
     if any(mdev_type.instances for mdev_type in function.mdev_types):
         return (f'{at} has mediated devices', 'remove them, and restart '
                 'nova-compute')

@@ -21,8 +21,8 @@ MANAGERS = 'sys/class/fpga_manager'
 
 #: What a manager says in which nothing is wrong, and nothing under way.
 _WELL = frozenset({'unknown', 'power up', 'reset', 'operating'})
-_UNDER_WAY = frozenset({'firmware request', 'write init', 'write',
-                        'write complete'})
+_UNDER_WAY = frozenset({'firmware request', 'parse header', 'write init',
+                        'write', 'write complete'})
 
 # What nothing, and what no device, answers with.
 _NONE, _GONE = '0' * 32, 'f' * 32

@@ -19,6 +19,7 @@ import struct
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.host import tree as trees
+from nova_accel.host import vfio
 
 DEVICES = 'sys/bus/pci/devices'
 NODES = 'sys/devices/system/node'
@@ -28,6 +29,8 @@ _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
 # include/linux/ioport.h: the type of a resource, and two of its flags.
 _TYPE, _IO, _MEMORY = 0x1f00, 0x100, 0x200
 _PREFETCH, _WIDE = 0x2000, 0x100000
+# PCI Code and ID Assignment Specification: an audio device.
+_SOUND = 0x0403
 # Its address is said elsewhere (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
@@ -43,11 +46,15 @@ class _Unreadable(Exception):
 
 def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     """Every function that can be read, and a line for each that cannot."""
-    found, problems = [], []
-    for name in tree.names(DEVICES):
-        place = trees.follow(tree, f'{DEVICES}/{name}')
+    found, problems, denylist = [], [], vfio.denylist(tree)
+    places = {name: trees.follow(tree, f'{DEVICES}/{name}')
+              for name in tree.names(DEVICES)}
+    told = _tells_of_resets(tree, places.values())
+    for name, place in places.items():
         try:
-            function = _read_one(tree, name, place)
+            function = _read_one(tree, name, place, denylist)
+            if not told:
+                function = dataclasses.replace(function, reset_methods=None)
         except (_Unreadable, ValueError) as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
                             'it is left out')
@@ -61,15 +68,26 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     return _beyond_cards(found), problems
 
 
+def _tells_of_resets(tree, places) -> bool:
+    """Whether it was recorded what can be reset.
+
+    ``reset`` cannot be read, so those who copy what they can read lack it.
+    """
+    return any(tree.has(f'{place}/{name}') for place in places
+               for name in ('reset', 'reset_method'))
+
+
 def _beyond_cards(functions) -> list[model.Function]:
     """Take the switches of cards for no switches of the machine.
 
-    Some cards have one before their only device (AMD's Navi): nothing else
-    can be below it, and what matters is where the card is.
+    Some cards have one before their only device (AMD's Navi), or before it
+    and its sound (Intel's Arc): nothing else can be below it, and what matters
+    is where the card is.
     """
     below = collections.defaultdict(set)
     for function in functions:
-        if not function.is_forwarding_bridge:
+        if not function.is_forwarding_bridge and (
+                function.class_code >> 8 != _SOUND):
             card = function.physfn or function.address
             for port in function.location.ports:
                 below[port].add((card.domain, card.bus, card.slot))
@@ -132,22 +150,27 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
     return text.strip() not in ('', '0')
 
 
-def _read_one(tree: trees.Tree, name: str, path: str) -> model.Function:
+def _read_one(tree: trees.Tree, name: str, path: str,
+              denylist: collections.abc.Container[tuple[str, str]],
+              ) -> model.Function:
     address = model.PciAddress.parse(name)
     attributes = _Attributes(tree, path)
     node = attributes.decimal('numa_node')
     driver = attributes.linked('driver')
+    bound = 'vfio' in (driver or '')
+    ids = attributes.id('vendor'), attributes.id('device')
     return model.Function(
         address=address,
-        vendor_id=attributes.id('vendor'),
-        product_id=attributes.id('device'),
+        vendor_id=ids[0],
+        product_id=ids[1],
         class_code=attributes.hexadecimal('class'),
         subsystem_vendor_id=attributes.id('subsystem_vendor', ''),
         subsystem_product_id=attributes.id('subsystem_device', ''),
         revision=attributes.hexadecimal('revision', 0),
         # -1 is the kernel's NUMA_NO_NODE.
         location=_location(path, None if node is None or node < 0 else node),
-        iommu_group=attributes.linked('iommu_group'),
+        iommu_group=(None if bound and vfio.is_unprotected(tree, path)
+                     else attributes.linked('iommu_group')),
         driver=driver,
         physfn=attributes.linked_address('physfn'),
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
@@ -156,8 +179,9 @@ def _read_one(tree: trees.Tree, name: str, path: str) -> model.Function:
         reset_methods=_reset_methods(tree, path),
         resets_below=tree.has(f'{path}/reset_subordinate'),
         # vfio-dev is there since Linux 6.1.
-        vfio='vfio' in (driver or '') or bool(
-            tree.names(f'{path}/vfio-dev')),
+        vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
+        open=bound and is_enabled(tree, address),
+        denied=ids in denylist,
         firmware=_firmware(tree, path))
 
 
@@ -231,7 +255,7 @@ def _reset_methods(tree, path) -> tuple[str, ...] | None:
     if names is not None:
         return tuple(names.split())
     # Each function has its configuration space there, on a machine; and in a
-    # recording since resets are recorded.
+    # recording of ours since resets are recorded.
     if not tree.has(f'{path}/reset') and tree.has(f'{path}/config'):
         return ()
     return None

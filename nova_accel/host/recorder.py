@@ -164,6 +164,13 @@ def _scrub_mounts(text: str) -> str:
     return _joined(lines)
 
 
+def _scrub_table(text: str) -> str:
+    """``/dev/sda1 / ext4 rw``: the device."""
+    sources = dict.fromkeys(words[0] for words in usage.fields(text))
+    return _joined(f'{source} / fs rw' for source
+                   in filter(_DISK.fullmatch, sources))
+
+
 def _scrub_udev(text: str) -> str:
     lines = text.splitlines()
     return _joined(line for line in lines if zfs.MEMBER in lines
@@ -191,6 +198,7 @@ def _joined(lines: collections.abc.Iterable[str]) -> str:
 
 _SCRUBBERS = {
     **dict.fromkeys(usage.MOUNTS, _scrub_mounts),
+    **dict.fromkeys(usage.TABLES, _scrub_table),
     usage.SWAPS: _scrub_swaps,
     usage.ROUTES: _scrub_routes,
     usage.ADDRESSES: _scrub_addresses,

@@ -100,7 +100,9 @@ class Directory:
                 chunks.append(chunk)
                 # What comes in small pieces must come to an end as well.
                 size += max(len(chunk), 4096)
-            return b''.join(chunks)[:limit].decode('utf-8', 'replace')
+            # What a tar of a live sysfs was unpacked from is padded.
+            return b''.join(chunks)[:limit].rstrip(b'\0').decode(
+                'utf-8', 'replace')
         except OSError:
             return None
         finally:
@@ -280,9 +282,10 @@ def _from_tar(path: pathlib.Path) -> Recording:
             elif member.isfile():
                 content = archive.extractfile(member).read(
                     _limit(name))
-                size += len(content)
                 # Of a live sysfs each file is padded: it claims a page.
-                files[name] = content.rstrip(b'\0').decode('utf-8', 'replace')
+                content = content.rstrip(b'\0')
+                size += len(content)
+                files[name] = content.decode('utf-8', 'replace')
             if size > MAX_RECORDING or count > MAX_ENTRIES:
                 raise ValueError('holds more than a recording should')
     return _from_machine_root(files, links, folders)

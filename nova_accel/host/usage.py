@@ -6,12 +6,15 @@ mounted or swapped to, or when it has the label of a ZFS pool that is imported;
 a network port when it has an address or a route, or belongs to a bridge, a
 bond or anything else stacked on it.
 
-Sources: proc(5) (mountinfo, swaps), Documentation/ABI/stable/sysfs-block
-(``dev``, ``holders``), Documentation/ABI/testing/sysfs-class-net,
-fs/btrfs/sysfs.c (``devices`` of what is mounted).
+Sources: proc(5) (mountinfo, mounts, swaps), xfs(5) (``logdev``, ``rtdev``),
+Documentation/ABI/stable/sysfs-block (``dev``, ``holders``),
+Documentation/ABI/testing/sysfs-class-net, and the directories of what is
+mounted: fs/btrfs/sysfs.c (``devices``), fs/ext4/sysfs.c, fs/f2fs/sysfs.c and
+fs/xfs/xfs_super.c (named after the disk).
 """
 
 import collections.abc
+import itertools
 
 from nova_accel.core import model
 from nova_accel.host import netdevs
@@ -20,10 +23,19 @@ from nova_accel.host import tree as trees
 from nova_accel.host import zfs
 
 BLOCK = 'sys/class/block'
+# Of disks, in which their partitions are; for recordings without the other.
+_WHOLE = 'sys/block'
 BTRFS = 'sys/fs/btrfs'
+# The same in every container, as proc is not.
+_FILESYSTEMS = ('sys/fs/ext4', 'sys/fs/f2fs', 'sys/fs/xfs')
 NET = netdevs.NET
-# Process 1 sees the host's mounts also where nova-compute is in a container.
+# Process 1 sees the host's mounts also where nova-compute is in a container,
+# if that has the host's processes.
 MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
+# For recordings without the others.
+TABLES = ('proc/1/mounts', 'proc/self/mounts')
+# Of a file system's options, those that name a further disk.
+_OTHER_DISKS = ('logdev=', 'rtdev=')
 SWAPS = 'proc/swaps'
 ROUTES = 'proc/net/route'
 ADDRESSES = 'proc/net/if_inet6'
@@ -40,20 +52,42 @@ def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
     """In words, what each function in use is used for; and what is wrong."""
     uses: dict[model.PciAddress, str] = {}
     for path, use in (*_disks(tree), *_ports(tree)):
-        for address in pci.addresses(path.split('/'))[-1:]:
+        for address in _in_use(path):
             uses.setdefault(address, use)
     return uses, list(_unknown(tree))
 
 
+def _in_use(path) -> list[model.PciAddress]:
+    """What drives something, and what makes the PCI domain that this is in.
+
+    Behind Intel's VMD disks have a domain of their own.
+    """
+    way = pci.addresses(path.split('/'))
+    return [address for address, below in itertools.zip_longest(way, way[1:])
+            if below is None or below.domain != address.domain]
+
+
 def _unknown(tree) -> collections.abc.Iterator[str]:
     """What keeps disks that are in use from being noticed."""
-    names = tree.names(BLOCK)
-    if names and all(tree.text(path) is None for path in MOUNTS):
+    disks = _blocks(tree)
+    if disks and all(tree.text(path) is None for path in (*MOUNTS, *TABLES)):
         yield _NO_MOUNTS
-    if names and zfs.pools(tree) and all(
-            zfs.pool(tree, _number(tree, trees.follow(
-                tree, f'{BLOCK}/{name}'))) is None for name in names):
+    if disks and zfs.pools(tree) and all(
+            zfs.pool(tree, _number(tree, path)) is None
+            for path in disks.values()):
         yield _NO_UDEV
+
+
+def _blocks(tree) -> dict[str, str]:
+    """The directory of each disk and partition."""
+    if names := tree.names(BLOCK):
+        return {name: trees.follow(tree, f'{BLOCK}/{name}') for name in names}
+    found = {}
+    for name in tree.names(_WHOLE):
+        path = found[name] = trees.follow(tree, f'{_WHOLE}/{name}')
+        found.update({part: f'{path}/{part}' for part in tree.names(path)
+                      if part.startswith(name)})
+    return found
 
 
 def _number(tree, path) -> str:
@@ -64,8 +98,7 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
     mounted, pools = _mounted(tree), zfs.pools(tree)
     swaps = {words[0].rsplit('/', 1)[-1]
              for words in fields(tree.text(SWAPS))[1:]}
-    for name in tree.names(BLOCK):
-        path = trees.follow(tree, f'{BLOCK}/{name}')
+    for name, path in _blocks(tree).items():
         number = _number(tree, path)
         if number in mounted or name in mounted:
             use = f'disk {name} is mounted'
@@ -84,8 +117,7 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
 def _mounted(tree) -> set[str]:
     """Numbers, ``259:0``, and names, ``sda1``, of what is mounted."""
     found = set()
-    for number, source in (mount for path in MOUNTS
-                           for mount in mounts(tree.text(path))):
+    for number, source in _mounts(tree):
         found.add(number)
         # btrfs and its like mount under a number of their own; bcachefs
         # names all of its disks.
@@ -94,7 +126,19 @@ def _mounted(tree) -> set[str]:
     # Of its disks, it names one there.
     for filesystem in tree.names(BTRFS):
         found.update(tree.names(f'{BTRFS}/{filesystem}/devices'))
+    for folder in _FILESYSTEMS:
+        found.update(tree.names(folder))
     return found - {''}
+
+
+def _mounts(tree) -> collections.abc.Iterator[tuple[str, str]]:
+    tables = [tree.text(path) for path in MOUNTS]
+    for table in tables:
+        yield from mounts(table)
+    if tables == [None] * len(tables):
+        for words in (words for path in TABLES
+                      for words in fields(tree.text(path))):
+            yield '', words[0]
 
 
 def _controllers(tree, path) -> list[str]:
@@ -139,11 +183,16 @@ def fields(text: str | None) -> list[list[str]]:
 def mounts(text: str | None) -> list[tuple[str, str]]:
     """Of each line of a mountinfo, the device's number and the source.
 
-    :returns: ``('259:1', '/dev/nvme0n1p1')``, '' for what a line lacks
+    :returns: ``('259:1', '/dev/nvme0n1p1')``, '' for what a line lacks, and
+        after colons the file system's other disks
     """
     found = []
     for line in (text or '').splitlines():
         front, _dash, back = line.partition(' - ')
+        words = back.split()
+        others = [option.partition('=')[2] for option
+                  in ''.join(words[2:3]).split(',')
+                  if option.startswith(_OTHER_DISKS)]
         found.append((''.join(front.split()[2:3]),
-                      ''.join(back.split()[1:2])))
+                      ':'.join([*words[1:2], *others])))
     return found

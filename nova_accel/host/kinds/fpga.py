@@ -116,13 +116,15 @@ class Regions:
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
         facts, fault, place = self._found(function, machine)
-        card = machine.functions.get(place.card, function)
+        unit = machine.bundle(function)
+        cards = unit if place.card in unit else (place.card,)
         pool = kind.Pool(
-            (machine.bundle(function),), place.variant, fpga.traits(
+            (unit,), place.variant, frozenset().union(*(fpga.traits(
                 card.vendor_id, card.product_id,
                 # A unit has the one or the other.
                 facts.functions if len(facts.functions) == 1 else (),
-                facts.ids), orc.FPGA,
+                facts.ids) for card in map(machine.functions.get, cards)
+                if card)), orc.FPGA,
             # A card that is programmed as a whole needs its driver for it, and
             # would lose that to be reset; vfio resets it for each guest.
             resets=bool(function.physfn or not entry.setting(PROGRAM)))
@@ -177,13 +179,14 @@ class Regions:
     def _look(self, place, members, shown=None) -> _Facts:
         if shown is None:
             shown = reader.read(self._tree)
-        card = shown.get(place.card, reader.Shown())
+        cards = _cards(place, members, shown)
         doors = [shown[address] for address in members if address in shown]
         facts = _Facts(
-            frozenset().union(*(door.functions for door in doors)), card.ids,
-            len(card.regions), tuple(
-                fault for door in doors for fault in door.port_faults)
-            + card.faults)
+            frozenset().union(*(door.functions for door in doors)),
+            frozenset().union(*(card.ids for card in cards)),
+            sum(len(card.regions) for card in cards),
+            (*(fault for door in doors for fault in door.port_faults),
+             *(fault for card in cards for fault in card.faults)))
         if any(door.ports for door in doors):
             self._seen[place] = facts
             return facts
@@ -217,7 +220,7 @@ class Regions:
     def _program(self, place, members, item, facts, bitstream) -> None:
         with self._as_busy(place, facts):
             try:
-                reason = self._run(place, item, bitstream)
+                reason = self._run(place, members, item, bitstream)
             except errors.AccelError:
                 # Nothing was begun.
                 raise
@@ -235,15 +238,15 @@ class Regions:
             self._failures.pop(place, None)
             self._programmed[place] = bitstream.path, after
 
-    def _run(self, place, item, bitstream) -> str:
+    def _run(self, place, members, item, bitstream) -> str:
         """Program; what went wrong, or ''.
 
         :raises errors.AssignmentError: if nothing was begun
         """
         program = _program_of(item)
         if program == MANAGER:
-            return self._by_manager(self._manager(place, item), item,
-                                    bitstream)
+            return self._by_manager(self._manager(place, members, item),
+                                    item, bitstream)
         return self._by_command(program, place, item, bitstream)
 
     @contextlib.contextmanager
@@ -254,10 +257,11 @@ class Regions:
         finally:
             del self._busy[place]
 
-    def _manager(self, place, item) -> str:
+    def _manager(self, place, members, item) -> str:
         """The manager that programs a card, by name."""
-        managers = reader.read(self._tree).get(
-            place.card, reader.Shown()).managers
+        managers = [manager for card in _cards(
+            place, members, reader.read(self._tree))
+            for manager in card.managers]
         if len(managers) != 1:
             raise errors.AssignmentError(
                 _thing(item), f'has {len(managers) or "no"} FPGA managers',
@@ -309,7 +313,9 @@ class Regions:
 def _place(function, machine, shown) -> tuple[_Place, list]:
     """The region that a function leads to, and all functions that do."""
     if not function.physfn:
-        return _Place(function.address), [function.address]
+        # A card can have one for guests and one to manage it by.
+        unit = machine.bundle(function)
+        return _Place(unit[0]), list(unit)
     vfs = sorted(other.address for other in machine.functions.values()
                  if other.physfn == function.physfn)
     card = shown.get(function.physfn, reader.Shown())
@@ -317,6 +323,13 @@ def _place(function, machine, shown) -> tuple[_Place, list]:
         return _Place(function.physfn), vfs
     return _Place(function.physfn, _REGION + str(
         vfs.index(function.address))), [function.address]
+
+
+def _cards(place, members, shown) -> list[reader.Shown]:
+    """What the functions show that are no VFs."""
+    return [shown[address] for address in (
+        members if place.card in members else [place.card])
+        if address in shown]
 
 
 def _thing(item) -> str:

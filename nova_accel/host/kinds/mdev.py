@@ -60,7 +60,7 @@ class Mdevs:
         total = len(ours) + (mdev_type.available if says else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
                         resource_class=orc.VGPU, mdevs=True, instances=ours,
-                        limit=entry.setting(kind.LIMIT))
+                        limit=_limit(function, entry, machine))
         if not says:
             raise kind.Refused(f'its mdev type {wanted} ' + (
                 'does not say how many more there could be'
@@ -112,6 +112,19 @@ class Mdevs:
 
     def _exists(self, address: model.MdevAddress) -> bool:
         return address.uuid in self._tree.names('sys/bus/mdev/devices')
+
+
+def _limit(function, entry, machine) -> int | None:
+    """How many of an entry's type can be ours: others' count as well."""
+    limit = entry.setting(kind.LIMIT)
+    card = function.physfn or function.address
+    return None if limit is None else max(0, limit - sum(
+        not identity.is_mdev_uuid(instance)
+        for other in machine.functions.values()
+        if card in (other.address, other.physfn)
+        for mdev_type in other.mdev_types
+        if mdev_type.name == entry.setting(TYPE)
+        for instance in mdev_type.instances))
 
 
 def _read_type(value: object) -> str:
