@@ -38,7 +38,7 @@ _POOL = re.compile(f'({zfs.POOLS}/|{zfs.LABEL})([^/\n]+)')
 
 # A disk by the kernel's own name; names that people and tools give to disks
 # have a folder or a hyphen in them, and may be unique ids.
-_DISK = re.compile(r'/dev/[A-Za-z0-9!]+(?::/dev/[A-Za-z0-9!]+)*')
+_DISK = re.compile(r'/dev/[A-Za-z0-9!]+')
 
 
 class _Notes:
@@ -156,11 +156,10 @@ def _scrub_mounts(text: str) -> str:
     """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
     lines = []
     for number, source in usage.mounts(text):
-        named = _DISK.fullmatch(source)
+        named = ':'.join(filter(_DISK.fullmatch, source.split(':')))
         # Everything that is not on a disk has major number 0.
         if number and (named or not number.startswith('0:')):
-            lines.append(f'0 0 {number} / / rw - fs '
-                         f'{source if named else "none"}')
+            lines.append(f'0 0 {number} / / rw - fs {named or "none"}')
     return _joined(lines)
 
 

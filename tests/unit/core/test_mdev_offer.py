@@ -102,6 +102,25 @@ def test_a_card_has_no_more_than_its_entry_says():
         _assign(item, 1, mdevs={item.uuid: 3})
 
 
+def test_what_others_have_made_counts_for_the_limit_of_a_card():
+    others = ('11111111-2222-4333-8444-555555555555',
+              '11111111-2222-4333-8444-666666666666')
+    functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=4),
+                 *(parent(model.MdevType('nvidia-471', 0, (other,)),
+                          at=f'0000:81:00.{number}', physfn='0000:81:00.0')
+                   for number, other in enumerate(others, 4)),
+                 *(parent(model.MdevType('nvidia-471', 1),
+                          at=f'0000:81:00.{number}', physfn='0000:81:00.0')
+                   for number in (6, 7)),
+                 parent(model.MdevType('nvidia-471', 0, others),
+                        at='0000:82:00.0')]
+    for limit, total in ((5, 2), (3, 1), (2, 0), (1, 0)):
+        host = build.host(functions, {**_SPEC, 'max_instances': limit})
+        assert [item.region.total for item in providers.offered(
+            host, build.ROOT, 'host1')
+            if str(item.device.address) == '0000:81:00.0'] == [total]
+
+
 def test_a_virtual_function_without_its_card_hides_no_other_device():
     lost, other = (parent(model.MdevType('nvidia-471', 1), at=at, **facts)
                    for at, facts in (

@@ -75,6 +75,8 @@ def test_the_order_of_the_functions_does_not_matter():
     ({'num_vfs': 4}, 'it has 4 virtual functions enabled'),
     ({'physfn': '0000:81:00.7'},
      'its physical function 0000:81:00.7 is not there'),
+    ({'denied': True}, 'vfio-pci has it on its denylist, for faults that a '
+                       'guest could make use of'),
 ])
 def test_a_function_that_cannot_be_given_away_is_refused(facts, reason):
     bystander = build.function('0000:99:00.0', '1111:2222')
@@ -146,6 +148,33 @@ def test_another_bridge_may_not_be_in_the_group():
     gpu = build.function('0000:81:00.0', iommu_group='24')
     host = build.host([bridge, gpu], _GPUS)
     assert set(build.refusals(host)) == {'0000:81:00.0'}
+
+
+    # It is not what device_spec has too much of.
+    assert 'a slot' in host.refusals[0].remedy
+
+
+def test_a_host_bridge_without_a_driver_may_be_in_the_group():
+    bridge = build.function('0000:40:01.0', '1022:1482', iommu_group='24',
+                            class_code=build.HOST_BRIDGE)
+    gpu = build.function('0000:81:00.0', iommu_group='24')
+    assert build.units(build.host([bridge, gpu], _GPUS)) == {
+        'CUSTOM_PCI_10DE_2330': ['0000:81:00.0']}
+    bridge = build.function('0000:40:01.0', '1022:1482', iommu_group='24',
+                            class_code=build.HOST_BRIDGE, driver='some')
+    assert build.units(build.host([bridge, gpu], _GPUS)) == {}
+
+
+def test_a_switch_of_links_is_a_device_like_any_other():
+    switch = build.function('0000:41:00.0', '10de:22a3', class_code=0x068000)
+    assert build.units(build.host([switch], {'vendor_id': '10de'})) == {
+        'CUSTOM_PCI_10DE_22A3': ['0000:41:00.0']}
+
+
+def test_what_is_denied_and_bound_all_the_same_is_offered():
+    function = build.function('0000:81:00.0', denied=True, vfio=True)
+    assert build.units(build.host([function], _GPUS)) == {
+        'CUSTOM_PCI_10DE_2330': ['0000:81:00.0']}
 
 
 @pytest.mark.parametrize('at', ['0000:40:01.0', '0000:99:01.0'])

@@ -60,6 +60,7 @@ def _with(function, **facts):
      'the host uses 0000:85:00.2: disk nvme0n1 is mounted'),
     ({'mdev_types': (model.MdevType('a', 0, ('uuid',)),)},
      '0000:85:00.2 has mediated devices'),
+    ({'open': True}, 'a program has 0000:85:00.2 open'),
 ])
 def test_not_while_a_virtual_function_is_used(facts, reason):
     card, *vfs = build.card(_AT, 3)

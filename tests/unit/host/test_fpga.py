@@ -137,6 +137,32 @@ def test_a_whole_card():
     assert _offered(host) == {'0000:45:00.0': (1, [_LOOPBACK])}
 
 
+def test_a_card_of_two_functions_is_one_unit():
+    """Xilinx' Alveo: one for guests, and one to manage it by."""
+    group = {'iommu_group': '../../../kernel/iommu_groups/9'}
+    tree = build.sysfs({
+        'pci0000:80/0000:81:00.0': {**group, 'vendor': '0x10ee\n',
+                                    'device': '0x500c\n'},
+        'pci0000:80/0000:81:00.1': {**group, 'vendor': '0x10ee\n',
+                                    'device': '0x500d\n'}},
+        {'sys/devices/pci0000:80/0000:81:00.1/fpga_manager/fpga0/state':
+         'write error\n'},
+        {'sys/class/fpga_manager/fpga0': '../../devices/pci0000:80/'
+         '0000:81:00.1/fpga_manager/fpga0'})
+    host = _host(tree, _WHOLE)
+    assert {refusal.reason for refusal in host.refusals} == {
+        "fpga0 is in state 'write error'"}
+    well = trees.Recording({**tree.files, (
+        'sys/devices/pci0000:80/0000:81:00.1/fpga_manager/fpga0/state'):
+        'operating\n'}, tree.links, tree.folders)
+    [device] = _host(well, _WHOLE).devices
+    [region] = device.regions
+    assert build.units(_host(well, _WHOLE)) == {
+        region.name: ['0000:81:00.0 0000:81:00.1']}
+    assert {'CUSTOM_FPGA_PRODUCT_ID_500C',
+            'CUSTOM_FPGA_PRODUCT_ID_500D'} <= region.traits
+
+
 def test_a_class_and_traits_of_the_entrys_own():
     [region] = _host(_tree(), {**_WHOLE, 'resource_class': 'alveo',
                                'traits': 'u250'}).devices[0].regions

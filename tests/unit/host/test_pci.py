@@ -11,6 +11,7 @@ from nova_accel.core import model
 from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree
+from nova_accel.host import vfio
 from tests.unit import build
 
 _AT = 'pci0000:80/0000:80:01.0/0000:81:00.0'
@@ -82,6 +83,48 @@ def test_a_switch_that_several_cards_share_is_the_machines():
     assert _switches(_NIC, (f'{_BEHIND}/0000:86:00.0', {}), (
         f'{_OWN}/0000:85:01.0/0000:87:00.0', {})) == [
         '0000:81:00.0', '0000:84:00.0', '0000:84:00.0']
+
+
+def test_a_switch_before_a_card_and_its_sound_is_the_cards():
+    """Intel's Arc: two slots behind a switch of the card's own."""
+    sound = {'class': '0x040300\n'}
+    assert _switches(_NIC, (f'{_BEHIND}/0000:86:00.0', {}), (
+        f'{_OWN}/0000:85:04.0/0000:87:00.0', sound)) == ['0000:81:00.0'] * 3
+
+
+@pytest.mark.parametrize('says, driver, denied', [
+    ('N\n', 'c6xxvf', True), ('Y\n', 'c6xxvf', False),
+    (None, 'c6xxvf', False), ('N\n', 'vfio-pci', True)])
+def test_what_vfio_pci_does_not_take(says, driver, denied):
+    ids = {'vendor': '0x8086\n', 'driver': f'../../bus/pci/drivers/{driver}'}
+    files = {vfio.PARAMETER: says} if says else {}
+    found, _problems = pci.read(build.sysfs({
+        'pci0000:80/0000:81:00.0': {**ids, 'device': '0x37c9\n'},
+        'pci0000:80/0000:82:00.0': {**ids, 'device': '0x4941\n'}}, files))
+    assert [function.denied for function in found] == [denied, False]
+
+
+@pytest.mark.parametrize('driver, group, offered', [
+    ('vfio-pci', 'vfio-noiommu', None), ('vfio-pci', None, '7'),
+    ('vfio-pci', 'other', '7')])
+def test_a_group_that_protects_nobody_is_none(driver, group, offered):
+    files = {'sys/kernel/iommu_groups/7/name': f'{group}\n'} if group else {}
+    [function], _problems = pci.read(build.sysfs({
+        'pci0000:80/0000:81:00.0': {
+            'driver': f'../../../bus/pci/drivers/{driver}',
+            'iommu_group': '../../../kernel/iommu_groups/7'}}, files))
+    assert function.iommu_group == offered
+
+
+@pytest.mark.parametrize('driver, enable, is_open', [
+    ('vfio-pci', '1\n', True), ('mlx5_vfio_pci', '2\n', True),
+    ('vfio-pci', '0\n', False), ('vfio-pci', None, False),
+    ('nvme', '1\n', False)])
+def test_whether_a_program_has_it_open(driver, enable, is_open):
+    [function], _problems = pci.read(build.sysfs({
+        'pci0000:80/0000:81:00.0': {
+            'driver': f'../../bus/pci/drivers/{driver}', 'enable': enable}}))
+    assert function.open is is_open
 
 
 @pytest.mark.parametrize('text, node', [

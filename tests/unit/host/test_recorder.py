@@ -196,6 +196,11 @@ _NO_ADDRESS = '0' * 32 + ' 00 00 00 00 '
      '0 0 8:1 / / rw - fs /dev/sda1\n'
      '0 0 0:40 / / rw - fs /dev/sda2\n'
      '0 0 8:3 / / rw - fs none\n'),
+    ('proc/1/mountinfo',
+     '21 1 8:1 / /b rw - xfs /dev/sda1 rw,logdev=/dev/sdb1,rtdev=/dev/x/y\n',
+     '0 0 8:1 / / rw - fs /dev/sda1:/dev/sdb1\n'),
+    ('proc/self/mounts', '/dev/sda1 /secret ext4 rw 0 0\nproc /p proc 0 0\n'
+     '/dev/mapper/secret /b xfs rw 0 0\n', '/dev/sda1 / fs rw\n'),
     ('proc/swaps', f'{_HEADER}/dev/sda3 partition 1 0 -2\n/swap file 1\n',
      'Filename\n/dev/sda3\n'),
     ('proc/net/route', 'Iface Destination\neth1 0 1\neth0 0 2\neth1 3 4\n',

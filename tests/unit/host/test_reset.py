@@ -436,9 +436,17 @@ def test_of_a_card_that_cannot_be_reset_what_can_be(kernel):
     ({'config': ''}, ()),
     ({}, None)])
 def test_what_sysfs_says_of_resets(files, methods):
-    [function] = reader.read(build.sysfs({
-        f'{_ROOT}/0000:81:00.0': files})).functions
+    function, _other = reader.read(build.sysfs({
+        f'{_ROOT}/0000:81:00.0': files,
+        f'{_ROOT}/0000:82:00.0': {'reset': ''}})).functions
     assert function.reset_methods == methods
+
+
+def test_who_copies_what_can_be_read_does_not_know_of_resets():
+    """``reset`` is for writing only."""
+    [function] = reader.read(build.sysfs({
+        f'{_ROOT}/0000:81:00.0': {'config': ''}})).functions
+    assert function.reset_methods is None
 
 
 @given(st.text())

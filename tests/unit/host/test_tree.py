@@ -241,6 +241,20 @@ def test_a_tar_of_a_live_sys_is_padded(tmp_path):
         member.size = 4096
         archive.addfile(member, io.BytesIO(b'0x10de\n'.ljust(4096, b'\0')))
     assert tree.open_tree(path).text('sys/bus/vendor') == '0x10de\n'
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter='data')
+    assert tree.open_tree(tmp_path).text('sys/bus/vendor') == '0x10de\n'
+
+
+def test_what_a_tar_is_padded_with_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, 'MAX_RECORDING', 4096)
+    test_a_tar_of_a_live_sys_is_padded(tmp_path)
+    with tarfile.open(tmp_path / 'live.tar', 'a') as archive:
+        for number in range(8):
+            member = tarfile.TarInfo(f'sys/{number}')
+            member.size = 4096
+            archive.addfile(member, io.BytesIO(b'x'.ljust(4096, b'\0')))
+    assert tree.open_tree(tmp_path / 'live.tar').text('sys/7') == 'x'
 
 
 def _tar_of(*members):

@@ -63,8 +63,38 @@ def test_other_mounts_are_not_the_disks(line):
     assert _uses({**files, **_mounts(line)}, links) == {}
 
 
+@pytest.mark.parametrize('folder', ['ext4', 'f2fs', 'xfs'])
+def test_what_is_mounted_where_nobody_sees_it_is_in_use(folder):
+    """nova-compute is in a container that has its own processes."""
+    files, links = _disk('vda')
+    assert _uses({**files, **_mounts('9 1 0:30 / / rw - overlay overlay rw')},
+                 links, [f'sys/fs/{folder}/vda', f'sys/fs/{folder}/stats']
+                 ) == {'0000:00:02.0': 'disk vda is mounted'}
+
+
+@pytest.mark.parametrize('option', ['logdev', 'rtdev'])
+def test_a_further_disk_of_a_file_system_is_in_use(option):
+    files, links = _disk('vda')
+    assert _uses({**files, **_mounts(
+        f'9 1 8:1 / / rw - xfs /dev/sda1 rw,{option}=/dev/vda,noquota')},
+        links) == {'0000:00:02.0': 'disk vda is mounted'}
+
+
+@pytest.mark.parametrize('mounts', usage.TABLES)
+@pytest.mark.parametrize('source, name', [
+    ('/dev/vda1', 'vda1'), ('/dev/vda', 'vda')])
+def test_recordings_without_partitions_and_numbers(mounts, source, name):
+    """As others make them: sys/block, and mounts by name alone."""
+    path = f'{_PCI}/virtio0/block/vda'
+    links = {'sys/block/vda': f'../{path[4:]}'}
+    assert _uses({f'{path}/vda1/dev': '254:1\n',
+                  mounts: f'{source} / ext4 rw 0 0\nproc /proc proc 0 0\n'},
+                 links) == {'0000:00:02.0': f'disk {name} is mounted'}
+
+
 @pytest.mark.parametrize('files, problems', [
-    ({}, 1), ({usage.MOUNTS[0]: ''}, 0), ({usage.MOUNTS[1]: ''}, 0)])
+    ({}, 1), ({usage.MOUNTS[0]: ''}, 0), ({usage.MOUNTS[1]: ''}, 0),
+    ({usage.TABLES[0]: ''}, 0)])
 def test_who_cannot_know_what_is_mounted_says_so(files, problems):
     disk, links = _disk('vda')
     host = reader.read(tree.Recording({**disk, **files}, links))
@@ -185,6 +215,16 @@ def test_a_function_deep_in_the_tree_is_the_one_that_is_used():
     files, links = _disk('sda', at)
     assert list(_uses({**files, **_mounts(
         '1 1 254:0 / / rw - ext4 /dev/sda rw')}, links)) == ['0000:01:00.0']
+
+
+def test_who_makes_a_disks_domain_is_in_use():
+    """Intel's VMD: its disks are not beside it in the tree of buses."""
+    files, links = _disk('nvme0n1', (
+        'sys/devices/pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/'
+        '10000:01:00.0/nvme/nvme0'))
+    assert list(_uses({**files, **_mounts(
+        '1 1 254:0 / / rw - ext4 /dev/nvme0n1 rw')}, links)) == [
+        '0000:00:0e.0', '10000:01:00.0']
 
 
 def test_a_virtual_disk_uses_no_function():

@@ -76,6 +76,20 @@ def units(host):
 
 # What is offered
 
+def test_a_virtual_function_without_a_type_is_not_given_away_as_it_is():
+    tree = card({ONE: vf(), TWO: vf(current='1154\n', driver='vfio-pci')})
+    for spec in ({'product_id': '2330'}, {'product_id': '2330',
+                                          'managed': 'yes'}):
+        host = offered(tree, spec)
+        assert host.devices == ()
+        assert {refusal.reason for refusal in host.refusals} == {
+            'it is there for vGPUs, and without a type a guest can do nothing '
+            'with it'}
+    # Somebody else sets the types.
+    host = offered(tree, {'product_id': '2330', 'managed': 'no'})
+    assert list(units(host).values()) == [[TWO]]
+
+
 @pytest.mark.parametrize('said, variant', [
     (1154, '1154'), ('1154', '1154'), ('NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q'),
     ('1154  : NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q')])
