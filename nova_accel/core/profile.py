@@ -103,9 +103,6 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
                              for number in range(count))
         _add_name(names, written.get('name'), index, here)
         groups.extend([_group(written, cyborgs, here)] * count)
-    if cyborgs:
-        # Cyborg takes any key up here and makes nothing of it.
-        return Profile(name, tuple(groups), document.get('description') or '')
     policy = document.get('group_policy')
     rules = affinity_document.parse(document.get('affinity', ()), names, where)
     affinity_document.check(rules, _implied(groups, policy), where)

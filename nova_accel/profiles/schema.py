@@ -29,6 +29,9 @@ _AFFINITY = {'type': 'array', 'items': {
                    'maximum': affinity.MAX_WEIGHT},
     },
 }}
+# What is said of the groups together, however each of them is written.
+_TOGETHER = {'group_policy': {'enum': ['none', profile.ISOLATE]},
+             'affinity': _AFFINITY}
 
 OURS = {
     'type': 'object',
@@ -37,8 +40,7 @@ OURS = {
     'properties': {
         'name': _NAME,
         'description': {'type': 'string'},
-        'group_policy': {'enum': ['none', profile.ISOLATE]},
-        'affinity': _AFFINITY,
+        **_TOGETHER,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'required': ['resources'],
@@ -69,6 +71,7 @@ CYBORGS = {
     'properties': {
         'name': _NAME,
         'description': {'type': ['string', 'null']},
+        **_TOGETHER,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'additionalProperties': False,

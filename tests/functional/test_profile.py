@@ -92,6 +92,16 @@ class ProfileTest(cloud.Cloud):
         server = self.boot(self.flavor('theirs'))
         self.assertEqual(2, len(self.hostdevs(server)))
 
+    def test_affinity_beside_cyborgs_groups(self):
+        path = pathlib.Path(self.profiles, 'theirs.json')
+        flavor = self.flavor('theirs')
+        for groups, state in ((2, 'ACTIVE'), (3, 'ERROR')):
+            # No switch has more than two.
+            path.write_text(json.dumps({
+                'name': 'theirs', 'affinity': [{'same': 'pcie_switch'}],
+                'groups': [{f'resources:{cloud.GPU}': '1'}] * groups}))
+            self.boot(flavor, state=state)
+
     def test_group_policy(self):
         self.write_profile('both', groups=[
             {'resources': {cloud.GPU: 1}, 'numa': numa}

@@ -76,6 +76,13 @@ def _problem(text, source='a.yaml'):
     return message
 
 
+def _parsed(loaded):
+    """The one profile of a document."""
+    [found], problems = document.read(json.dumps(loaded), 'a.json')
+    assert problems == []
+    return found
+
+
 def _one(group, **fields):
     """A file of one profile of one group, as JSON, which is YAML too."""
     return json.dumps({'name': 'p', 'groups': [group], **fields})
@@ -426,11 +433,45 @@ def test_a_key_with_a_newline_gives_one_line(group):
     _problem(_one(group), 'a.json')
 
 
-@pytest.mark.parametrize('policy', [5, [], 'some'])
-def test_a_policy_beside_cyborgs_groups_is_checked_or_not_taken(policy):
-    found, problems = document.read(
-        _one({'resources:PGPU': 1}, group_policy=policy), 'a.json')
-    assert problems or found[0].group_policy is None
+_TOGETHER = {'group_policy': 'none', 'affinity': [
+    {'same': 'pcie_switch', 'groups': [0, 1]},
+    {'distinct': 'device', 'policy': 'preferred', 'weight': 5}]}
+
+
+def test_groups_are_joined_alike_however_they_are_written():
+    ours, cyborgs = (_parsed({'name': 'p', 'groups': [group] * 2,
+                              **_TOGETHER})
+                     for group in ({'resources': {'PGPU': 1}},
+                                   {'resources:PGPU': 1}))
+    assert len(cyborgs.rules) == 2
+    assert cyborgs == ours
+
+
+def test_a_policy_counts_in_what_cyborgs_api_answers():
+    sample = json.loads(
+        (_SAMPLES / 'device_profiles-getone-resp.json').read_text())
+    sample['device_profile'].update(group_policy='isolate')
+    assert _parsed(sample).group_policy == 'isolate'
+
+
+@pytest.mark.parametrize('fields, says', [
+    *(({'group_policy': policy}, 'group_policy: ')
+      for policy in (5, [], 'some', None)),
+    ({'affinity': 'near'}, 'affinity: '),
+    ({'affinity': [{'near': 'numa_node'}]}, "the key 'near'"),
+    ({'affinity': [{'same': 'numa_node', 'groups': [0, 7]}]},
+     "there is no group '7'"),
+    ({'group_policy': 'isolate', 'affinity': [{'same': 'device'}]},
+     'by group_policy, which cannot both be'),
+])
+@pytest.mark.parametrize('group', [
+    {'resources': {'PGPU': 1}}, {'resources:PGPU': 1}])
+def test_how_groups_are_joined_is_checked_however_they_are_written(
+        group, fields, says):
+    message = _problem(json.dumps(
+        {'name': 'p', 'groups': [group] * 2, **fields}), 'a.json')
+    assert "profile 'p' in a.json" in message
+    assert says in message
 
 
 def test_nesting_just_below_pythons_limit_gives_one_clear_line():
