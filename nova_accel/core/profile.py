@@ -165,7 +165,8 @@ def _group(written, cyborgs: bool, here: str) -> Group:
         bitstream, function = accel.get(_BITSTREAM), accel.get(_FUNCTION)
     else:
         resources, traits = written['resources'], written.get('traits', {})
-        numa = written.get('numa', PREFERRED)
+        # The schema lets false through, which is YAML's bare off.
+        numa = written.get('numa', PREFERRED) or OFF
         bitstream, function = written.get('bitstream'), written.get('function')
     resources = {name: int(amount) for name, amount in resources.items()}
     _check_resources(resources, here)

@@ -116,7 +116,8 @@ def _why(error) -> str:
             kinds = limit if isinstance(limit, list) else [limit]
             return f'{value} is not of type {" or ".join(kinds)}'
         case 'enum':
-            return f'{value} is none of {", ".join(map(str, limit))}'
+            words = [word for word in limit if isinstance(word, str)]
+            return f'{value} is none of {", ".join(words)}'
         case 'minimum' | 'maximum':
             return (f'{value} is not between 1 and '
                     f'{error.schema["maximum"]}')

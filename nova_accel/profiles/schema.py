@@ -56,8 +56,9 @@ OURS = {
                 'traits': {'type': 'object', 'additionalProperties': _WISH},
                 'count': {'type': 'integer', 'minimum': 1,
                           'maximum': profile.MAX_GROUPS},
+                # To YAML 1.1, a bare off is false.
                 'numa': {'enum': [profile.REQUIRED, profile.PREFERRED,
-                                  profile.OFF]},
+                                  profile.OFF, False]},
                 'bitstream': {'type': 'string'},
                 'function': {'type': 'string'},
             },

@@ -320,6 +320,17 @@ def test_profile_check(run, profiles):
     assert f"! profile 'bad' in {profiles}/bad.yaml" in out
 
 
+def test_profile_check_takes_a_bare_off(run, profiles):
+    path = profiles / 'pair.yaml'
+    path.write_text(PROFILE.replace('numa: required', 'numa: off'))
+    assert run('profile', 'check', str(path))[:2] == (
+        0, '1 profiles, 0 problems\n')
+    _code, out, _err = run('profile', 'show', 'pair', '--profile-dir',
+                           str(profiles))
+    assert 'nova_accel:count_ACCEL0=2' in out
+    assert 'nova_accel:numa' not in out
+
+
 def test_profile_check_of_a_directory_that_is_not_there(run, tmp_path):
     code, out, _err = run('profile', 'check', '--profile-dir',
                           str(tmp_path / 'nothing'))

@@ -378,10 +378,25 @@ def test_a_numa_wish_that_is_none_gives_one_clear_line(numa):
         {'resources': {'PGPU': 1}, 'numa': numa}), 'a.json')
 
 
-def test_an_unquoted_off_of_yaml_is_explained():
+@pytest.mark.parametrize('off', ['off', '"off"', 'Off', 'false'])
+def test_a_bare_off_of_yaml_is_off(off):
     # YAML 1.1 reads it as false.
-    assert 'False is none of' in _problem(
-        '{name: p, groups: [{resources: {PGPU: 1}, numa: off}]}')
+    [group] = _groups('name: p\ngroups:\n- resources: {PGPU: 1}\n'
+                      f'  numa: {off}\n', 'a.yaml')['p']
+    assert group.numa == profile.OFF
+
+
+@pytest.mark.parametrize('text, says', [
+    ('{name: p, groups: [{resources: {PGPU: 1}, traits: {CUSTOM_X: off}}]}',
+     'False is none of required, forbidden'),
+    ('{name: p, group_policy: off, groups: [{resources: {PGPU: 1}}]}',
+     'False is none of none, isolate'),
+    ('{name: p, affinity: [{same: device, policy: off}], '
+     'groups: [{resources: {PGPU: 1}, count: 2}]}',
+     'False is none of required, preferred'),
+])
+def test_a_bare_off_is_nothing_but_a_numa_wish(text, says):
+    assert _problem(text).endswith(says)
 
 
 @pytest.mark.parametrize('group, says', [

@@ -69,6 +69,15 @@ def test_other_files_are_not_looked_at(tmp_path, profiles, name):
     assert (profiles.all(), profiles.problems()) == ([], ())
 
 
+def test_a_bare_off_is_stored_as_one_in_quotes_is(tmp_path, profiles):
+    for name, off in (('bare', 'off'), ('quoted', '"off"')):
+        _write(tmp_path / f'{name}.yaml', f'name: {name}\ngroups:\n'
+               f'- resources: {{PGPU: 1}}\n  numa: {off}\n')
+    assert profiles.problems() == ()
+    assert profiles.get('bare').groups == profiles.get('quoted').groups
+    assert profiles.get('bare').groups[0].numa == 'off'
+
+
 def test_bare_groups_are_called_as_their_file(tmp_path, profiles):
     _write(tmp_path / 'nvme.profile.json', '[{"resources:CUSTOM_PCI": "1"}]')
     assert 'nvme.profile' in _problem(profiles)
