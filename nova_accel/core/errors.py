@@ -57,7 +57,13 @@ class EntryError(AccelError):
 
 
 class ProfileError(AccelError):
-    """A Profile, or a file of Profiles, that cannot be used."""
+    """A Profile, or a file of Profiles, that cannot be used.
+
+    :ivar profile: the name of the one document of a file that this is about;
+        None where it is about more, or the document has no name
+    """
+
+    profile: str | None = None
 
 
 class LinksError(AccelError):

@@ -37,8 +37,14 @@ def read(text: str, source: str, name: str = '',
             _check_shape(document, source)
             found.append(profiles.parse(document, source))
         except errors.ProfileError as error:
+            error.profile = _name(document)
             problems.append(error)
     return found, problems
+
+
+def _name(document) -> str | None:
+    name = document.get('name') if isinstance(document, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _documents(text, source, name) -> collections.abc.Iterator[typing.Any]:

@@ -30,8 +30,8 @@ class _File:
 class Store:
     """Profiles by name, read again when their files change.
 
-    A file that breaks keeps its last good content: servers go on being
-    created from it, and the log says once what is wrong.
+    A file, or a profile in one, that breaks keeps its last good content:
+    servers go on being created from it, and the log says once what is wrong.
 
     :param directories: in order; so are the files in each, by name. Where two
         files have the same profile, the first one's is used
@@ -113,9 +113,11 @@ class Store:
         except OSError as error:
             file.signature = None
             found, problems = [], [unreadable(path, error)]
-        # What broke keeps what it was; what is fine is what it is now.
+        # What broke keeps what it was; what is fine is what it is now, and
+        # what was taken out has gone. Without a name it can be any that broke.
+        broken = {problem.profile for problem in problems}
         kept = {profile.name: profile for profile in file.profiles
-                } if problems else {}
+                if profile.name in broken or None in broken}
         kept.update((profile.name, profile) for profile in found)
         if file.problems and not problems:
             LOG.info('%s: can be read again', errors.path(path))
@@ -177,8 +179,10 @@ def read_file(path: str) -> tuple[list[model.Profile],
     unique: dict[str, model.Profile] = {}
     for profile in found:
         if profile.name in unique:
-            problems.append(errors.ProfileError(
+            double = errors.ProfileError(
                 f'profile {errors.quote(profile.name)} in {label}',
-                'is there twice; the first one is used'))
+                'is there twice; the first one is used')
+            double.profile = profile.name
+            problems.append(double)
         unique.setdefault(profile.name, profile)
     return list(unique.values()), problems

@@ -138,6 +138,43 @@ def test_a_broken_profile_keeps_its_own_last_good_content(
     assert "profile 'p' in " in _problem(profiles)
 
 
+@pytest.mark.parametrize('fields, left', [
+    ({'name': 'q', 'groups': []}, ['q']),
+    ({'name': 'q', 'groups': [{'resources': {'FOO': 1}}]}, ['q']),
+    ({'name': 'r', 'groups': []}, []),
+    ({'name': 'a/b', 'groups': []}, []),
+    # Whose these were, nobody can tell.
+    ({'groups': []}, ['p', 'q']),
+    ({'name': 7, 'groups': []}, ['p', 'q']),
+])
+def test_a_profile_that_was_taken_out_goes_whatever_else_is_broken(
+        tmp_path, profiles, fields, left):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p', 'q'))
+    assert _names(profiles) == ['p', 'q']
+    _write(path, json.dumps([*json.loads(_text('s')), fields]))
+    assert _names(profiles) == [*left, 's']
+    assert len(profiles.problems()) == 1
+
+
+def test_a_profile_that_is_there_twice_keeps_no_other(tmp_path, profiles):
+    _write(tmp_path / 'a.json', _text('p', 'q'))
+    assert _names(profiles) == ['p', 'q']
+    _write(tmp_path / 'a.json', _text('q', 'q', amount=2))
+    assert _names(profiles) == ['q']
+    assert _amount(profiles, 'q') == 2
+
+
+def test_a_profile_that_was_taken_out_stays_away(tmp_path, profiles):
+    path = tmp_path / 'a.json'
+    _write(path, _text('p', 'q'))
+    profiles.refresh()
+    _write(path, json.dumps([{'name': 'q', 'groups': []}]))
+    assert _names(profiles) == ['q']
+    _write(path, '[')
+    assert _names(profiles) == ['q']
+
+
 def test_a_file_that_was_broken_from_the_start_has_nothing(
         tmp_path, profiles):
     _write(tmp_path / 'a.yaml', 'name: [')
