@@ -59,8 +59,14 @@ def expand(flavor) -> None:
     :raises DeviceProfileRejected: if the profile cannot be used
     """
     name = flavor.extra_specs.get(flavor_.PROFILE_KEY)
-    if not name:
+    if name is None:
         return
+    if not name.strip():
+        # Nova takes it for no key, and the server would have no device.
+        raise DeviceProfileRejected(reason=str(errors.ProfileError(
+            f"the flavor's {flavor_.PROFILE_KEY}",
+            f'{errors.quote(name)} names no device profile',
+            'write the name of one, or take the key off the flavor')))
     profiles = _store(tuple(CONF.nova_accel.profile_dirs))
     profile = profiles.get(name)
     if profile is None:

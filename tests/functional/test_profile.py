@@ -36,6 +36,47 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual(400, error.response.status_code)
         self.assertIn("'nobody' is not known", error.response.text)
 
+    def no_name(self, value=''):
+        return self.flavor(extra_spec={'accel:device_profile': value})
+
+    def test_no_name(self):
+        for value in ('', '  '):
+            self.assertRejected(
+                self.no_name(value), 'accel:device_profile: '
+                f"'{value}' names no device profile; ",
+                'take the key off the flavor')
+
+    def test_no_name_is_nobodys(self):
+        self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
+        self.assertRejected(self.no_name(), 'names no device profile')
+
+    def test_no_name_at_resize(self):
+        from nova.tests.functional.api import client
+        server = self.boot(self.flavor())
+        error = self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
+            server['id'], {'resize': {'flavorRef': self.no_name()}})
+        self.assertEqual(400, error.response.status_code)
+        self.assertIn('names no device profile', error.response.text)
+
+    def test_no_name_of_a_server_from_before(self):
+        with fixtures.MockPatch('nova_accel.api.expansion.expand'):
+            server = self.boot(self.no_name())
+        self.assertEqual('', server['flavor']['extra_specs'][
+            'accel:device_profile'])
+        self.start_compute('compute2')
+        server = self._reboot_server(server, hard=True)
+        server = self._rebuild_server(server, cloud.IMAGE)
+        server = self._shelve_server(server)
+        server = self._unshelve_server(server)
+        server = self._migrate_server(server)
+        server = self._confirm_resize(server)
+        self.gpu_profile('gpu')
+        server = self._resize_server(server, self.flavor('gpu'))
+        server = self._confirm_resize(server)
+        self.assertEqual(1, len(self.allocated(server)))
+        self._delete_server(server)
+
     def test_unknown_is_left_to_cyborg_where_there_is_one(self):
         self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
         _status, text = self.rejected(self.flavor('nobody'))
