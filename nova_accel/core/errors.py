@@ -20,8 +20,13 @@ def quote(value: object) -> str:
     :returns: its ``repr`` (so a newline stays visible and harmless), cut to
         :data:`QUOTE_LIMIT` characters
     """
-    # Cut before repr as well: the value may be megabytes long.
-    text = repr(value[:QUOTE_LIMIT + 1] if isinstance(value, str) else value)
+    try:
+        # Cut before repr as well: the value may be megabytes long.
+        text = repr(value[:QUOTE_LIMIT + 1] if isinstance(value, str)
+                    else value)
+    except ValueError:
+        # An integer of more digits than Python writes, or with one inside.
+        text = f'<very long {type(value).__name__}>'
     return text if len(text) <= QUOTE_LIMIT else text[:QUOTE_LIMIT - 1] + '…'
 
 

@@ -34,6 +34,7 @@ def read(text: str, source: str, name: str = '',
     problems: list[errors.ProfileError] = []
     for document in _documents(text, source, name):
         try:
+            _check_numbers(document, source)
             _check_shape(document, source)
             found.append(profiles.parse(document, source))
         except errors.ProfileError as error:
@@ -80,6 +81,18 @@ def _load(text: str, source: str) -> list[typing.Any]:
             source, f'cannot be read ({documents.why(error)})') from None
     except RecursionError:
         raise errors.ProfileError(source, 'is nested too deep') from None
+
+
+def _check_numbers(document, source) -> None:
+    """Refuse integers of more digits than Python writes.
+
+    YAML reads them where they are hexadecimal; jsonschema repeats them.
+    """
+    try:
+        repr(document)
+    except ValueError:
+        raise errors.ProfileError(_where(document, source, ()),
+                                  'has a number of too many digits') from None
 
 
 def _check_shape(document, source) -> None:

@@ -46,6 +46,12 @@ def test_a_long_quote_is_cut(value):
     assert quoted.endswith('…')
 
 
+def test_a_number_that_python_does_not_write_is_quoted_all_the_same():
+    number = 1 << 50_000
+    assert errors.quote(number) == '<very long int>'
+    assert errors.quote([number]) == '<very long list>'
+
+
 @pytest.mark.parametrize('text', [
     'PGPU', 'resources:FPGA', '0000:81:00.0', 'a-b_c', 'x' * 80])
 def test_a_harmless_name_is_plain(text):

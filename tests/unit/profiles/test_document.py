@@ -339,6 +339,28 @@ def test_an_amount_that_is_none_to_cyborg_gives_one_clear_line(amount):
     assert 'PGPU: ' in message
 
 
+_LONG = '0x' + 'f' * 5000
+
+
+@pytest.mark.parametrize('text', [
+    f'{{name: q, groups: [{{resources: {{PGPU: {_LONG}}}}}]}}',
+    f'{{name: q, groups: [{{"resources:PGPU": {_LONG}}}]}}',
+    f'{{name: q, groups: [{{resources: {{PGPU: 1}}, count: {_LONG}}}]}}',
+    f'{{name: q, groups: [{{resources: {{PGPU: 1}}}}], affinity: '
+    f'[{{same: device, groups: [{_LONG}]}}]}}',
+    f'{{name: q, groups: !!set {{{_LONG}}}}}',
+    f'{{name: q, uuid: {_LONG}}}',
+    f'{{name: {_LONG}, groups: []}}',
+    _LONG,
+])
+def test_a_number_of_too_many_digits_is_its_own_profiles_problem(text):
+    found, [problem] = document.read(f'{_OURS}---\n{text}\n', 'a.yaml')
+    assert [item.name for item in found] == ['p']
+    assert str(problem).endswith('a.yaml: has a number of too many digits')
+    assert len(str(problem)) < 120
+    assert ("profile 'q'" in str(problem)) == ('name: q' in text)
+
+
 @pytest.mark.parametrize('count', [
     0, -1, 257, 10 ** 9, 1e9, True, '2', None, [], 1.5])
 def test_a_count_that_is_none_gives_one_clear_line(count):
