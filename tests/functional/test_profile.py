@@ -27,14 +27,18 @@ class ProfileTest(cloud.Cloud):
         self.assertRejected(self.flavor('nobody'), "'nobody' is not known",
                             self.profiles)
 
-    def test_unknown_at_resize(self):
+    def assertResizeRejected(self, server, flavor, words):
         from nova.tests.functional.api import client
-        server = self.boot(self.flavor())
         error = self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
-            server['id'], {'resize': {'flavorRef': self.flavor('nobody')}})
+            server['id'], {'resize': {'flavorRef': flavor}})
         self.assertEqual(400, error.response.status_code)
-        self.assertIn("'nobody' is not known", error.response.text)
+        self.assertIn(words, error.response.text)
+
+    def test_unknown_at_resize(self):
+        self.assertResizeRejected(self.boot(self.flavor()),
+                                  self.flavor('nobody'),
+                                  "'nobody' is not known")
 
     def no_name(self, value=''):
         return self.flavor(extra_spec={'accel:device_profile': value})
@@ -51,13 +55,8 @@ class ProfileTest(cloud.Cloud):
         self.assertRejected(self.no_name(), 'names no device profile')
 
     def test_no_name_at_resize(self):
-        from nova.tests.functional.api import client
-        server = self.boot(self.flavor())
-        error = self.assertRaises(
-            client.OpenStackApiException, self.api.post_server_action,
-            server['id'], {'resize': {'flavorRef': self.no_name()}})
-        self.assertEqual(400, error.response.status_code)
-        self.assertIn('names no device profile', error.response.text)
+        self.assertResizeRejected(self.boot(self.flavor()), self.no_name(),
+                                  'names no device profile')
 
     def test_no_name_of_a_server_from_before(self):
         with fixtures.MockPatch('nova_accel.api.expansion.expand'):
@@ -96,6 +95,38 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual(1, len(self.hostdevs(self.boot(flavor))))
         self.gpu_profile('gpu', count=2)
         self.assertEqual(2, len(self.hostdevs(self.boot(flavor))))
+
+    def test_a_copy_of_its_flavor_renews_what_a_server_has(self):
+        self.flags(allow_resize_to_same_host=True)
+        self.gpu_profile('gpu', numa='required')
+        flavor = self.flavor('gpu')
+        server = self.boot(flavor)
+        self.gpu_profile('gpu', numa='preferred')
+        self.assertResizeRejected(server, flavor, 'must change flavor')
+        server = self._resize_server(server, self.flavor('gpu'))
+        server = self._confirm_resize(server)
+        self.assertEqual('preferred', server['flavor']['extra_specs'][
+            'nova_accel:numa_ACCEL0'])
+
+    def test_what_is_taken_out_of_a_file_goes(self):
+        path = pathlib.Path(self.profiles, 'all.json')
+        good = [{'name': name, 'groups': [{'resources': {cloud.GPU: 1}}]}
+                for name in ('gpu', 'nic')]
+        path.write_text(json.dumps(good))
+        gpu, nic = self.flavor('gpu'), self.flavor('nic')
+        self.boot(gpu)
+        path.write_text(json.dumps([{'name': 'nic', 'groups': []}]))
+        self.assertRejected(gpu, "'gpu' is not known")
+        self.boot(nic)
+
+    def test_a_bare_off(self):
+        pathlib.Path(self.profiles, 'gpu.yaml').write_text(
+            f'name: gpu\ngroups:\n- resources: {{{cloud.GPU}: 1}}\n'
+            '  numa: off\n')
+        server = self.boot(self.flavor('gpu'))
+        self.assertEqual(1, len(self.hostdevs(server)))
+        self.assertNotIn('nova_accel:numa_ACCEL0',
+                         server['flavor']['extra_specs'])
 
     def test_last_good_content_stays(self):
         flavor = self.flavor('gpu')
