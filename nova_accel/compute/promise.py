@@ -137,7 +137,8 @@ def wanted(instance, promised: assignment.Promised, host: model.Host,
     rules = flavor.rules(specs)
     guest = instance.numa_topology
     return assignment.Wanted(
-        flavor.read(specs), rules, arrangement.Surroundings(
+        flavor.read(specs, instance.image_meta.properties.get(
+            'traits_required', [])), rules, arrangement.Surroundings(
             frozenset(cell.id for cell in guest.cells) if guest else None,
             _nodes_of_ports(instance, rules, host.only_node),
             host.only_node, host.links),

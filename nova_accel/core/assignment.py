@@ -74,7 +74,8 @@ def assign(promised: Promised, wanted: Wanted,
     units = _units(promised, here)
     booked = _by_class(units, here)
     groups = with_the_rest(wanted.groups,
-                           booked | collections.Counter(wanted.counts))
+                           booked | collections.Counter(wanted.counts),
+                           [item.region for item in here.values()])
     stocks = tuple(
         _stock(item, amount) for uuid, item in here.items() if (amount := (
             units.get(uuid, 0) if _covers(booked, wanted.counts,
@@ -103,15 +104,18 @@ def is_chosen(promised: Promised, counts: collections.abc.Mapping[str, int],
 
 def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
                   counts: collections.abc.Mapping[str, int],
+                  regions: collections.abc.Collection[
+                      model.Region | arrangement.Stock],
                   ) -> dict[str, profiles.Group]:
     """A flavor's groups, and one for each unit that none of them asks for.
 
-    A flavor can ask by class alone, and gets as good a promise; in a granular
-    group of its own also by trait. All units of such a group are to have it:
-    Placement has seen no more than that one of the class's devices does.
+    A flavor can ask by class alone, and gets as good a promise; beside it, or
+    in a granular group of its own, also by trait. All such units are to have
+    it: Placement has seen no more than that one of the class's devices does.
 
     :param groups: flavor.Groups, where there may be such groups
     :param counts: units by class that were promised in all
+    :param regions: all of the host's, free or not
     """
     asked: collections.Counter[str] = collections.Counter()
     for group in groups.values():
@@ -121,17 +125,23 @@ def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
                                                      traits, profiles.OFF)
         for resource_class, amount in counts.items()
         for number, traits in enumerate(itertools.islice(
-            _traits(groups, resource_class),
+            _traits(groups, resource_class, regions),
             max(0, amount - asked[resource_class])))}}
 
 
-def _traits(groups, resource_class: str,
+def _traits(groups, resource_class: str, regions,
             ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
     """What is asked of each unit of a class beside the profile's groups."""
     for group in getattr(groups, 'own', ()):
         yield from itertools.repeat(group.traits,
                                     group.resources.get(resource_class, 0))
-    yield from itertools.repeat({})
+    # What no Region has is the compute node's, or another class's.
+    there = {trait for region in regions
+             if region.resource_class == resource_class
+             for trait in region.traits}
+    yield from itertools.repeat({
+        trait: wish for trait, wish in getattr(groups, 'traits', {}).items()
+        if trait in there})
 
 
 def count_units(amounts: collections.abc.Mapping[str, int],

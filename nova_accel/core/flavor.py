@@ -79,21 +79,29 @@ class Groups(dict[str, profiles.Group]):
     """The groups of a flavor's profile, by name.
 
     :ivar own: the granular groups that the operator wrote beside it, with
-        the traits that they require. Those without a suffix are not among
-        them: any provider of the tree may have their traits. What they
-        forbid is left to Placement, which drops the host if any device of
-        the class has it.
+        their traits
+    :ivar traits: ``required`` or ``forbidden`` by trait, of what is asked for
+        without a suffix. To Placement, what serves it has them together: the
+        compute node may have one, and devices of some class another.
     """
 
     def __init__(self, groups: collections.abc.Mapping[str, profiles.Group],
-                 own: tuple[profiles.Group, ...] = ()):
+                 own: tuple[profiles.Group, ...] = (),
+                 traits: collections.abc.Mapping[str, str] = {}):
         super().__init__(groups)
         self.own = own
+        self.traits = traits
 
 
-def read(extra_specs: collections.abc.Mapping[str, str]) -> Groups:
-    """The groups of an expanded flavor, by name (``ACCEL0``), in order."""
+def read(extra_specs: collections.abc.Mapping[str, str],
+         image_traits: collections.abc.Iterable[str] = ()) -> Groups:
+    """The groups of an expanded flavor, by name (``ACCEL0``), in order.
+
+    :param image_traits: that the server's image requires, which Nova adds to
+        what is asked for without a suffix
+    """
     found = _parts(extra_specs)
+    beside = found.pop('', {'traits': {}})['traits']
     ours = {match[1]: found.pop(suffix) for suffix in list(found)
             if (match := _OURS.fullmatch(suffix))}
     groups = {}
@@ -102,10 +110,11 @@ def read(extra_specs: collections.abc.Mapping[str, str]) -> Groups:
         group = _group(extra_specs, name, ours[name], count)
         groups.update(dict.fromkeys(_names(name, count), group))
     return Groups(groups, tuple(
-        profiles.Group(found[suffix]['resources'], {
-            trait: wish for trait, wish in found[suffix]['traits'].items()
-            if wish == profiles.REQUIRED}, profiles.OFF)
-        for suffix in sorted(found)))
+        profiles.Group(found[suffix]['resources'],
+                       _wished(found[suffix]['traits']), profiles.OFF)
+        for suffix in sorted(found)), {
+            **_wished(beside),
+            **dict.fromkeys(image_traits, profiles.REQUIRED)})
 
 
 def rules(extra_specs: collections.abc.Mapping[str, str],
@@ -143,18 +152,25 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
 
 
 def _parts(extra_specs) -> dict[str, dict]:
-    """Amounts and traits of granular groups, by suffix."""
+    """Amounts and traits, by suffix; '' where there is none."""
     found: dict[str, dict] = {}
     for key, value in extra_specs.items():
         match = _KEY.fullmatch(key)
-        if not match or not match[2]:
+        if not match:
             continue
-        parts = found.setdefault(match[2], {'resources': {}, 'traits': {}})
+        parts = found.setdefault(match[2] or '',
+                                 {'resources': {}, 'traits': {}})
         if match[1] == 'trait':
             parts['traits'][match[3]] = value
         elif value.isdecimal():
             parts['resources'][match[3]] = int(value)
     return found
+
+
+def _wished(traits) -> dict[str, str]:
+    """Without what is neither, which Nova leaves out with a warning."""
+    return {trait: wish for trait, wish in traits.items()
+            if wish in (profiles.REQUIRED, profiles.FORBIDDEN)}
 
 
 def _rows(groups: collections.abc.Iterable[profiles.Group],

@@ -45,19 +45,20 @@ class Request:
         return affinity.concern(self.rules, member)
 
 
-def request(extra_specs: collections.abc.Mapping[str, str]) -> Request:
-    """What a flavor asks for, by its extra specs.
+def request(extra_specs: collections.abc.Mapping[str, str],
+            image_traits: collections.abc.Iterable[str] = ()) -> Request:
+    """What a flavor asks for, by its extra specs, and an image beside it.
 
     :raises errors.ProfileError: if it wants more than this version knows of
     """
-    return _request(frozenset(extra_specs.items()))
+    return _request(frozenset(extra_specs.items()), frozenset(image_traits))
 
 
 @functools.lru_cache(maxsize=256)
-def _request(items) -> Request:
+def _request(items, image_traits) -> Request:
     specs = dict(items)
     return Request(specs.get(flavor.EXPANDED_KEY, 'the flavor'),
-                   flavor.read(specs), flavor.rules(specs),
+                   flavor.read(specs, image_traits), flavor.rules(specs),
                    frozenset(flavor.classes(specs)))
 
 
@@ -108,10 +109,9 @@ class Choice:
         counts = units(self._counting, plain)
         if not counts:
             return None
-        groups = assignment.with_the_rest(self._wanted.groups, counts)
-        found = self._best(
-            groups, candidates.stocks(self.host_state, answer, given),
-            self._around(candidate))
+        stocks = candidates.stocks(self.host_state, answer, given)
+        groups = assignment.with_the_rest(self._wanted.groups, counts, stocks)
+        found = self._best(groups, stocks, self._around(candidate))
         if not found.objection:
             candidate['allocations'] = _merged(plain, _allocations(
                 groups, found.chosen))

@@ -65,7 +65,8 @@ class AcceleratorFilter(filters.BaseHostFilter):
             return
         fallen = verdicts.Verdicts()
         try:
-            wanted = choice.request(spec_obj.flavor.extra_specs)
+            wanted = choice.request(spec_obj.flavor.extra_specs,
+                                    _image_traits(spec_obj))
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return
@@ -106,3 +107,9 @@ class AcceleratorFilter(filters.BaseHostFilter):
         fallen.add(host_state.host, passes,
                    [arranged for _candidate, arranged in found])
         return passes
+
+
+def _image_traits(spec_obj) -> list[str]:
+    """The traits that a server's image requires, which can be without any."""
+    image = spec_obj.image if spec_obj.obj_attr_is_set('image') else None
+    return image.properties.get('traits_required', []) if image else []

@@ -134,20 +134,50 @@ def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
     assert host.allocation_candidates == [candidate]
 
 
-@pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
-def test_an_operators_own_group_gets_a_device_with_its_traits(order):
-    asked = {'resources1:FPGA': '1', 'trait1:CUSTOM_ARRIA10': 'required'}
+def _with_traits(order, *buses):
+    """A candidate of a host on which devices have a trait, or one has."""
     candidate = _candidate(1, order, {})
     summaries = candidate.answer.ours(build.ROOT)
-    for provider in _CLASS, _region(2).uuid:
+    for provider in _CLASS, *(_region(bus).uuid for bus in buses):
         summaries[provider]['traits'].append('CUSTOM_ARRIA10')
+    return candidate
+
+
+def _image(**properties):
+    return objects.ImageMeta.from_dict({'properties': properties})
+
+
+@pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
+@pytest.mark.parametrize('specs, properties', [
+    ({'resources1:FPGA': '1', 'trait1:CUSTOM_ARRIA10': 'required'}, {}),
+    ({'resources:FPGA': '1', 'trait:CUSTOM_ARRIA10': 'required'}, {}),
+    ({'resources:FPGA': '1'}, {'trait:CUSTOM_ARRIA10': 'required'})])
+def test_a_class_gets_a_device_with_the_traits_beside_it(order, specs,
+                                                         properties):
+    spec = _spec(**specs)
+    spec.image = _image(**properties)
+    candidate = _with_traits(order, 2)
     host = _host(order, candidate)
-    assert filter_.AcceleratorFilter().host_passes(host, _spec(**asked))
+    assert filter_.AcceleratorFilter().host_passes(host, spec)
     assert choice.devices(host.allocation_candidates[0]) == {
         _region(2).uuid: 1}
-    summaries[_region(2).uuid]['resources']['CUSTOM_UNIT_OF_FPGA']['used'] = 2
+    candidate.answer.ours(build.ROOT)[_region(2).uuid]['resources'][
+        'CUSTOM_UNIT_OF_FPGA']['used'] = 2
     assert not filter_.AcceleratorFilter().host_passes(
-        _host(order, candidate), _spec(**asked))
+        _host(order, candidate), spec)
+
+
+@pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
+@pytest.mark.parametrize('image', [None, _image()])
+def test_a_class_gets_no_device_with_a_trait_that_is_forbidden(order, image):
+    """As far as Placement lets it come to that."""
+    spec = _spec(**{'resources:FPGA': '1',
+                    'trait:CUSTOM_ARRIA10': 'forbidden'})
+    spec.image = image
+    host = _host(order, _with_traits(order, 1, 3))
+    assert filter_.AcceleratorFilter().host_passes(host, spec)
+    assert choice.devices(host.allocation_candidates[0]) == {
+        _region(2).uuid: 1}
 
 
 def test_what_is_not_there_for_all_units_drops_the_host():

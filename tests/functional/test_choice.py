@@ -141,18 +141,34 @@ class ChoiceTest(cloud.Cloud):
         self.boot(plain, state='ERROR')
         self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
 
-    def test_trait_that_a_group_of_the_operators_own_wants(self):
+    def one_with_a_trait(self):
+        """One device has it, so the class's provider has it, too."""
         self.flags(device_spec=[
             f'{{"address": "0000:84:00.0", "resource_class": "{cloud.GPU}", '
             '"traits": "CUSTOM_NEW"}', cloud.GPU_SPEC], group='nova_accel')
         self.restart_compute_service('compute1')
-        flavor = self.flavor(extra_spec={f'resources1:{cloud.GPU}': '1',
-                                         'trait1:CUSTOM_NEW': 'required'})
-        for az in {}, {'az': 'nova:compute1'}:
-            server = self.boot(flavor, **az)
-            self.assertEqual({'84'}, self.buses(server))
-            self.boot(flavor, state='ERROR', **az)
-            self._delete_server(server)
+
+    def assert_got_that_one(self, flavor, **where):
+        server = self.boot(flavor, **where)
+        self.assertEqual({'84'}, self.buses(server))
+        self.boot(flavor, state='ERROR', **where)
+        self._delete_server(server)
+
+    def test_trait_that_a_flavor_wants_beside_a_class(self):
+        self.one_with_a_trait()
+        for suffix in '', '1':
+            flavor = self.flavor(extra_spec={
+                f'resources{suffix}:{cloud.GPU}': '1',
+                f'trait{suffix}:CUSTOM_NEW': 'required'})
+            self.assert_got_that_one(flavor)
+            self.assert_got_that_one(flavor, az='nova:compute1')
+
+    def test_trait_that_an_image_wants(self):
+        self.one_with_a_trait()
+        self.glance.images[cloud.IMAGE]['properties'][
+            'trait:CUSTOM_NEW'] = 'required'
+        self.assert_got_that_one(self.flavor(extra_spec={
+            f'resources:{cloud.GPU}': '1'}))
 
     def test_forced_host_is_told_to_placement(self):
         pair = self.profile(2, {'same': 'pcie_switch'})

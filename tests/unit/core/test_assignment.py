@@ -200,6 +200,51 @@ def test_an_operators_own_group_gets_a_device_with_its_traits():
         gpus)) == ['0000:02:00.0']
 
 
+def _beside(wish, amount=1, **specs):
+    """A class and a trait, neither with a suffix."""
+    return flavor.read({'resources:CUSTOM_GPU': str(amount),
+                        'trait:CUSTOM_BIG': wish, **specs})
+
+
+def test_a_class_and_a_trait_without_a_suffix_are_one_request():
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    assert _taken(_choose(1, _beside('required'), [plain, big])) == [
+        '0000:02:00.0']
+    assert _taken(_choose(1, _beside('forbidden'), [big, plain])) == [
+        '0000:01:00.0']
+    # Of two that are asked for, both are to have it.
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_BIG'):
+        _choose(2, _beside('required', 2), [plain, big])
+    # It is the devices' matter also while somebody has the one that has it.
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_BIG'):
+        _choose(1, _beside('required'), [plain, big],
+                {build.address('0000:02:00.0'): _OTHER})
+
+
+def test_a_trait_without_a_suffix_can_be_the_compute_nodes():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    other = build.offered(build.region('FPGA', bus=3, traits=['CUSTOM_BIG']))
+    assert _choose(2, _beside('required', 2), [*gpus, other])
+
+
+def test_a_trait_without_a_suffix_is_not_about_groups():
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    groups = flavor.read({'resources_ACCEL0:CUSTOM_GPU': '1',
+                          'resources1:CUSTOM_GPU': '1',
+                          'trait:CUSTOM_BIG': 'required'})
+    assert len(_choose(2, groups, [big, plain])) == 2
+
+
+def test_a_device_that_was_chosen_without_its_trait_stays():
+    """By a version before, or before its entry had the trait."""
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    assert _taken(_assign(_promise(plain), _beside('required'),
+                          [big, plain])) == ['0000:01:00.0']
+
+
 def test_where_others_have_what_was_promised_placement_is_to_know():
     """What it is to have more, and less, of what the promise names."""
     gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]

@@ -263,16 +263,22 @@ def test_a_flavor_without_groups_of_ours_has_none(specs):
     assert flavor.read(specs) == {}
 
 
-def test_what_an_operators_own_groups_require_is_told_beside():
+def test_what_is_asked_for_beside_the_profile_is_told_beside():
     read = flavor.read({
         'resources1:CUSTOM_GPU': '2', 'trait1:CUSTOM_A100': 'required',
-        'trait1:CUSTOM_OLD': 'forbidden', 'resources_B:VGPU': '1',
-        'resources:PGPU': '1', 'trait:CUSTOM_X': 'required',
-        'resources_ACCEL0:FPGA': '1', 'trait_ACCEL0:CUSTOM_Y': 'required'})
+        'trait1:CUSTOM_OLD': 'forbidden', 'trait1:CUSTOM_ODD': 'preferred',
+        'resources_B:VGPU': '1', 'resources:PGPU': '1',
+        'trait:CUSTOM_X': 'required', 'trait:CUSTOM_OLD': 'forbidden',
+        'trait:CUSTOM_ODD': 'preferred', 'resources_ACCEL0:FPGA': '1',
+        'trait_ACCEL0:CUSTOM_Y': 'required'}, ['CUSTOM_IMAGE'])
     assert list(read) == ['ACCEL0']
     assert read.own == (
-        profile.Group({'CUSTOM_GPU': 2}, {'CUSTOM_A100': 'required'}, 'off'),
+        profile.Group({'CUSTOM_GPU': 2}, {
+            'CUSTOM_A100': 'required', 'CUSTOM_OLD': 'forbidden'}, 'off'),
         profile.Group({'VGPU': 1}, {}, 'off'))
+    assert read.traits == {'CUSTOM_X': 'required', 'CUSTOM_OLD': 'forbidden',
+                           'CUSTOM_IMAGE': 'required'}
+    assert flavor.read({}).traits == {}
 
 
 @pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
