@@ -19,6 +19,7 @@ from nova_accel.core import providers
 from nova_accel.core import room
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
+from nova_accel.scheduler import policy
 from nova_accel.scheduler import siblings
 
 CONF = nova.conf.CONF
@@ -43,6 +44,11 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
     # The parts are brought to this scale, and weighed with the multipliers
     # of each host, one by one; their sum is to stay what it is.
     minval, maxval = 0., 1.
+
+    def __init__(self):
+        super().__init__()
+        # Where the filter is not enabled, Placement wants to hear it, too.
+        policy.install()
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         hosts = [weighed.obj for weighed in weighed_obj_list]

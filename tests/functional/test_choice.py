@@ -199,15 +199,6 @@ class ChoiceTest(cloud.Cloud):
         server = self.boot(self.profile(1), az='nova:compute1')
         self.assertFalse({taken, promised} & set(self.allocated(server)))
 
-    def test_filter_that_is_not_enabled(self):
-        manager = self.scheduler.manager.host_manager
-        self.useFixture(fixtures.MockPatchObject(manager, 'enabled_filters', [
-            enabled for enabled in manager.enabled_filters
-            if type(enabled).__name__ != 'AcceleratorFilter']))
-        server = self.boot(self.profile(2, {'same': 'pcie_switch'}))
-        self.assertIn(self.buses(server), SWITCHES)
-        self.assertEqual(2, len(self.allocated(server)))
-
     def test_devices_that_another_scheduler_took(self):
         """Between Placement's answer and the claim."""
         pair = self.profile(2, {'same': 'pcie_switch'})
@@ -330,3 +321,42 @@ class ChoiceTest(cloud.Cloud):
         for record in body['inventories'].values():
             record.update(total=2, max_unit=2)
         self.assertEqual(200, self.placement.put(path, body).status)
+
+
+class WithoutFilterTest(cloud.Cloud):
+    """AcceleratorFilter is not enabled; the weigher is."""
+
+    ADDITIONAL_FILTERS = ['NUMATopologyFilter']
+
+    def setUp(self):
+        # As in a process that never had the filter.
+        request = utils.ResourceRequest
+        wrapped = request.from_request_spec
+        self.useFixture(fixtures.MockPatchObject(
+            request, 'from_request_spec',
+            staticmethod(getattr(wrapped, 'nova_accel', wrapped))))
+        self.flags(weight_classes=[
+            'nova.scheduler.weights.all_weighers',
+            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
+            group='filter_scheduler')
+        super().setUp()
+        self.flags(device_spec=[
+            '{"address": "0000:89:00.0", "resource_class": "CUSTOM_NIC"}',
+            cloud.GPU_SPEC], group='nova_accel')
+        self.start_compute('compute1')
+
+    def assert_behind_one_switch(self, *classes):
+        """Of what nova-compute chose, and told Placement."""
+        self.write_profile('two', groups=[
+            {'resources': {name: 1}} for name in classes],
+            affinity=[{'same': 'pcie_switch'}])
+        server = self.boot(self.flavor('two'))
+        self.assertIn({address[5:7] for address in self.hostdevs(server)},
+                      SWITCHES)
+        self.assertEqual(2, len(self.allocated(server)))
+
+    def test_groups_that_are_alike(self):
+        self.assert_behind_one_switch(cloud.GPU, cloud.GPU)
+
+    def test_groups_that_are_not_alike(self):
+        self.assert_behind_one_switch(cloud.GPU, 'CUSTOM_NIC')
