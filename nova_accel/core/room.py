@@ -72,8 +72,8 @@ _PARTITION = 'partition'
 
 
 def _part(total: int, free: int) -> float:
-    # What others say of themselves may be anything.
-    return min(max(free / total, 0.), 1.) if total > 0 else 0.
+    # What others say of themselves may be anything, and more than a float.
+    return min(max(free, 0), total) / total if total > 0 else 0.
 
 
 def _places(place, links) -> collections.abc.Iterator[tuple]:

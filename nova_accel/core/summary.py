@@ -37,6 +37,10 @@ _VERSION = 2
 # Of what is compressed; no JSON starts so.
 _PACKED = 'zlib:'
 
+# More units than Placement counts. One host's nonsense is not to be what all
+# hosts of a request are reckoned with.
+_TOO_MANY = 1 << 31
+
 _NONE = model.Links()
 
 
@@ -169,13 +173,15 @@ def _summary(tables: dict, root: str) -> Summary:
     cards = _table(tables, 'cards')
     for card in cards.values():
         match card:
-            case [str(address), int(number), list(regions), *_later]:
+            case [str(address), int(number), list(regions),
+                  *_later] if address:
                 place = _place(rows.get(number), address)
             case _:
                 continue
         for region in regions if place else ():
             match region:
-                case [int() | None as number, int(total), int(free), *_later]:
+                case [int() | None as number, int(total), int(free),
+                      *_later] if max(abs(total), abs(free)) < _TOO_MANY:
                     provider = _provider(root, address, number, names)
                     if provider:
                         places[provider] = place
@@ -223,5 +229,6 @@ def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
             continue
         named = [addresses.get(member) if isinstance(member, int) else member
                  for member in members]
-        if named and all(isinstance(address, str) for address in named):
+        if named and all(address and isinstance(address, str)
+                         for address in named):
             yield frozenset(named)

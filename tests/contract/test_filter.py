@@ -292,8 +292,8 @@ def _around(host, ports=0, guest=None, **more):
     spec.numa_topology = guest
     for name, value in more.items():
         setattr(spec, name, value)
-    return guest_nodes.Nodes(host, spec, choice.request(
-        spec.flavor.extra_specs)).around({'mappings': {}})
+    return next(guest_nodes.Nodes(host, spec, choice.request(
+        spec.flavor.extra_specs)).around({'mappings': {}}))
 
 
 def _guest():

@@ -17,6 +17,7 @@ from nova.api.validation.extra_specs import validators
 from nova.compute import flavors
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
+from nova.compute import resource_tracker
 from nova.compute import utils as compute_utils
 from nova.scheduler import filters
 from nova.scheduler import host_manager
@@ -32,6 +33,7 @@ from oslo_utils import importutils
 import pytest
 
 from nova_accel.compute import driver
+from nova_accel.compute import tracker
 from nova_accel.scheduler import filter as filter_
 
 
@@ -89,7 +91,7 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'_choose_likes', '_clear_up', '_complete', '_describe',
+OUR_OWN = {'nodes_for', '_choose_likes', '_clear_up', '_complete', '_describe',
            '_have_again', '_node', '_prepare'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
                   '_machine', '_record', '_short', '_upkeep'}
@@ -320,3 +322,27 @@ def test_guest_is_fitted_by_this_function():
     assert parameters(hardware.numa_fit_instance_to_host) == [
         'host_topology', 'instance_topology', 'provider_mapping', 'limits',
         'pci_requests', 'pci_stats']
+
+
+def test_each_who_fits_a_guest_asks_for_it_where_we_have_put_ours():
+    """``hardware.numa_fit...``, so that the wrapped one is what is called."""
+    callers = {module: ast.unparse(call.func) for module, call
+               in calls('numa_fit_instance_to_host')}
+    assert {str(module).rpartition('nova/')[2] for module in callers} == {
+        'compute/claims.py', 'scheduler/host_manager.py',
+        'scheduler/filters/numa_topology_filter.py'}
+    assert set(callers.values()) == {'hardware.numa_fit_instance_to_host'}
+
+
+@pytest.mark.parametrize('name, argument', tracker.CLAIMS.items())
+def test_claims_know_their_allocations(name, argument):
+    names = parameters(getattr(resource_tracker.ResourceTracker, name))
+    assert 'instance' in names and argument in names
+    assert ('flavor' in names) is (name == 'resize_claim')
+
+
+def test_what_a_server_takes_of_a_host_is_noted_by_this_method():
+    assert parameters(host_manager.HostState.consume_from_request) == [
+        'spec_obj']
+    assert 'numa_fit_instance_to_host' in inspect.getsource(
+        host_manager.HostState)

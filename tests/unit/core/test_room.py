@@ -136,6 +136,7 @@ def test_odd_counts_are_nothing_free(total, free):
 
 def test_more_free_than_there_is_is_all_of_it():
     assert room.free_share([(2, 5)]) == 1
+    assert room.free_share([(2, 10 ** 400)]) == 1
 
 
 _STOCKS = strategies.lists(

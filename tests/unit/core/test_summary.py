@@ -7,13 +7,17 @@ import json
 import random
 import zlib
 
+import hypothesis
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import affinity
 from nova_accel.core import arrangement
 from nova_accel.core import model
+from nova_accel.core import profile
 from nova_accel.core import providers
+from nova_accel.core import room
 from nova_accel.core import summary
 from tests.unit import build
 
@@ -209,10 +213,45 @@ def test_a_node_without_a_uuid_has_no_providers(root):
 
 
 _plain = (st.none() | st.booleans() | st.integers(-2, 3) | st.floats()
-          | st.sampled_from(['a', '0000:81:00.0', '\ud800']))
+          | st.sampled_from(['', 'a', '0000:81:00.0', '\ud800'])
+          | st.sampled_from([1 << 31, 10 ** 400, -10 ** 400]))
 _rows = st.recursive(_plain, lambda inner: st.lists(inner, max_size=4)
                      | st.dictionaries(st.sampled_from('vx'), inner),
                      max_leaves=12)
+
+
+def _arrange_and_weigh(heard):
+    """What nova-scheduler does with it, for any request and any host."""
+    stocks = [arrangement.Stock(provider, 'A', frozenset(), 1, place, 1)
+              for provider, place in heard.places.items()]
+    groups = dict.fromkeys(('ACCEL0', 'ACCEL1'), profile.Group({'A': 1}, {}))
+    around = arrangement.Surroundings(frozenset({0}), links=heard.links)
+    for key, same in itertools.product(affinity.KEYS, (True, False)):
+        found = arrangement.arrange(
+            groups, stocks, [affinity.Rule(key, same, tuple(groups))], around)
+        room.after(stocks, dict.fromkeys(found.chosen.values(), 1),
+                   heard.links)
+    assert 0 <= room.free_share(heard.units.values()) <= 1
+
+
+def _spots(value):
+    """Everything in a document: where it is, and under which key."""
+    inside = (value.items() if isinstance(value, dict) else
+              enumerate(value) if isinstance(value, list) else ())
+    for key, inner in inside:
+        yield value, key
+        yield from _spots(inner)
+
+
+@given(st.data())
+@hypothesis.settings(max_examples=300)
+def test_a_damaged_document_is_no_trouble_to_a_request(data):
+    tables = json.loads(summary.dumps(_offered(2), {}, _switched(2)))
+    tables['islands'] = [[0, '0000:81:00.0']]
+    for _time in range(data.draw(st.integers(1, 3))):
+        where, key = data.draw(st.sampled_from(list(_spots(tables))))
+        where[key] = data.draw(_plain | _rows)
+    _arrange_and_weigh(summary.loads(json.dumps(tables), build.ROOT))
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(
@@ -230,11 +269,13 @@ def test_whatever_the_json_says_it_is_places_or_nothing(tables, is_packed):
         assert place.numa_node is None or isinstance(place.numa_node, int)
         assert place.pcie_root is None or isinstance(place.pcie_root, str)
         assert place.pcie_switch is None or isinstance(place.pcie_switch, str)
-        assert isinstance(place.device, str)
-    for total, free in heard.units.values():
-        assert isinstance(total, int) and isinstance(free, int)
+        assert place.device and isinstance(place.device, str)
+    for number in itertools.chain(*heard.units.values()):
+        assert isinstance(number, int) and abs(number) < 1 << 31
     for addresses in (*heard.links.partitions, *heard.links.islands):
-        assert all(isinstance(address, str) for address in addresses)
+        assert all(address and isinstance(address, str)
+                   for address in addresses)
+    _arrange_and_weigh(heard)
 
 
 def test_deep_nesting_is_nothing():
@@ -290,17 +331,20 @@ def test_what_a_later_version_adds_is_no_error(version):
 
 @pytest.mark.parametrize('card', [
     [], None, {}, 'card', ['0000:82:00.0'], ['0000:82:00.0', 0],
-    [7, 0, [[0, 1, 1]]], ['0000:82:00.0', 9, [[0, 1, 1]]],
-    ['0000:82:00.0', -1, [[0, 1, 1]]], ['0000:82:00.0', None, [[0, 1, 1]]],
-    ['0000:82:00.0', 0, [[9, 1, 1], [0, '1', 1], [0], None, ['A', 1, 1]]]])
+    [7, 0, [[0, 1, 1]]], ['', 0, [[0, 1, 1]]],
+    ['0000:82:00.0', 9, [[0, 1, 1]]], ['0000:82:00.0', -1, [[0, 1, 1]]],
+    ['0000:82:00.0', None, [[0, 1, 1]]],
+    ['0000:82:00.0', 0, [[9, 1, 1], [0, '1', 1], [0], None, ['A', 1, 1],
+                           [0, 1, 10 ** 400], [0, -10 ** 400, 1]]]])
 def test_a_card_that_makes_no_sense_is_left_out(card):
     heard = _heard(cards=[card, *_GOOD['cards']],
-                   partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None]])
+                   partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None],
+                               ['', 1]])
     assert heard.units == _heard().units
     assert heard.places == _heard().places
     # The numbers of others stay, and no set gets smaller.
     partitions = {frozenset({'0000:81:00.0'})}
-    if card and isinstance(card, list) and isinstance(card[0], str):
+    if card and isinstance(card, list) and card[0] not in (7, ''):
         partitions.add(frozenset({'0000:81:00.0', card[0]}))
     assert set(heard.links.partitions) == partitions
 
