@@ -56,16 +56,27 @@ class Ledger:
                     classes[resource_class] += amount
         return classes, cards
 
+    def is_disabled(self, host: str) -> bool:
+        """Whether a compute node is not to be had, which Nova says last."""
+        root = self._root(host)
+        return bool(root) and 'COMPUTE_STATUS_DISABLED' in self._get(
+            f'/resource_providers/{root}/traits')['traits']
+
     def providers(self, host: str) -> list[Provider]:
         """Those of a compute node."""
-        found = self._get(f'/resource_providers?name={host}')
-        if not found['resource_providers']:
+        root = self._root(host)
+        if not root:
             return []
-        root = found['resource_providers'][0]['uuid']
         tree = self._get(f'/resource_providers?in_tree={root}')
         found = [self._provider(item) for item in tree['resource_providers']
                  if '_accel_' in item['name']]
         return [provider for provider in found if provider]
+
+    def _root(self, host: str) -> str:
+        """The uuid of a compute node's own provider, '' if there is none."""
+        found = self._get(f'/resource_providers?name={host}')
+        return next((provider['uuid'] for provider
+                     in found['resource_providers']), '')
 
     def can_be_had(self, host: str) -> dict[str, int]:
         """Units by class that a compute node offers, taken or not."""

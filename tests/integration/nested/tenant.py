@@ -95,11 +95,15 @@ class Tenant:
         return server
 
     def service(self, host: str):
-        """nova-compute as the API has it: None while it cannot be used."""
+        """nova-compute as the API has it: None while it cannot be used.
+
+        Of one that libvirt has come back to, Placement hears later.
+        """
         return next((
             service for service in self.compute.services(
                 binary='nova-compute', host=host)
-            if (service.status, service.state) == ('enabled', 'up')), None)
+            if (service.status, service.state) == ('enabled', 'up')
+            and not self.ledger.is_disabled(host)), None)
 
     def leave(self) -> None:
         """Delete all servers that there are, and what they were made of."""

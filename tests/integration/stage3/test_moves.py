@@ -65,7 +65,8 @@ def test_evacuation(tenant, server, here, there):
     here.crash()
     force_down(tenant, here.host, True)
     server.act('evacuate_server', host=there.host)
-    assert server.host == there.host
+    # Nova says that it is there after it says that it is well.
+    patience.becomes('where the server is', lambda: server.host, there.host)
     server.has(**HAS)
     # Nobody knows what the other machine is doing.
     classes, _cards = tenant.ledger.promised(server.id, here.host)
