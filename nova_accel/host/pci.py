@@ -71,10 +71,12 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
 def _tells_of_resets(tree, places) -> bool:
     """Whether it was recorded what can be reset.
 
-    ``reset`` cannot be read, so those who copy what they can read lack it.
+    ``reset`` cannot be read, so those who copy what they can read lack it, and
+    have the configuration space of each function.
     """
     return any(tree.has(f'{place}/{name}') for place in places
-               for name in ('reset', 'reset_method'))
+               for name in ('reset', 'reset_method')) or not all(
+        tree.has(f'{place}/config') for place in places)
 
 
 def _beyond_cards(functions) -> list[model.Function]:
