@@ -312,11 +312,12 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def check_can_live_migrate_source(self, context, instance, *args,
                                       **kwargs):
-        held = hostdev.ours(self._record.running(instance.uuid))
+        running = hostdev.ours(self._record.running(instance.uuid))
         described = {}
-        if held:
-            with _as_migration_check():
-                described = self._describe(held)
+        with _as_migration_check():
+            migration.check_whole(running, self._claims.held(instance))
+            if running:
+                described = self._describe(running)
         data = super().check_can_live_migrate_source(context, instance, *args,
                                                      **kwargs)
         if described:

@@ -40,6 +40,24 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
                 'driver can do it, add "live_migratable": "yes"')
 
 
+def check_whole(running: Hostdevs, held: Hostdevs) -> None:
+    """Refuse to move a guest that runs short of a device.
+
+    It would be short of it there, too, and nobody would know any more.
+
+    :param running: what the guest has
+    :param held: what its definition says
+    :raises errors.AssignmentError: naming the device and the remedy
+    """
+    there = {device.address for device in running}
+    for device in held:
+        if device.address not in there:
+            raise errors.AssignmentError(
+                f'device {device.address}', 'the guest runs without it, and '
+                'would so on another host', 'reboot the server hard, or '
+                'migrate it cold')
+
+
 def describe(device: hostdev.Hostdev, host: model.Host,
              offered: Offered) -> str:
     """What has to be the same on both hosts, in words.
@@ -65,7 +83,8 @@ def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
     :param described: of the source's hostdevs, by alias
     :param hostdevs: chosen on the destination, for the same groups
     :returns: the destination's hostdev by the source's alias
-    :raises errors.AssignmentError: if one has no like
+    :raises errors.AssignmentError: if one has no like, or one of the
+        destination stands in for none
     """
     free: dict[tuple[str, str], list] = collections.defaultdict(list)
     for device in hostdevs:
@@ -82,6 +101,12 @@ def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
                 f'group {group}', f'the state of {wanted} cannot move here: '
                 + ('; '.join(instead) or 'there is nothing for it'))
         pairs[alias] = free[group, wanted].pop(0)
+    for (group, text), devices in free.items():
+        if devices:
+            raise errors.AssignmentError(
+                f'group {group}', f'{text} was promised to the server, whose '
+                'guest has nothing that could move there',
+                'reboot the server hard, or migrate it cold')
     return pairs
 
 

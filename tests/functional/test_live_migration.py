@@ -2,6 +2,7 @@
 """Servers that take their devices' state to another host while they run."""
 
 import fixtures
+from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
@@ -142,6 +143,12 @@ class LiveMigrationThatFailsTest(MovingTest):
         self.computes['compute1'].driver._machine.read()
         machine.read()
         self.fail_to_move(self.server, 'revision')
+
+    def test_guest_runs_short_of_a_device(self):
+        domain = self.domain(self.server)
+        domain.detachDevice(etree.tostring(domain.plugged[0],
+                                           encoding='unicode'))
+        self.fail_to_move(self.server, 'the guest runs without it')
 
     def test_guest_fails_to_move(self):
         def fail(domain, xml):

@@ -53,6 +53,25 @@ def test_what_no_entry_names_any_more_is_refused():
         migration.check_source(_held(_offered(host)), {})
 
 
+def test_a_guest_that_runs_short_is_refused():
+    held = _held(_offered(build.host(
+        [build.function(f'0000:8{number}:00.0') for number in (1, 2)],
+        _SPEC)))
+    migration.check_whole(held, held)
+    with pytest.raises(errors.AssignmentError, match='0000:82:00.0'):
+        migration.check_whole(held[:1], held)
+
+
+def test_more_than_the_guest_has_is_refused():
+    host = build.host([build.function(f'0000:8{number}:00.0')
+                       for number in (1, 2)], _SPEC)
+    offered = _offered(host)
+    described = _described(host, offered, [0, 0])
+    described.popitem()
+    with pytest.raises(errors.AssignmentError, match='nothing that could'):
+        migration.pair(described, _held(offered, [0, 0]), host, offered)
+
+
 def test_what_is_live_migratable_is_not():
     host = build.host([build.function('0000:81:00.0')], _SPEC)
     offered = _offered(host)
