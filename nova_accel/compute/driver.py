@@ -53,6 +53,7 @@ from nova_accel.compute import live_migration
 from nova_accel.compute import machine
 from nova_accel.compute import promise
 from nova_accel.compute import provider_tree as provider_trees
+from nova_accel.compute import rebuild
 from nova_accel.compute import record
 from nova_accel.compute import said
 from nova_accel.compute import suspension
@@ -133,7 +134,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
         host = None
         with _never_fatal('clear up what nobody holds'):
-            host = self._clear_up()
+            host = self._clear_up(self._node(provider_tree))
         with _never_fatal('complete guests that run without their devices'):
             self._completing.do(self._complete)
         with _never_fatal('compare what is held with what is promised'):
@@ -432,15 +433,16 @@ class LibvirtDriver(driver.LibvirtDriver):
                 hostdevs, self._node(), wishes.Wishes(
                     context, instance, self._claims, self._record).of)
 
-    def _clear_up(self) -> model.Host:
+    def _clear_up(self, node: providers.Node) -> model.Host:
         """Let go of what an operation left behind that did not end.
 
         :returns: what there is then
         """
-        ours = set(self._node().ours)
+        ours = set(node.ours)
         for uuid in self._claims.lingering():
             promised = self._ledger.of_consumer(uuid)
-            if promised is not None and ours.isdisjoint(promised):
+            if (promised is not None and ours.isdisjoint(promised)
+                    and not rebuild.goes_on(uuid)):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         host = self._machine.read()
