@@ -58,8 +58,9 @@ class Assigner:
         host, unreadable = self._machine.look(lately)
         node = self._node()
         held = self._claims.held(instance)
+        # What it has says that it does, too; but not of another flavor.
         if not (promise.concerns_us(instance, promised, host, node)
-                or held and not promised):
+                or held and not (promised and is_resized)):
             # Said once for the whole operation.
             self._claims.claim(instance, ())
             return

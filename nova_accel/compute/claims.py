@@ -70,6 +70,7 @@ class Claims:
         - A rule is broken by them. For it is only here that the guest gets
           its NUMA nodes and its ports their functions, and it can be others
           than the scheduler saw free.
+        - One is refused by now, or gone: its reset failed, say.
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
@@ -78,15 +79,16 @@ class Claims:
         :raises errors.AccelError: if the promise cannot be kept whole
         """
         offered = providers.offered(host, node.uuid, node.name)
-        promise.check(promised, offered, host, node)
+        promise.check_here(instance, promised, host, node)
         wanted = promise.wanted(instance, promised, host, node)
         unfit = None
         try:
-            if assignment.is_chosen(promised, wanted.counts, offered):
-                try:
+            try:
+                promise.check(promised, offered, host, node)
+                if assignment.is_chosen(promised, wanted.counts, offered):
                     return self._claim(instance, promised, wanted, offered)
-                except errors.AssignmentError as error:
-                    unfit = error
+            except errors.AssignmentError as error:
+                unfit = error
             elsewhere = {
                 item.uuid: sum(amount for consumer, amount
                                in ledger(item.uuid, item.region
@@ -94,22 +96,30 @@ class Claims:
                                if consumer != instance.uuid)
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
-            return self._claim(instance, promised, dataclasses.replace(
-                wanted, elsewhere=elsewhere), offered, as_promised=False)
+            return self._claim(
+                instance, promised, dataclasses.replace(
+                    wanted, elsewhere=elsewhere), offered,
+                instead_of=promise.providers_of(host, node))
         except errors.AssignmentError as error:
             raise unfit or promise.explain(error, offered, wanted) from None
 
     def _claim(self, instance, promised, wanted, offered,
-               as_promised=True) -> Chosen:
-        """Claim the devices of a promise, or any of their classes."""
-        kept = (promised if as_promised
+               instead_of=None) -> Chosen:
+        """Claim the devices of a promise.
+
+        :param instead_of: providers of which it may be others of their class
+        """
+        kept = (promised if instead_of is None
                 else assignment.without_devices(promised))
         with self._lock:
             grants = self._assign(instance.uuid, kept, wanted, offered)
+            if not grants:
+                raise errors.AssignmentError(
+                    f'server {instance.uuid}', 'nothing that it was promised '
+                    'is there, or an entry names it no more')
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
         return Chosen(chosen, assignment.unbooked(grants, promised),
-                      {} if as_promised
-                      else assignment.unused(grants, promised, offered))
+                      assignment.unused(grants, promised, instead_of or ()))
 
     def _assign(self, uuid, promised, wanted, offered):
         while True:

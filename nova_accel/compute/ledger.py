@@ -6,9 +6,7 @@ and as an administrator, for the context of an operation may have no token, at
 a host's boot say.
 
 Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
-``get_allocations_for_resource_provider``,
-``add_resources_to_instance_allocation``,
-``remove_resources_from_instance_allocation``, ``put_allocations`` and
+``get_allocations_for_resource_provider``, ``put_allocations`` and
 ``delete_allocation_for_instance``; ``nova.scheduler.utils``:
 ``ResourceRequest.from_request_spec``. Checked with Nova 33 and 34.
 """
@@ -99,18 +97,12 @@ class Ledger:
 
         :raises errors.AssignmentError: if Placement does not agree
         """
-        try:
-            agreed = self._client.put_allocations(
-                context.get_admin_context(), instance.uuid, {
-                    'allocations': _form(promised),
-                    'project_id': instance.project_id,
-                    'user_id': instance.user_id,
-                    'consumer_generation': None})
-            why = 'the log says why'
-        except (exception.AllocationUpdateFailed,
-                exception.PlacementAPIConnectFailure) as error:
-            agreed, why = False, str(error)
-        if not agreed:
+        why = self._put(instance.uuid, {
+            'allocations': _form(promised),
+            'project_id': instance.project_id,
+            'user_id': instance.user_id,
+            'consumer_generation': None})
+        if why:
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'is promised nothing, and '
                 f'Placement does not promise it anything again: {why}',
@@ -121,23 +113,35 @@ class Ledger:
 
     def move(self, consumer: str, more: assignment.Promised,
              less: assignment.Promised) -> None:
-        """Promise something to a server, and then take something from it.
+        """Promise something to a server, and take something from it.
 
-        In this order, so that it has what it needs all the time.
+        In one write: Placement checks again all that the server is promised
+        then, and of a device that has to go there can be nothing any more.
 
         :raises errors.AssignmentError: if Placement does not agree
         """
         try:
-            self._client.add_resources_to_instance_allocation(
-                context.get_admin_context(), consumer, _form(more))
-            self._client.remove_resources_from_instance_allocation(
-                context.get_admin_context(), consumer, _form(less))
-        except (exception.AllocationUpdateFailed,
-                exception.ConsumerAllocationRetrievalFailed,
+            known = self._client.get_allocs_for_consumer(
+                context.get_admin_context(), consumer)
+            why = self._put(consumer, {**known, 'allocations': _form(
+                assignment.moved(promised(known['allocations']), more, less))})
+        except (exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
+            why = str(error)
+        if why:
             raise errors.AssignmentError(
                 f'server {consumer}', 'Placement does not take down which '
-                f'devices it has: {error}', 'try again') from None
+                f'devices it has: {why}', 'try again')
+
+    def _put(self, consumer: str, payload) -> str:
+        """Why Placement does not take down allocations, or ''."""
+        try:
+            return '' if self._client.put_allocations(
+                context.get_admin_context(), consumer, payload
+                ) else 'the log says why'
+        except (exception.AllocationUpdateFailed, exception.
+                PlacementAPIConnectFailure) as error:
+            return str(error)
 
     def delete(self, consumer: str) -> None:
         """Free all that a consumer was promised."""

@@ -30,14 +30,35 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
     """
     if flavor.read(instance.flavor.extra_specs):
         return True
-    offered = providers.offered(host, node.uuid, node.name)
+    classes = flavor.classes(instance.flavor.extra_specs)
     if not promised:
         # Nobody says whose its class is; here it can be ours.
-        return not flavor.classes(instance.flavor.extra_specs).isdisjoint(
-            item.region.resource_class for item in offered)
-    known = {item.uuid for item in offered} | set(node.ours) | set(
-        providers.withheld(host, node.uuid))
-    return bool(known & set(promised))
+        return not classes.isdisjoint(
+            item.region.resource_class
+            for item in providers.offered(host, node.uuid, node.name))
+    # Only providers of ours count units, on whichever host they are.
+    return is_of_here(promised, classes, host, node) or any(
+        identity.class_of_units(name)
+        for amounts in promised.values() for name in amounts)
+
+
+def is_of_here(promised: assignment.Promised,
+               classes: collections.abc.Iterable[str], host: model.Host,
+               node: providers.Node) -> bool:
+    """Whether something of ours on this host was promised.
+
+    :param classes: that the server's flavor asks for
+    """
+    # When the host boots, Nova has no tree yet, and the card can be away.
+    return not providers_of(host, node).union(providers.of_classes(
+        node.uuid, classes)).isdisjoint(promised)
+
+
+def providers_of(host: model.Host, node: providers.Node) -> set[str]:
+    """The uuids of our providers on this host, whatever has become of them."""
+    return {item.uuid for item in providers.offered(
+        host, node.uuid, node.name)}.union(
+            node.ours, providers.withheld(host, node.uuid))
 
 
 def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
@@ -191,6 +212,20 @@ def explain(error: errors.AssignmentError,
     return errors.AssignmentError(
         error.thing, f'{error.reason}; no device of {gone} is there, or no '
         'entry names one any more', error.remedy)
+
+
+def check_here(instance, promised: assignment.Promised, host: model.Host,
+               node: providers.Node) -> None:
+    """Say it plainly where only devices of another host were promised.
+
+    :raises errors.AssignmentError: which names the server
+    """
+    if not is_of_here(promised, flavor.classes(instance.flavor.extra_specs),
+                      host, node):
+        raise errors.AssignmentError(
+            f'server {instance.uuid}', 'Placement promises it devices, and '
+            'none of this host: a move of it did not end',
+            'shelve and unshelve it')
 
 
 def check(promised: assignment.Promised,

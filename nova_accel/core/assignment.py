@@ -182,22 +182,35 @@ def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
 
 
 def unused(grants: collections.abc.Iterable[Grant], promised: Promised,
-           offered: collections.abc.Iterable[providers.Offered],
+           here: collections.abc.Container[str],
            ) -> dict[str, dict[str, int]]:
-    """What the ledger has of this host's devices that were not chosen.
+    """What the ledger has of devices that were not chosen.
 
     While a server moves, or until the host that it was evacuated from comes
     back, the ledger has devices of another host as well.
 
-    :param offered: what this host offers
+    :param here: uuids of this host's providers; also of those that are not
+        offered any more
     :returns: amounts by class by provider
     """
     chosen = collections.Counter(grant.offered.uuid for grant in grants)
-    here = {item.uuid for item in offered}
     return {uuid: {name: amount - chosen[uuid]}
             for uuid, amounts in promised.items() if uuid in here
             for name, amount in amounts.items()
             if identity.class_of_units(name) and amount > chosen[uuid]}
+
+
+def moved(promised: Promised, more: Promised,
+          less: Promised) -> dict[str, dict[str, int]]:
+    """A promise with something in place of something else."""
+    amounts = {uuid: collections.Counter(held)
+               for uuid, held in promised.items()}
+    for uuid, added in more.items():
+        amounts.setdefault(uuid, collections.Counter()).update(added)
+    for uuid, taken in less.items():
+        amounts.setdefault(uuid, collections.Counter()).subtract(taken)
+    return {uuid: left for uuid, counter in amounts.items()
+            if (left := dict(+counter))}
 
 
 def check_there(addresses: collections.abc.Iterable[model.Address],

@@ -302,13 +302,6 @@ def test_a_request_can_be_narrowed_to_one_host():
     assert 'in_tree=a-uuid' in request.to_querystring()
 
 
-def test_devices_can_be_added_to_allocations_and_taken_from_them():
-    client = report.SchedulerReportClient
-    for method in (client.add_resources_to_instance_allocation,
-                   client.remove_resources_from_instance_allocation):
-        assert parameters(method) == ['context', 'consumer_uuid', 'resources']
-
-
 def test_host_state_has_what_the_filter_reads():
     state = host_manager.HostState('host', 'node', None)
     for name in ('allocation_candidates', 'numa_topology', 'pci_stats',

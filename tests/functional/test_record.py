@@ -5,7 +5,9 @@ import contextlib
 from unittest import mock
 
 from lxml import etree
+from nova import context
 from nova import objects
+from nova.compute import manager
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
@@ -121,6 +123,23 @@ class RecordTest(cloud.Cloud):
         self.fail_rebuild(server)
         self._run_periodics()
         self.recover(server, {'rebuild': {'imageRef': cloud.IMAGE}})
+
+    def test_periodic_tasks_within_a_rebuild_after_one_that_failed(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.fail_rebuild(server)
+        prepare = manager.ComputeManager._prep_block_device
+
+        def look_first(*args, **kwargs):
+            self.computes['compute1'].manager.update_available_resource(
+                context.get_admin_context())
+            return prepare(*args, **kwargs)
+
+        with mock.patch.object(manager.ComputeManager, '_prep_block_device',
+                               look_first):
+            self._rebuild_server(server, cloud.IMAGE)
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(1, len(self.allocated(server)))
 
     def test_nothing_is_left_after_a_rebuild_that_failed(self):
         server = self.boot(self.one)
@@ -315,10 +334,13 @@ class RecordTest(cloud.Cloud):
         with mock.patch.object(report.SchedulerReportClient, 'get', answer):
             yield
 
-    def test_class_on_the_flavor_alone_and_placement_says_nothing(self):
+    def class_alone(self, **more):
         server = self.boot(self.flavor(extra_spec={
-            f'resources:{cloud.GPU}': '1'}))
-        held = self.hostdevs(server)
+            f'resources:{cloud.GPU}': '1'}), **more)
+        return server, self.hostdevs(server)
+
+    def test_class_on_the_flavor_alone_and_placement_says_nothing(self):
+        server, held = self.class_alone()
         with self.silent(server):
             self._reboot_server(server, hard=True)
             self.assertEqual(held, self.hostdevs(server))
@@ -329,6 +351,59 @@ class RecordTest(cloud.Cloud):
         self.assertEqual({}, self.held())
         self._reboot_server(server, hard=True)
         self.assertEqual(held, self.hostdevs(server))
+
+    def host_boots(self, server):
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.domain(server).destroy()
+        self.restart_compute_service('compute1')
+
+    def test_class_on_the_flavor_alone_and_the_host_boots(self):
+        """Whether its card is there, or not yet."""
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
+        server, held = self.class_alone()
+        [address] = held
+        self.host_boots(server)
+        self.assertEqual(held, self.hostdevs(server))
+        self._wait_for_state_change(server, 'ACTIVE')
+        link = machine / 'sys/bus/pci/devices' / address
+        place = link.readlink()
+        link.unlink()
+        self.host_boots(server)
+        self.assertEqual('ERROR', self.api.get_server(server['id'])['status'])
+        link.symlink_to(place)
+        self.api.post_server_action(server['id'],
+                                    {'reboot': {'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+
+    def test_class_on_the_flavor_alone_and_a_move_that_broke_off(self):
+        """What Placement promises is the other host's."""
+        self.start_compute('compute2')
+        server, held = self.class_alone(host='compute1')
+        self.promise_elsewhere(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(held, self.hostdevs(server))
+        self.undefine(server)
+        self.refused_by_this_process(server, {'reboot': {'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn('none of this host', self.api.get_server(
+            server['id'])['fault']['message'])
+        self.assertEqual({}, self.held())
+
+    def promise_elsewhere(self, server):
+        """What Placement promised is of the like providers of compute2."""
+        there = self._providers('compute2')
+        twins = {provider['uuid']: there[name.replace('1_', '2_', 1)]['uuid']
+                 for name, provider in self._providers('compute1').items()}
+        twins[self.compute_rp_uuids['compute1']] = self.compute_rp_uuids[
+            'compute2']
+        url = f'/allocations/{server["id"]}'
+        known = self.placement.get(url, version='1.28').body
+        self.placement.put(url, {**known, 'allocations': {
+            twins[uuid]: {'resources': allocation['resources']}
+            for uuid, allocation in known['allocations'].items()}},
+            version='1.28')
 
     def test_claim_lasts_while_placement_says_nothing(self):
         claims = self.computes['compute1'].driver._claims

@@ -294,6 +294,21 @@ class SeveralTest(Reset):
         self.assertEqual([1] * 7, list(self.totals().values()))
         self.assertNotIn(PROVIDER, self.totals())
 
+    def test_another_does_where_those_that_were_promised_fail(self):
+        """Down to the last; and Placement knows."""
+        for address in GPUS:
+            self.kernel.bind(address, 'nvidia')
+        self.kernel.broken = set(GPUS[:-1])
+        self.start_compute('compute1')
+        self.write_profile('two', groups=[
+            {'resources': {cloud.GPU: 1}, 'count': 2, 'numa': 'off'}])
+        self.boot(self.flavor('two'), state='ERROR')
+        self.restart_compute_service('compute1')
+        server = self.boot(self.gpu)
+        self.assertEqual([GPUS[-1]], [*self.hostdevs(server)])
+        self.assertEqual({f'compute1_accel_{GPUS[-1]}': {cloud.GPU: 1}},
+                         self.allocated(server))
+
     def test_resets_that_take_long_do_not_hold_up_the_report(self):
         with self.slow():
             self.start_compute('compute1')

@@ -261,10 +261,15 @@ def test_where_others_have_what_was_promised_placement_is_to_know():
     grants = assignment.assign(anything, wanted, gpus, holders, _ME)
     assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
     assert assignment.unbooked(grants, promised) == {gpus[2].uuid: {unit: 1}}
-    assert assignment.unused(grants, promised, gpus) == {
-        gpus[1].uuid: {unit: 1}}
+    here = {gpu.uuid for gpu in gpus}
+    unused = assignment.unused(grants, promised, here)
+    assert unused == {gpus[1].uuid: {unit: 1}}
+    assert assignment.moved(
+        promised, assignment.unbooked(grants, promised), unused) == {
+            'the class': {'CUSTOM_GPU': 2}, gpus[0].uuid: {unit: 1},
+            gpus[2].uuid: {unit: 1}}
     # While a server moves it was promised devices of two hosts.
-    assert assignment.unused(grants, promised, gpus[2:]) == {}
+    assert assignment.unused(grants, promised, here - {gpus[1].uuid}) == {}
 
 
 def test_what_else_a_provider_has_is_no_device():
@@ -277,7 +282,7 @@ def test_what_else_a_provider_has_is_no_device():
         {}, counts={'CUSTOM_GPU': 1}), gpus, {}, _ME)
     assert _taken(grants) == ['0000:01:00.0']
     assert assignment.unbooked(grants, promised) == {}
-    assert assignment.unused(grants, promised, gpus) == {}
+    assert assignment.unused(grants, promised, promised) == {}
 
 
 def test_a_unit_without_a_group_is_chosen_too():
