@@ -154,7 +154,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('see where the devices of a guest are'):
             return promise.nodes(
                 flavor.extra_specs, ledger.promised(allocations),
-                lambda: self._machine.look(lately=True)[0], self._node())
+                lambda: self._machine.look(lately=True)[0],
+                self._record.read, self._node())
         return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,

@@ -171,18 +171,42 @@ def wanted(instance, promised: assignment.Promised, host: model.Host,
 def nodes(specs: collections.abc.Mapping[str, str],
           promised: assignment.Promised,
           look: collections.abc.Callable[[], model.Host],
+          held: collections.abc.Callable[[], holding.Held],
           node: providers.Node) -> frozenset[int]:
     """The NUMA nodes of promised devices, where the guest is to be near them.
 
+    Where so many of a class were promised, those that have as many.
+
     :param specs: a flavor's extra specs
     :param look: asked only where it matters
+    :param held: what servers have; asked where no device was promised
     """
-    if (not affinity.concern(flavor.rules(specs), affinity.GUEST)
-            or set(promised).isdisjoint(node.devices)):
+    if not affinity.concern(flavor.rules(specs), affinity.GUEST):
+        return frozenset()
+    amounts = {name: promised[uuid].get(name, 0) for uuid, name
+               in providers.of_classes(node.uuid, flavor.classes(specs)
+                                       ).items() if uuid in promised}
+    if not amounts:
         return frozenset()
     offered = providers.by_uuid(look(), node)
+    if set(promised).isdisjoint(node.devices):
+        return _nodes_with_room(amounts, offered.values(), held())
     return frozenset(offered[uuid].device.location.numa_node
                      for uuid in promised if uuid in offered) - {None}
+
+
+def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
+                     offered: collections.abc.Collection[providers.Offered],
+                     held: holding.Held) -> frozenset[int]:
+    taken = holding.counts(offered, held)
+    free: dict = collections.defaultdict(collections.Counter)
+    for item in offered:
+        free[item.device.location.numa_node][item.region.resource_class] += (
+            item.region.total - taken[item.uuid])
+    return frozenset(
+        number for number, there in free.items()
+        if all(there[name] >= amount for name, amount in amounts.items())
+        ) - {None}
 
 
 def _nodes_of_ports(instance, rules, only_node) -> frozenset[int] | None:

@@ -107,6 +107,21 @@ class AffinityTest(cloud.Cloud):
             self.assertEqual(self.guest_nodes(server), self.nodes(server))
         self.assertEqual(8, len(self.held()))
 
+    def test_guest_goes_where_devices_are_left(self):
+        """Where filters are skipped, and nobody has chosen any yet."""
+        self.flags(packing_host_numa_cells_allocation_strategy=True,
+                   group='compute')
+        numa = {'hw:numa_nodes': '1'}
+        self.gpu_profile('four', count=4, numa='required')
+        full = self.guest_nodes(self.boot(self.flavor('four',
+                                                      extra_spec=numa)))
+        self.gpu_profile('two', count=2, numa='required')
+        for _time in range(2):
+            server = self.boot(self.flavor('two', extra_spec=numa),
+                               az='nova:compute1')
+            self.assertEqual(self.guest_nodes(server), self.nodes(server))
+            self.assertNotEqual(full, self.nodes(server))
+
     def test_guest_that_does_not_fit_where_devices_are(self):
         self.flags(cpu_dedicated_set='0-7', cpu_shared_set=None,
                    group='compute')
