@@ -56,6 +56,7 @@ from nova_accel.compute import provider_tree as provider_trees
 from nova_accel.compute import rebuild
 from nova_accel.compute import record
 from nova_accel.compute import said
+from nova_accel.compute import startup
 from nova_accel.compute import suspension
 from nova_accel.compute import tracker
 from nova_accel.compute import upkeep
@@ -88,6 +89,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._auditor = auditor.Auditor(self._record, self._ledger)
         self._completing = beside.Beside()
         tracker.install()
+        startup.install()
         self._short = said.Said(LOG)
         self._assigner = assigner.Assigner(
             self._machine, self._upkeep, self._record, self._claims,
@@ -189,6 +191,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 # Its definition, the record, is about to be undefined.
                 self._assigner.assign_as_placement_says(instance)
                 claimed = self._claims.of(instance)
+                with _as_nova_says_it():
+                    self._upkeep.check(claimed or (), self._node())
                 return super()._hard_reboot(context, instance, *args,
                                             **kwargs)
         except Exception:

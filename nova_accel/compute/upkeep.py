@@ -72,6 +72,16 @@ class Upkeep:
                           'or "all"', change.card, number, change.number,
                           number)
 
+    def check(self, hostdevs: hostdev.Hostdevs,
+              node: providers.Node) -> None:
+        """Make sure that what a guest is to start with again is there.
+
+        :raises errors.AccelError: if not
+        """
+        host = self._host_of(hostdevs) if hostdevs else None
+        if host is not None:
+            _check_there(hostdevs, host, node)
+
     def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: providers.Node,
                 wishes: collections.abc.Callable[
@@ -86,25 +96,15 @@ class Upkeep:
             there
         """
         self._resets.used(device.address for device in hostdevs)
-        try:
-            host = self._lately_for(hostdevs) or self._machine.read()
-        except errors.TreeError:
-            if any(isinstance(device.address, model.MdevAddress)
-                   for device in hostdevs):
-                raise
-            # Functions are there without us.
+        host = self._host_of(hostdevs)
+        if host is None:
             return
-        assignment.check_there((device.address for device in hostdevs), host)
+        _check_there(hostdevs, host, node)
         offered = providers.by_uuid(host, node)
         for device in hostdevs:
             group, provider = identity.parse_alias(device.alias)
             item = offered.get(provider)
             if item is None:
-                # What an entry named once, a server keeps, if it is there.
-                if not host.has(device.address):
-                    raise errors.AssignmentError(
-                        f'device {device.address}', 'it is not there, and no '
-                        'entry names what it could be made of')
                 _check_wishes(device, host, wishes(group, None))
                 continue
             _check_heeded(item, wishes(group, None))
@@ -135,6 +135,20 @@ class Upkeep:
                         lines.extend(_release(name, preparer, address))
         self._swept.say(lines)
         return found
+
+    def _host_of(self, hostdevs) -> model.Host | None:
+        """The Host that these are of; None if they do without.
+
+        :raises errors.TreeError: if nobody knows whether they are there
+        """
+        try:
+            return self._lately_for(hostdevs) or self._machine.read()
+        except errors.TreeError:
+            if any(isinstance(device.address, model.MdevAddress)
+                   for device in hostdevs):
+                raise
+            # Functions are there without us.
+            return None
 
     def _lately_for(self, hostdevs) -> model.Host | None:
         """The Host a moment ago, if that does: nothing makes these ready."""
@@ -226,6 +240,22 @@ class Upkeep:
 def _patience() -> float:
     """Seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval
+
+
+def _check_there(hostdevs, host, node) -> None:
+    """Check that a guest can have what it is to have.
+
+    :raises errors.AssignmentError: if it is not there, and cannot be made
+    """
+    assignment.check_there((device.address for device in hostdevs), host)
+    offered = providers.by_uuid(host, node)
+    for device in hostdevs:
+        # What an entry named once, a server keeps, if it is there.
+        if (identity.parse_alias(device.alias)[1] not in offered
+                and not host.has(device.address)):
+            raise errors.AssignmentError(
+                f'device {device.address}', 'it is not there, and no entry '
+                'names what it could be made of')
 
 
 def _affected(item, host) -> set[model.Address]:

@@ -7,6 +7,7 @@ When Nova changes one of these, this says so before an operator does.
 import ast
 import inspect
 import pathlib
+import textwrap
 
 import nova
 from nova import exception
@@ -139,6 +140,29 @@ def test_hard_reboot_is_called_with_positions():
     found = [ast.unparse(call.args[1]) for _module, call
              in calls('_hard_reboot')]
     assert found and set(found) == {'instance'}
+
+
+def test_each_server_is_looked_at_by_the_method_that_is_wrapped():
+    method = compute_manager.ComputeManager._init_instance
+    assert parameters(getattr(method, 'nova_accel', method)) == [
+        'context', 'instance']
+    [(module, call)] = calls('_init_instance')
+    assert (module, ast.unparse(call)) == (
+        'compute/manager.py', 'self._init_instance(context, instance)')
+    # One after the other, by the object that is told what becomes of it.
+    [loop] = [node for node in ast.walk(ast.parse(textwrap.dedent(
+        inspect.getsource(compute_manager.ComputeManager.init_host))))
+        if isinstance(node, ast.For) and '_init_instance' in ast.unparse(node)]
+    assert ast.unparse(loop.target) == 'instance'
+
+
+def test_server_whose_reboot_the_driver_cannot_do_is_in_error():
+    source = inspect.getsource(
+        compute_manager.ComputeManager._reboot_instance)
+    _before, asked, failed = source.partition('self.driver.reboot(')
+    assert asked and '_set_instance_obj_error_state(instance)' in failed
+    assert 'self.reboot_instance(context, instance' in inspect.getsource(
+        inspect.unwrap(compute_manager.ComputeManager._init_instance))
 
 
 @pytest.mark.parametrize(('method', 'wanted'), [

@@ -182,13 +182,15 @@ class MdevTest(cloud.Cloud):
         self.assertIn(providers.REFUSED, self._get_provider_traits(
             provider['uuid']))
         self.boot(self.vgpu, state='ERROR')
-        # It does not run without, and can be deleted.
+        # It does not run without, keeps its definition, and can be deleted.
+        held = self.held()
         # nova-api hears of it where all services share a process.
         self.assertRaises(client.OpenStackApiException, self._start_server,
                           server)
         self.assertNotEqual(
             'ACTIVE', self.api.get_server(server['id'])['status'])
-        self.assertEqual({}, self.held())
+        self.assertEqual(([[server['id']]], held),
+                         ([*held.values()], self.held()))
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual({}, self.providers())

@@ -19,6 +19,8 @@ from tests.functional import cloud
 QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
        '"resource_class": "CUSTOM_QAT"}')
 
+REBOOT = {'reboot': {'type': 'HARD'}}
+
 
 class RecordTest(cloud.Cloud):
 
@@ -42,6 +44,26 @@ class RecordTest(cloud.Cloud):
         self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
             server['id'], action)
+
+    def card_away(self):
+        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
+        self.restart_compute_service('compute1')
+
+    def card_back(self):
+        self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
+        self.restart_compute_service('compute1')
+
+    def in_task(self, server, state):
+        """In the database, as where nova-compute stopped amid a task."""
+        instance = objects.Instance.get_by_uuid(
+            context.get_admin_context(), server['id'])
+        instance.task_state = state
+        instance.save()
+
+    def fault(self, server):
+        [fault] = objects.InstanceFaultList.get_by_instance_uuids(
+            context.get_admin_context(), [server['id']])
+        return fault.message
 
     def assertApart(self):
         shared = {address: servers for address, servers in
@@ -251,17 +273,67 @@ class RecordTest(cloud.Cloud):
         server = self.boot(self.one)
         self.domain(server).detachDevice(etree.tostring(
             self.domain(server).plugged[0], encoding='unicode'))
-        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
-        self.restart_compute_service('compute1')
+        self.card_away()
         self._run_periodics()
         self._run_periodics()
         self.assertEqual([], self.domain(server).plugged)
         self.assertEqual(1, self.stdlog.logger.output.count(
             f'Guest {server["id"]} runs without what it holds: device '
             f'{min(self.hostdevs(server))}: is not there any more'))
-        self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
-        self.restart_compute_service('compute1')
+        self.card_back()
         self.assertEqual(1, len(self.domain(server).plugged))
+
+    def test_reboot_whose_card_is_away_touches_nothing(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.card_away()
+        # It is said, and the guest goes on running with what it has.
+        self.api.post_server_action(server['id'], REBOOT)
+        server = self._wait_for_server_parameter(server, {
+            'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+        self.assertIn('is not there any more', self.fault(server))
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(1, len(self.domain(server).plugged))
+
+    def test_start_amid_a_reboot_whose_card_is_away(self):
+        server, other = self.boot(self.one), self.boot(self.flavor())
+        held = self.hostdevs(server)
+        self.domain(server).destroy()
+        self.in_task(server, 'reboot_started_hard')
+        self.domain(other).destroy()
+        self.in_task(other, 'reboot_started_hard')
+        self.card_away()
+        server = self._wait_for_server_parameter(server, {
+            'status': 'ERROR', 'OS-EXT-STS:task_state': None})
+        self.assertIn('is not there any more', self.fault(server))
+        self._wait_for_state_change(other, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertIn(f'nova-compute goes on without server {server["id"]}',
+                      self.stdlog.logger.output)
+        self.card_back()
+        self.api.post_server_action(server['id'], REBOOT)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+
+    def test_start_amid_a_reboot_that_fails_for_another_reason(self):
+        """Of servers without devices Nova decides."""
+        other = self.boot(self.flavor())
+        self.domain(other).destroy()
+        self.in_task(other, 'reboot_started_hard')
+        with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
+                               side_effect=RuntimeError('no')):
+            self.assertRaises(RuntimeError, self.restart_compute_service,
+                              'compute1')
+
+    def test_start_amid_a_reboot_that_nova_could_not_try(self):
+        """It starts again when Neutron is there, and all is well."""
+        server = self.boot(self.one)
+        self.domain(server).destroy()
+        self.in_task(server, 'reboot_started_hard')
+        with mock.patch('nova.network.neutron.API.get_instance_nw_info',
+                        side_effect=RuntimeError('no')):
+            self.assertRaises(RuntimeError, self.restart_compute_service,
+                              'compute1')
 
     def test_a_paused_guest_lets_go_of_nothing(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
