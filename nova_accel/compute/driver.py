@@ -14,6 +14,7 @@ checked (tests/contract):
 ``finish_revert_migration``            the old devices again
 ``_hard_reboot``                       the same devices again
 ``destroy``                            keep them, where a rebuild goes on
+``cleanup``                            what it had is another than it was
 ``_get_guest_config``                  hostdevs, on every way to guest XML;
                                        and address bits for their BARs
 ``_create_guest``                      mdevs, and what is programmed, on every
@@ -210,6 +211,13 @@ class LibvirtDriver(driver.LibvirtDriver):
         with self._claims.during(instance):
             return super().destroy(context, instance, *args, **kwargs)
 
+    def cleanup(self, context, instance, *args, **kwargs):
+        try:
+            return super().cleanup(context, instance, *args, **kwargs)
+        finally:
+            # On every way on which a guest's devices come back.
+            self._machine.forget()
+
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._claims.during(instance):
@@ -268,6 +276,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             except Exception:
                 with excutils.save_and_reraise_exception():
                     self._have_again(instance, held)
+            finally:
+                self._machine.forget()
 
     def resume(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):

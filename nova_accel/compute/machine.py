@@ -48,17 +48,29 @@ class Machine:
         self._kinds: dict[str, kind.Enumerator] = {}
         self._said = said.Said(LOG)
         self._last = -math.inf, model.Host()
+        self._changes = 0
 
     def read(self) -> model.Host:
         """The Host as it is now.
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
+        changes = self._changes
         host, broken = self._read(self.resets.refused())
         self._said.say([(logging.ERROR, f'{error}; it is left out')
                         for error in broken] + _report(host))
-        self._last = time.monotonic(), host
+        if changes == self._changes:
+            self._last = time.monotonic(), host
         return host
+
+    def forget(self) -> None:
+        """Have the next one read: something was changed.
+
+        Also by libvirt, which gives functions back to their drivers. What is
+        being read meanwhile can be half of each.
+        """
+        self._changes += 1
+        self._last = -math.inf, model.Host()
 
     def read_lately(self) -> model.Host:
         """The Host as it was a moment ago, if somebody read it then.

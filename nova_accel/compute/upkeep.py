@@ -110,8 +110,11 @@ class Upkeep:
             _check_heeded(item, wishes(group, None))
             preparer = self._machine.preparers().get(item.region.kind)
             if preparer:
-                preparer.prepare(device, item, wishes(
-                    group, _affected(item, host)))
+                try:
+                    preparer.prepare(device, item, wishes(
+                        group, _affected(item, host)))
+                finally:
+                    self._machine.forget()
 
     def sweep(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
@@ -133,6 +136,7 @@ class Upkeep:
                     if is_free:
                         found = True
                         lines.extend(_release(name, preparer, address))
+                        self._machine.forget()
         self._swept.say(lines)
         return found
 
@@ -201,6 +205,8 @@ class Upkeep:
                 raise errors.AssignmentError(
                     f'device {address}', 'it cannot be taken back from '
                     f'who had it: {error}') from None
+            finally:
+                self._machine.forget()
         return bool(ready)
 
     def reset_free(self, host: model.Host, held: collections.abc.Callable[

@@ -74,6 +74,7 @@ OVERRIDDEN = {
     'finish_revert_migration': ['context', 'instance'],
     '_hard_reboot': ['context', 'instance'],
     'destroy': ['context', 'instance'],
+    'cleanup': ['context', 'instance'],
     '_get_guest_config': ['instance'],
     '_create_guest': ['context', 'xml', 'instance'],
     '_allocate_mdevs': ['allocations'],
@@ -134,6 +135,14 @@ def test_all_guest_xml_goes_through_one_method():
     assert [module for module, _call in found] == ['virt/libvirt/driver.py']
     assert [ast.unparse(argument) for argument in found[0][1].args][0] == (
         'instance')
+
+
+def test_devices_of_a_guest_come_back_on_one_way():
+    destroy = inspect.getsource(libvirt_driver.LibvirtDriver.destroy)
+    assert (destroy.index('self._destroy(instance)')
+            < destroy.index('self.cleanup('))
+    assert 'self.driver.cleanup(' in inspect.getsource(
+        inspect.unwrap(compute_manager.ComputeManager._post_live_migration))
 
 
 def test_hard_reboot_is_called_with_positions():

@@ -4,6 +4,7 @@
 import contextlib
 from unittest import mock
 
+import fixtures
 from lxml import etree
 from nova import context
 from nova import objects
@@ -334,6 +335,81 @@ class RecordTest(cloud.Cloud):
                         side_effect=RuntimeError('no')):
             self.assertRaises(RuntimeError, self.restart_compute_service,
                               'compute1')
+
+    def away_with_the_guest(self):
+        """A card that does not come back when its guest lets it go."""
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
+        server = self.boot(self.one)
+        [address] = self.hostdevs(server)
+        destroy = libvirt_driver.LibvirtDriver._destroy
+
+        def take_away(driver, instance):
+            destroy(driver, instance)
+            (machine / 'sys/bus/pci/devices' / address).unlink(
+                missing_ok=True)
+
+        self.useFixture(fixtures.MockPatchObject(
+            libvirt_driver.LibvirtDriver, '_destroy', take_away))
+        return server
+
+    def test_reboot_goes_by_what_is_there_without_the_guest(self):
+        server = self.away_with_the_guest()
+        self.refused_by_this_process(server, REBOOT)
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn('is not there any more', self.fault(server))
+
+    def test_rebuild_goes_by_what_is_there_without_the_guest(self):
+        server = self.away_with_the_guest()
+        self.refused_by_this_process(
+            server, {'rebuild': {'imageRef': cloud.IMAGE}})
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn('is not there any more', self.fault(server))
+
+    def test_resume_goes_by_what_is_there_without_the_guest(self):
+        server = self.boot(self.one)
+        machine = self.computes['compute1'].driver._machine
+        machine.read()
+        self._suspend_server(server)
+        self.assertIsNone(machine.lately())
+
+    def test_spawn_goes_by_what_was_read_for_its_claim(self):
+        machine = self.computes['compute1'].driver._machine
+        read = self.useFixture(fixtures.MockPatchObject(
+            machine, '_read', wraps=machine._read)).mock
+        reboot = libvirt_driver.LibvirtDriver._hard_reboot
+        spawn = libvirt_driver.LibvirtDriver.spawn
+        counts = []
+
+        def count(original):
+            def counted(*args, **kwargs):
+                before = read.call_count
+                original(*args, **kwargs)
+                counts.append(read.call_count - before)
+            return counted
+
+        with (mock.patch.object(libvirt_driver.LibvirtDriver, 'spawn',
+                                count(spawn)),
+              mock.patch.object(libvirt_driver.LibvirtDriver, '_hard_reboot',
+                                count(reboot))):
+            server = self.boot(self.one)
+            self._reboot_server(server, hard=True)
+        # What is there once the guest is not, for all that follows.
+        self.assertEqual([0, 1], counts)
+
+    def test_what_was_forgotten_while_it_was_read(self):
+        machine = self.computes['compute1'].driver._machine
+        self.assertEqual(machine.read(), machine.lately())
+        read = machine._read
+
+        def change(*args):
+            answer = read(*args)
+            machine.forget()
+            return answer
+
+        with mock.patch.object(machine, '_read', change):
+            machine.read()
+        self.assertIsNone(machine.lately())
 
     def test_a_paused_guest_lets_go_of_nothing(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
