@@ -192,8 +192,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 # Its definition, the record, is about to be undefined.
                 self._assigner.assign_as_placement_says(instance)
                 claimed = self._claims.of(instance)
-                with _as_nova_says_it():
-                    self._upkeep.check(claimed or (), self._node())
+                self._check_there(instance, claimed or ())
                 return super()._hard_reboot(context, instance, *args,
                                             **kwargs)
         except Exception:
@@ -201,6 +200,17 @@ class LibvirtDriver(driver.LibvirtDriver):
                 if claimed and not self._record.held_by(instance.uuid):
                     # For the next try, which nothing else tells what it had.
                     self._claims.claim(instance, claimed)
+
+    def _check_there(self, instance, held: hostdev.Hostdevs) -> None:
+        """Keep the definition of a guest that could not be defined again."""
+        with _as_nova_says_it():
+            try:
+                self._upkeep.check(held, self._node())
+            except errors.AccelError:
+                with excutils.save_and_reraise_exception():
+                    # One that still runs, with what is left, is ACTIVE to
+                    # Nova.
+                    self._destroy(instance)
 
     def destroy(self, context, instance, *args, **kwargs):
         if (instance.task_state == task_states.REBUILDING

@@ -93,8 +93,8 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_choose_likes', '_clear_up', '_complete', '_describe',
-           '_have_again', '_node', '_prepare'}
+OUR_OWN = {'nodes_for', '_check_there', '_choose_likes', '_clear_up',
+           '_complete', '_describe', '_have_again', '_node', '_prepare'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
                   '_machine', '_record', '_short', '_upkeep'}
 
@@ -175,6 +175,7 @@ def test_server_whose_reboot_the_driver_cannot_do_is_in_error():
 
 
 @pytest.mark.parametrize(('method', 'wanted'), [
+    (libvirt_driver.LibvirtDriver._destroy, ['instance']),
     (libvirt_host.Host.get_node_uuid, []),
     (libvirt_host.Host.get_hostname, []),
     (libvirt_host.Host.list_instance_domains, ['only_running']),

@@ -284,17 +284,20 @@ class RecordTest(cloud.Cloud):
         self.card_back()
         self.assertEqual(1, len(self.domain(server).plugged))
 
-    def test_reboot_whose_card_is_away_touches_nothing(self):
+    def test_reboot_whose_card_is_away_keeps_the_definition(self):
         server = self.boot(self.one)
         held = self.hostdevs(server)
         self.card_away()
-        # It is said, and the guest goes on running with what it has.
-        self.api.post_server_action(server['id'], REBOOT)
+        self.refused_by_this_process(server, REBOOT)
         server = self._wait_for_server_parameter(server, {
-            'status': 'ACTIVE', 'OS-EXT-STS:task_state': None})
+            'status': 'ERROR', 'OS-EXT-STS:task_state': None})
         self.assertIn('is not there any more', self.fault(server))
         self.assertEqual(held, self.hostdevs(server))
-        self.assertEqual(1, len(self.domain(server).plugged))
+        self.assertFalse(self.domain(server).isActive())
+        self.card_back()
+        self.api.post_server_action(server['id'], REBOOT)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
 
     def test_start_amid_a_reboot_whose_card_is_away(self):
         server, other = self.boot(self.one), self.boot(self.flavor())
@@ -519,6 +522,7 @@ class RecordTest(cloud.Cloud):
         link.unlink()
         self.host_boots(server)
         self.assertEqual('ERROR', self.api.get_server(server['id'])['status'])
+        self.assertEqual(held, self.hostdevs(server))
         link.symlink_to(place)
         self.api.post_server_action(server['id'],
                                     {'reboot': {'type': 'HARD'}})
