@@ -10,6 +10,7 @@ from nova import objects
 from nova_accel.core import model
 from nova_accel.core import summary
 from tests.functional import cloud
+from tests.functional import test_affinity
 
 _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
@@ -71,3 +72,15 @@ class LinkDomainsTest(cloud.Cloud):
         self.boot(flavor, state='ERROR')
         self.assertIn('has no valid host for joined: same link_domain: ',
                       self.stdlog.logger.output)
+
+    def test_a_pair_that_is_broken_goes_before_one_that_is_whole(self):
+        # All of them are joined, and the pairs are of both nodes.
+        gpus = [f'0000:{bus}:00.0' for bus in test_affinity.NODES]
+        pairs = [{gpus[index], gpus[index + 4]} for index in range(4)]
+        self.file.write_text('partitions: [' + ', '.join(
+            f'{{devices: {sorted(one)}}}' for one in (gpus, *pairs)) + ']')
+        self.start_compute('compute1')
+        flavor = self.flavor(self.gpu_profile('one', 1, numa='off').stem)
+        first, second = (set(self.hostdevs(self.boot(flavor)))
+                         for _time in range(2))
+        self.assertIn(first | second, pairs)

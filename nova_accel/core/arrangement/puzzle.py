@@ -125,6 +125,9 @@ class View:
         for row in rows:
             self.fresh[row.device] = (row.fresh and
                                       self.fresh.get(row.device, True))
+        #: By device, the sets of several that break when it is taken, and
+        #: those of each size, large ones first: sets are bits here.
+        self.whole, self.sizes = self._whole()
         self.tree = _Tree(self)
 
     def _components(self) -> dict[int, int]:
@@ -143,6 +146,31 @@ class View:
                 low, high = sorted((root(first), root(other)))
                 parent[high] = low
         return {device: root(device) for device in parent}
+
+    def _whole(self) -> tuple[dict[int, int], list[tuple[int, int]]]:
+        """The sets of which nobody has anything, and all sets by size."""
+        whole: dict[int, int] = collections.defaultdict(int)
+        sizes: dict[int, int] = collections.defaultdict(int)
+        # One that is declared twice is one.
+        for number, devices in enumerate(dict.fromkeys(self.sets)):
+            if len(devices) > 1:
+                sizes[len(devices)] |= 1 << number
+                if all(map(self.fresh.get, devices)):
+                    for device in devices:
+                        whole[device] |= 1 << number
+        return dict(whole), sorted(sizes.items(), reverse=True)
+
+    def broken(self, devices: collections.abc.Iterable[int],
+               before: int = 0) -> list[int]:
+        """How many sets of each size break when devices are taken.
+
+        :param before: the sets that have broken already
+        """
+        sets = 0
+        for device in devices:
+            sets |= self.whole.get(device, 0)
+        sets &= ~before
+        return [(sets & alike).bit_count() for _size, alike in self.sizes]
 
     def off(self, wish: Wish, index: int) -> int:
         """Of guest and network, how many a row's NUMA node is not one of."""

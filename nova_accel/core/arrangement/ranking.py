@@ -29,7 +29,8 @@ def cost(view: puzzle.View, chosen: list[int]) -> tuple[int, ...]:
     opened = sum(view.fresh[device] for device in spots['device'])
     sign = 1 if view.problem.pack else -1
     return (penalty, *(len(spots[key]) for key in puzzle.LEVELS[:3]),
-            *(sign * number for number in (opened, *left)))
+            *(sign * number for number in (
+                *view.broken(spots['device']), opened, *left)))
 
 
 def floor(view, domains) -> tuple[int, ...]:
@@ -54,8 +55,29 @@ def floor(view, domains) -> tuple[int, ...]:
                        for key in puzzle.LEVELS[:3]))
 
 
+def least_broken(view, domains) -> tuple[int, ...]:
+    """By size, how many sets no answer breaks less than."""
+    least = [0] * len(view.sizes)
+    for amount, rows in _needed(view, domains, range(len(domains))):
+        devices = {view.rows[index].device for index in rows}
+        taken = _spots_for(view, amount, rows, view.spots['device'])
+        for number, (size, alike) in enumerate(view.sizes):
+            # As many as can be are in no whole set; of the others, each set
+            # that breaks has no more than its size.
+            inside = taken - sum(not view.whole.get(device, 0) & alike
+                                 for device in devices)
+            least[number] = max(least[number], -(-inside // size))
+    return tuple(least)
+
+
 def _fewest(view, domains, members, spots) -> int:
     """How many spots it takes at least to have enough units."""
+    return max((_spots_for(view, amount, rows, spots) for amount, rows
+                in _needed(view, domains, members)), default=1)
+
+
+def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
+    """By class, how many units, and the rows that these can be of."""
     wanted, rows = collections.Counter(), collections.defaultdict(set)
     seen = set()
     for member in members:
@@ -64,19 +86,20 @@ def _fewest(view, domains, members, spots) -> int:
         if id(domains[member]) not in seen:
             seen.add(id(domains[member]))
             rows[demand.resource_class].update(domains[member])
-    most = 1
-    for name, amount in wanted.items():
-        free = collections.Counter()
-        for index in rows[name]:
-            free[spots[index]] += view.rows[index].free
-        count = 0
-        for _spot, units in free.most_common():
-            if amount <= 0:
-                break
-            amount -= units
-            count += 1
-        most = max(most, count)
-    return most
+    return [(amount, rows[name]) for name, amount in wanted.items()]
+
+
+def _spots_for(view, amount, rows, spots) -> int:
+    free = collections.Counter()
+    for index in rows:
+        free[spots[index]] += view.rows[index].free
+    count = 0
+    for _spot, units in free.most_common():
+        if amount <= 0:
+            break
+        amount -= units
+        count += 1
+    return count
 
 
 def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
@@ -114,6 +137,8 @@ def _parts(view, key, rows) -> list[tuple[tuple[int, ...], list[int]]]:
         ranked.append(((
             sign * (key == 'device' and view.fresh[view.rows[first].device]),
             sign * sum(view.rows[index].free for index in part),
+            *(sign * number for number in view.broken(
+                {view.rows[index].device for index in part})),
             *(sign * view.free[level][view.spots[level][first]]
               for level in (puzzle.LINKS, 'pcie_switch', 'numa_node'))), part))
     return ranked

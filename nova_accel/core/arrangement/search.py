@@ -12,6 +12,7 @@ import collections
 import collections.abc
 import dataclasses
 import functools
+import operator
 
 from nova_accel.core.arrangement import narrowing
 from nova_accel.core.arrangement import puzzle
@@ -26,8 +27,10 @@ MAX_STEPS = 30_000
 MAX_DEMANDS = 512
 
 # The same for a better way, where one that keeps the rules is known: for the
-# soft rules, for closeness, and inside of one part of the host.
+# soft rules, for closeness, inside of one part of the host, and for fewer sets
+# that break.
 _MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
+_MAX_WHOLE_STEPS = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,13 @@ def solve(problem: puzzle.Problem) -> Answer:
     if best.cost[:4] != floor:
         steps = (_MAX_BETTER_STEPS if best.cost[0] > floor[0] else
                  _MAX_CLOSER_STEPS)
-        best = _better(best, _Search(view, domains, best.cost).run(steps))
+        best = _better(best, _Search(view, domains, floor,
+                                     best.cost).run(steps))
+    if view.whole and problem.pack:
+        floor += ranking.least_broken(view, domains)
+        if best.cost[:len(floor)] > floor:
+            best = _better(best, _Search(
+                view, domains, floor, best.cost).run(_MAX_WHOLE_STEPS))
     return best
 
 
@@ -146,15 +155,19 @@ class _Tally:
 class _Search:
     """One search.
 
-    :param below: the cost to be undercut; without it the first way will do
+    :param floor: what no answer costs less than
+    :param below: the cost to be undercut, in as much as the floor speaks of;
+        without it the first way will do
     :param wishes: those that count, where not all of the problem's do
     """
 
-    def __init__(self, view: puzzle.View, domains, below=None, wishes=None):
-        self.view, self.domains = view, domains
+    def __init__(self, view: puzzle.View, domains, floor=(), below=None,
+                 wishes=None):
+        self.view, self.domains, self.floor = view, domains, floor
         self.demands = view.problem.demands
-        self.below = below and below[:4]
+        self.below = below and below[:len(floor)]
         wishes = view.problem.wishes if wishes is None else wishes
+        self._sign = 1 if view.problem.pack else -1
         self.order = _order(view, domains, wishes)
         self.tallies = [_Tally(view, wish) for wish in wishes]
         self.of = [([], []) for _demand in self.demands]
@@ -164,6 +177,7 @@ class _Search:
         self.taken: dict[int, int] = {}
         self.used = {key: collections.Counter() for key in view.spots}
         self.touched: collections.Counter = collections.Counter()
+        self.broken = [0]
         self.chosen: dict[int, int] = {}
         self.best: list[int] | None = None
         self.seen: dict = {}
@@ -171,7 +185,7 @@ class _Search:
 
     def run(self, steps: int) -> Answer:
         self.steps = steps
-        self._go(0, (0, 0, 0, 0))
+        self._go(0, (0,) * (4 + len(self.view.sizes)))
         if self.best is None:
             return Answer(None, gave_up=self.steps <= 0)
         return Answer(tuple(self.best), ranking.cost(self.view, self.best))
@@ -183,7 +197,7 @@ class _Search:
                          for index in range(len(self.demands))]
             if self.below is None:
                 return True
-            self.below = cost
+            self.below = cost[:len(self.floor)]
             return False
         if self.steps <= 0:
             return True
@@ -192,11 +206,12 @@ class _Search:
         state = position, self._state()
         if state in self.seen and self.seen[state] <= cost:
             return False
-        self.seen[state] = cost if self.below else (0, 0, 0, 0)
+        self.seen[state] = cost if self.below else ()
         member = self.order[position]
         for added, index in self._ways(member):
-            reached = tuple(map(sum, zip(cost, added, strict=True)))
-            if self.below is not None and reached >= self.below:
+            reached = tuple(map(operator.add, cost, added))
+            if self.below is not None and tuple(
+                    map(max, reached, self.floor)) >= self.below:
                 continue
             self._push(member, index)
             over = self._go(position + 1, reached)
@@ -226,10 +241,12 @@ class _Search:
     def _added(self, soft, index):
         return (sum(tally.penalty(index) for tally in soft),
                 *(self.view.spots[key][index] not in self.used[key]
-                  for key in puzzle.LEVELS[:3]))
+                  for key in puzzle.LEVELS[:3]),
+                *(self._sign * number for number in self.view.broken(
+                    (self.view.rows[index].device,), self.broken[-1])))
 
     def _packing(self, index, amount):
-        sign = 1 if self.view.problem.pack else -1
+        sign = self._sign
         device = self.view.rows[index].device
         left = [sign * (self.view.fresh[device] and
                         device not in self.used['device'])]
@@ -309,6 +326,8 @@ class _Search:
             tally.push(index)
         for key, spots in self.view.spots.items():
             self.used[key][spots[index]] += 1
+        self.broken.append(self.broken[-1] | self.view.whole.get(
+            self.view.rows[index].device, 0))
         self.touched.update(self.view.tree.paths[index])
 
     def _pop(self, member, index):
@@ -320,6 +339,7 @@ class _Search:
             tally.pop(index)
         for key, spots in self.view.spots.items():
             _drop(self.used[key], spots[index])
+        self.broken.pop()
         for part in self.view.tree.paths[index]:
             _drop(self.touched, part)
 
