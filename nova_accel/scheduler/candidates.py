@@ -20,6 +20,7 @@ from nova.scheduler.client import report
 from nova_accel.core import arrangement
 from nova_accel.core import identity
 from nova_accel.core import summary
+from nova_accel.core.arrangement import budget
 
 
 class Answer:
@@ -28,6 +29,7 @@ class Answer:
     :param summaries: of all providers, by uuid
     :param resources: nova.scheduler.utils.ResourceRequest
     :ivar claimed: uuids of the servers that have claimed one of them since
+    :ivar budget: steps that the request's hosts share where devices are chosen
     """
 
     def __init__(self, summaries: collections.abc.Mapping[str, dict],
@@ -35,6 +37,7 @@ class Answer:
         self._summaries = summaries
         self.resources = resources
         self.claimed: set[str] = set()
+        self.budget = budget.Budget(budget.REQUEST_STEPS)
 
     @functools.cached_property
     def _trees(self) -> dict[str, dict[str, dict]]:

@@ -13,6 +13,7 @@ from nova_accel.core import flavor
 from nova_accel.core import identity
 from nova_accel.core import profile
 from nova_accel.core import providers
+from nova_accel.core.arrangement import budget
 from nova_accel.scheduler import candidates
 
 
@@ -69,16 +70,19 @@ class Choice:
     :param around: from a candidate to what the rules are about, in each way
         that it can be
     :param pack: whether large groups of free devices are kept whole
+    :param steps: what the request's hosts share
     """
 
     def __init__(self, host_state, wanted: Request,
                  around: collections.abc.Callable[
                      [dict], collections.abc.Iterable[
-                         arrangement.Surroundings]], pack: bool):
+                         arrangement.Surroundings]], pack: bool,
+                 steps: budget.Budget):
         self.host_state = host_state
         self._wanted = wanted
         self._around = around
         self._pack = pack
+        self._steps = steps
         self._counting = providers.of_classes(host_state.uuid,
                                               wanted.classes)
 
@@ -140,11 +144,11 @@ class Choice:
                            if stock.resource_class not in programs
                            or stock.free == stock.total)
             found = arrangement.arrange(groups, unused, self._wanted.rules,
-                                        around, self._pack)
+                                        around, self._pack, self._steps)
             if not found.objection:
                 return found
         return arrangement.arrange(groups, stocks, self._wanted.rules,
-                                   around, self._pack)
+                                   around, self._pack, self._steps)
 
 
 def units(counting: collections.abc.Mapping[str, str],

@@ -92,7 +92,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         chosen = choice.Choice(
             host_state, wanted,
             guest_nodes.Nodes(host_state, spec_obj, wanted).around,
-            CONF.nova_accel.pack_devices)
+            CONF.nova_accel.pack_devices, answer.budget)
         # Copies: what an earlier server of the request was given stays so.
         fresh = [candidates.Candidate(candidate, answer)
                  for candidate in host_state.allocation_candidates]

@@ -3,6 +3,7 @@
 
 import copy
 import itertools
+import logging
 
 from keystoneauth1 import exceptions
 from nova import context
@@ -20,6 +21,8 @@ from nova_accel.core import affinity
 from nova_accel.core import identity
 from nova_accel.core import providers
 from nova_accel.core import summary
+from nova_accel.core.arrangement import budget
+from nova_accel.core.arrangement import search
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import filter as filter_
@@ -96,6 +99,23 @@ def test_what_is_to_be_programmed_is_what_nobody_holds(order):
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
 def test_otherwise_what_is_begun_is_used_up(order):
     assert _chosen(order, used={1: 1}) == {1: 1}
+
+
+def test_the_hosts_of_one_request_share_the_steps_of_their_search(
+        monkeypatch, caplog):
+    """What is left of them is the request's; it begins with all."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(budget, 'MIN_STEPS', 1)
+    spec = _spec(**{'resources_ACCEL0:FPGA': '2',
+                    'nova_accel:count_ACCEL0': '2'})
+    candidate = _candidate(2, [1, 2], {1: 1, 2: 1})
+    assert candidate.answer.budget.share().limit == budget.MAX_STEPS
+    for left, passes in (0, False), (budget.REQUEST_STEPS, True):
+        search.cached.cache_clear()
+        candidate.answer.budget = budget.Budget(left)
+        assert filter_.AcceleratorFilter().host_passes(
+            _host([1, 2], candidate), spec) is passes
+    assert 'limit: 1 hosts, 1 candidates (host: no way' in caplog.text
 
 
 def test_units_of_one_group_are_of_one_card():

@@ -13,6 +13,7 @@ from nova_accel.core import affinity
 from nova_accel.core import model
 from nova_accel.core import profile as profiles
 from nova_accel.core import providers
+from nova_accel.core.arrangement import budget as budgets
 from nova_accel.core.arrangement import objections
 from nova_accel.core.arrangement import puzzle
 from nova_accel.core.arrangement import search
@@ -102,7 +103,8 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
             stocks: collections.abc.Sequence[Stock],
             rules: collections.abc.Sequence[affinity.Rule] = (),
             around: Surroundings = Surroundings(),
-            pack: bool = True) -> Arrangement:
+            pack: bool = True,
+            budget: budgets.Budget | None = None) -> Arrangement:
     """Choose a stock for every group.
 
     A group takes all its units, of one class, from one stock that has its
@@ -121,11 +123,12 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
     that are joined by any chain of partitions and islands.
 
     If there is a way, it is found, unless that takes more than
-    :data:`.search.MAX_STEPS` steps; the objection says so then. No request of
+    :data:`.budget.MAX_STEPS` steps; the objection says so then. No request of
     16 like groups comes near that. The best way is found for requests of a
     few groups; for larger ones a good one.
 
     :param pack: leave large parts of the host whole; False to spread
+    :param budget: steps that it shares with other hosts
     """
     objection = _unusable(groups, rules)
     if objection:
@@ -140,14 +143,19 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
                   key=_stock_order)
     problem = _problem([groups[name] for name in names], names, used, kept,
                        around, pack)
-    answer = search.cached(problem)
+    budget = budget or budgets.Budget()
+    answer = search.cached(problem, budget)
     if answer.rows is not None:
         return Arrangement(
             {name: used[row].provider for name, row in
              zip(names, answer.rows, strict=True)}, cost=answer.cost)
+    if answer.gave_up:
+        return Arrangement(objection=objections.gave_up(answer.gave_up),
+                           kind='limit')
     kind, number, words = objections.explain(
         problem, wanted, sorted(
-            {trait for group in groups.values() for trait in group.traits}))
+            {trait for group in groups.values() for trait in group.traits}),
+        budget)
     rule = None if number is None else kept[number]
     return Arrangement(
         objection=f'{rule}: {words}' if rule else words,

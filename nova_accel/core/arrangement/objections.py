@@ -3,8 +3,8 @@
 
 import collections
 import collections.abc
-import functools
 
+from nova_accel.core.arrangement import budget as budgets
 from nova_accel.core.arrangement import narrowing
 from nova_accel.core.arrangement import puzzle
 from nova_accel.core.arrangement import search
@@ -17,7 +17,7 @@ _PLACES = {'numa_node': ('NUMA node', 'NUMA nodes'),
 
 
 def explain(problem: puzzle.Problem, classes: collections.abc.Sequence[str],
-            traits: collections.abc.Sequence[str],
+            traits: collections.abc.Sequence[str], budget: budgets.Budget,
             ) -> tuple[str, int | None, str]:
     """What is in the way of a problem that has no answer.
 
@@ -26,16 +26,21 @@ def explain(problem: puzzle.Problem, classes: collections.abc.Sequence[str],
     :returns: a word for its kind (``rule`` for one wish alone), that wish's
         index or None, and a sentence
     """
-    return _explain(problem, tuple(classes), tuple(traits))
+    return _explain(problem, tuple(classes), tuple(traits), budget)
 
 
-@functools.lru_cache(maxsize=512)
-def _explain(problem, classes, traits):
-    if search.cached(problem).gave_up:
-        return 'limit', None, ('no way to keep its rules was found in '
-                               f'{search.MAX_STEPS} steps')
+def gave_up(steps: int) -> str:
+    """What is said of a host that was not searched to its end."""
+    words = f'no way to keep its rules was found in {steps} steps'
+    if steps < budgets.MAX_STEPS:
+        words += '; other hosts took the rest of what a request has'
+    return words
+
+
+@budgets.remembered
+def _explain(problem, classes, traits, steps):
     view = puzzle.View(problem)
-    if not search.is_possible(view, ()):
+    if not search.is_possible(view, (), steps):
         kind, words = _shortage(view, classes, traits)
         return kind, None, words
     possible = set()
@@ -45,7 +50,7 @@ def _explain(problem, classes, traits):
             problem.demands[member] for member in wish.members)
         if wish.weight or question in possible:
             continue
-        if not search.is_possible(view, (wish,)):
+        if not search.is_possible(view, (wish,), steps):
             return 'rule', number, _why(view, wish)
         possible.add(question)
     return ('together', None,

@@ -11,22 +11,18 @@ again, nor one like it.
 import collections
 import collections.abc
 import dataclasses
-import functools
 import operator
 
+from nova_accel.core.arrangement import budget as budgets
 from nova_accel.core.arrangement import narrowing
 from nova_accel.core.arrangement import puzzle
 from nova_accel.core.arrangement import ranking
 
-#: Steps (a demand given a stock) after which a way that keeps the rules is
-#: not looked for any more. What a host of 16 devices and 16 groups needs is
-#: a few hundred.
-MAX_STEPS = 30_000
 #: Most demands, each of which takes the search a call deeper: Python has a
 #: thousand in all, of which who asks has used some.
 MAX_DEMANDS = 512
 
-# The same for a better way, where one that keeps the rules is known: for the
+# Steps for a better way, where one that keeps the rules is known: for the
 # soft rules, for closeness, inside of one part of the host, and for fewer sets
 # that break.
 _MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
@@ -39,19 +35,20 @@ class Answer:
 
     :param cost: penalty of the soft rules; NUMA nodes, roots and switches;
         then how badly it packs: the lower the better, each in turn
-    :param gave_up: whether there may be a way after all
+    :param gave_up: where there may be a way after all, the steps after which
+        it was not looked for any more; else 0
     """
 
     rows: tuple[int, ...] | None
     cost: tuple[int, ...] = ()
-    gave_up: bool = False
+    gave_up: int = 0
 
 
-def solve(problem: puzzle.Problem) -> Answer:
+def solve(problem: puzzle.Problem, steps: budgets.Steps) -> Answer:
     """The best way found that keeps all hard wishes.
 
-    There is one whenever one exists (but see :data:`MAX_STEPS`). It is the
-    best by its soft wishes and closeness for all but large requests.
+    There is one whenever one exists, unless steps run out. It is the best by
+    its soft wishes and closeness for all but large requests.
     """
     problem = dataclasses.replace(problem,
                                   wishes=puzzle.merged(problem.wishes))
@@ -63,38 +60,41 @@ def solve(problem: puzzle.Problem) -> Answer:
     best = None
     if len(problem.demands) > 1:
         for inside in ranking.inside(view, domains):
-            best = _better(best, _Search(view, inside).run(_MAX_INSIDE_STEPS))
+            if steps.left <= steps.limit // 2:
+                break
+            best = _better(best, _Search(view, inside).run(
+                steps, _MAX_INSIDE_STEPS))
     if best is None or best.cost[:4] != floor:
         answer = _Search(view, domains).run(
-            MAX_STEPS if best is None else _MAX_INSIDE_STEPS)
+            steps, steps.left if best is None else _MAX_INSIDE_STEPS)
         if best is None and answer.rows is None:
             return answer
         best = _better(best, answer)
     if best.cost[:4] != floor:
-        steps = (_MAX_BETTER_STEPS if best.cost[0] > floor[0] else
-                 _MAX_CLOSER_STEPS)
-        best = _better(best, _Search(view, domains, floor,
-                                     best.cost).run(steps))
+        best = _better(best, _Search(view, domains, floor, best.cost).run(
+            steps, _MAX_BETTER_STEPS if best.cost[0] > floor[0] else
+            _MAX_CLOSER_STEPS))
     if view.whole and problem.pack:
         floor += ranking.least_broken(view, domains)
         if best.cost[:len(floor)] > floor:
             best = _better(best, _Search(
-                view, domains, floor, best.cost).run(_MAX_WHOLE_STEPS))
+                view, domains, floor, best.cost).run(steps, _MAX_WHOLE_STEPS))
     return best
 
 
 def is_possible(view: puzzle.View,
-                wishes: collections.abc.Sequence[puzzle.Wish]) -> bool:
+                wishes: collections.abc.Sequence[puzzle.Wish],
+                steps: budgets.Steps) -> bool:
     """Whether there is any way that keeps these wishes, whatever it costs.
 
-    Also True if that is not known after :data:`MAX_STEPS`.
+    Also True if that is not known when the steps are over.
     """
     wishes = puzzle.merged(wishes)
     domains = narrowing.narrow(view, wishes)
     if domains is None:
         return False
-    answer = _Search(view, domains, wishes=wishes).run(MAX_STEPS)
-    return answer.rows is not None or answer.gave_up
+    answer = _Search(view, domains, wishes=wishes).run(steps, steps.left)
+    return answer.rows is not None or bool(answer.gave_up)
 
 
 def _better(one: Answer | None, other: Answer) -> Answer | None:
@@ -183,11 +183,13 @@ class _Search:
         self.seen: dict = {}
         self.steps = 0
 
-    def run(self, steps: int) -> Answer:
-        self.steps = steps
+    def run(self, steps: budgets.Steps, most: int) -> Answer:
+        """What is found in so many steps at most, which are taken."""
+        self.steps = most = min(most, steps.left)
         self._go(0, (0,) * (4 + len(self.view.sizes)))
+        steps.left -= most - self.steps
         if self.best is None:
-            return Answer(None, gave_up=self.steps <= 0)
+            return Answer(None, gave_up=steps.limit if self.steps <= 0 else 0)
         return Answer(tuple(self.best), ranking.cost(self.view, self.best))
 
     def _go(self, position: int, cost: tuple[int, ...]) -> bool:
@@ -374,4 +376,4 @@ def _order(view, domains, wishes) -> list[int]:
 
 
 #: The same as :func:`solve`, remembered.
-cached = functools.lru_cache(maxsize=512)(solve)
+cached = budgets.remembered(solve)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request has an end, however many hosts it takes to look at.
+
+Steps are counted where they are made, and not as the module says.
+"""
+
+import random
+
+import pytest
+
+from nova_accel.core import affinity
+from nova_accel.core import arrangement
+from nova_accel.core import model
+from nova_accel.core import profile
+from nova_accel.core.arrangement import budget as budgets
+from nova_accel.core.arrangement import objections
+from nova_accel.core.arrangement import search
+
+_MOST, _LEAST = 2_000, 100
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch):
+    """The steps that were made, one by one."""
+    steps = []
+    original = search._Search._go
+
+    def go(self, position, cost):
+        if position < len(self.order) and self.steps > 0:
+            steps.append(position)
+        return original(self, position, cost)
+
+    monkeypatch.setattr(search._Search, '_go', go)
+    monkeypatch.setattr(budgets, 'MAX_STEPS', _MOST)
+    monkeypatch.setattr(budgets, 'MIN_STEPS', _LEAST)
+    search.cached.cache_clear()
+    objections._explain.cache_clear()
+    yield steps
+    search.cached.cache_clear()
+
+
+def _groups(count):
+    return {f'ACCEL{index}': profile.Group({'GPU': 1}, {})
+            for index in range(count)}
+
+
+def _stocks(count):
+    return [arrangement.Stock(
+        str(index), 'GPU', frozenset(), 1,
+        arrangement.Place(0, 'r', 's', f'd{index:02d}'), 1)
+        for index in range(count)]
+
+
+def _hard(seed, budget=None):
+    """Sixteen in a row, each joined to the next; but the odd ones are fewer.
+
+    Nothing but trying tells, and no two seeds look alike.
+    """
+    pairs = [frozenset({f'd{one:02d}', f'd{other:02d}'})
+             for one in range(9) for other in range(9, 16)]
+    rules = [affinity.Rule('link_domain', True, (f'ACCEL{index}',
+                                                 f'ACCEL{index + 1}'))
+             for index in range(15)]
+    rules.append(affinity.Rule('device', False, tuple(_groups(16))))
+    return arrangement.arrange(
+        _groups(16), _stocks(16), rules, arrangement.Surroundings(
+            links=model.Links(islands=tuple(
+                random.Random(seed).sample(pairs, 50)))), budget=budget)
+
+
+def test_the_hosts_of_a_request_share_its_steps(made):
+    budget = budgets.Budget(2 * _MOST)
+    taken = []
+    for seed in range(20):
+        before = len(made)
+        found = _hard(seed, budget)
+        assert found.kind == 'limit'
+        taken.append(len(made) - before)
+    # Half of what is left for each, as long as that is more than the least.
+    assert taken[:4] == pytest.approx([2000, 1000, 500, 250], rel=0.2)
+    assert max(taken[6:]) <= _LEAST
+    assert sum(taken) <= 2 * _MOST + 20 * _LEAST
+
+
+def test_it_is_said_that_a_host_was_not_searched_to_its_end():
+    budget = budgets.Budget(_MOST)
+    found = [_hard(seed, budget).objection for seed in range(2)]
+    assert found == [
+        f'no way to keep its rules was found in {steps} steps; other hosts '
+        'took the rest of what a request has' for steps in (1000, 500)]
+    assert _hard(3).objection == ('no way to keep its rules was found in '
+                                  '2000 steps')
+
+
+def test_a_host_that_is_easy_is_found_after_any_number_that_are_not():
+    budget = budgets.Budget(2 * _MOST)
+    for seed in range(12):
+        _hard(seed, budget)
+    rules = [affinity.Rule('device', False, tuple(_groups(16)))]
+    for count in range(16, 20):
+        found = arrangement.arrange(_groups(16), _stocks(count), rules,
+                                    budget=budget)
+        assert len(set(found.chosen.values())) == 16
+    found = arrangement.arrange(_groups(16), _stocks(15), rules,
+                                budget=budget)
+    assert found.kind == 'units'
+
+
+def test_a_host_that_is_alone_takes_as_many_as_there_are(made):
+    for seed in range(3):
+        before = len(made)
+        assert _hard(seed).kind == 'limit'
+        assert len(made) - before == pytest.approx(_MOST, rel=0.1)
+
+
+def test_what_is_known_costs_nothing_and_more_steps_go_on(made):
+    for steps in 0, 1, 2 * _MOST, 0, 2 * _MOST:
+        before = len(made)
+        budget = budgets.Budget(steps)
+        assert _hard(1, budget).kind == 'limit'
+        if before == 0:
+            assert 0 < len(made) <= _LEAST
+        elif steps == 2 * _MOST and before <= _LEAST:
+            assert len(made) - before > _MOST / 2
+        else:
+            assert len(made) == before
+
+
+def test_the_most_groups_need_no_more_than_the_least(monkeypatch):
+    monkeypatch.undo()
+    found = arrangement.arrange(_groups(search.MAX_DEMANDS), _stocks(
+        search.MAX_DEMANDS), budget=budgets.Budget(0))
+    assert len(set(found.chosen.values())) == search.MAX_DEMANDS
+
+
+def test_why_nothing_fits_is_asked_within_the_same_steps(made):
+    """Each rule alone is a search of its own."""
+    budget = budgets.Budget(0)
+    names = tuple(_groups(6))
+    rules = [affinity.Rule('link_domain', True, names[index:index + 3])
+             for index in range(4)]
+    rules.append(affinity.Rule('device', False, names))
+    found = arrangement.arrange(
+        _groups(6), _stocks(6), rules, arrangement.Surroundings(
+            links=model.Links(partitions=(frozenset({'d00', 'd01', 'd02'}),
+                                          frozenset({'d03', 'd04', 'd05'})))),
+        budget=budget)
+    assert found.kind == 'together'
+    assert len(made) <= 2 * _LEAST
