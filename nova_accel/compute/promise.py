@@ -158,8 +158,8 @@ def wanted(instance, promised: assignment.Promised, host: model.Host,
     rules = flavor.rules(specs)
     guest = instance.numa_topology
     return assignment.Wanted(
-        flavor.read(specs, instance.image_meta.properties.get(
-            'traits_required', [])), rules, arrangement.Surroundings(
+        flavor.read(specs, flavor.image_traits(instance.image_meta)), rules,
+        arrangement.Surroundings(
             frozenset(cell.id for cell in guest.cells) if guest else None,
             _nodes_of_ports(instance, rules, host.only_node),
             host.only_node, host.links),

@@ -117,6 +117,14 @@ def read(extra_specs: collections.abc.Mapping[str, str],
             **dict.fromkeys(image_traits, profiles.REQUIRED)})
 
 
+def image_traits(image) -> list[str]:
+    """The traits that a server's image requires, as :func:`read` wants them.
+
+    :param image: nova.objects.ImageMeta, or None for a server without
+    """
+    return image.properties.get('traits_required', []) if image else []
+
+
 def rules(extra_specs: collections.abc.Mapping[str, str],
           ) -> tuple[affinity.Rule, ...]:
     """What an expanded flavor says of where its devices are to be.

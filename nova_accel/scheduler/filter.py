@@ -13,6 +13,7 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel.core import errors
+from nova_accel.core import flavor
 from nova_accel.scheduler import alternates
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
@@ -65,8 +66,9 @@ class AcceleratorFilter(filters.BaseHostFilter):
             return
         fallen = verdicts.Verdicts()
         try:
-            wanted = choice.request(spec_obj.flavor.extra_specs,
-                                    _image_traits(spec_obj))
+            wanted = choice.request(
+                spec_obj.flavor.extra_specs, flavor.image_traits(
+                    spec_obj.image if 'image' in spec_obj else None))
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return
@@ -107,9 +109,3 @@ class AcceleratorFilter(filters.BaseHostFilter):
         fallen.add(host_state.host, passes,
                    [arranged for _candidate, arranged in found])
         return passes
-
-
-def _image_traits(spec_obj) -> list[str]:
-    """The traits that a server's image requires, which can be without any."""
-    image = spec_obj.image if spec_obj.obj_attr_is_set('image') else None
-    return image.properties.get('traits_required', []) if image else []
