@@ -253,7 +253,8 @@ def _check_there(hostdevs, host, node) -> None:
 
     :raises errors.AssignmentError: if it is not there, and cannot be made
     """
-    assignment.check_there((device.address for device in hostdevs), host)
+    assignment.check_there({device.address: device.ids
+                            for device in hostdevs}, host)
     offered = providers.by_uuid(host, node)
     for device in hostdevs:
         # What an entry named once, a server keeps, if it is there.

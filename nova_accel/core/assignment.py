@@ -213,23 +213,30 @@ def moved(promised: Promised, more: Promised,
             if (left := dict(+counter))}
 
 
-def check_there(addresses: collections.abc.Iterable[model.Address],
+def check_there(had: collections.abc.Mapping[model.Address, str],
                 host: model.Host) -> None:
     """Make sure that a guest gets what it had, and not what is there instead.
 
     The configuration does not matter: what an entry named once, a server
     keeps.
 
-    :raises errors.AssignmentError: if a function is not there, or the host
-        uses it
+    :param had: vendor and product id that each is to have, '' if any will do
+    :raises errors.AssignmentError: if a function is not there, or another one
+        is, or the host uses it
     """
     there = {function.address: function for function in host.functions}
-    for address in addresses:
+    for address, ids in had.items():
         if isinstance(address, model.MdevAddress):
             continue
         if address not in there:
             raise errors.AssignmentError(
                 f'device {address}', 'is not there any more',
+                'put the card back where it was, or move the server')
+        if ids not in ('', there[address].ids):
+            # Addresses change when cards are added.
+            raise errors.AssignmentError(
+                f'device {address}',
+                f'is {there[address].ids} now, the server had {ids}',
                 'put the card back where it was, or move the server')
         if there[address].use:
             raise errors.AssignmentError(

@@ -14,7 +14,8 @@ from nova_accel.core import model
 class Hostdev:
     """A PCI function, or an mdev, in a guest.
 
-    :param alias: libvirt user alias that names group and provider
+    :param alias: libvirt user alias that names group and provider, and of a
+        function its ids
     :param managed: whether libvirt binds and unbinds the driver
     :param guest_address: where the guest has it, once libvirt knows; no part
         of what it is
@@ -25,6 +26,11 @@ class Hostdev:
     managed: bool = True
     guest_address: model.PciAddress | None = dataclasses.field(
         default=None, compare=False)
+
+    @property
+    def ids(self) -> str:
+        """Vendor and product id that it was given with, '' if nobody knows."""
+        return identity.ids_of_alias(self.alias)
 
 
 #: What one domain holds.
@@ -46,7 +52,8 @@ def plan(grants: collections.abc.Iterable[assignment.Grant],
         for address in grant.unit:
             key = grant.group, grant.offered.uuid
             hostdevs.append(Hostdev(
-                address, identity.alias(*key, seen[key]),
+                address, identity.alias(
+                    *key, seen[key], grant.offered.region.ids_of(address)),
                 grant.offered.region.managed))
             seen[key] += 1
     return tuple(hostdevs)

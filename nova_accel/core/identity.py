@@ -158,8 +158,8 @@ def provider_uuid(root: str, address: model.PciAddress | str,
     return str(uuid.uuid5(uuid.UUID(root), name))
 
 
-def alias(group: str, provider: str, index: int) -> str:
-    """The user alias of a ``<hostdev>``, naming what it serves.
+def alias(group: str, provider: str, index: int, ids: str = '') -> str:
+    """The user alias of a ``<hostdev>``, naming what it serves and what it is.
 
     libvirt (formatdomain, "Devices"): a user alias starts with ``ua-`` and
     has only letters, digits, underscores and hyphens; it is unique in its
@@ -169,8 +169,11 @@ def alias(group: str, provider: str, index: int) -> str:
         asks for the class without one
     :param provider: uuid
     :param index: runs over the hostdevs of this group and provider
+    :param ids: vendor and product id of the function, ``10de:2330``, or ''
+        where it can have others another time
     """
-    return f'ua-accel-{group or "flavor"}-{provider}-{index}'
+    return f'ua-accel-{group or "flavor"}-{provider}-{index}' + (
+        f'-{ids.replace(":", "")}' if ids else '')
 
 
 def mdev_uuid(server: str, provider: str, index: int) -> str:
@@ -215,13 +218,21 @@ def is_mdev_uuid(text: str) -> bool:
 
 _ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'
                     r'(?P<provider>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-'
-                    r'[0-9a-f]{12})-(?P<index>\d+)')
+                    r'[0-9a-f]{12})-(?P<index>\d+)'
+                    r'(?:-(?P<vendor>[0-9a-f]{4})(?P<product>[0-9a-f]{4}))?')
 
 
 def parse_alias(text: str) -> tuple[str, str] | None:
     """Group and provider of an alias of ours, or None for any other."""
     match = _ALIAS.fullmatch(text)
     return (match['group'], match['provider']) if match else None
+
+
+def ids_of_alias(text: str) -> str:
+    """Vendor and product id that an alias of ours says, '' if none."""
+    match = _ALIAS.fullmatch(text)
+    return (f'{match["vendor"]}:{match["product"]}'
+            if match and match['vendor'] else '')
 
 
 @functools.cache

@@ -86,6 +86,8 @@ class Pool:
         they need a driver of vfio's, and they are reset before somebody else
         has them. What a kind makes ready itself, it resets itself
     :param instances: of units that are mdevs, those of ours that there are
+    :param programmed: what units are depends on what is programmed into them:
+        another time they can have other vendor and product ids
     """
 
     units: tuple[model.Unit, ...]
@@ -97,6 +99,7 @@ class Pool:
     mdevs: bool = False
     resets: bool = True
     instances: frozenset[model.MdevAddress] = frozenset()
+    programmed: bool = False
 
 
 class Entry(typing.Protocol):

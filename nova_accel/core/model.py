@@ -255,6 +255,8 @@ class Region:
     :param limit: how many units can be had at the same time, if not all
     :param resets: whether units are reset before somebody else has them
     :param instances: of the units that are mdevs, those of ours that there are
+    :param ids: vendor and product id by function, of units that are functions
+        and whatever is done with them stay what they are
     """
 
     name: str
@@ -270,10 +272,16 @@ class Region:
     limit: int | None = None
     resets: bool = False
     instances: frozenset[MdevAddress] = frozenset()
+    ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
+        default=(), compare=False)
 
     def setting(self, key: str) -> typing.Any:
         """What its entry says for a key of its kind, None if nothing."""
         return dict(self.settings).get(key)
+
+    def ids_of(self, address: Address) -> str:
+        """A function's vendor and product id, '' if they can change."""
+        return dict(self.ids).get(address, '')
 
     @property
     def total(self) -> int:

@@ -370,8 +370,8 @@ class _Offer:
                 alike.append(pool)
         named: set[str] = set()
         return model.Device(address, card.ids, card.location, tuple(
-            _called(_filled(region, alike), named) for region, alike
-            in sorted(regions.items(), key=_place)))
+            _called(_filled(region, alike, self._functions), named)
+            for region, alike in sorted(regions.items(), key=_place)))
 
 
 def _region(entry, pool, function) -> model.Region:
@@ -392,12 +392,15 @@ def _is_managed(entry, pool) -> bool:
                  if said is not None), True)
 
 
-def _filled(region, pools) -> model.Region:
+def _filled(region, pools, functions) -> model.Region:
     limits = [pool.limit for pool in pools if pool.limit is not None]
     return dataclasses.replace(
         region, units=tuple(unit for pool in pools for unit in pool.units),
         instances=frozenset().union(*(pool.instances for pool in pools)),
-        limit=min(limits, default=None))
+        limit=min(limits, default=None),
+        ids=tuple((address, functions[address].ids) for pool in pools
+                  if not pool.mdevs and not pool.programmed
+                  for unit in pool.units for address in unit))
 
 
 def _called(region, taken: set[str]) -> model.Region:

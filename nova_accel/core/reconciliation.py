@@ -152,9 +152,11 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
         return None if holding.provider_of(device) in truths.offered else (
             'nothing offers it any more',
             'put its device and its entry back, or move the server')
-    if device.address not in {function.address
-                              for function in truths.host.functions}:
-        return ('is not there any more',
+    ids = {function.address: function.ids
+           for function in truths.host.functions}.get(device.address)
+    if ids is None or device.ids not in ('', ids):
+        return ('is not there any more' if ids is None else
+                f'is {ids} now, the server had {device.ids}',
                 'put the card back where it was, or move the server: it '
                 'cannot be started here')
     if device.address in _offered_functions(truths):

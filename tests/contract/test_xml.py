@@ -18,7 +18,7 @@ UUID = '5a1c7f0e-7c55-4d0c-9f3a-3f0f6d2f9a11'
 
 FIRST = hostdev.Hostdev(
     model.PciAddress.parse('0000:81:00.0'),
-    'ua-accel-ACCEL0-4f6c08b3-2324-54ab-b04c-61c99d0c476c-0')
+    'ua-accel-ACCEL0-4f6c08b3-2324-54ab-b04c-61c99d0c476c-0-10de2330')
 SECOND = hostdev.Hostdev(
     model.PciAddress.parse('0001:82:1f.7'),
     'ua-accel-ACCEL1-dc0a994d-ad61-58d3-9255-b00e1949eccc-0', managed=False)
@@ -29,7 +29,8 @@ functions = st.builds(
                       st.integers(0, 0xff), st.integers(0, 0x1f),
                       st.integers(0, 7)),
     alias=st.builds(identity.alias, st.sampled_from(['', 'ACCEL0', 'ACCEL12']),
-                    st.uuids().map(str), st.integers(0, 99)),
+                    st.uuids().map(str), st.integers(0, 99),
+                    st.sampled_from(['', '10de:2330'])),
     managed=st.booleans())
 # Only of a PCI function can libvirt change the driver.
 mdevs = st.builds(

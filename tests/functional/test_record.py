@@ -339,6 +339,29 @@ class RecordTest(cloud.Cloud):
             self.assertRaises(RuntimeError, self.restart_compute_service,
                               'compute1')
 
+    def test_another_card_at_the_address(self):
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        [address] = held
+        self._stop_server(server)
+        product = machine / 'sys/bus/pci/devices' / address / 'device'
+        before = product.read_text()
+        product.write_text('0x20b0\n')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        reason = 'is 10de:20b0 now, the server had 10de:2330; put the card'
+        self.assertIn(f'device {address} of server {server["id"]}: {reason}',
+                      self.stdlog.logger.output)
+        self.refused_by_this_process(server, REBOOT)
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn(f'device {address}: {reason}', self.fault(server))
+        product.write_text(before)
+        self.api.post_server_action(server['id'], REBOOT)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+
     def away_with_the_guest(self):
         """A card that does not come back when its guest lets it go."""
         machine = self.directory_host()
@@ -375,30 +398,6 @@ class RecordTest(cloud.Cloud):
         machine.read()
         self._suspend_server(server)
         self.assertIsNone(machine.lately())
-
-    def test_spawn_goes_by_what_was_read_for_its_claim(self):
-        machine = self.computes['compute1'].driver._machine
-        read = self.useFixture(fixtures.MockPatchObject(
-            machine, '_read', wraps=machine._read)).mock
-        reboot = libvirt_driver.LibvirtDriver._hard_reboot
-        spawn = libvirt_driver.LibvirtDriver.spawn
-        counts = []
-
-        def count(original):
-            def counted(*args, **kwargs):
-                before = read.call_count
-                original(*args, **kwargs)
-                counts.append(read.call_count - before)
-            return counted
-
-        with (mock.patch.object(libvirt_driver.LibvirtDriver, 'spawn',
-                                count(spawn)),
-              mock.patch.object(libvirt_driver.LibvirtDriver, '_hard_reboot',
-                                count(reboot))):
-            server = self.boot(self.one)
-            self._reboot_server(server, hard=True)
-        # What is there once the guest is not, for all that follows.
-        self.assertEqual([0, 1], counts)
 
     def test_what_was_forgotten_while_it_was_read(self):
         machine = self.computes['compute1'].driver._machine

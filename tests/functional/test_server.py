@@ -24,7 +24,7 @@ class ServerTest(cloud.Cloud):
         self.assertEqual({cloud.GPU: 1}, resources)
         self.assertEqual(f'compute1_accel_{address}', provider)
         uuid = self.providers()[provider]['uuid']
-        self.assertEqual(f'ua-accel-ACCEL0-{uuid}-0', alias)
+        self.assertEqual(f'ua-accel-ACCEL0-{uuid}-0-10de2330', alias)
 
     def test_xml(self):
         server = self.boot(self.flavor('h100'))

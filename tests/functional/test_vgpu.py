@@ -90,7 +90,7 @@ class VgpuTest(cloud.Cloud):
             {'domain': '0x0000', 'bus': '0x41', 'slot': '0x00',
              'function': '0x4'}, dict(element.find('source/address').attrib))
         self.assertTrue(re.fullmatch(
-            f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0',
+            f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0-10de[0-9a-f]{{4}}',
             element.find('alias').get('name')))
         # The other size is withheld while this one is there.
         self._run_periodics()

@@ -127,7 +127,8 @@ class Regions:
                 if card)), orc.FPGA,
             # A card that is programmed as a whole needs its driver for it, and
             # would lose that to be reset; vfio resets it for each guest.
-            resets=bool(function.physfn or not entry.setting(PROGRAM)))
+            resets=bool(function.physfn or not entry.setting(PROGRAM)),
+            programmed=True)
         if fault and place.variant:
             # The card's other regions keep their places.
             yield dataclasses.replace(pool, units=())

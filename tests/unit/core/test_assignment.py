@@ -435,17 +435,20 @@ def test_a_guest_may_start_with_what_is_there():
     at = build.address('0000:81:00.0')
     # Whether an entry names it makes no difference, nor is an mdev there
     # before the guest starts.
-    assignment.check_there([at, model.MdevAddress(_ME)],
-                           build.host([build.function(str(at))]))
+    for ids in '', '10de:2330':
+        assignment.check_there({at: ids, model.MdevAddress(_ME): ''},
+                               build.host([build.function(str(at))]))
 
 
 @pytest.mark.parametrize('functions, reason', [
     ([], 'is not there any more'),
     ([build.function('0000:81:00.0', use='disk sda is mounted')],
-     'the host uses it: disk sda is mounted')])
+     'the host uses it: disk sda is mounted'),
+    ([build.function('0000:81:00.0', '1bcf:001c')],
+     'is 1bcf:001c now, the server had 10de:2330')])
 def test_a_guest_does_not_start_with_what_is_there_instead(functions, reason):
     with pytest.raises(errors.AssignmentError) as caught:
-        assignment.check_there([build.address('0000:81:00.0')],
+        assignment.check_there({build.address('0000:81:00.0'): '10de:2330'},
                                build.host(functions))
     assert caught.value.thing == 'device 0000:81:00.0'
     assert caught.value.reason == reason

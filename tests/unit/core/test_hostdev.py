@@ -4,6 +4,7 @@
 from nova_accel.core import assignment
 from nova_accel.core import hostdev
 from nova_accel.core import identity
+from nova_accel.core import providers
 from tests.unit import build
 
 
@@ -34,6 +35,18 @@ def test_no_alias_is_there_twice_and_each_is_read_back():
     assert [identity.parse_alias(device.alias) for device in planned] == [
         *[('ACCEL0', pool.uuid)] * 4, *[('ACCEL1', pool.uuid)] * 2,
         ('ACCEL0', other.uuid), ('flavor', other.uuid)]
+
+
+def test_a_function_is_known_again_by_its_ids():
+    host = build.host(build.card('0000:81:00.0', 2), {
+        'vendor_id': '8086', 'product_id': '37c9'})
+    [device] = host.devices
+    pool = providers.Offered(build.ROOT, 'x', device, device.regions[0])
+    planned = hostdev.plan(_grants(pool, 'ACCEL0', 'ACCEL0'))
+    assert [device.alias for device in planned] == [
+        f'ua-accel-ACCEL0-{build.ROOT}-{number}-808637c9'
+        for number in range(2)]
+    assert [device.ids for device in planned] == ['8086:37c9'] * 2
 
 
 def test_managed_is_the_regions():

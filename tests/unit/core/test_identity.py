@@ -166,20 +166,24 @@ def test_providers_of_other_hosts_and_devices_have_other_uuids():
 
 
 @given(st.sampled_from(['', 'ACCEL0', 'ACCEL255', 'a-b']), st.uuids(),
-       st.integers(0, 5000))
-def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index):
-    alias = identity.alias(group, str(provider), index)
+       st.integers(0, 5000), st.sampled_from(['', '10de:2330', '1bcf:001c']))
+def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index,
+                                                      ids):
+    alias = identity.alias(group, str(provider), index, ids)
     assert re.fullmatch(r'ua-[A-Za-z0-9_-]+', alias)
     assert identity.parse_alias(alias) == (group or 'flavor', str(provider))
+    assert identity.ids_of_alias(alias) == ids
 
 
 @pytest.mark.parametrize('text', [
     '', 'hostdev0', 'ua-mine', 'ua-accel-ACCEL0-no-uuid-0',
     f'ua-accel-ACCEL0-{build.ROOT}', f'ua-accel--{build.ROOT}-0',
     f'ua-accel-ACCEL0-{build.ROOT}-x', f'ua-accel-ACCEL0-{build.ROOT}-0\n',
+    f'ua-accel-ACCEL0-{build.ROOT}-0-10de', f'ua-accel-{build.ROOT}-10de2330',
 ])
 def test_an_alias_of_somebody_elses_is_not_ours(text):
     assert identity.parse_alias(text) is None
+    assert identity.ids_of_alias(text) == ''
 
 
 @given(st.from_regex(r'CUSTOM_[A-Z0-9_]{1,173}', fullmatch=True)

@@ -216,6 +216,21 @@ def test_device_that_has_gone():
     assert finding.provider == uuid(at)
 
 
+def test_another_card_at_the_address():
+    function = _FUNCTIONS[0]
+    provider = uuid(str(function.address))
+    device = hostdev.Hostdev(function.address, identity.alias(
+        'ACCEL0', provider, 0, '1bcf:001c'))
+    [finding] = find({provider: {A: 1}}, {A: (device,)})
+    assert finding.thing == f'device {function.address} of server {A}'
+    assert finding.reason == (
+        f'is {function.ids} now, the server had 1bcf:001c')
+    assert finding.provider == provider
+    known = dataclasses.replace(device, alias=identity.alias(
+        'ACCEL0', provider, 0, function.ids))
+    assert find({provider: {A: 1}}, {A: (known,)}) == ()
+
+
 def test_device_that_is_refused_now():
     functions = [dataclasses.replace(_FUNCTIONS[0], use='disk sda is mounted')]
     [finding] = find({uuid(GPU): {A: 1}}, {A: (held(GPU),)},

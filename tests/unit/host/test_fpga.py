@@ -123,6 +123,12 @@ def test_whatever_sysfs_says_the_others_are_offered(
 # What is offered of it
 
 
+def test_what_is_programmed_changes_ids():
+    regions = [region for device in _host(_tree()).devices
+               for region in device.regions]
+    assert regions and not any(region.ids for region in regions)
+
+
 def test_offered():
     assert _offered(_host(_tree())) == {
         '0000:45:00.0': (2, [_LOOPBACK]),

@@ -19,7 +19,7 @@ from tempest import config
 CONF = config.CONF
 
 #: What nova_accel calls a hostdev names the provider of its device.
-_ALIAS = re.compile(r'ua-accel-.+?-([0-9a-f-]{36})-[0-9]+')
+_ALIAS = re.compile(r'ua-accel-.+?-([0-9a-f-]{36})-[0-9]+(?:-[0-9a-f]{8})?')
 
 #: In which Placement counts what is taken of a single device.
 _UNITS = 'CUSTOM_UNIT_OF_'
