@@ -3,7 +3,8 @@
 
 Nova's resource tracker holds one lock while it looks at the machine, which
 every boot and every deletion needs; and the kernel waits for a card that does
-not answer a minute for each way to reset it.
+not answer a minute for each way to reset it, and to remove an mdev as long as
+a program has it open.
 """
 
 import collections.abc
@@ -34,6 +35,10 @@ class Beside:
         thread.start()
         thread.join(WAIT)
         return True
+
+    def is_busy(self) -> bool:
+        """Whether something goes on still."""
+        return self._busy.locked()
 
     def _do(self, what):
         try:

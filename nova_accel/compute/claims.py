@@ -133,8 +133,11 @@ class Claims:
                                            uuid, _count_mdevs(
                                                held, uuid, offered))
             except errors.AssignmentError:
-                # What is aside is going to be free.
-                if not self._aside or not self._back.wait(_PATIENCE):
+                # What is aside is going to be free; but another server's
+                # mdev is another one.
+                if not any(isinstance(address, model.PciAddress)
+                           for address in self._aside) or (
+                               not self._back.wait(_PATIENCE)):
                     raise
             else:
                 # An mdev is the same one again for the same server.

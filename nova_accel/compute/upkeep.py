@@ -42,6 +42,9 @@ class Upkeep:
         self._machine = machine
         self._resets = machine.resets
         self._beside = beside.Beside()
+        self._releasing = beside.Beside()
+        self._being_released: tuple[str, ...] = ()
+        self._unreleased: list[said.Line] = []
         self._swept = said.Said(LOG)
 
     def set_vfs(self, held: collections.abc.Container[model.Address]) -> None:
@@ -121,24 +124,44 @@ class Upkeep:
             aside: Aside) -> bool:
         """Take back what was made ready and nobody has any more.
 
+        The kernel does not remove an mdev as long as a program has it open,
+        and waits for that. So this, too, goes on beside where it takes long.
+
         :param host: as it is
         :param held: what somebody has or is about to; asked after what is
             ready has been looked up, so that nothing that is new is taken for
             left over
         :returns: whether there was something, so that the host is another
         """
-        lines: list[tuple[int, str]] = []
-        found = False
+        left = []
         for name, preparer in self._machine.preparers().items():
             ready = set(preparer.prepared(host))
-            for address in sorted(ready - set(held()) if ready else ()):
-                with aside((address,)) as is_free:
-                    if is_free:
-                        found = True
-                        lines.extend(_release(name, preparer, address))
-                        self._machine.forget()
-        self._swept.say(lines)
+            left.extend((name, preparer, address) for address in sorted(
+                ready - set(held()) if ready else ()))
+        if not self._releasing.is_busy():
+            self._unreleased = []
+        found = bool(left) and self._releasing.do(
+            lambda: self._sweep_aside(left, aside))
+        self._swept.say([
+            (logging.WARNING, f'{thing} is nobody\'s and is not taken back '
+             'yet: the kernel waits, for a program that has it open as a '
+             'rule; what else is left over waits as well')
+            for thing in self._being_released]
+            if self._releasing.is_busy() else self._unreleased)
         return found
+
+    def _sweep_aside(self, left, aside) -> None:
+        lines: list[said.Line] = []
+        for name, preparer, address in left:
+            with aside((address,)) as is_free:
+                # The one before it can have taken hours.
+                if is_free and address in preparer.prepared(
+                        self._machine.read_whatever_reset()):
+                    self._being_released = (f'{name} {address}',)
+                    lines.extend(_release(name, preparer, address))
+                    self._being_released = ()
+                    self._machine.forget()
+        self._unreleased = lines
 
     def _host_of(self, hostdevs) -> model.Host | None:
         """The Host that these are of; None if they do without.

@@ -2,12 +2,17 @@
 """Mediated devices: made for a guest, removed after it."""
 
 import shutil
+import threading
+import time
 from unittest import mock
 
 import fixtures
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_accel.core import assignment
+from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core import providers
 from tests.functional import cloud
 
@@ -146,6 +151,61 @@ class MdevTest(cloud.Cloud):
             self.boot(self.vgpu, state='ERROR')
         self._run_periodics()
         self.assertEqual({}, self.mdevs())
+
+    def leave_behind(self):
+        """An mdev that nobody has."""
+        with fixtures.MockPatch(
+                'nova.virt.libvirt.guest.Guest.create',
+                side_effect=Exception('no')), fixtures.MockPatch(
+                'nova_accel.compute.upkeep.Upkeep.sweep', return_value=False):
+            self._delete_server(self.boot(self.vgpu, state='ERROR'))
+        [left] = self.mdevs()
+        return left
+
+    def test_leftover_that_a_program_has_open_holds_up_nobody(self):
+        """The kernel waits until it has not."""
+        from nova_accel.host import privileged
+        left = self.leave_behind()
+        upkeep = self.computes['compute1'].driver._upkeep
+        write, closed, tries = privileged._write, threading.Event(), []
+
+        def wait(path, text):
+            if left in path:
+                tries.append(path)
+                closed.wait(60)
+            write(path, text)
+
+        self.addCleanup(closed.set)
+        with (fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1),
+              fixtures.MonkeyPatch('nova_accel.host.privileged._write', wait)):
+            begun = time.monotonic()
+            self._run_periodics()
+            server = self.boot(self.vgpu)
+            self._run_periodics()
+            self.assertLess(time.monotonic() - begun, 50)
+            self.assertEqual(1, len(tries))
+            self.assertCountEqual([left, *self.hostdevs(server)],
+                                  self.mdevs())
+            self.assertEqual(1, self.stdlog.logger.output.count(
+                f'mdev {left} is nobody\'s and is not taken back yet'))
+            # Nobody is given it meanwhile.
+            driver = self.computes['compute1'].driver
+            self.assertEqual(
+                [left], [str(address) for address in driver._claims._aside])
+            closed.set()
+            with upkeep._releasing._busy:
+                pass
+        self.assertEqual([*self.hostdevs(server)], [*self.mdevs()])
+        self.assertEqual(set(), driver._claims._aside)
+
+    def test_who_gets_none_does_not_wait_for_what_is_taken_back(self):
+        claims = self.computes['compute1'].driver._claims
+        begun = time.monotonic()
+        with (claims.aside((model.MdevAddress(cloud.IMAGE),)),
+              mock.patch.object(assignment, 'assign', side_effect=(
+                  errors.AssignmentError('it', 'is taken')))):
+            self.boot(self.vgpu, state='ERROR')
+        self.assertLess(time.monotonic() - begun, 60)
 
     def test_what_somebody_got_meanwhile_is_not_taken_back(self):
         claims = self.computes['compute1'].driver._claims
