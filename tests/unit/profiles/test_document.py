@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -248,14 +247,13 @@ def test_a_yaml_file_that_cannot_be_read_gives_one_clear_line(text, says):
     assert says in _problem(text)
 
 
-def test_a_billion_laughs_are_refused_at_once():
+def test_a_billion_laughs_are_refused():
     lines = ['a0: &a0 [lol]']
     for number in range(1, 40):
         lines.append(f'a{number}: &a{number} ['
                      + ', '.join([f'*a{number - 1}'] * 10) + ']')
-    start = time.monotonic()
+    # Before the first is looked up: this would have no end.
     assert 'aliases' in _problem('\n'.join(lines))
-    assert time.monotonic() - start < 5
 
 
 def test_a_long_tag_makes_no_long_message():
