@@ -12,6 +12,8 @@ import pathlib
 import sys
 
 import fixtures
+from nova import context
+from nova import objects
 import nova.conf
 from nova.tests.functional.libvirt import base
 import yaml
@@ -155,6 +157,13 @@ class Cloud(base.ServersTestBase):
             {'server': self._build_server(
                 image_uuid=IMAGE, flavor_id=flavor, networks='none')})
         return error.response.status_code, error.response.text
+
+    def set_task_state(self, server, state):
+        """In the database, as where nova-compute stopped amid a task."""
+        instance = objects.Instance.get_by_uuid(
+            context.get_admin_context(), server['id'])
+        instance.task_state = state
+        instance.save()
 
     # What can be seen of it
 

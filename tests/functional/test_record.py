@@ -54,13 +54,6 @@ class RecordTest(cloud.Cloud):
         self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
         self.restart_compute_service('compute1')
 
-    def in_task(self, server, state):
-        """In the database, as where nova-compute stopped amid a task."""
-        instance = objects.Instance.get_by_uuid(
-            context.get_admin_context(), server['id'])
-        instance.task_state = state
-        instance.save()
-
     def fault(self, server):
         [fault] = objects.InstanceFaultList.get_by_instance_uuids(
             context.get_admin_context(), [server['id']])
@@ -133,13 +126,13 @@ class RecordTest(cloud.Cloud):
     def test_hard_reboot_after_a_rebuild_that_failed(self):
         server = self.boot(self.one)
         self.fail_rebuild(server)
-        self.recover(server, {'reboot': {'type': 'HARD'}})
+        self.recover(server, REBOOT)
 
     def test_hard_reboot_long_after_a_rebuild_that_failed(self):
         server = self.boot(self.one)
         self.fail_rebuild(server)
         self._run_periodics()
-        self.recover(server, {'reboot': {'type': 'HARD'}})
+        self.recover(server, REBOOT)
 
     def test_another_rebuild_after_one_that_failed(self):
         server = self.boot(self.one)
@@ -169,14 +162,13 @@ class RecordTest(cloud.Cloud):
         self.fail_rebuild(server)
         self._run_periodics()
         others = [self.boot(self.one) for _time in range(8)]
-        reboot = {'reboot': {'type': 'HARD'}}
-        self.refused_by_this_process(server, reboot)
+        self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('make room for it', self.api.get_server(server['id'])[
             'fault']['message'])
         self.assertApart()
         self._delete_server(others[0])
-        self.api.post_server_action(server['id'], reboot)
+        self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(1, len(self.hostdevs(server)))
         self.assertApart()
@@ -186,13 +178,12 @@ class RecordTest(cloud.Cloud):
         held = self.hostdevs(server)
         self.flags(device_spec=['{"vendor_id": "1af4"}'], group='nova_accel')
         self.restart_compute_service('compute1')
-        reboot = {'reboot': {'type': 'HARD'}}
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
-            self.refused_by_this_process(server, reboot)
+            self.refused_by_this_process(server, REBOOT)
         self.assertEqual({}, self.hostdevs(server))
         self._run_periodics()
-        self.api.post_server_action(server['id'], reboot)
+        self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
@@ -303,9 +294,9 @@ class RecordTest(cloud.Cloud):
         server, other = self.boot(self.one), self.boot(self.flavor())
         held = self.hostdevs(server)
         self.domain(server).destroy()
-        self.in_task(server, 'reboot_started_hard')
+        self.set_task_state(server, 'reboot_started_hard')
         self.domain(other).destroy()
-        self.in_task(other, 'reboot_started_hard')
+        self.set_task_state(other, 'reboot_started_hard')
         self.card_away()
         server = self._wait_for_server_parameter(server, {
             'status': 'ERROR', 'OS-EXT-STS:task_state': None})
@@ -323,7 +314,7 @@ class RecordTest(cloud.Cloud):
         """Of servers without devices Nova decides."""
         other = self.boot(self.flavor())
         self.domain(other).destroy()
-        self.in_task(other, 'reboot_started_hard')
+        self.set_task_state(other, 'reboot_started_hard')
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
             self.assertRaises(RuntimeError, self.restart_compute_service,
@@ -333,7 +324,7 @@ class RecordTest(cloud.Cloud):
         """It starts again when Neutron is there, and all is well."""
         server = self.boot(self.one)
         self.domain(server).destroy()
-        self.in_task(server, 'reboot_started_hard')
+        self.set_task_state(server, 'reboot_started_hard')
         with mock.patch('nova.network.neutron.API.get_instance_nw_info',
                         side_effect=RuntimeError('no')):
             self.assertRaises(RuntimeError, self.restart_compute_service,
@@ -447,8 +438,7 @@ class RecordTest(cloud.Cloud):
             self.refused_by_this_process(
                 server, {'resize': {'flavorRef': self.flavor('one')}})
             self._wait_for_state_change(server, 'ERROR')
-        self.api.post_server_action(server['id'],
-                                    {'reboot': {'type': 'HARD'}})
+        self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(
             {f'compute1_accel_{address}' for address in
@@ -496,7 +486,7 @@ class RecordTest(cloud.Cloud):
             self.assertEqual(held, self.hostdevs(server))
             # Nobody knows what it is to have now.
             self.undefine(server)
-            self.refused_by_this_process(server, {'reboot': {'type': 'HARD'}})
+            self.refused_by_this_process(server, REBOOT)
             self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.held())
         self._reboot_server(server, hard=True)
@@ -523,8 +513,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual('ERROR', self.api.get_server(server['id'])['status'])
         self.assertEqual(held, self.hostdevs(server))
         link.symlink_to(place)
-        self.api.post_server_action(server['id'],
-                                    {'reboot': {'type': 'HARD'}})
+        self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
@@ -536,7 +525,7 @@ class RecordTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual(held, self.hostdevs(server))
         self.undefine(server)
-        self.refused_by_this_process(server, {'reboot': {'type': 'HARD'}})
+        self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('none of this host', self.api.get_server(
             server['id'])['fault']['message'])

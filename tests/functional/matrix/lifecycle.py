@@ -129,12 +129,6 @@ class Lifecycle(base.Matrix):
             self.assertNothingOn('compute1')
         self.assertFree('compute1')
 
-    def set_task_state(self, server, state):
-        instance = objects.Instance.get_by_uuid(
-            context.get_admin_context(), server['id'])
-        instance.task_state = state
-        instance.save()
-
     @contextlib.contextmanager
     def deleted_during(self, method):
         """Delete a server when Nova's driver begins something with it."""
