@@ -74,8 +74,9 @@ def _tells_of_resets(tree, places) -> bool:
     ``reset`` cannot be read, so those who copy what they can read lack it, and
     have the configuration space of each function.
     """
-    return any(tree.has(f'{place}/{name}') for place in places
-               for name in ('reset', 'reset_method')) or not all(
+    return trees.is_live(tree) or any(
+        tree.has(f'{place}/{name}') for place in places
+        for name in ('reset', 'reset_method')) or not all(
         tree.has(f'{place}/config') for place in places)
 
 
@@ -217,6 +218,16 @@ def _ranges(text) -> list[tuple[int, int, int]]:
     if len(lines) < 6 or not all(found):
         raise _Unreadable(f'its resource is {errors.quote(text)}, not ranges')
     return [tuple(int(part, 16) for part in line.groups()) for line in found]
+
+
+def answers(tree: trees.Directory, address: model.PciAddress) -> bool:
+    """Whether a function answers: of one that does not, all bits are ones.
+
+    Not by its ids: those of a virtual function read so in any case (PCI
+    Express, SR-IOV: Vendor ID of a VF is FFFFh). An unreadable one might.
+    """
+    header = tree.bytes(f'{path(tree, address)}/config', _HEADER)
+    return header[_HEADER_TYPE:_HEADER_TYPE + 1] != b'\xff'
 
 
 def has_lost_addresses(tree: trees.Directory,

@@ -169,6 +169,9 @@ def _check_alone(tree, bridge, unit) -> None:
 def _check_addresses(tree, functions) -> None:
     """Make sure that a reset was not one too late: nobody could use it."""
     for address in functions:
+        if not pci.answers(tree, address):
+            # Some ways to reset wait for nothing, and end well in any case.
+            raise errors.DeviceError(f'device {address}', 'it does not answer')
         if pci.has_lost_addresses(tree, address):
             raise errors.DeviceError(
                 f'device {address}', 'its BARs have lost their addresses, in '

@@ -149,6 +149,11 @@ def mount(tree: Tree) -> str:
         'sysfs_root', 'is a recording, in which nothing can be made')
 
 
+def is_live(tree: Tree) -> bool:
+    """Whether it is the kernel's own sysfs, and no copy."""
+    return isinstance(tree, Directory) and os.path.ismount(tree.sysfs)
+
+
 class Recording:
     """A Tree in memory.
 
@@ -292,21 +297,31 @@ def _from_tar(path: pathlib.Path) -> Recording:
 
 
 def _from_machine_root(files, links, folders) -> Recording:
-    """Take away the folders above ``sys/`` that an archive may have."""
-    above = {f'/{name}'[:f'/{name}'.find('/sys/bus/')]
-             for name in (*files, *links, *folders)
-             if '/sys/bus/' in f'/{name}'}
-    if not above:
+    """Take away the folders above ``sys/`` that an archive may have.
+
+    It can also have been made inside of that.
+    """
+    names = (*files, *links, *folders)
+    prefix, missing = _above(names, '/sys/bus/'), ''
+    if prefix is None:
+        prefix, missing = _above(names, '/bus/pci/'), 'sys/'
+    if prefix is None:
         raise ValueError('has no sys/bus/ in it')
-    prefix = f'{min(above, key=len)}/'.lstrip('/')
 
     def below(mapping):
-        return {name.removeprefix(prefix): value
+        return {missing + name.removeprefix(prefix): value
                 for name, value in mapping.items()
                 if name.startswith(prefix)}
 
     return Recording(below(files), below(links),
                      below(dict.fromkeys(folders)))
+
+
+def _above(names: collections.abc.Iterable[str], folder: str) -> str | None:
+    """What the names have above a folder, the least of it."""
+    above = {f'/{name}'[:f'/{name}'.find(folder)]
+             for name in names if folder in f'/{name}'}
+    return f'{min(above, key=len)}/'.lstrip('/') if above else None
 
 
 def _is_text_mapping(value: object) -> bool:

@@ -9,10 +9,10 @@ from nova_accel.host import tree as trees
 
 PARAMETER = 'sys/module/vfio_pci/parameters/disable_denylist'
 
-#: Vendor and product of what has been there since there is a denylist: QAT
-#: cards and their virtual functions.
-_QAT = frozenset(('8086', product) for product in (
-    '19e2', '19e3', '37c8', '37c9', '0435', '0443'))
+#: Vendor and product: QAT cards and their virtual functions; and, since Linux
+#: 6.9 and in what is maintained of older ones, DSA and IAX of Sapphire Rapids.
+_DENYLIST = frozenset(('8086', product) for product in (
+    '19e2', '19e3', '37c8', '37c9', '0435', '0443', '0b25', '0cfe'))
 
 _NO_IOMMU = 'vfio-noiommu'
 
@@ -23,7 +23,7 @@ def denylist(tree: trees.Tree) -> frozenset[tuple[str, str]]:
     :returns: nothing where it is not loaded, as nobody can tell then
     """
     disabled = (tree.text(PARAMETER) or '').strip()
-    return _QAT if disabled == 'N' else frozenset()
+    return _DENYLIST if disabled == 'N' else frozenset()
 
 
 def is_unprotected(tree: trees.Tree, path: str) -> bool:

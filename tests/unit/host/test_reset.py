@@ -348,6 +348,23 @@ def test_a_reset_after_one_that_failed_is_not_enough(kernel):
     assert unit in node.offered()
 
 
+@pytest.mark.parametrize('name', ['0000:88:00.0', '0000:85:00.1'])
+def test_a_reset_of_what_does_not_answer_is_none(kernel, name):
+    """The kernel does not wait for it after each way to reset."""
+    node = _Node(kernel)
+    unit = _unit(node, name)
+    kernel.file(name, 'config').write_bytes(b'\xff' * 64)
+    node.sweep()
+    assert name in kernel.resets
+    assert unit not in node.offered()
+    assert 'it does not answer' in str(node.resets.refused())
+    # The ids of a virtual function that does are the same.
+    kernel.file(name, 'config').write_bytes(b'\xff' * 4 + bytes(60))
+    node.now += 600
+    node.sweep()
+    assert unit in node.offered()
+
+
 def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
     node = _Node(kernel)
     host = node.read({})
@@ -447,6 +464,13 @@ def test_who_copies_what_can_be_read_does_not_know_of_resets():
     [function] = reader.read(build.sysfs({
         f'{_ROOT}/0000:81:00.0': {'config': ''}})).functions
     assert function.reset_methods is None
+
+
+def test_a_machine_that_can_reset_nothing_is_no_copy(tmp_path, monkeypatch):
+    build.sysfs({f'{_ROOT}/0000:81:00.0': {'config': ''}}).write(tmp_path)
+    monkeypatch.setattr('os.path.ismount', (tmp_path / 'sys').samefile)
+    [function] = reader.read(trees.open_tree(tmp_path)).functions
+    assert function.reset_methods == ()
 
 
 @given(st.text())

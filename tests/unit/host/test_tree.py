@@ -234,6 +234,15 @@ def test_a_tar_of_a_copy_can_be_opened(tmp_path, mode, above):
     assert _is_small(tree.open_tree(path))
 
 
+@pytest.mark.parametrize('inside', ['', 'host1', 'a/b'])
+def test_a_tar_can_be_made_inside_of_a_copy(tmp_path, inside):
+    _SMALL.write(tmp_path / 'copy')
+    path = tmp_path / 'copy.tar'
+    with tarfile.open(path, 'w') as archive:
+        archive.add(tmp_path / 'copy' / 'sys', inside or '.')
+    assert _is_small(tree.open_tree(path))
+
+
 def test_a_tar_of_a_live_sys_is_padded(tmp_path):
     path = tmp_path / 'live.tar'
     with tarfile.open(path, 'w') as archive:
