@@ -49,7 +49,7 @@ class KindTests:
 
     #: The name of the kind's entry point.
     kind: str
-    #: What ``sysfs_root`` can be: a recording, or a directory.
+    #: A recording, as ``nova-accel host record`` writes it.
     tree: str | os.PathLike
     #: Entries, as in ``device_spec``, that offer something there.
     entries: collections.abc.Sequence[collections.abc.Mapping]

@@ -72,8 +72,11 @@ def suggest(host: model.Host) -> collections.abc.Iterator[str]:
     yield ('Nothing is offered, because no device_spec names it. In nova.conf '
            'under [nova_accel], these would:')
     for (vendor, product), count in sorted(found.items()):
-        yield (f'  device_spec = {{"vendor_id": "{vendor}", '
-               f'"product_id": "{product}"}}  # {count} functions')
+        # To be pasted: to oslo.config a line that begins with a blank goes on
+        # with the one before, and only a line of its own is a comment.
+        yield f'# {count} functions'
+        yield (f'device_spec = {{"vendor_id": "{vendor}", '
+               f'"product_id": "{product}"}}')
 
 
 def _iommu_groups(host: model.Host) -> str:

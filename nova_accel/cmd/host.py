@@ -20,8 +20,10 @@ _OPTION = '[nova_accel] device_spec'
 
 
 def add_parser(topics) -> None:
-    verbs = topics.add_parser(
-        'host', help='the devices of a machine').add_subparsers(
+    topic = topics.add_parser('host', help='the devices of a machine')
+    # Debian and Ubuntu have a nova-compute.conf, too, read after nova.conf.
+    topic.set_defaults(service='nova-compute')
+    verbs = topic.add_subparsers(
         title='verbs', required=True, metavar='show|check|record')
     show = verbs.add_parser(
         'show', help='devices, regions and topology, and why a device is '

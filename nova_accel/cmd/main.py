@@ -7,6 +7,7 @@ only ``host check`` asks Placement and libvirt.
 
 import argparse
 import logging
+import os
 import sys
 
 from oslo_config import cfg
@@ -28,6 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     # What services log, this command prints.
     logging.getLogger('nova_accel').addHandler(logging.NullHandler())
+    # That a terminal has no sign for a line is no reason to draw nothing.
+    sys.stdout.reconfigure(errors='replace')
     try:
         return arguments.run(arguments, _configuration(arguments))
     except (errors.AccelError, cfg.Error, OSError) as error:
@@ -39,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         'nova-accel', description='Accelerators for OpenStack Nova: what a '
         'host offers, and what profiles ask for.')
-    parser.set_defaults(failed=1)
+    parser.set_defaults(failed=1, service=None)
     parser.add_argument(
         '--config-file', action='append', metavar='FILE',
         help='nova.conf to read; can be repeated (default: where Nova\'s is)')
@@ -55,11 +58,19 @@ def _parser() -> argparse.ArgumentParser:
 def _configuration(arguments: argparse.Namespace) -> cfg.ConfigOpts:
     configuration = cfg.ConfigOpts()
     conf.register_opts(configuration)
-    configuration(
-        [], project='nova', prog='nova-accel',
-        # None lets oslo.config look in the usual places.
-        default_config_files=arguments.config_file,
-        default_config_dirs=arguments.config_dir)
+    for directory in arguments.config_dir or ():
+        # oslo.config minds this only on a command line of its own.
+        if not os.path.isdir(directory):
+            raise cfg.ConfigDirNotFoundError(directory)
+    try:
+        configuration(
+            [], project='nova', prog=arguments.service or 'nova-accel',
+            # None lets oslo.config look in the usual places.
+            default_config_files=arguments.config_file,
+            default_config_dirs=arguments.config_dir)
+    except UnicodeDecodeError as error:
+        raise errors.AccelError(
+            'nova.conf', f'cannot be read as text ({error})') from None
     foreign.register_opts(configuration)
     return configuration
 

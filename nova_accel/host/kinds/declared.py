@@ -117,10 +117,12 @@ def _pool(region: dict, path: str, machine: kind.Machine) -> kind.Pool:
                            'not there')
     units = ((tuple(there),) if region.get('together')
              else tuple((address,) for address in there))
+    limit = region.get('limit')
     return kind.Pool(
         units, region['name'], traits,
         resource_class if 'resource_class' in region else '',
-        region.get('limit'))
+        # To JSON Schema 2.0 is an integer.
+        None if limit is None else int(limit))
 
 
 def _read_file(value: object) -> str:

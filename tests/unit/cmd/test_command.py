@@ -2,7 +2,10 @@
 """The command nova-accel, as a person or a program calls it."""
 
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -236,10 +239,51 @@ device_addresses = 0000:44:00.5
     assert device['regions'][0]['total'] == 3
 
 
-def test_host_show_suggests_entries_where_there_are_none(run):
+def test_host_show_suggests_entries_that_can_be_pasted(run):
     _code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS)
-    assert ('device_spec = {"vendor_id": "10de", "product_id": "2330"}  '
-            '# 8 functions') in out
+    _drawn, suggested = out.split('would:\n')
+    assert '# 8 functions\n' in suggested
+    for above in '', 'profile_dirs = /tmp\n':
+        code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
+                              conf=f'[nova_accel]\n{above}{suggested}')
+        assert code == 0
+        assert 'Devices offered: 8, units: 8' in out
+
+
+def test_host_reads_the_configuration_of_nova_compute(
+        capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / '.nova').mkdir()
+    for name, product in ('nova', '9999'), ('nova-compute', '2330'):
+        (tmp_path / '.nova' / f'{name}.conf').write_text(
+            '[nova_accel]\ndevice_spec = '
+            f'{{"vendor_id": "10de", "product_id": "{product}"}}\n')
+    assert main.main(['host', 'show', '--sysfs-root', EIGHT_GPUS]) == 0
+    assert 'Devices offered: 8' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('option', ['--config-file', '--config-dir'])
+def test_a_configuration_that_is_not_there(capsys, option):
+    assert main.main([option, '/nowhere', 'profile', 'show']) == 1
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert '/nowhere' in captured.err
+
+
+def test_a_configuration_that_is_no_text(capsys, tmp_path):
+    path = tmp_path / 'nova.conf'
+    path.write_bytes(b'[nova_accel]\n# caf\xe9\n')
+    assert main.main(['--config-file', str(path), 'profile', 'show']) == 1
+    assert capsys.readouterr().err.startswith('nova-accel: nova.conf: cannot')
+
+
+def test_a_terminal_without_lines_sees_devices():
+    shown = subprocess.run(
+        [sys.executable, '-m', 'nova_accel.cmd.main', 'host', 'show',
+         '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS],
+        env={**os.environ, 'PYTHONIOENCODING': 'iso-8859-1'},
+        check=True, capture_output=True).stdout.decode('iso-8859-1')
+    assert '?? 0000:83:00.0  10de:2330' in shown
 
 
 def test_host_show_says_what_is_wrong_with_an_entry(run):

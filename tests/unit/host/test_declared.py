@@ -81,6 +81,13 @@ def test_what_is_broken_is_not_offered(tmp_path):
     assert "broken: 'its fan'" in build.refusals(host)['0000:84:00.0']
 
 
+def test_a_limit_that_was_written_as_a_float(tmp_path):
+    path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:84:00.0'],
+                               'limit': 1.0})
+    [device] = _host(path, address='0000:84:00.0').devices
+    assert [repr(region.total) for region in device.regions] == ['1']
+
+
 def test_together_is_all_or_nothing(tmp_path):
     path = _declare(tmp_path, {
         'name': 'a', 'functions': ['0000:84:00.0', '0000:99:00.0'],
