@@ -132,13 +132,18 @@ def with_the_rest(groups: collections.abc.Mapping[str, profiles.Group],
 def _traits(groups, resource_class: str, regions,
             ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
     """What is asked of each unit of a class beside the profile's groups."""
-    for group in getattr(groups, 'own', ()):
-        yield from itertools.repeat(group.traits,
-                                    group.resources.get(resource_class, 0))
     # What no Region has is the compute node's, or another class's.
     there = {trait for region in regions
              if region.resource_class == resource_class
              for trait in region.traits}
+    for group in getattr(groups, 'own', ()):
+        # The provider of a class has the traits of all its Regions; so one
+        # that they rule out was served by another, such as Nova's for vGPUs.
+        if all((trait in there or trait in providers.OURS)
+               == (wish == profiles.REQUIRED)
+               for trait, wish in group.traits.items()):
+            yield from itertools.repeat(group.traits,
+                                        group.resources.get(resource_class, 0))
     yield from itertools.repeat({
         trait: wish for trait, wish in getattr(groups, 'traits', {}).items()
         if trait in there})
@@ -241,7 +246,9 @@ def check_there(had: collections.abc.Mapping[model.Address, str],
         if there[address].use:
             raise errors.AssignmentError(
                 f'device {address}',
-                f'the host uses it: {there[address].use}', 'move the server')
+                f'the host uses it: {there[address].use}',
+                'have the host let go of it, and see that it does not take '
+                'it again, or move the server')
 
 
 def _order(grant: Grant):

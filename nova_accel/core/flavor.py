@@ -264,18 +264,17 @@ def _is_for_placement(thing, own, added) -> bool:
     """
     if own.get('group_policy') != profiles.ISOLATE:
         return True
-    if not _suffixes(own):
-        return len(_suffixes(added)) < 2
     asked = [match[3] for key in added if (match := _KEY.fullmatch(key))
              and match[1] == 'resources']
     twice = {name for name in asked if asked.count(name) > 1}
-    if twice:
+    if twice and _suffixes(own):
         raise errors.ProfileError(
             thing, f'has several groups of {min(twice)}, which are one '
             'provider to Placement, and the flavor, which has groups of its '
             'own, says group_policy=isolate', 'set the flavor\'s '
             'group_policy to none')
-    return True
+    # Where it can be kept, it is for the groups of ports and aliases, too.
+    return not twice
 
 
 def _check_conflicts(thing, profile, own, added) -> None:

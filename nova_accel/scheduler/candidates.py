@@ -17,10 +17,14 @@ import functools
 
 from nova.scheduler.client import report
 
+from nova_accel import numa_fit
 from nova_accel.core import arrangement
 from nova_accel.core import identity
 from nova_accel.core import summary
 from nova_accel.core.arrangement import budget
+
+# All, of a guest with one NUMA node on a host with eight.
+_LEAST_FITS = 8
 
 
 class Answer:
@@ -30,6 +34,7 @@ class Answer:
     :param resources: nova.scheduler.utils.ResourceRequest
     :ivar claimed: uuids of the servers that have claimed one of them since
     :ivar budget: steps that the request's hosts share where devices are chosen
+    :ivar fits: and where a guest's NUMA nodes are
     """
 
     def __init__(self, summaries: collections.abc.Mapping[str, dict],
@@ -38,6 +43,9 @@ class Answer:
         self.resources = resources
         self.claimed: set[str] = set()
         self.budget = budget.Budget(budget.REQUEST_STEPS)
+        # A fit takes Nova a millisecond or some; Nova itself makes one a host.
+        self.fits = budget.Budget(8 * numa_fit.MOST, least=_LEAST_FITS,
+                                  most=numa_fit.MOST)
 
     @functools.cached_property
     def _trees(self) -> dict[str, dict[str, dict]]:
@@ -131,6 +139,16 @@ def claimed(host_state) -> collections.abc.Set[str]:
     """The servers of the request that have claimed something by now."""
     answer = of(host_state)
     return answer.claimed if answer else frozenset()
+
+
+def has_our_driver(host_state) -> bool:
+    """Whether a host's nova-compute keeps what our providers promise.
+
+    They stay in Placement where it was started again with Nova's own driver,
+    which would have the server run without its devices.
+    """
+    stats = getattr(host_state, 'stats', None)
+    return stats is None or summary.KEY in stats
 
 
 def said(host_state) -> summary.Summary:

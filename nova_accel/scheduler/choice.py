@@ -113,6 +113,10 @@ class Choice:
         counts = units(self._counting, plain)
         if not counts:
             return None
+        if not candidates.has_our_driver(self.host_state):
+            return arrangement.Arrangement(
+                objection='its nova-compute says nothing of devices; is its '
+                'compute_driver accel.LibvirtDriver?', kind='driver')
         stocks = candidates.stocks(self.host_state, answer, given)
         groups = assignment.with_the_rest(self._wanted.groups, counts, stocks)
         found = self._best(groups, stocks, self._around(candidate))

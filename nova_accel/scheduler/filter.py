@@ -93,7 +93,8 @@ class AcceleratorFilter(filters.BaseHostFilter):
         before = siblings.Siblings.of(host_state)
         chosen = choice.Choice(
             host_state, wanted,
-            guest_nodes.Nodes(host_state, spec_obj, wanted).around,
+            guest_nodes.Nodes(host_state, spec_obj, wanted,
+                              answer.fits).around,
             CONF.nova_accel.pack_devices, answer.budget)
         # Copies: what an earlier server of the request was given stays so.
         fresh = [candidates.Candidate(candidate, answer)

@@ -11,6 +11,7 @@ what nova-compute will take. Checked with Nova 33 and 34.
 import collections
 import collections.abc
 import copy
+import itertools
 
 from nova import exception
 from nova import objects
@@ -19,6 +20,7 @@ from nova.virt import hardware
 from nova_accel import numa_fit
 from nova_accel.core import affinity
 from nova_accel.core import arrangement
+from nova_accel.core.arrangement import budget
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 
@@ -28,16 +30,19 @@ class Nodes:
 
     :param host_state: nova.scheduler.host_manager.HostState
     :param spec_obj: nova.objects.RequestSpec
+    :param fits: how often the request's guest is fitted to other nodes than
+        Nova's
     """
 
-    def __init__(self, host_state, spec_obj, wanted: choice.Request):
+    def __init__(self, host_state, spec_obj, wanted: choice.Request,
+                 fits: budget.Budget):
         self._host_state = host_state
         self._spec = spec_obj
         self._wanted = wanted
         pci_requests = spec_obj.pci_requests
         self._pci_requests = pci_requests.requests if pci_requests else []
-        self._first: list[arrangement.Surroundings] = []
-        self._others: list[arrangement.Surroundings] | None = None
+        self._fits = fits
+        self._ways: collections.abc.Iterator | None = None
 
     def around(self, candidate) -> collections.abc.Iterator[
             arrangement.Surroundings]:
@@ -45,23 +50,27 @@ class Nodes:
 
         First where Nova would put them if nobody said anything.
         """
-        if self._pci_requests:
-            self._first, self._others = [], None
-        if not self._first:
-            self._first.append(self._around(candidate, self._fit(candidate)))
-        yield self._first[0]
-        if self._others is None:
-            self._others = list(self._elsewhere(candidate))
-        yield from self._others
+        if self._pci_requests or self._ways is None:
+            self._ways = self._each(candidate)
+        # Each is looked for once, when somebody asks for it.
+        self._ways, ways = itertools.tee(self._ways)
+        return ways
 
-    def _elsewhere(self, candidate):
-        guest = self._first[0].guest
-        if guest is None:
+    def _each(self, candidate):
+        first = self._around(candidate, self._fit(candidate))
+        yield first
+        if first.guest is None:
             return
-        topology = self._host_state.numa_topology
-        for nodes in numa_fit.choices(topology, len(guest)):
-            if nodes != guest and (fitted := self._fit(candidate, nodes)):
-                yield self._around(candidate, fitted)
+        places = candidates.said(self._host_state).places.values()
+        for nodes in itertools.islice(
+                numa_fit.choices(self._host_state.numa_topology,
+                                 len(first.guest),
+                                 {place.numa_node for place in places}),
+                self._fits.share().limit):
+            if nodes != first.guest:
+                self._fits.take(1)
+                if fitted := self._fit(candidate, nodes):
+                    yield self._around(candidate, fitted)
 
     def _around(self, candidate, guest) -> arrangement.Surroundings:
         return arrangement.Surroundings(

@@ -96,23 +96,36 @@ def test_what_is_to_be_programmed_is_what_nobody_holds(order):
         'nova_accel:bitstream_ACCEL0': _IMAGE})
 
 
+def test_a_host_whose_nova_compute_is_not_ours_any_more(caplog):
+    """What it was promised would go by default: ACTIVE, and no device."""
+    caplog.set_level(logging.INFO)
+    host = _host([1], _candidate(1, [1], {}))
+    host.stats = {'num_instances': '0'}
+    assert not filter_.AcceleratorFilter().host_passes(
+        host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
+    assert 'driver: 1 hosts, 1 candidates (host: its nova-compute' in (
+        caplog.text)
+    # What is another's on the same host is not ours to refuse.
+    host.allocation_candidates = [_candidate(1, [1], {})]
+    assert filter_.AcceleratorFilter().host_passes(
+        host, _spec(**{'resources:VGPU': '1'}))
+
+
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
 def test_otherwise_what_is_begun_is_used_up(order):
     assert _chosen(order, used={1: 1}) == {1: 1}
 
 
-def test_the_hosts_of_one_request_share_the_steps_of_their_search(
-        monkeypatch, caplog):
+def test_the_hosts_of_one_request_share_the_steps_of_their_search(caplog):
     """What is left of them is the request's; it begins with all."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(budget, 'MIN_STEPS', 1)
     spec = _spec(**{'resources_ACCEL0:FPGA': '2',
                     'nova_accel:count_ACCEL0': '2'})
     candidate = _candidate(2, [1, 2], {1: 1, 2: 1})
     assert candidate.answer.budget.share().limit == budget.MAX_STEPS
     for left, passes in (0, False), (budget.REQUEST_STEPS, True):
         search.cached.cache_clear()
-        candidate.answer.budget = budget.Budget(left)
+        candidate.answer.budget = budget.Budget(left, least=1)
         assert filter_.AcceleratorFilter().host_passes(
             _host([1, 2], candidate), spec) is passes
     assert 'limit: 1 hosts, 1 candidates (host: no way' in caplog.text
@@ -312,8 +325,9 @@ def _around(host, ports=0, guest=None, **more):
     spec.numa_topology = guest
     for name, value in more.items():
         setattr(spec, name, value)
-    return next(guest_nodes.Nodes(host, spec, choice.request(
-        spec.flavor.extra_specs)).around({'mappings': {}}))
+    return next(guest_nodes.Nodes(
+        host, spec, choice.request(spec.flavor.extra_specs),
+        budget.Budget()).around({'mappings': {}}))
 
 
 def _guest():

@@ -39,7 +39,7 @@ def _asked(specs):
     (1, {}, []),
     (2, {}, ['none']),
     (2, {'group_policy': 'none'}, ['none']),
-    (2, {'group_policy': 'isolate'}, ['none']),
+    (2, {'group_policy': 'isolate'}, ['isolate']),
     (1, {'resources1:CUSTOM_X': '1'}, ['none']),
     (1, {'resources1:CUSTOM_X': '1', 'group_policy': 'isolate'},
      ['isolate']),

@@ -36,17 +36,29 @@ class Steps:
 
 
 class Budget:
-    """What the questions of one request share; by default, no end of it."""
+    """What the questions of one request share.
 
-    def __init__(self, steps: float = math.inf):
+    :param steps: by default, no end of them
+    :param least: what a question gets in any case, default MIN_STEPS
+    :param most: what it gets if there is enough, default MAX_STEPS
+    """
+
+    def __init__(self, steps: float = math.inf, least: int | None = None,
+                 most: int | None = None):
         self._left = steps
+        self._least = MIN_STEPS if least is None else least
+        self._most = MAX_STEPS if most is None else most
 
     def share(self) -> Steps:
         """For the next question: half, so that others get some, too."""
-        return Steps(int(max(MIN_STEPS, min(MAX_STEPS, self._left / 2))))
+        return Steps(int(max(self._least, min(self._most, self._left / 2))))
 
     def spend(self, steps: Steps) -> None:
-        self._left = max(0, self._left - (steps.limit - steps.left))
+        self.take(steps.limit - steps.left)
+
+    def take(self, number: int) -> None:
+        """Note so many steps that were made."""
+        self._left = max(0, self._left - number)
 
 
 class _Known:

@@ -199,6 +199,20 @@ def test_an_operators_own_group_gets_a_device_with_its_traits():
         gpus)) == ['0000:02:00.0']
 
 
+def test_an_own_group_that_another_provider_serves_asks_ours_for_nothing():
+    """Nova's own vGPUs and ours, of one class on one host."""
+    ours = build.offered(build.region(bus=1, traits=['CUSTOM_OURS']))
+    for wish in 'required', 'forbidden':
+        theirs = {'required': 'CUSTOM_THEIRS', 'forbidden': 'CUSTOM_OURS'}
+        for first, second in ('1', '2'), ('2', '1'):
+            grants = _choose(1, flavor.read({
+                f'resources{first}:CUSTOM_GPU': '1',
+                f'trait{first}:{theirs[wish]}': wish,
+                f'resources{second}:CUSTOM_GPU': '1',
+                f'trait{second}:CUSTOM_OURS': 'required'}), [ours])
+            assert _taken(grants) == ['0000:01:00.0']
+
+
 def _beside(wish, amount=1, **specs):
     """A class and a trait, neither with a suffix."""
     return flavor.read({'resources:CUSTOM_GPU': str(amount),

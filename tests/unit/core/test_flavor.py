@@ -60,7 +60,7 @@ def test_the_name_that_is_kept_is_the_profiles():
     (2, {}, None),
     (1, {'resources1:CUSTOM_X': '1'}, None),
     (2, {'group_policy': 'none'}, 'none'),
-    (2, {'group_policy': 'isolate'}, None),
+    (2, {'group_policy': 'isolate'}, 'isolate'),
     (1, {'group_policy': 'isolate'}, 'isolate'),
     (1, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
     (2, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes of a host Nova is asked to fit a guest to."""
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from nova import objects
+from nova.virt import hardware
+import pytest
+
+from nova_accel import numa_fit
+
+
+@pytest.fixture(scope='module', autouse=True)
+def registered():
+    objects.register_all()
+
+
+def _host(count, networked=(), full=()):
+    """A host whose nodes have two processors for a guest each."""
+    return objects.NUMATopology(cells=[objects.NUMACell(
+        id=number, cpuset=set(), pcpuset={2 * number, 2 * number + 1},
+        memory=1024, cpu_usage=0, memory_usage=0, mempages=[
+            objects.NUMAPagesTopology(size_kb=4, total=262144, used=0)],
+        siblings=[{2 * number}, {2 * number + 1}],
+        pinned_cpus={2 * number, 2 * number + 1} if number in full else set(),
+        network_metadata=objects.NetworkMetadata(
+            physnets={'net'} if number in networked else set(),
+            tunneled=False))
+        for number in range(count)])
+
+
+def _guest(cells):
+    return objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(
+        id=number, cpuset=set(), pcpuset={number}, memory=256, pagesize=None,
+        cpu_pinning_raw=None, cpu_policy='dedicated', cpu_thread_policy=None)
+        for number in range(cells)])
+
+
+_NODES = st.sets(st.integers(0, 9))
+
+
+@given(st.integers(1, 8), st.integers(1, 8), _NODES, _NODES)
+def test_all_of_a_host_that_is_not_large(count, number, first, networked):
+    found = list(numa_fit.choices(_host(count, networked), number, first))
+    needed = networked & set(range(count))
+    everything = {frozenset(nodes) for nodes in itertools.combinations(
+        range(count), number) if needed <= set(nodes)}
+    assert len(found) == len(set(found))
+    if math.factorial(number) < 1000:
+        assert set(found) == everything
+    else:
+        assert set(found) <= everything and bool(found) == bool(everything)
+    shares = [len(nodes & first - needed) for nodes in found]
+    assert shares == sorted(shares, reverse=True)
+
+
+@settings(deadline=None)
+@given(st.integers(9, 40), st.integers(1, 20), _NODES, _NODES)
+def test_of_a_large_one_some_with_nodes_in_each_way(count, number, first,
+                                                    networked):
+    """There may be millions."""
+    found = list(numa_fit.choices(_host(count, networked), number, first))
+    assert len(found) == len(set(found)) <= numa_fit.MOST
+    assert all(len(nodes) == number and networked & set(range(count)) <= nodes
+               for nodes in found)
+    if number == 2 and not networked and len(first) < 6:
+        ways = {nodes & first for nodes in found}
+        assert len(ways) == sum(
+            math.comb(len(first & set(range(count))), size)
+            for size in range(3))
+
+
+def test_what_is_full_is_soon_given_up(monkeypatch):
+    """Of 6435 sets with the device's node, none fits; Nova's own does."""
+    asked = []
+    original = getattr(hardware.numa_fit_instance_to_host, 'nova_accel',
+                       hardware.numa_fit_instance_to_host)
+
+    def count(host_topology, *args, **kwargs):
+        asked.append(len(host_topology.cells))
+        return original(host_topology, *args, **kwargs)
+
+    monkeypatch.setattr(hardware, 'numa_fit_instance_to_host', count)
+    numa_fit.install()
+    with numa_fit.near({0}):
+        fitted = hardware.numa_fit_instance_to_host(
+            _host(16, full={0}), _guest(8), provider_mapping={})
+    assert len(fitted.cells) == 8
+    assert 0 not in {cell.id for cell in fitted.cells}
+    assert asked == [8, 8, 8, 8, 16]
+
+
+def test_most_room_comes_first():
+    host = _host(12, full={1, 2, 3, 4})
+    host.cells[7].memory_usage = 512
+    first, *_more = numa_fit.choices(host, 6, {0})
+    assert first == {0, 5, 6, 8, 9, 10}
