@@ -264,7 +264,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                                          **kwargs)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
-        ours = self._node().ours
+        node = self._node()
+        # When the host boots, Nova has no tree yet.
+        ours = {*node.ours, *providers.of_classes(node.uuid, {
+            name for allocation in (allocations or {}).values()
+            for name in allocation['resources']})}
         return super()._allocate_mdevs({
             uuid: allocation
             for uuid, allocation in (allocations or {}).items()
@@ -294,9 +298,23 @@ class LibvirtDriver(driver.LibvirtDriver):
             held = self._claims.held(instance)
             if held:
                 self._claims.claim(instance, held)
+                self._prepare_to_resume(held, instance, context)
             # Without its definition it is made, and assigned to, again.
             super().resume(context, instance, *args, **kwargs)
             self._have_again(instance, self._claims.held(instance))
+
+    def _prepare_to_resume(self, held, instance, context) -> None:
+        """Have a server whose devices are away sleep on.
+
+        Of what fails later, Nova undefines the domain, and what the guest had
+        in memory is gone with it.
+        """
+        try:
+            self._prepare(held, instance, context)
+        except Exception as error:
+            raise exception.InstanceFaultRollback(
+                exception.InstanceResumeFailure(
+                    reason=str(error))) from None
 
     def _resume_guest_after_snapshot(self, context, live_snapshot,
                                      original_power_state, instance, *args,

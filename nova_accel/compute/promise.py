@@ -86,8 +86,11 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
             and ours & set(amounts)}
     if not here:
         # A move broke off, and what it was promised is elsewhere. Here it has
-        # what it has; the comparison of promises with facts will say so.
-        return True
+        # what it has; the comparison of promises with facts will say so. But
+        # of classes of this host alone, nobody has chosen devices yet.
+        return counting.keys().isdisjoint(promised) or any(
+            identity.class_of_units(name)
+            for amounts in promised.values() for name in amounts)
     served, offered = _served(hostdevs), providers.by_uuid(host, node)
     return here == set(served) and all(
         _comes_to(devices, sum(amount for name, amount

@@ -94,7 +94,8 @@ OVERRIDDEN = {
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'nodes_for', '_check_there', '_choose_likes', '_clear_up',
-           '_complete', '_describe', '_have_again', '_node', '_prepare'}
+           '_complete', '_describe', '_have_again', '_node', '_prepare',
+           '_prepare_to_resume'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
                   '_machine', '_record', '_short', '_upkeep'}
 

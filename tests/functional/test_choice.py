@@ -345,6 +345,17 @@ class WithoutFilterTest(cloud.Cloud):
             cloud.GPU_SPEC], group='nova_accel')
         self.start_compute('compute1')
 
+    def test_resize_on_one_host_to_another_device(self):
+        """What it has is the old flavor's, and nobody else has chosen."""
+        self.flags(allow_resize_to_same_host=True)
+        self.write_profile('nic', groups=[{'resources': {'CUSTOM_NIC': 1}}])
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        self._resize_server(server, self.flavor('nic'))
+        self.assertEqual({'0000:89:00.0'}, set(self.hostdevs(server)))
+        self.assertEqual({'compute1_accel_0000:89:00.0': {'CUSTOM_NIC': 1}},
+                         self.allocated(server))
+
     def assert_behind_one_switch(self, *classes):
         """Of what nova-compute chose, and told Placement."""
         self.write_profile('two', groups=[

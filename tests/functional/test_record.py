@@ -15,6 +15,7 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 import requests
 
+from nova_accel.core import identity
 from tests.functional import cloud
 
 QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
@@ -290,6 +291,21 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
+    def test_resume_whose_card_is_away_keeps_what_was_saved(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self._suspend_server(server)
+        self.card_away()
+        self.refused_by_this_process(server, {'resume': None})
+        server = self._wait_for_server_parameter(server, {
+            'status': 'SUSPENDED', 'OS-EXT-STS:task_state': None})
+        self.assertIn('is not there any more', self.fault(server))
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertTrue(self.domain(server).hasManagedSaveImage(0))
+        self.card_back()
+        self._resume_server(server)
+        self.assertEqual(held, self.hostdevs(server))
+
     def test_start_amid_a_reboot_whose_card_is_away(self):
         server, other = self.boot(self.one), self.boot(self.flavor())
         held = self.hostdevs(server)
@@ -516,6 +532,16 @@ class RecordTest(cloud.Cloud):
         self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
+
+    def test_class_of_ours_is_no_mdev_of_novas_when_the_host_boots(self):
+        """Nova has no copy of its providers then, and asks it about each."""
+        driver = self.computes['compute1'].driver
+        root = self.compute_rp_uuids['compute1']
+        driver.mdev_classes = {'VGPU'}
+        driver.provider_tree = None
+        self.assertEqual([], driver._allocate_mdevs({
+            identity.class_provider_uuid(root, 'VGPU'): {
+                'resources': {'VGPU': 1}}}))
 
     def test_class_on_the_flavor_alone_and_a_move_that_broke_off(self):
         """What Placement promises is the other host's."""
