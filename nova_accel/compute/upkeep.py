@@ -103,10 +103,9 @@ class Upkeep:
         if host is None:
             return
         _check_there(hostdevs, host, node)
-        offered = providers.by_uuid(host, node)
         for device in hostdevs:
-            group, provider = identity.parse_alias(device.alias)
-            item = offered.get(provider)
+            group, _provider = identity.parse_alias(device.alias)
+            item = providers.serving(host, node, device.alias)
             if item is None:
                 _check_wishes(device, host, wishes(group, None))
                 continue
@@ -278,11 +277,10 @@ def _check_there(hostdevs, host, node) -> None:
     """
     assignment.check_there({device.address: device.ids
                             for device in hostdevs}, host)
-    offered = providers.by_uuid(host, node)
     for device in hostdevs:
         # What an entry named once, a server keeps, if it is there.
-        if (identity.parse_alias(device.alias)[1] not in offered
-                and not host.has(device.address)):
+        if not (host.has(device.address)
+                or providers.serving(host, node, device.alias)):
             raise errors.AssignmentError(
                 f'device {device.address}', 'it is not there, and no entry '
                 'names what it could be made of')

@@ -15,7 +15,7 @@ class Hostdev:
     """A PCI function, or an mdev, in a guest.
 
     :param alias: libvirt user alias that names group and provider, and of a
-        function its ids
+        function its ids, or what it was made of
     :param managed: whether libvirt binds and unbinds the driver
     :param guest_address: where the guest has it, once libvirt knows; no part
         of what it is
@@ -53,7 +53,8 @@ def plan(grants: collections.abc.Iterable[assignment.Grant],
             key = grant.group, grant.offered.uuid
             hostdevs.append(Hostdev(
                 address, identity.alias(
-                    *key, seen[key], grant.offered.region.ids_of(address)),
+                    *key, seen[key], grant.offered.region.ids_of(address),
+                    grant.offered.region.variant),
                 grant.offered.region.managed))
             seen[key] += 1
     return tuple(hostdevs)

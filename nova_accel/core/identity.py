@@ -158,7 +158,8 @@ def provider_uuid(root: str, address: model.PciAddress | str,
     return str(uuid.uuid5(uuid.UUID(root), name))
 
 
-def alias(group: str, provider: str, index: int, ids: str = '') -> str:
+def alias(group: str, provider: str, index: int, ids: str = '',
+          variant: str = '') -> str:
     """The user alias of a ``<hostdev>``, naming what it serves and what it is.
 
     libvirt (formatdomain, "Devices"): a user alias starts with ``ua-`` and
@@ -171,9 +172,12 @@ def alias(group: str, provider: str, index: int, ids: str = '') -> str:
     :param index: runs over the hostdevs of this group and provider
     :param ids: vendor and product id of the function, ``10de:2330``, or ''
         where it can have others another time
+    :param variant: the Region's; what it was made of, which the uuid does not
+        tell: a Device's only Region has that of the Device
     """
     return f'ua-accel-{group or "flavor"}-{provider}-{index}' + (
-        f'-{ids.replace(":", "")}' if ids else '')
+        f'-{ids.replace(":", "")}' if ids else '') + (
+        f'-t{_digest(variant)}' if variant else '')
 
 
 def mdev_uuid(server: str, provider: str, index: int) -> str:
@@ -219,7 +223,8 @@ def is_mdev_uuid(text: str) -> bool:
 _ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'
                     r'(?P<provider>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-'
                     r'[0-9a-f]{12})-(?P<index>\d+)'
-                    r'(?:-(?P<vendor>[0-9a-f]{4})(?P<product>[0-9a-f]{4}))?')
+                    r'(?:-(?P<vendor>[0-9a-f]{4})(?P<product>[0-9a-f]{4}))?'
+                    r'(?:-t(?P<variant>[0-9a-f]{8}))?')
 
 
 def parse_alias(text: str) -> tuple[str, str] | None:
@@ -233,6 +238,14 @@ def ids_of_alias(text: str) -> str:
     match = _ALIAS.fullmatch(text)
     return (f'{match["vendor"]}:{match["product"]}'
             if match and match['vendor'] else '')
+
+
+def is_of_variant(text: str, variant: str) -> bool | None:
+    """Whether an alias of ours says a Region's variant; None if it says none.
+    """
+    match = _ALIAS.fullmatch(text)
+    return (match['variant'] == _digest(variant)
+            if match and match['variant'] else None)
 
 
 @functools.cache

@@ -154,6 +154,28 @@ def by_uuid(host: model.Host, node: Node) -> dict[str, Offered]:
     return {item.uuid: item for item in offered(host, node.uuid, node.name)}
 
 
+def serving(host: model.Host, node: Node, alias: str) -> Offered | None:
+    """What a Host offers of that which a guest's device was given of.
+
+    The uuid in its alias is another Region's by now where the one Region of a
+    Device has become several, or these one. So it goes by the variant, too.
+
+    :param alias: of ours
+    """
+    _group, uuid = identity.parse_alias(alias)
+    found = None
+    for item in offered(host, node.uuid, node.name):
+        is_like = identity.is_of_variant(alias, item.region.variant)
+        if uuid == item.uuid and is_like is not False:
+            return item
+        if is_like and uuid in (
+                identity.provider_uuid(node.uuid, item.device.address),
+                identity.provider_uuid(node.uuid, item.device.address,
+                                       item.region.name)):
+            found = item
+    return found
+
+
 def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:
     """The providers that refused functions had, or would have."""
     cards = {function.address: function.physfn or function.address

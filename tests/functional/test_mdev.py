@@ -93,6 +93,61 @@ class MdevTest(cloud.Cloud):
         self.boot(self.vgpu, state='ERROR')
         self.assertNotIn('cannot be made', self.stdlog.logger.output)
 
+    def reboot_host(self, server):
+        """Reboot the host; the server is started again after it."""
+        self.lose_mdevs()
+        self.domain(server).destroy()
+        self.restart_compute_service('compute1')
+        self.api.post_server_action(server['id'], {'reboot': {
+            'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ACTIVE')
+
+    def test_host_reboot_after_another_type_was_offered(self):
+        server = self.boot(self.vgpu)
+        before = self.mdevs()
+        self.offer_another_type()
+        self.reboot_host(server)
+        self.assertEqual(before, self.mdevs())
+
+    def test_host_reboot_after_another_type_has_gone(self):
+        self.offer_another_type()
+        server = self.boot(self.vgpu)
+        before = self.mdevs()
+        for mdev_type in self.types('nvidia-468'):
+            shutil.rmtree(mdev_type)
+        self.reboot_host(server)
+        self.assertEqual(before, self.mdevs())
+
+    def offer_only_another_type(self):
+        self.offer_another_type()
+        self.flags(device_spec=cloud.CONF.nova_accel.device_spec[1:],
+                   group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+
+    def test_no_other_type_is_made_for_a_server(self):
+        """The provider that it was promised is the card's, for either."""
+        server = self.boot(self.vgpu)
+        self.offer_only_another_type()
+        self.lose_mdevs()
+        self.domain(server).destroy()
+        self.restart_compute_service('compute1')
+        # The services are one process: the error arrives here.
+        self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
+            server['id'], {'reboot': {'type': 'HARD'}})
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertEqual({}, self.mdevs())
+        self.assertIn('no entry names', self.stdlog.logger.output)
+
+    def test_mdev_of_a_type_that_no_entry_names_any_more(self):
+        server = self.boot(self.vgpu)
+        self.offer_only_another_type()
+        self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.mdevs())
+
     def test_hard_reboot_after_a_failed_resize_to_another_type(self):
         self.flags(allow_resize_to_same_host=True)
         self.offer_another_type()

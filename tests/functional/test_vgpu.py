@@ -90,7 +90,8 @@ class VgpuTest(cloud.Cloud):
             {'domain': '0x0000', 'bus': '0x41', 'slot': '0x00',
              'function': '0x4'}, dict(element.find('source/address').attrib))
         self.assertTrue(re.fullmatch(
-            f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0-10de[0-9a-f]{{4}}',
+            f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0'
+            '-10de[0-9a-f]{4}-t[0-9a-f]{8}',
             element.find('alias').get('name')))
         # The other size is withheld while this one is there.
         self._run_periodics()
@@ -324,6 +325,37 @@ class VgpuTest(cloud.Cloud):
                           if vf != '0000:41:00.4'})
         # One of a type that an entry names is ours.
         self.assertNotIn('0000:41:00.4', self.driver.current())
+
+    def offer(self, *specs):
+        self.flags(device_spec=list(specs), group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+
+    def reboot_host(self, server):
+        self.domain(server).destroy()
+        self.driver.reboot()
+        self.restart_compute_service('compute1')
+
+    def test_a_reboot_of_the_host_after_another_type_was_offered(self):
+        self.offer(SMALL_SPEC)
+        server = self.boot(self.small)
+        self.offer(SMALL_SPEC, LARGE_SPEC)
+        self.reboot_host(server)
+        self.assertEqual(1154, self.has(server)[1])
+        self.boot(self.large, state='ERROR')
+        self._reboot_server(server, hard=True)
+        self.assertEqual(1154, self.has(server)[1])
+
+    def test_its_entry_names_another_type_by_now(self):
+        """The provider that it was promised is the card's, for either."""
+        self.offer(LARGE_SPEC)
+        server = self.boot(self.large)
+        self.offer(SMALL_SPEC)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(1155, self.has(server)[1])
+        # Nobody knows then how to make what it had; but it is no other.
+        self.reboot_host(server)
+        self.assertIsNone(self.has(server)[1])
 
     def test_a_server_outlives_its_entry(self):
         server = self.boot(self.small)

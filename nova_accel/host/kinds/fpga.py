@@ -108,8 +108,10 @@ class Regions:
         self._programmed: dict[_Place, tuple[str, _Facts]] = {}
         #: What is being programmed, and what it was before.
         self._busy: dict[_Place, _Facts] = {}
-        self._locks: collections.defaultdict[_Place, threading.Lock] = (
-            collections.defaultdict(threading.Lock))
+        #: By card: its regions have one manager.
+        self._locks: collections.defaultdict[
+            model.PciAddress, threading.Lock] = (
+                collections.defaultdict(threading.Lock))
         self._rounds: collections.abc.MutableMapping[kind.Machine, _Round] = (
             weakref.WeakKeyDictionary())
 
@@ -147,7 +149,7 @@ class Regions:
         place = _Place(item.device.address, item.region.variant)
         members = sorted({device.address, *(
             address for unit in item.region.units for address in unit)})
-        with self._locks[place]:
+        with self._locks[place.card]:
             facts = self._look(place, members)
             bitstream = fpga.Bitstream.from_wishes(wishes)
             if bitstream is None:
@@ -174,10 +176,13 @@ class Regions:
                                            {**self._busy, **before})
         now = self._rounds[machine]
         place, members = _place(function, machine, now.shown)
-        facts = now.busy.get(place) or self._look(place, members, now.shown)
-        return facts, self._fault(place, facts), place
+        # What its card's manager says meanwhile is about the other region.
+        is_card_busy = any(other.card == place.card for other in now.busy)
+        facts = now.busy.get(place) or self._look(
+            place, members, now.shown, is_card_busy)
+        return facts, self._fault(place, facts, is_card_busy), place
 
-    def _look(self, place, members, shown=None) -> _Facts:
+    def _look(self, place, members, shown=None, is_card_busy=False) -> _Facts:
         if shown is None:
             shown = reader.read(self._tree)
         cards = _cards(place, members, shown)
@@ -187,7 +192,8 @@ class Regions:
             frozenset().union(*(card.ids for card in cards)),
             sum(len(card.regions) for card in cards),
             (*(fault for door in doors for fault in door.port_faults),
-             *(fault for card in cards for fault in card.faults)))
+             *(fault for card in cards if not is_card_busy
+               for fault in card.faults)))
         if any(door.ports for door in doors):
             self._seen[place] = facts
             return facts
@@ -196,10 +202,11 @@ class Regions:
         return dataclasses.replace(facts, functions=before.functions,
                                    ids=facts.ids or before.ids)
 
-    def _fault(self, place, facts) -> str:
+    def _fault(self, place, facts, is_card_busy) -> str:
         """Why a region is withheld, or ''."""
         failure = self._failures.get(place)
-        if failure and facts != failure.facts and not facts.faults:
+        if failure and facts != failure.facts and not (
+                facts.faults or is_card_busy):
             # Somebody has seen to it.
             self._failures.pop(place, None)
             failure = None
@@ -368,11 +375,19 @@ def _check_free(place, item, facts, bitstream) -> None:
             _thing(item), f'has {facts.on_card} regions, and is given away '
             'as a whole: which of them is meant nobody says',
             'make virtual functions of it, and name these')
+    if place.variant and not _names_region(_program_of(item)):
+        raise errors.AssignmentError(
+            _thing(item), 'is one of several regions, and the "program" of '
+            'its entry does not say which', 'name a command with {region}')
     bitstream.check_fits(item.device.ids.partition(':')[0], facts.ids)
     if bitstream.rivals:
         raise errors.AssignmentError(
             _thing(item), f'{bitstream.thing} cannot be programmed while '
             f'other servers hold the region: {", ".join(bitstream.rivals)}')
+
+
+def _names_region(program) -> bool:
+    return program != MANAGER and any('{region}' in word for word in program)
 
 
 def _outcome(facts, bitstream) -> str:

@@ -95,14 +95,16 @@ class Mdevs:
             f'{why}')
 
     def prepared(self, host: model.Host) -> set[model.MdevAddress]:
-        """The mdevs on a Host's Regions that we have made."""
-        types = {(unit[0], region.variant) for device in host.devices
-                 for region in device.regions if region.mdevs
-                 for unit in region.units}
+        """The mdevs on a Host's cards that we have made.
+
+        Of whatever type: an entry can have named another one then.
+        """
+        cards = {device.address for device in host.devices
+                 if any(region.mdevs for region in device.regions)}
         return {model.MdevAddress(instance)
                 for function in host.functions
+                if (function.physfn or function.address) in cards
                 for mdev_type in function.mdev_types
-                if (function.address, mdev_type.name) in types
                 for instance in mdev_type.instances
                 if identity.is_mdev_uuid(instance)}
 

@@ -8,6 +8,7 @@
 from concurrent import futures
 import json
 import pathlib
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -429,6 +430,45 @@ def test_a_region_of_several(machine):
     assert _offered(other.host()) == {
         '0000:46:00.0 region0': (1, [_CRYPTO]),
         '0000:46:00.0 region1': (0, [_STREAM])}
+
+
+@pytest.mark.parametrize('program', [
+    'fpga_manager', ['/program', '{bitstream}', '{address}']])
+def test_a_program_that_does_not_say_which_of_several(machine, program):
+    """Whichever it takes may be another tenant's."""
+    manager = machine / 'sys/class/fpga_manager/fpga1'
+    (manager.resolve() / 'firmware').write_text('')
+    card = _Card(machine, {**_PORTS, 'program': program}, 1)
+    assert 'name a command with {region}' in card.problem(
+        card.bitstream(function=_CRYPTO))
+    assert (manager / 'firmware').read_text() == ''
+
+
+def test_the_regions_of_a_card_are_programmed_one_by_one(machine):
+    """Its one manager tells of either, and is of neither when it is done."""
+    state = (machine / 'sys/class/fpga_manager/fpga1').resolve() / 'state'
+    go_on = machine / 'go-on'
+    script = _script(machine, f"""
+        test "$(cat {state})" != write || exit 3
+        echo write >{state}
+        while [ ! -e {go_on} ]; do sleep 0.01; done
+        case $3 in 0) cat $1 >{machine}/{_AFU_ID['0000:46:00.1']};; esac
+        echo $3 >>{machine}/log; echo operating >{state}""")
+    one = _Card(machine, {**_PORTS, 'program': script}, 0)
+    two = _Card(machine, {**_PORTS, 'program': script}, 1)
+    two.kind = one.kind
+    everything = _offered(one.host())
+    with futures.ThreadPoolExecutor() as pool:
+        first = pool.submit(one.prepare, one.bitstream(function=_CRYPTO))
+        while state.read_text() != 'write\n' and not first.done():
+            time.sleep(0.01)
+        assert _offered(one.host()) == everything
+        second = pool.submit(two.prepare, two.bitstream())
+        go_on.write_text('')
+        first.result()
+        second.result()
+    assert one.log() == ['0', '1']
+    assert not build.refusals(one.host())
 
 
 def test_a_card_of_several_as_a_whole(machine):
