@@ -125,15 +125,17 @@ class Assigner:
             return {}
         return promised
 
-    def choose(self, instance, promised, host) -> hostdev.Hostdevs:
+    def choose(self, instance, promised, host,
+               comes_live=False) -> hostdev.Hostdevs:
         """Choose and claim devices of which nobody's traces are left.
 
+        :param comes_live: as in :func:`promise.wanted`
         :raises errors.AccelError: if there are not enough
         """
         while True:
             chosen = self._claims.choose(
                 instance, promised, host, self._node(),
-                self._ledger.consumers)
+                self._ledger.consumers, comes_live)
             if self._upkeep.hand_over(chosen.hostdevs,
                                       self._record.holders()):
                 self._book(instance, chosen)

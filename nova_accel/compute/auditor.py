@@ -51,7 +51,6 @@ class Auditor:
         if not self._is_time():
             return
         host = read()
-        self._last = time.monotonic()
         truths = self._gather(host, node)
         if self._clear_up(truths):
             truths = self._gather(host, node)
@@ -59,6 +58,9 @@ class Auditor:
         self.disputed = {finding.provider: finding.withheld
                          for finding in findings if finding.withheld}
         self._say(findings)
+        # One that failed is made again in the next round: until then nothing
+        # is withheld.
+        self._last = time.monotonic()
 
     def _gather(self, host, node) -> reconciliation.Truths:
         return reconciliation.gather(host, node, self._ledger.of_provider,

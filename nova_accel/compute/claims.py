@@ -57,7 +57,7 @@ class Claims:
                host: model.Host, node: providers.Node,
                ledger: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
-               ) -> Chosen:
+               comes_live=False) -> Chosen:
         """Choose the devices that keep a promise, and claim them.
 
         Those that the promise names; others like them where those do not do:
@@ -76,11 +76,12 @@ class Claims:
         :param promised: the server's allocations
         :param ledger: units by consumer that a provider, whose Region has such
             a class, has given away; asked where devices are chosen here
+        :param comes_live: as in :func:`promise.wanted`
         :raises errors.AccelError: if the promise cannot be kept whole
         """
         offered = providers.offered(host, node.uuid, node.name)
         promise.check_here(instance, promised, host, node)
-        wanted = promise.wanted(instance, promised, host, node)
+        wanted = promise.wanted(instance, promised, host, node, comes_live)
         unfit = None
         try:
             try:

@@ -455,7 +455,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         host = self._machine.read()
         try:
             chosen = self._assigner.choose(instance, ledger.promised(allocs),
-                                           host)
+                                           host, comes_live=True)
             return migration.pair(
                 {alias: text for alias, (_address, text)
                  in announced.items()}, chosen, host,

@@ -8,8 +8,9 @@ beside them, by alias, which is no mdev's uuid:
 ``source_mdev_types``
     of each hostdev of ours, by alias, its address and what it is
 ``target_mdevs``
-    by the source's alias, the destination's; by that, its address; and, as
-    Nova has it, by the uuid of each mdev the one that stands in for it
+    by the source's alias, the destination's; by that, its address, and of a
+    function whether it is managed, ``yes`` or ``no``; and, as Nova has it, by
+    the uuid of each mdev the one that stands in for it
 ``pci_dev_map_src_dst``
     as Nova has it, by PCI address
 
@@ -71,10 +72,12 @@ def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
                  if 'pci_dev_map_src_dst' in data else {})
     for alias, device in pairs.items():
         targets[alias] = device.alias
-        targets[device.alias] = str(device.address)
-        kind = (targets if isinstance(device.address, model.MdevAddress)
-                else functions)
-        kind[addresses[alias]] = str(device.address)
+        address = targets[device.alias] = str(device.address)
+        if isinstance(device.address, model.MdevAddress):
+            targets[addresses[alias]] = address
+        else:
+            functions[addresses[alias]] = address
+            targets[device.alias] += ' yes' if device.managed else ' no'
     data.target_mdevs = targets
     data.pci_dev_map_src_dst = functions
 
@@ -82,7 +85,8 @@ def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
 def answered(data) -> tuple[hostdev.Hostdev, ...]:
     """The destination's hostdevs, as far as a claim needs them."""
     targets = data.target_mdevs if 'target_mdevs' in data else {}
-    return tuple(hostdev.Hostdev(_address(value), alias)
+    return tuple(hostdev.Hostdev(_address(value), alias,
+                                 _managed(value) != 'no')
                  for alias, value in targets.items()
                  if identity.parse_alias(alias)
                  and not identity.parse_alias(value))
@@ -124,15 +128,24 @@ class Moving:
                 old = _pci_address(address)
                 _set(address, model.PciAddress.parse(self._functions[old]))
                 left.pop(old)
+                managed = _managed(self._data.target_mdevs.get(new, ''))
+                if managed:
+                    element.set('managed', managed)
         self._data.pci_dev_map_src_dst = left
         return etree.tostring(domain, encoding='unicode')
 
 
 def _address(text: str) -> model.Address:
+    address = text.partition(' ')[0]
     try:
-        return model.PciAddress.parse(text)
+        return model.PciAddress.parse(address)
     except ValueError:
-        return model.MdevAddress(text)
+        return model.MdevAddress(address)
+
+
+def _managed(text: str) -> str:
+    """What the destination says of it; '' from an earlier version."""
+    return text.partition(' ')[2]
 
 
 def _pci_address(element) -> str:

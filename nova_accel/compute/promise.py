@@ -154,8 +154,12 @@ def again(hostdevs: hostdev.Hostdevs, instance,
 
 
 def wanted(instance, promised: assignment.Promised, host: model.Host,
-           node: providers.Node) -> assignment.Wanted:
-    """What a server asks for, and what the rules are about."""
+           node: providers.Node, comes_live=False) -> assignment.Wanted:
+    """What a server asks for, and what the rules are about.
+
+    :param comes_live: whether it is on another host yet, and its ports have
+        functions there; those that Nova takes here only the scheduler knows
+    """
     specs = instance.flavor.extra_specs
     counting = providers.of_classes(node.uuid, flavor.classes(specs))
     rules = flavor.rules(specs)
@@ -164,7 +168,8 @@ def wanted(instance, promised: assignment.Promised, host: model.Host,
         flavor.read(specs, flavor.image_traits(instance.image_meta)), rules,
         arrangement.Surroundings(
             frozenset(cell.id for cell in guest.cells) if guest else None,
-            _nodes_of_ports(instance, rules, host.only_node),
+            None if comes_live
+            else _nodes_of_ports(instance, rules, host.only_node),
             host.only_node, host.links),
         {name: promised.get(uuid, {}).get(name, 0)
          for uuid, name in counting.items()},

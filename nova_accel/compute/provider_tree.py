@@ -77,10 +77,12 @@ def _apply(provider_tree, change: providers.Change) -> None:
                                         uuid=provider.uuid)
             provider_tree.update_inventory(provider.uuid, provider.inventory)
             provider_tree.update_traits(provider.uuid, provider.traits)
-        case providers.Reserve(uuid, name, inventory, traits):
-            LOG.warning('Resource provider %s is no longer offered as it is, '
-                        'and servers hold it: it is reserved until they have '
-                        'gone', name)
+        case providers.Reserve(uuid, name, inventory, traits, is_new):
+            if is_new:
+                LOG.warning(
+                    'Resource provider %s is no longer offered as it is, and '
+                    'servers hold it: it is reserved until they have gone',
+                    name)
             provider_tree.update_inventory(uuid, inventory)
             provider_tree.update_traits(uuid, traits)
         case providers.Remove(uuid, name):

@@ -80,20 +80,23 @@ class Wishes:
             mine = uuid == self._instance.uuid
             if mine and other and other[0] == group:
                 continue
-            same = bool(other) and self._wished(uuid, other[0]) == image
+            same = bool(other) and self._wished(uuid, other[0]) == {image}
             shared = shared or same
             if not same or not mine and self._record.running(uuid):
                 rivals.add(uuid)
         return shared, rivals
 
-    def _wished(self, uuid, group) -> str | None:
-        """The image of the bitstream that a server wishes for a group."""
-        instance = self._instance
-        if uuid != instance.uuid:
+    def _wished(self, uuid, group) -> set[str | None]:
+        """The images of the bitstreams that a server wishes for a group."""
+        specs = [self._instance.flavor.extra_specs]
+        if uuid != self._instance.uuid:
             try:
                 instance = objects.Instance.get_by_uuid(
                     nova_context.get_admin_context(), uuid,
                     expected_attrs=['flavor'])
             except exception.InstanceNotFound:
-                return None
-        return flavor.wishes(instance.flavor.extra_specs, group).get(BITSTREAM)
+                return set()
+            # While a resize waits, it can go back to what it had.
+            specs = [of.extra_specs for of
+                     in (instance.flavor, instance.old_flavor) if of]
+        return {flavor.wishes(of, group).get(BITSTREAM) for of in specs}

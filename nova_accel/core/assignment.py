@@ -227,7 +227,7 @@ def check_there(had: collections.abc.Mapping[model.Address, str],
 
     :param had: vendor and product id that each is to have, '' if any will do
     :raises errors.AssignmentError: if a function is not there, or another one
-        is, or the host uses it
+        is, or the host or others use it
     """
     there = {function.address: function for function in host.functions}
     for address, ids in had.items():
@@ -243,6 +243,15 @@ def check_there(had: collections.abc.Mapping[model.Address, str],
                 f'device {address}',
                 f'is {there[address].ids} now, the server had {ids}',
                 'put the card back where it was, or move the server')
+        vfs = sum(function.physfn == address for function in host.functions)
+        mdevs = sum(len(mdev_type.instances)
+                    for mdev_type in there[address].mdev_types)
+        if vfs or mdevs:
+            # They would go with its driver, whoever has them.
+            raise errors.AssignmentError(
+                f'device {address}', f'has {vfs} virtual functions and '
+                f'{mdevs} mdevs by now, which others can have',
+                'remove them, or move the server')
         if there[address].use:
             raise errors.AssignmentError(
                 f'device {address}',

@@ -104,12 +104,16 @@ class Put:
 
 @dataclasses.dataclass(frozen=True)
 class Reserve:
-    """Keep a provider that has allocations and let nobody have more of it."""
+    """Keep a provider that has allocations and let nobody have more of it.
+
+    :param is_new: whether it was not so before
+    """
 
     uuid: str
     name: str
     inventory: collections.abc.Mapping[str, collections.abc.Mapping]
     traits: frozenset[str]
+    is_new: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,12 +356,23 @@ def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
 
 def _reserve(provider: Existing,
              reason: str) -> collections.abc.Iterator[Reserve]:
-    traits = provider.traits - REASONS | OURS | {reason}
+    # What provider.yaml adds, Nova adds again, and does not start a server
+    # where it finds it there already.
+    traits = frozenset(
+        trait for trait in provider.traits - REASONS
+        if trait.startswith('CUSTOM_')) | OURS | {reason}
+    before = {resource_class: record for resource_class, record
+              in provider.inventory.items()
+              if identity.class_of_units(resource_class)
+              or resource_class == identity.class_of_provider(provider.name)
+              } or provider.inventory
     inventory = {resource_class: dict(record, reserved=record['total'])
-                 for resource_class, record in provider.inventory.items()}
-    if (traits != provider.traits
-            or _plain(inventory) != _plain(provider.inventory)):
-        yield Reserve(provider.uuid, provider.name, inventory, traits)
+                 for resource_class, record in before.items()}
+    is_new = (reason not in provider.traits
+              or _plain(inventory) != _plain(before))
+    if (is_new or traits != provider.traits
+            or set(inventory) != set(provider.inventory)):
+        yield Reserve(provider.uuid, provider.name, inventory, traits, is_new)
 
 
 def _plain(inventory) -> dict:

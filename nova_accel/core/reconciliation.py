@@ -48,6 +48,7 @@ class Truths:
     :param known: names of our providers in Placement, by uuid
     :param promised: amounts by consumer, by provider
     :param held: hostdevs by domain; also those that are not ours
+    :param classes: of the units of a provider, whether it is offered or not
     """
 
     host: model.Host
@@ -55,6 +56,8 @@ class Truths:
     known: collections.abc.Mapping[str, str]
     promised: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
     held: holding.Held
+    classes: collections.abc.Mapping[str, collections.abc.Set[str]] = (
+        dataclasses.field(default_factory=dict))
 
 
 def gather(host: model.Host, node: providers.Node,
@@ -70,13 +73,18 @@ def gather(host: model.Host, node: providers.Node,
     offered = providers.by_uuid(host, node)
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
+    found = {uuid: allocations(uuid) for uuid in node.devices}
     promised = {
-        uuid: {consumer: amount for consumer, allocation
-               in allocations(uuid).items()
+        uuid: {consumer: amount for consumer, allocation in consumers.items()
                if (amount := assignment.count_units(
                    allocation['resources'], classes.get(uuid)))}
-        for uuid in node.devices}
-    return Truths(host, offered, node.ours, promised, held())
+        for uuid, consumers in found.items()}
+    return Truths(host, offered, node.ours, promised, held(), {
+        uuid: {classes.get(uuid), *(
+            identity.class_of_units(name)
+            for allocation in consumers.values()
+            for name in allocation['resources'])} - {None}
+        for uuid, consumers in found.items()})
 
 
 def compare(truths: Truths) -> tuple[Finding, ...]:
@@ -172,8 +180,7 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
 def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
     """Units that the ledger has given away and that nobody has."""
     for provider, promised in truths.promised.items():
-        units = holding.units(holding.each(truths.held, provider),
-                              truths.offered.get(provider))
+        units = _given(truths, provider)
         has = collections.Counter(uuid for uuids in units.values()
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
@@ -193,13 +200,22 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
             passing=True)
 
 
+def _given(truths, provider) -> dict[model.Unit, set[str]]:
+    """Who has what was given as a provider's, whether it is offered or not."""
+    held = list(holding.each(truths.held, provider))
+    units = holding.units(held, truths.offered.get(provider))
+    known = {address for unit in units for address in unit}
+    return units | holding.units(
+        ((uuid, device) for uuid, device in held
+         if device.address not in known), None)
+
+
 def _counting(provider, truths) -> str:
     """What the class of a provider is counted by, for a command."""
-    item = truths.offered.get(provider)
     return ''.join(f' --provider {uuid}'
-                   for uuid, name in truths.known.items() if item
-                   and identity.class_of_provider(name)
-                   == item.region.resource_class)
+                   for uuid, name in truths.known.items()
+                   if identity.class_of_provider(name)
+                   in truths.classes.get(provider, ()))
 
 
 def _offered_functions(truths) -> set[model.Address]:

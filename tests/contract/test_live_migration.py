@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A moving guest's XML, as Nova rewrites it for the destination."""
 
+import dataclasses
+
 from lxml import etree
 from nova import objects
 from nova.virt.libvirt import migration
@@ -74,6 +76,10 @@ def moved(source, destination):
         objects.Instance(flavor=objects.Flavor(extra_specs={})),
         live_migration.Moving(Guest(source), data), data, None)
     elements = list(etree.fromstring(xml).iterfind('.//hostdev'))
+    assert [element.get('managed') == 'yes' for element in elements
+            if element.get('type') == 'pci'] == [
+        device.managed for device in destination
+        if isinstance(device.address, model.PciAddress)]
     # The guest is to find them where they were.
     assert [address(element.find('address')) for element in elements] == [
         place(number) for number in range(len(elements))]
@@ -96,6 +102,13 @@ def test_each_function_goes_to_its_like(slots):
     destination = [function(slots[0], 0, THERE), function(slots[1], 1, THERE)]
     assert moved(source, destination) == [
         (device.alias, str(device.address)) for device in destination]
+
+
+@pytest.mark.parametrize('managed', [True, False])
+def test_a_function_is_managed_as_the_destination_says(managed):
+    source, destination = function(1, 0, HERE), function(2, 0, THERE)
+    moved([dataclasses.replace(source, managed=not managed)],
+          [dataclasses.replace(destination, managed=managed)])
 
 
 def test_mdevs_and_functions():

@@ -3,12 +3,14 @@
 
 import re
 import time
+from unittest import mock
 
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
 from nova_accel.cmd import check
+from nova_accel.core import errors
 from nova_accel.core import providers
 from tests.functional import cloud
 
@@ -222,6 +224,38 @@ class DisputedTest(Audited):
         self.assertEqual([], self.found())
 
 
+    def test_device_that_went_with_nobody_there_any_more(self):
+        """The command that is said frees its class as well."""
+        server = self.boot(self.gpu)
+        url = '/allocations/{}'
+        left = self.placement.get(url.format(server['id']),
+                                  version='1.28').body
+        self._delete_server(server)
+        ghost = url.format('5e5d6d0f-5c5d-4a5a-9e0e-0a3d5b1c2d3e')
+        left['consumer_generation'] = None
+        self.assertEqual(204, self.placement.put(
+            ghost, left, version='1.28').status)
+        (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
+        [command] = [match[1] for finding in self.found() if (
+            match := re.search('allocation unset (.*) <server>', finding))]
+        left = self.placement.get(ghost, version='1.28').body
+        for provider in re.findall(r'--provider (\S+)', command):
+            left['allocations'].pop(provider)
+        self.assertEqual([self.compute_rp_uuids['compute1']],
+                         list(left['allocations']))
+
+    def test_comparison_that_failed_is_made_again_soon(self):
+        server = self.boot(self.gpu)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        self.flags(check_interval=600, group='nova_accel')
+        with fixtures.MonkeyPatch(
+                'nova_accel.compute.ledger.Ledger.of_provider',
+                mock.Mock(side_effect=errors.AccelError('Placement', 'no'))):
+            self.restart_compute_service('compute1')
+        self.look()
+        self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
+
+
 class PoolTest(Audited):
 
     entries = ['{"vendor_id": "8086", "product_id": "37c9", '
@@ -229,6 +263,17 @@ class PoolTest(Audited):
 
     def directory_host(self):
         return super().directory_host(cloud.A100)
+
+    def test_what_an_entry_names_no_more_is_held_all_the_same(self):
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        [address] = self.hostdevs(self.boot(self.flavor('vf')))
+        other = {'0': '1', '1': '0'}[address[-1]]
+        self.flags(device_spec=[
+            f'{{"address": "{address[:-1]}{other}", '
+            '"resource_class": "CUSTOM_QAT"}'], group='nova_accel')
+        self.restart_compute_service('compute1')
+        [finding] = self.found()
+        self.assertIn('no entry names it any more', finding)
 
     def test_the_rest_of_a_pool_is_offered(self):
         self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])

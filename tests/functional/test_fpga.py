@@ -401,6 +401,27 @@ class CommandTest(Fpgas):
         self.assertIn("is made for cards of 'Xilinx'", self.said())
 
 
+class WaitingTest(Fpgas):
+
+    def test_what_a_resize_can_go_back_to_is_not_programmed_over(self):
+        for image, function in (IMAGE, LOOPBACK), (OTHER_IMAGE, CRYPTO):
+            self.image(fpga.bitstream(function), image=image, properties={
+                'accel:function_id': function})
+        self.offer_shared()
+        other = self.directory_host(FPGAS)
+        for afu in other.glob('sys/devices/**/afu_id'):
+            afu.write_text(f'{CRYPTO}\n')
+        self.start_compute('compute2')
+        self._run_periodics()
+        wants = self.with_bitstream(OTHER_IMAGE)
+        server = self.boot(self.with_bitstream(IMAGE), host='compute1')
+        self._resize_server(server, wants)
+        self.boot(wants, host='compute1', state='ERROR')
+        self.flags(host='compute1')
+        self._revert_resize(server)
+        self.assertEqual(1, len(self.hostdevs(server)))
+
+
 class GlanceTest(Fpgas):
     """Bitstreams that cannot be had."""
 

@@ -3,6 +3,7 @@
 
 import fixtures
 from lxml import etree
+from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
@@ -67,6 +68,30 @@ class MovingTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.claimed('compute2'))
         self.assertIn(reason, self.stdlog.logger.output)
+
+class PortsTest(MovingTest):
+
+    def test_rules_are_not_about_the_ports_of_the_other_host(self):
+        """Until it has moved, Nova knows the functions of these alone."""
+        self.gpu_profile('four', count=4)
+        full = self.boot(self.flavor('four'), host='compute2')
+        node = {device.location.numa_node for device in self.computes[
+            'compute2'].driver._machine.read().devices
+            if str(device.address) in self.hostdevs(full, 'compute2')}.pop()
+        get, ports = (objects.Instance.get_pci_devices,
+                      objects.InstancePCIRequest.NEUTRON_PORT)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.objects.Instance.get_pci_devices',
+            lambda instance, source=None, request_id=None: (
+                [objects.PciDevice(numa_node=node)] if source == ports
+                else get(instance, source, request_id))))
+        self.write_profile('near', groups=[
+            {'name': 'gpu', 'resources': {cloud.GPU: 1}, 'numa': 'off'}],
+            affinity=[{'same': 'numa_node', 'groups': ['gpu', 'network']}])
+        server = self.boot(self.flavor('near'), host='compute1')
+        self._live_migrate(server)
+        self.assertHas(server, 'compute2', 1)
+
 
 
 class LiveMigrationTest(MovingTest):

@@ -221,3 +221,15 @@ class PlacementTest(cloud.Cloud):
         self.assertEqual({cloud.GPU: (1, 0), 'CUSTOM_LICENCE': (3, 0)},
                          self.totals()[name])
         self.assertEqual(8, len(servers))
+        # Nova takes it for a fault if it finds there what it is to add.
+        self.flags(device_spec=[
+            cloud.GPU_SPEC[:-1] + ', "address": "0000:44:00.0"}'],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.update()
+        self.update()
+        self.assertEqual({cloud.GPU: (1, 1), 'CUSTOM_LICENCE': (3, 0)},
+                         self.totals()[name])
+        self.assertEqual(1, self.stdlog.logger.output.count(
+            f'Resource provider {name} is no longer offered'))
+        self.boot(self.flavor())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Virtual functions, as many as an entry says, unless somebody has them."""
 
+from nova.tests.functional.api import client
+
 from tests.functional import cloud
 from tests.functional import kernel
 
@@ -49,6 +51,30 @@ class SriovTest(cloud.Cloud):
 
     def said(self, text):
         return self.stdlog.logger.output.count(text)
+
+    def test_a_card_whose_virtual_functions_others_can_have_by_now(self):
+        """They would go with its driver, under who has them."""
+        self.by_hand(0)
+        self.flags(device_spec=[
+            '{"vendor_id": "8086", "address": "0000:85:*.*", '
+            '"resource_class": "CUSTOM_QAT"}'], group='nova_accel')
+        self.start_compute('compute1')
+        server = self.boot(self.vf)
+        self.assertEqual({CARD}, set(self.hostdevs(server)))
+        self._stop_server(server)
+        self.by_hand(4)
+        self._run_periodics()
+        other = self.boot(self.vf)
+        # The services are one process: the error arrives here.
+        self.assertRaises(client.OpenStackApiException,
+                          self.api.post_server_action, server['id'],
+                          {'os-start': None})
+        self.assertEqual({CARD}, set(self.hostdevs(server)))
+        self.assertIn('has 4 virtual functions and 0 mdevs by now',
+                      self.stdlog.logger.output)
+        self._delete_server(other)
+        self.by_hand(0)
+        self._reboot_server(server, hard=True)
 
     def test_as_many_as_the_entry_says(self):
         self.start(5)
