@@ -453,13 +453,19 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _choose_likes(self, instance, allocs, announced):
         host = self._machine.read()
+        offered = providers.by_uuid(host, self._node())
+        texts = {alias: text for alias, (_address, text) in announced.items()}
+        promised = ledger.promised(allocs)
         try:
-            chosen = self._assigner.choose(instance, ledger.promised(allocs),
-                                           host, comes_live=True)
-            return migration.pair(
-                {alias: text for alias, (_address, text)
-                 in announced.items()}, chosen, host,
-                providers.by_uuid(host, self._node()))
+            try:
+                chosen = self._assigner.choose(
+                    instance, promised, migration.only_like(
+                        host, offered, texts.values()), comes_live=True)
+            except errors.AssignmentError:
+                # Of all there are, so that it is said what is unlike.
+                chosen = self._assigner.choose(instance, promised, host,
+                                               comes_live=True)
+            return migration.pair(texts, chosen, host, offered)
         except Exception:
             with excutils.save_and_reraise_exception():
                 self._claims.release(instance.uuid)

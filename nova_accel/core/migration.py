@@ -7,6 +7,7 @@ it is known, firmware; of mdevs and vGPUs the same type of the same model.
 
 import collections
 import collections.abc
+import dataclasses
 
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -74,6 +75,35 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
     return f'mdev {item.region.variant} of {_model(parent, functions)}'
+
+
+def only_like(host: model.Host, offered: Offered,
+              texts: collections.abc.Container[str]) -> model.Host:
+    """The Host, as if it had only devices that are like some.
+
+    Other Regions stay, without units: which there are says what their
+    providers are called.
+
+    :param texts: of the source's hostdevs
+    """
+    unlike = {(item.device.address, item.region.name)
+              for item in offered.values()
+              if not all(describe(device, host, offered) in texts
+                         for device in _hostdevs(item))}
+    return dataclasses.replace(host, devices=tuple(
+        dataclasses.replace(device, regions=tuple(
+            dataclasses.replace(region, units=())
+            if (device.address, region.name) in unlike else region
+            for region in device.regions)) for device in host.devices))
+
+
+def _hostdevs(item: providers.Offered) -> collections.abc.Iterator[
+        hostdev.Hostdev]:
+    """What can be given away of a Region."""
+    addresses = ([model.MdevAddress('')] if item.region.mdevs else
+                 [address for unit in item.region.units for address in unit])
+    for address in addresses:
+        yield hostdev.Hostdev(address, identity.alias('', item.uuid, 0))
 
 
 def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,

@@ -69,7 +69,27 @@ class MovingTest(cloud.Cloud):
         self.assertEqual({}, self.claimed('compute2'))
         self.assertIn(reason, self.stdlog.logger.output)
 
-class PortsTest(MovingTest):
+
+class ChoiceTest(MovingTest):
+    """Which devices of the other host it gets."""
+
+    def test_like_devices_among_others(self):
+        """Of these the scheduler sees no more than that they are free."""
+        machine = self.computes['compute2'].driver._machine
+        path = self.directory_host()
+        self.computes['compute1'].driver._machine.read()
+        there = sorted(str(device.address)
+                       for device in machine.read().devices)
+        for address in there[:4]:
+            (path / 'sys/bus/pci/devices' / address / 'revision').write_text(
+                '0x42\n')
+        machine.tree = None
+        machine.read()
+        server = self.boot(self.two, host='compute1')
+        self._live_migrate(server)
+        self.assertHas(server, 'compute2', 2)
+        self.assertLessEqual(set(self.hostdevs(server, 'compute2')),
+                             set(there[4:]))
 
     def test_rules_are_not_about_the_ports_of_the_other_host(self):
         """Until it has moved, Nova knows the functions of these alone."""
@@ -91,7 +111,6 @@ class PortsTest(MovingTest):
         server = self.boot(self.flavor('near'), host='compute1')
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 1)
-
 
 
 class LiveMigrationTest(MovingTest):
