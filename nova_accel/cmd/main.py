@@ -6,6 +6,7 @@ only ``host check`` asks Placement and libvirt.
 """
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -30,7 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     # What services log, this command prints.
     logging.getLogger('nova_accel').addHandler(logging.NullHandler())
     # That a terminal has no sign for a line is no reason to draw nothing.
-    sys.stdout.reconfigure(errors='replace')
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')
     try:
         return arguments.run(arguments, _configuration(arguments))
     except (errors.AccelError, cfg.Error, OSError) as error:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command nova-accel, as a person or a program calls it."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -275,6 +277,13 @@ def test_a_configuration_that_is_no_text(capsys, tmp_path):
     path.write_bytes(b'[nova_accel]\n# caf\xe9\n')
     assert main.main(['--config-file', str(path), 'profile', 'show']) == 1
     assert capsys.readouterr().err.startswith('nova-accel: nova.conf: cannot')
+
+
+def test_what_takes_the_place_of_a_terminal_sees_devices():
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert main.main(['host', 'show', '--sysfs-root', EIGHT_GPUS,
+                          '--device-spec', GPUS]) == 0
+    assert 'Devices offered: 8' in shown.getvalue()
 
 
 def test_a_terminal_without_lines_sees_devices():
