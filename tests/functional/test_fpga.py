@@ -260,7 +260,7 @@ class CommandTest(Fpgas):
 
     def test_a_region_that_nobody_holds_comes_first(self):
         command = [self.kernel.command('show $1 $2'), '{address}',
-                   '{bitstream}']
+                   '{bitstream}', '{region}']
         self.offer(*({'vendor_id': '8086', 'product_id': product_id,
                       'program': command} for product_id in ('09c5', '0b31')))
         self.start_compute('compute1')
