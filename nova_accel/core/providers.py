@@ -65,6 +65,8 @@ class Provider:
 
     :param totals: units by resource class; Placement has no inventory of 0
     :param reserved: units that nobody may have
+    :param most: by resource class, what one server may have where that is
+        more than the total
     """
 
     uuid: str
@@ -73,13 +75,15 @@ class Provider:
     totals: collections.abc.Mapping[str, int]
     traits: frozenset[str]
     reserved: int = 0
+    most: collections.abc.Mapping[str, int] = dataclasses.field(
+        default_factory=dict)
 
     @property
     def inventory(self) -> dict[str, dict[str, int | float]]:
         """The inventory in Placement's form."""
         return {resource_class: {
             'total': total, 'reserved': min(self.reserved, total),
-            'min_unit': 1, 'max_unit': total,
+            'min_unit': 1, 'max_unit': self.most.get(resource_class, total),
             'step_size': 1, 'allocation_ratio': 1.0,
         } for resource_class, total in self.totals.items() if total}
 
@@ -318,8 +322,9 @@ def diff(wanted: collections.abc.Iterable[Provider],
     :param why: the trait for a provider that has to stay, though it is not
         wanted any more
     """
-    wanted = tuple(wanted)
     now = {provider.uuid: provider for provider in existing}
+    wanted = tuple(_no_less(provider, now.get(provider.uuid))
+                   for provider in wanted)
     changes: list[Change] = []
     for provider in wanted:
         if provider.uuid in stuck:
@@ -347,6 +352,21 @@ def _loses_its_class(before: Existing, wanted: Provider) -> bool:
     # Classes beside ours come from provider.yaml, and are not ours to keep.
     return bool(before.inventory) and not (
         set(wanted.inventory) & set(before.inventory))
+
+
+def _no_less(wanted: Provider, before: Existing | None) -> Provider:
+    """The same, with as much for one server as there was.
+
+    Placement lets a server that has more than is left move, but none that has
+    more than max_unit: it looks at that first, for what is given to the
+    migration as well.
+    """
+    most = {}
+    for name, total in wanted.totals.items():
+        record = before.inventory.get(name, {}) if before else {}
+        if record.get('max_unit', 0) > total:
+            most[name] = record['max_unit']
+    return dataclasses.replace(wanted, most=most)
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:

@@ -56,6 +56,21 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(2, len(self.hostdevs(server)))
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
 
+    def test_resize_of_who_has_more_than_is_offered_by_now(self):
+        server = self.boot(self.flavor('vgpus'))
+        self.flags(device_spec=[
+            cloud.VGPU_SPEC[:-1] + ', "max_instances": 1}'],
+            group='nova_accel')
+        self._run_periodics()
+        self.directory_host(cloud.A100)
+        self.start_compute('compute2')
+        self._resize_server(server, self.vgpu)
+        self.assertEqual(1, len(self.hostdevs(server, 'compute2')))
+        self._revert_resize(server)
+        self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
+        self.assertEqual({'compute1_accel_0000:44:00.0': {cloud.VGPU: 2}},
+                         self.allocated(server))
+
     def test_full(self):
         for _number in range(4):
             self.boot(self.vgpu)

@@ -169,6 +169,9 @@ class _Tree:
         old = self.providers.get(provider.uuid)
         if old and provider.uuid in self.allocated:
             assert set(old.inventory) <= set(provider.inventory)
+            assert all(record['max_unit'] >= old.inventory[name]['max_unit']
+                       for name, record in provider.inventory.items()
+                       if name in old.inventory)
         # Placement answers with more than was put.
         inventory = {name: dict(record, resource_provider_generation=7)
                      for name, record in provider.inventory.items()}
@@ -222,6 +225,28 @@ def test_nothing_changed_is_nothing_done_and_nobody_asked():
 def test_a_change_of_units_traits_or_class_is_put(changed):
     assert _tree(_GPU).diff(_desired(changed)) == tuple(
         map(providers.Put, _desired(changed)))
+
+
+def test_what_one_server_may_have_becomes_no_less():
+    """Else who has it all could not move any more."""
+    tree = _tree(_gpus(3))
+    for total, most in ((1, 3), (2, 3), (4, 4), (3, 4)):
+        tree.apply(tree.diff(_desired(_gpus(total))))
+        [record] = tree.providers[_uuid(_GPU)].inventory.values()
+        assert (record['total'], record['max_unit']) == (total, most)
+        assert tree.diff(_desired(_gpus(total))) == ()
+
+
+def _gpus(number):
+    return build.device(build.region('CUSTOM_GPU', number))
+
+
+def test_what_one_server_may_have_is_another_classs_own():
+    tree = _tree(_gpus(3))
+    tree.apply(tree.diff(_desired(build.device(
+        build.region('CUSTOM_GPU2', 1)))))
+    [record] = tree.providers[_uuid(_GPU)].inventory.values()
+    assert record['max_unit'] == 1
 
 
 def test_what_was_reserved_comes_back_when_it_is_wanted_again():
