@@ -83,7 +83,7 @@ class Upkeep:
         """
         host = self._host_of(hostdevs) if hostdevs else None
         if host is not None:
-            _check_there(hostdevs, host, node)
+            _check_there(hostdevs, host, _offered(host, node))
 
     def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: providers.Node,
@@ -102,10 +102,11 @@ class Upkeep:
         host = self._host_of(hostdevs)
         if host is None:
             return
-        _check_there(hostdevs, host, node)
+        offered = _offered(host, node)
+        _check_there(hostdevs, host, offered)
         for device in hostdevs:
             group, _provider = identity.parse_alias(device.alias)
-            item = providers.serving(host, node, device.alias)
+            item = providers.serving(offered, device.alias)
             if item is None:
                 _check_wishes(device, host, wishes(group, None))
                 continue
@@ -270,7 +271,11 @@ def _patience() -> float:
     return CONF.nova_accel.check_interval
 
 
-def _check_there(hostdevs, host, node) -> None:
+def _offered(host, node) -> tuple[providers.Offered, ...]:
+    return providers.offered(host, node.uuid, node.name)
+
+
+def _check_there(hostdevs, host, offered) -> None:
     """Check that a guest can have what it is to have.
 
     :raises errors.AssignmentError: if it is not there, and cannot be made
@@ -280,7 +285,7 @@ def _check_there(hostdevs, host, node) -> None:
     for device in hostdevs:
         # What an entry named once, a server keeps, if it is there.
         if not (host.has(device.address)
-                or providers.serving(host, node, device.alias)):
+                or providers.serving(offered, device.alias)):
             raise errors.AssignmentError(
                 f'device {device.address}', 'it is not there, and no entry '
                 'names what it could be made of')

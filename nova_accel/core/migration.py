@@ -26,8 +26,7 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
     :raises errors.AssignmentError: naming the device and the remedy
     """
     for device in hostdevs:
-        _group, provider = identity.parse_alias(device.alias)
-        item = offered.get(provider)
+        item = providers.serving(offered.values(), device.alias)
         if item is None:
             raise errors.AssignmentError(
                 f'device {device.address}',
@@ -66,8 +65,7 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     :param host: where the hostdev is
     """
     functions = {function.address: function for function in host.functions}
-    _group, provider = identity.parse_alias(device.alias)
-    item = offered.get(provider)
+    item = providers.serving(offered.values(), device.alias)
     if isinstance(device.address, model.PciAddress):
         text = _model(functions.get(device.address), functions)
         return (f'{item.region.variant} of {text}'

@@ -131,12 +131,17 @@ Change = Put | Reserve | Remove
 
 @dataclasses.dataclass(frozen=True)
 class Offered:
-    """A Region together with the provider that counts its units."""
+    """A Region together with the provider that counts its units.
+
+    :param otherwise: uuid of the provider that would count them if the Device
+        had several Regions, where it is the only one, or if it were
+    """
 
     uuid: str
     name: str
     device: model.Device
     region: model.Region
+    otherwise: str = ''
 
 
 def offered(host: model.Host, root: str, nodename: str) -> tuple[Offered, ...]:
@@ -148,12 +153,14 @@ def offered(host: model.Host, root: str, nodename: str) -> tuple[Offered, ...]:
     for device in host.devices:
         alone = len(device.regions) == 1
         for region in device.regions:
+            uuids = [identity.provider_uuid(root, device.address, name)
+                     for name in (None, region.name)]
+            uuid, otherwise = uuids if alone else reversed(uuids)
             found.append(Offered(
-                identity.provider_uuid(root, device.address,
-                                       None if alone else region.name),
+                uuid,
                 identity.device_provider_name(nodename, device) if alone else
                 identity.region_provider_name(nodename, device, region),
-                device, region))
+                device, region, otherwise))
     return tuple(found)
 
 
@@ -162,24 +169,23 @@ def by_uuid(host: model.Host, node: Node) -> dict[str, Offered]:
     return {item.uuid: item for item in offered(host, node.uuid, node.name)}
 
 
-def serving(host: model.Host, node: Node, alias: str) -> Offered | None:
-    """What a Host offers of that which a guest's device was given of.
+def serving(items: collections.abc.Iterable[Offered],
+            alias: str) -> Offered | None:
+    """What is offered of that which a guest's device was given of.
 
     The uuid in its alias is another Region's by now where the one Region of a
     Device has become several, or these one. So it goes by the variant, too.
 
+    :param items: all that its Host offers
     :param alias: of ours
     """
     _group, uuid = identity.parse_alias(alias)
     found = None
-    for item in offered(host, node.uuid, node.name):
+    for item in items:
         is_like = identity.is_of_variant(alias, item.region.variant)
         if uuid == item.uuid and is_like is not False:
             return item
-        if is_like and uuid in (
-                identity.provider_uuid(node.uuid, item.device.address),
-                identity.provider_uuid(node.uuid, item.device.address,
-                                       item.region.name)):
+        if is_like and uuid == item.otherwise:
             found = item
     return found
 

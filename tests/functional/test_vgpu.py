@@ -346,6 +346,19 @@ class VgpuTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual(1154, self.has(server)[1])
 
+    def test_live_migration_after_another_type_was_offered(self):
+        small, large = (spec[:-1] + ', "live_migratable": "yes"}'
+                        for spec in (SMALL_SPEC, LARGE_SPEC))
+        self.offer(small)
+        server = self.boot(self.small, host='compute1')
+        self.offer(small, large)
+        other = self.start_machine('compute2')
+        self._live_migrate(server)
+        [address] = self.hostdevs(server, 'compute2')
+        self.assertEqual({address: 1154}, other.current())
+        self._run_periodics()
+        self.assertEqual({}, self.driver.current())
+
     def test_its_entry_names_another_type_by_now(self):
         """The provider that it was promised is the card's, for either."""
         self.offer(LARGE_SPEC)

@@ -128,6 +128,44 @@ def test_an_mdev_is_its_type_and_its_parent():
         'mdev nvidia-471 of 10de:20b0 revision 00')
 
 
+def _of_types(*names):
+    """A parent of mdevs of these types, and what it offers."""
+    parent = build.function('0000:81:00.0', '10de:20b0', mdev_types=tuple(
+        model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')))
+    host = build.host([parent], *(
+        {'vendor_id': '10de', 'mdev_type': name, 'live_migratable': 'yes'}
+        for name in names))
+    return host, _offered(host)
+
+
+def _mdev(item):
+    return hostdev.Hostdev(
+        model.MdevAddress(identity.mdev_uuid(build.ROOT, item.uuid, 0)),
+        identity.alias('ACCEL0', item.uuid, 0, variant=item.region.variant))
+
+
+@pytest.mark.parametrize('before, after', [
+    (['nvidia-471'], ['nvidia-471', 'nvidia-468']),
+    (['nvidia-471', 'nvidia-468'], ['nvidia-471'])])
+def test_what_was_given_before_a_type_came_or_went_can_move(before, after):
+    """It is counted by another provider by now."""
+    [item] = (item for item in _of_types(*before)[1].values()
+              if item.region.variant == 'nvidia-471')
+    host, offered = _of_types(*after)
+    assert item.uuid not in offered
+    migration.check_source([_mdev(item)], offered)
+    assert migration.describe(_mdev(item), host, offered) == (
+        'mdev nvidia-471 of 10de:20b0 revision 00')
+
+
+def test_what_was_given_as_another_type_of_the_provider_is_refused():
+    [item] = _of_types('nvidia-471')[1].values()
+    _host, offered = _of_types('nvidia-468')
+    assert item.uuid in offered
+    with pytest.raises(errors.AssignmentError, match='no entry'):
+        migration.check_source([_mdev(item)], offered)
+
+
 @given(st.permutations(range(6)), st.lists(st.integers(0, 2), min_size=6,
                                            max_size=6),
        st.lists(st.integers(0, 1), min_size=6, max_size=6))
