@@ -252,6 +252,9 @@ class KindTests:
             ready = self._preparer(tree).prepared(self._read(tree))
             assert device.address in ready or not self.undone, (
                 f'{device.address} is not ready')
+            assert not isinstance(preparer, kinds.Inspector) or (
+                preparer.is_ready(device.address) is not False), (
+                f'is_ready of {device.address} says that it is not')
             yield item
 
     def _release_all(self, tree) -> None:

@@ -61,6 +61,7 @@ from nova_accel.compute import startup
 from nova_accel.compute import suspension
 from nova_accel.compute import tracker
 from nova_accel.compute import upkeep
+from nova_accel.compute import waiting
 from nova_accel.compute import wishes
 from nova_accel.core import errors
 from nova_accel.core import flavor
@@ -495,8 +496,10 @@ class LibvirtDriver(driver.LibvirtDriver):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
                 self._claims.release(uuid)
         host = self._machine.read()
-        if self._upkeep.sweep(host, self._claims.everything,
-                              self._claims.aside):
+        if self._upkeep.sweep(
+                host, self._claims.everything, self._claims.aside,
+                lambda left: waiting.kept(left, host, node, self._ledger,
+                                          self._record)):
             host = self._machine.read()
         if self._upkeep.reset_free(host, self._claims.everything,
                                    self._claims.aside):

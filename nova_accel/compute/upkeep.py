@@ -42,6 +42,8 @@ class Upkeep:
         self._machine = machine
         self._resets = machine.resets
         self._beside = beside.Beside()
+        # What servers had since we run, whether an entry names it or not.
+        self._given: set[model.Address] = set()
         self._releasing = beside.Beside()
         self._being_released: tuple[str, ...] = ()
         self._unreleased: list[said.Line] = []
@@ -83,7 +85,7 @@ class Upkeep:
         """
         host = self._host_of(hostdevs) if hostdevs else None
         if host is not None:
-            _check_there(hostdevs, host, _offered(host, node))
+            self._check(hostdevs, host, _offered(host, node))
 
     def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: providers.Node,
@@ -98,12 +100,14 @@ class Upkeep:
         :raises errors.AccelError: if something cannot be made ready, or is not
             there
         """
-        self._resets.used(device.address for device in hostdevs)
+        addresses = {device.address for device in hostdevs}
+        self._resets.used(addresses)
+        self._given |= addresses
         host = self._host_of(hostdevs)
         if host is None:
             return
         offered = _offered(host, node)
-        _check_there(hostdevs, host, offered)
+        self._check(hostdevs, host, offered)
         for device in hostdevs:
             group, _provider = identity.parse_alias(device.alias)
             item = providers.serving(offered, device.alias)
@@ -119,9 +123,27 @@ class Upkeep:
                 finally:
                     self._machine.forget()
 
+    def _check(self, hostdevs, host, offered) -> None:
+        """Check that a guest can have what it is to have.
+
+        :raises errors.AssignmentError: if it is not there, or not ready, and
+            nobody knows how to make it so
+        """
+        _check_there(hostdevs, host, offered)
+        for device in hostdevs:
+            if (providers.serving(offered, device.alias) is None
+                    and any(inspector.is_ready(device.address) is False
+                            for inspector in self._inspectors())):
+                raise errors.AssignmentError(
+                    f'device {device.address}', 'it is not what the server '
+                    'had any more, and no entry names what that was',
+                    'put the entry back, or move the server')
+
     def sweep(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
-            aside: Aside) -> bool:
+            aside: Aside, kept: collections.abc.Callable[
+                [collections.abc.Collection[model.Address]],
+                collections.abc.Collection[model.Address]]) -> bool:
         """Take back what was made ready and nobody has any more.
 
         The kernel does not remove an mdev as long as a program has it open,
@@ -131,13 +153,18 @@ class Upkeep:
         :param held: what somebody has or is about to; asked after what is
             ready has been looked up, so that nothing that is new is taken for
             left over
+        :param kept: of what nobody holds, what somebody may come back for
         :returns: whether there was something, so that the host is another
         """
         left = []
         for name, preparer in self._machine.preparers().items():
-            ready = set(preparer.prepared(host))
+            ready = self._ready(preparer, host)
             left.extend((name, preparer, address) for address in sorted(
                 ready - set(held()) if ready else ()))
+        if left:
+            stay = kept([address for *_preparer, address in left])
+            left = [entry for entry in left if entry[-1] not in stay]
+        self._forget_gone(held)
         if not self._releasing.is_busy():
             self._unreleased = []
         found = bool(left) and self._releasing.do(
@@ -155,13 +182,32 @@ class Upkeep:
         for name, preparer, address in left:
             with aside((address,)) as is_free:
                 # The one before it can have taken hours.
-                if is_free and address in preparer.prepared(
-                        self._machine.read_whatever_reset()):
+                if is_free and address in self._ready(
+                        preparer, self._machine.read_whatever_reset()):
                     self._being_released = (f'{name} {address}',)
                     lines.extend(_release(name, preparer, address))
                     self._being_released = ()
                     self._machine.forget()
         self._unreleased = lines
+
+    def _ready(self, preparer, host) -> set[model.Address]:
+        """What a kind has made ready, also what no entry names any more."""
+        ready = set(preparer.prepared(host))
+        if isinstance(preparer, kind.Inspector):
+            ready.update(filter(preparer.is_ready, tuple(self._given)))
+        return ready
+
+    def _forget_gone(self, held) -> None:
+        known = tuple(self._given)
+        somebodys = held() if known else ()
+        self._given.difference_update(
+            address for address in known if address not in somebodys
+            and not any(inspector.is_ready(address)
+                        for inspector in self._inspectors()))
+
+    def _inspectors(self) -> list[kind.Inspector]:
+        return [preparer for preparer in self._machine.preparers().values()
+                if isinstance(preparer, kind.Inspector)]
 
     def _host_of(self, hostdevs) -> model.Host | None:
         """The Host that these are of; None if they do without.

@@ -181,6 +181,20 @@ class Preparer(typing.Protocol):
         """
 
 
+@typing.runtime_checkable
+class Inspector(typing.Protocol):
+    """A Preparer that knows its units without the entry that named them.
+
+    With it, what a server was given is taken back after it though nothing in
+    nova.conf names it any more, and no server starts with what cannot be made
+    ready. A Preparer without it takes back what its ``prepared`` says.
+    """
+
+    def is_ready(self, address: model.Address) -> bool | None:
+        """Whether a unit is ready for a guest; None if it is of no such kind.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A kind, as an entry point names it.

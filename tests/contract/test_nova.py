@@ -20,6 +20,7 @@ from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
 from nova.compute import resource_tracker
 from nova.compute import utils as compute_utils
+from nova.db.main import api as db
 from nova.scheduler import filters
 from nova.scheduler import host_manager
 from nova.scheduler import manager as scheduler_manager
@@ -344,6 +345,17 @@ def test_host_state_has_what_the_filter_reads():
         assert hasattr(state, name), name
     assert 'self.stats = compute.stats' in inspect.getsource(
         host_manager.HostState)
+
+
+def test_a_resize_that_waits_to_be_confirmed_is_in_progress():
+    assert parameters(
+        objects.MigrationList.get_in_progress_by_host_and_node) == [
+        'context', 'host', 'node']
+    over = {node.value for node in ast.walk(ast.parse(inspect.getsource(
+        db.migration_get_in_progress_by_host_and_node)))
+        if isinstance(node, ast.Constant)}
+    assert 'confirmed' in over and 'reverted' in over
+    assert 'finished' not in over
 
 
 def test_guest_is_fitted_by_this_function():

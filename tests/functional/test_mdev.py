@@ -163,6 +163,61 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.mdevs())
 
+    def offer_nothing(self):
+        self.flags(device_spec=[], group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+
+    def test_mdev_of_a_card_that_no_entry_names_any_more(self):
+        from nova_accel.host import privileged
+        theirs = '0d9d2ca2-5ec2-5a3c-8a4b-6a5d3c2f1e0b'
+        server = self.boot(self.vgpu)
+        self.offer_nothing()
+        # Of the card, what is not known as ours is another's.
+        privileged.create_mdev(f'{self.machine}/sys', '0000:44:00.5',
+                               'nvidia-471', theirs)
+        self.assertEqual({*self.hostdevs(server), theirs}, set(self.mdevs()))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual([theirs], list(self.mdevs()))
+        self.assertEqual(set(), self.computes['compute1'].driver._upkeep
+                         ._given)
+
+    def resize_on_the_host(self):
+        """A resize that waits; the server, and its mdevs before and after."""
+        self.flags(allow_resize_to_same_host=True)
+        self.offer_another_type()
+        self.write_profile('small', groups=[
+            {'resources': {'CUSTOM_VGPU_SMALL': 1}}])
+        server = self.boot(self.vgpu)
+        before = set(self.mdevs())
+        self._resize_server(server, self.flavor('small'))
+        self._run_periodics()
+        return server, before, set(self.hostdevs(server))
+
+    def test_a_resize_on_the_host_that_goes_back(self):
+        """Another type could take the place of what were taken back."""
+        server, before, after = self.resize_on_the_host()
+        self.assertEqual(before | after, set(self.mdevs()))
+        self._revert_resize(server)
+        self._run_periodics()
+        self.assertEqual(before, set(self.hostdevs(server)))
+        self.assertEqual(before, set(self.mdevs()))
+
+    def test_a_resize_on_the_host_that_is_confirmed(self):
+        server, _before, after = self.resize_on_the_host()
+        self._confirm_resize(server)
+        self._run_periodics()
+        self.assertEqual(after, set(self.mdevs()))
+
+    def test_a_resize_of_which_placement_says_nothing(self):
+        server, before, after = self.resize_on_the_host()
+        with fixtures.MockPatch(
+                'nova_accel.compute.ledger.Ledger.of_consumer',
+                return_value=None):
+            self._run_periodics()
+        self.assertEqual(before | after, set(self.mdevs()))
+
     def test_hard_reboot_after_a_failed_resize_to_another_type(self):
         self.flags(allow_resize_to_same_host=True)
         self.offer_another_type()

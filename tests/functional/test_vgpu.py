@@ -369,6 +369,55 @@ class VgpuTest(cloud.Cloud):
         # Nobody knows then how to make what it had; but it is no other.
         self.reboot_host(server)
         self.assertIsNone(self.has(server)[1])
+        # The services are one process: the error arrives here, too.
+        self.assertRaises(client.OpenStackApiException, self._reboot_server,
+                          server, hard=True)
+        self._wait_for_state_change(server, 'ERROR')
+        self.assertIn('it is not what the server had any more',
+                      self.fault(server))
+        self.assertEqual([[server['id']]], list(self.held().values()))
+        # What it was is back with its entry.
+        self.offer(LARGE_SPEC)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(1155, self.has(server)[1])
+
+    def test_a_type_that_no_entry_names_any_more(self):
+        server = self.boot(self.small)
+        self.offer()
+        self.assertEqual(1154, self.has(server)[1])
+        self.driver.set('0000:41:00.6', 1154)
+        self._delete_server(server)
+        self._run_periodics()
+        # Of what is not known as ours, others have set the type.
+        self.assertEqual({'0000:41:00.6': 1154}, self.driver.current())
+
+    def resize_on_the_host(self):
+        """A resize that waits; the server, and what it had before."""
+        self.flags(allow_resize_to_same_host=True)
+        self.driver.mode = nvidia.MIXED
+        self.driver.list()
+        server = self.boot(self.small)
+        before = self.has(server)
+        self._resize_server(server, self.large)
+        self._run_periodics()
+        return server, before
+
+    def test_a_resize_on_the_host_that_goes_back(self):
+        server, before = self.resize_on_the_host()
+        self.assertEqual([1154, 1155],
+                         sorted(self.driver.current().values()))
+        # It has the room that goes back to it.
+        self.boot(self.large, state='ERROR')
+        self._revert_resize(server)
+        self.assertEqual(before, self.has(server))
+        self._run_periodics()
+        self.assertEqual([1154], list(self.driver.current().values()))
+
+    def test_a_resize_on_the_host_that_is_confirmed(self):
+        server, _before = self.resize_on_the_host()
+        self._confirm_resize(server)
+        self._run_periodics()
+        self.assertEqual([1155], list(self.driver.current().values()))
 
     def test_a_server_outlives_its_entry(self):
         server = self.boot(self.small)

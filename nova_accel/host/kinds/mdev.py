@@ -32,7 +32,7 @@ _MAX = 65536
 
 
 class Mdevs:
-    """Enumerator and Preparer."""
+    """Enumerator, Preparer and Inspector."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -107,6 +107,12 @@ class Mdevs:
                 for mdev_type in function.mdev_types
                 for instance in mdev_type.instances
                 if identity.is_mdev_uuid(instance)}
+
+    def is_ready(self, address: model.Address) -> bool | None:
+        """Whether an mdev has been made, on whatever card."""
+        if not isinstance(address, model.MdevAddress):
+            return None
+        return identity.is_mdev_uuid(address.uuid) and self._exists(address)
 
     def release(self, address: model.MdevAddress) -> None:
         from nova_accel.host import privileged

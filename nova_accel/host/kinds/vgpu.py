@@ -61,7 +61,7 @@ class Type:
 
 
 class VirtualGpus:
-    """Enumerator and Preparer."""
+    """Enumerator, Preparer and Inspector."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -144,6 +144,13 @@ class VirtualGpus:
                 if _type_of(region)
                 for unit in region.units for vf in unit if self._is_set(vf)
                 } | {vf for vf in self._stuck if host.has(vf)}
+
+    def is_ready(self, address: model.Address) -> bool | None:
+        """Whether a VF has a type, whatever it is."""
+        if not isinstance(address, model.PciAddress) or self._tree.text(
+                f'{pci.path(self._tree, address)}/{CURRENT}') is None:
+            return None
+        return self._is_set(address)
 
     def release(self, address: model.PciAddress) -> None:
         """Clear the type of a VF; keep one back whose type stays."""
