@@ -263,6 +263,9 @@ class KindTests:
             return
         for address in list(preparer.prepared(self._read(tree))):
             preparer.release(address)
+            assert not isinstance(preparer, kinds.Inspector) or (
+                not preparer.is_ready(address)), (
+                f'is_ready of {address}, which was released, says that it is')
         assert not preparer.prepared(self._read(tree)), 'something is left'
 
 

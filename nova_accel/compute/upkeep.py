@@ -42,7 +42,8 @@ class Upkeep:
         self._machine = machine
         self._resets = machine.resets
         self._beside = beside.Beside()
-        # What servers had since we run, whether an entry names it or not.
+        # What servers had since we run that was made for them, whether an
+        # entry names it or not.
         self._given: set[model.Address] = set()
         self._releasing = beside.Beside()
         self._being_released: tuple[str, ...] = ()
@@ -100,9 +101,9 @@ class Upkeep:
         :raises errors.AccelError: if something cannot be made ready, or is not
             there
         """
-        addresses = {device.address for device in hostdevs}
-        self._resets.used(addresses)
-        self._given |= addresses
+        self._resets.used(device.address for device in hostdevs)
+        self._given.update(device.address for device in hostdevs
+                           if _is_made(device))
         host = self._host_of(hostdevs)
         if host is None:
             return
@@ -124,24 +125,24 @@ class Upkeep:
                     self._machine.forget()
 
     def _check(self, hostdevs, host, offered) -> None:
-        """Check that a guest can have what it is to have.
+        """Check that nothing is missing that nobody can make.
 
-        :raises errors.AssignmentError: if it is not there, or not ready, and
-            nobody knows how to make it so
+        :raises errors.AssignmentError: naming it
         """
         _check_there(hostdevs, host, offered)
         for device in hostdevs:
-            if (providers.serving(offered, device.alias) is None
+            if (_is_made(device)
+                    and providers.serving(offered, device.alias) is None
                     and any(inspector.is_ready(device.address) is False
                             for inspector in self._inspectors())):
                 raise errors.AssignmentError(
                     f'device {device.address}', 'it is not what the server '
                     'had any more, and no entry names what that was',
-                    'put the entry back, or move the server')
+                    'put the entry back as it was')
 
     def sweep(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
-            aside: Aside, kept: collections.abc.Callable[
+            aside: Aside, awaited: collections.abc.Callable[
                 [collections.abc.Collection[model.Address]],
                 collections.abc.Collection[model.Address]]) -> bool:
         """Take back what was made ready and nobody has any more.
@@ -153,18 +154,21 @@ class Upkeep:
         :param held: what somebody has or is about to; asked after what is
             ready has been looked up, so that nothing that is new is taken for
             left over
-        :param kept: of what nobody holds, what somebody may come back for
+        :param awaited: of what nobody holds, what somebody may come back for
         :returns: whether there was something, so that the host is another
         """
-        left = []
-        for name, preparer in self._machine.preparers().items():
-            ready = self._ready(preparer, host)
-            left.extend((name, preparer, address) for address in sorted(
-                ready - set(held()) if ready else ()))
+        given = tuple(self._given)
+        preparers = self._machine.preparers()
+        ready = {name: self._ready(preparer, host)
+                 for name, preparer in preparers.items()}
+        gone = set(given).difference(*ready.values())
+        somebodys = set(held() if gone or any(ready.values()) else ())
+        self._given.difference_update(gone - somebodys)
+        left = [(name, preparers[name], address) for name in ready
+                for address in sorted(ready[name] - somebodys)]
         if left:
-            stay = kept([address for *_preparer, address in left])
+            stay = awaited([address for *_preparer, address in left])
             left = [entry for entry in left if entry[-1] not in stay]
-        self._forget_gone(held)
         if not self._releasing.is_busy():
             self._unreleased = []
         found = bool(left) and self._releasing.do(
@@ -196,14 +200,6 @@ class Upkeep:
         if isinstance(preparer, kind.Inspector):
             ready.update(filter(preparer.is_ready, tuple(self._given)))
         return ready
-
-    def _forget_gone(self, held) -> None:
-        known = tuple(self._given)
-        somebodys = held() if known else ()
-        self._given.difference_update(
-            address for address in known if address not in somebodys
-            and not any(inspector.is_ready(address)
-                        for inspector in self._inspectors()))
 
     def _inspectors(self) -> list[kind.Inspector]:
         return [preparer for preparer in self._machine.preparers().values()
@@ -315,6 +311,12 @@ class Upkeep:
 def _patience() -> float:
     """Seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval
+
+
+def _is_made(device: hostdev.Hostdev) -> bool:
+    """Whether it was made what it is, and was not so before."""
+    return (isinstance(device.address, model.MdevAddress)
+            or identity.is_of_variant(device.alias, '') is not None)
 
 
 def _offered(host, node) -> tuple[providers.Offered, ...]:

@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that may come back to this host for what they had here.
 
-Seam: ``nova.objects.MigrationList``: ``get_in_progress_by_host_and_node``,
-where a resize that waits to be confirmed counts as in progress. Checked with
-Nova 33 and 34.
+Seams: ``nova.objects.MigrationList``: ``get_in_progress_by_host_and_node``,
+where a resize that waits to be confirmed counts as in progress, and
+``get_by_filters``, since on its way back it is ``reverted`` before the guest
+is there; ``nova.objects.InstanceList.get_by_filters``. Checked with Nova 33
+and 34.
 """
 
 import collections.abc
+import itertools
 
 from nova import context
 from nova import objects
+from nova.compute import task_states
 import nova.conf
+from oslo_log import log as logging
 
 from nova_accel.compute import ledger
 from nova_accel.compute import record
 from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.core import waiting
+
+LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
@@ -27,17 +34,26 @@ def kept(left: collections.abc.Collection[model.Address], host: model.Host,
     """Which of what nobody holds somebody may come back for.
 
     :param left: what is ready and nobody holds
+    :returns: all of it, where Nova or Placement do not say
     """
+    try:
+        moves = [*_in_progress(node.name), *_on_the_way_back()]
+    except Exception as error:
+        # What else is to be cleared up does not need to know.
+        LOG.warning('Nova does not say which servers may come back, and '
+                    'nothing that was made ready is taken back: %s', error)
+        return set(left)
     offered = providers.offered(host, node.uuid, node.name)
     held = recorded.read()
     found: set[model.Address] = set()
-    for migration in objects.MigrationList.get_in_progress_by_host_and_node(
-            context.get_admin_context(), CONF.host, node.name):
-        if migration.source_node != node.name:
+    for move in moves:
+        server = move.instance_uuid
+        if move.source_node != node.name or (
+                # Its old definition is here still, and holds it.
+                move.dest_node != node.name and server in held):
             continue
-        server = migration.instance_uuid
         promised = [promises.of_consumer(consumer)
-                    for consumer in (server, migration.uuid)]
+                    for consumer in (server, move.uuid)]
         if None in promised:
             # Nobody knows; the next round may.
             return set(left)
@@ -45,3 +61,21 @@ def kept(left: collections.abc.Collection[model.Address], host: model.Host,
             [address for address in left if address not in found], server,
             map(ledger.promised, promised), held.get(server, ()), offered)
     return found
+
+
+def _in_progress(nodename: str) -> list:
+    return list(objects.MigrationList.get_in_progress_by_host_and_node(
+        context.get_admin_context(), CONF.host, nodename))
+
+
+def _on_the_way_back() -> list:
+    """The last move of each server that comes back here."""
+    admin = context.get_admin_context()
+    servers = objects.InstanceList.get_by_filters(admin, {
+        'host': CONF.host, 'task_state': task_states.RESIZE_REVERTING,
+        'deleted': False}, expected_attrs=[])
+    return list(itertools.chain.from_iterable(
+        objects.MigrationList.get_by_filters(
+            admin, {'instance_uuid': server.uuid, 'status': 'reverted'},
+            sort_keys=['id'], sort_dirs=['desc'], limit=1)
+        for server in servers))

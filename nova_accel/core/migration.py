@@ -26,7 +26,7 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
     :raises errors.AssignmentError: naming the device and the remedy
     """
     for device in hostdevs:
-        item = providers.serving(offered.values(), device.alias)
+        item = _region_of(device, offered)
         if item is None:
             raise errors.AssignmentError(
                 f'device {device.address}',
@@ -65,7 +65,7 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     :param host: where the hostdev is
     """
     functions = {function.address: function for function in host.functions}
-    item = providers.serving(offered.values(), device.alias)
+    item = _region_of(device, offered)
     if isinstance(device.address, model.PciAddress):
         text = _model(functions.get(device.address), functions)
         return (f'{item.region.variant} of {text}'
@@ -73,6 +73,19 @@ def describe(device: hostdev.Hostdev, host: model.Host,
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
     return f'mdev {item.region.variant} of {_model(parent, functions)}'
+
+
+def _region_of(device: hostdev.Hostdev,
+               offered: Offered) -> providers.Offered | None:
+    """What offers a hostdev: as its alias says, or as it is.
+
+    For an entry can call the same type otherwise by now.
+    """
+    return providers.serving(offered.values(), device.alias) or next(
+        (item for item in offered.values() if item.region.variant
+         and (device.address in item.region.instances
+              or any(device.address in unit for unit in item.region.units))),
+        None)
 
 
 def only_like(host: model.Host, offered: Offered,

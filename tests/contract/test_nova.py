@@ -358,6 +358,13 @@ def test_a_resize_that_waits_to_be_confirmed_is_in_progress():
     assert 'finished' not in over
 
 
+def test_a_resize_is_reverted_before_its_guest_is_back():
+    dropped = inspect.getsource(
+        resource_tracker.ResourceTracker.drop_move_claim_at_dest)
+    assert (dropped.index("migration.status = 'reverted'")
+            < dropped.index('self._drop_move_claim('))
+
+
 def test_guest_is_fitted_by_this_function():
     assert parameters(hardware.numa_fit_instance_to_host) == [
         'host_topology', 'instance_topology', 'provider_mapping', 'limits',

@@ -211,12 +211,21 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(after, set(self.mdevs()))
 
     def test_a_resize_of_which_placement_says_nothing(self):
-        server, before, after = self.resize_on_the_host()
+        _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
                 'nova_accel.compute.ledger.Ledger.of_consumer',
                 return_value=None):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
+
+    def test_a_resize_of_which_nova_says_nothing(self):
+        _server, before, after = self.resize_on_the_host()
+        with fixtures.MockPatch(
+                'nova_accel.compute.waiting._in_progress',
+                side_effect=RuntimeError('no conductor')):
+            self._run_periodics()
+        self.assertEqual(before | after, set(self.mdevs()))
+        self.assertIn('no conductor', self.stdlog.logger.output)
 
     def test_hard_reboot_after_a_failed_resize_to_another_type(self):
         self.flags(allow_resize_to_same_host=True)

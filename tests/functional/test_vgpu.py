@@ -10,6 +10,7 @@ import re
 
 import fixtures
 from lxml import etree
+from nova.compute import manager
 from nova.tests.functional.api import client
 
 from nova_accel.core import reconciliation
@@ -359,6 +360,16 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.driver.current())
 
+    def test_live_migration_after_its_type_was_written_otherwise(self):
+        number = SMALL_SPEC.replace(
+            '"1154 : NVIDIA L40S-16Q"', '1154, "live_migratable": "yes"')
+        self.offer(number)
+        server = self.boot(self.small, host='compute1')
+        self.offer(SMALL_SPEC[:-1] + ', "live_migratable": "yes"}')
+        other = self.start_machine('compute2')
+        self._live_migrate(server)
+        self.assertEqual([1154], list(other.current().values()))
+
     def test_its_entry_names_another_type_by_now(self):
         """The provider that it was promised is the card's, for either."""
         self.offer(LARGE_SPEC)
@@ -412,6 +423,38 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(before, self.has(server))
         self._run_periodics()
         self.assertEqual([1154], list(self.driver.current().values()))
+
+    def test_nobody_takes_the_place_of_what_goes_back(self):
+        """Nova looks at what there is while it is on the way."""
+        server, before = self.resize_on_the_host()
+        revert = manager.ComputeManager._revert_allocation
+
+        def boot_others(*args, **kwargs):
+            found = revert(*args, **kwargs)
+            self.boot(self.large)
+            self.boot(self.large, state='ERROR')
+            return found
+
+        with fixtures.MockPatchObject(manager.ComputeManager,
+                                      '_revert_allocation', boot_others):
+            self._revert_resize(server)
+        self.assertEqual(before, self.has(server))
+
+    def test_a_type_that_the_operator_has_set(self):
+        """For an entry that takes the VF as it is."""
+        vf = self.driver._vfs / '0000:41:00.4'
+        vfio = self.driver._vfs.parent / 'drivers' / 'vfio-pci'
+        vfio.mkdir(parents=True)
+        (vf.resolve() / 'driver').unlink()
+        (vf.resolve() / 'driver').symlink_to(vfio)
+        self.driver.set(vf.name, 1154)
+        self.offer('{"address": "0000:41:00.4", "vendor_id": "10de", '
+                   '"managed": "no", "resource_class": "VGPU"}')
+        server = self.boot(self.small)
+        self.assertEqual((vf.name, 1154), self.has(server))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({vf.name: 1154}, self.driver.current())
 
     def test_a_resize_on_the_host_that_is_confirmed(self):
         server, _before = self.resize_on_the_host()
