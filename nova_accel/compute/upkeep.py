@@ -102,12 +102,12 @@ class Upkeep:
             there
         """
         self._resets.used(device.address for device in hostdevs)
-        self._given.update(device.address for device in hostdevs
-                           if _is_made(device))
         host = self._host_of(hostdevs)
         if host is None:
             return
         offered = _offered(host, node)
+        self._given.update(device.address for device in hostdevs
+                           if self._is_made(device, offered))
         self._check(hostdevs, host, offered)
         for device in hostdevs:
             group, _provider = identity.parse_alias(device.alias)
@@ -131,7 +131,7 @@ class Upkeep:
         """
         _check_there(hostdevs, host, offered)
         for device in hostdevs:
-            if (_is_made(device)
+            if (self._is_made(device, offered)
                     and providers.serving(offered, device.alias) is None
                     and any(inspector.is_ready(device.address) is False
                             for inspector in self._inspectors())):
@@ -139,6 +139,14 @@ class Upkeep:
                     f'device {device.address}', 'it is not what the server '
                     'had any more, and no entry names what that was',
                     'put the entry back as it was')
+
+    def _is_made(self, device, offered) -> bool:
+        """Whether it was made what it is, as far as nova.conf still says."""
+        item = providers.serving(offered, device.alias)
+        if item is not None:
+            return item.region.kind in self._machine.preparers()
+        return (isinstance(device.address, model.MdevAddress)
+                or identity.is_of_variant(device.alias, '') is not None)
 
     def sweep(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
@@ -311,12 +319,6 @@ class Upkeep:
 def _patience() -> float:
     """Seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval
-
-
-def _is_made(device: hostdev.Hostdev) -> bool:
-    """Whether it was made what it is, and was not so before."""
-    return (isinstance(device.address, model.MdevAddress)
-            or identity.is_of_variant(device.alias, '') is not None)
 
 
 def _offered(host, node) -> tuple[providers.Offered, ...]:

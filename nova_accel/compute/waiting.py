@@ -4,8 +4,8 @@
 Seams: ``nova.objects.MigrationList``: ``get_in_progress_by_host_and_node``,
 where a resize that waits to be confirmed counts as in progress, and
 ``get_by_filters``, since on its way back it is ``reverted`` before the guest
-is there; ``nova.objects.InstanceList.get_by_filters``. Checked with Nova 33
-and 34.
+is there, or ``error`` where it never comes; ``nova.objects.InstanceList
+.get_by_filters``. Checked with Nova 33 and 34.
 """
 
 import collections.abc
@@ -14,6 +14,7 @@ import itertools
 from nova import context
 from nova import objects
 from nova.compute import task_states
+from nova.compute import vm_states
 import nova.conf
 from oslo_log import log as logging
 
@@ -52,8 +53,10 @@ def kept(left: collections.abc.Collection[model.Address], host: model.Host,
                 # Its old definition is here still, and holds it.
                 move.dest_node != node.name and server in held):
             continue
+        # In this order: on the way back Nova gives the server what its
+        # migration had.
         promised = [promises.of_consumer(consumer)
-                    for consumer in (server, move.uuid)]
+                    for consumer in (move.uuid, server)]
         if None in promised:
             # Nobody knows; the next round may.
             return set(left)
@@ -69,13 +72,17 @@ def _in_progress(nodename: str) -> list:
 
 
 def _on_the_way_back() -> list:
-    """The last move of each server that comes back here."""
+    """The last move of each server that comes back here, or failed to."""
     admin = context.get_admin_context()
-    servers = objects.InstanceList.get_by_filters(admin, {
-        'host': CONF.host, 'task_state': task_states.RESIZE_REVERTING,
-        'deleted': False}, expected_attrs=[])
+    servers = itertools.chain.from_iterable(
+        objects.InstanceList.get_by_filters(
+            admin, {'host': CONF.host, 'deleted': False, **state},
+            expected_attrs=[])
+        for state in ({'task_state': task_states.RESIZE_REVERTING},
+                      {'vm_state': vm_states.ERROR}))
     return list(itertools.chain.from_iterable(
         objects.MigrationList.get_by_filters(
-            admin, {'instance_uuid': server.uuid, 'status': 'reverted'},
+            admin, {'instance_uuid': server.uuid,
+                    'status': ['reverted', 'error']},
             sort_keys=['id'], sort_dirs=['desc'], limit=1)
         for server in servers))

@@ -25,7 +25,8 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
          ) -> set[model.Address]:
     """Which of what nobody holds a server may come back for.
 
-    As much of each Region as it is promised beyond what it holds.
+    As much of each Region as it is promised beyond what it holds; also as what
+    its card was before its entries changed.
 
     :param left: what is ready and nobody holds
     :param server: uuid
@@ -35,17 +36,23 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
     promises = tuple(promised)
     found: set[model.Address] = set()
     for item in offered:
-        lacking = sum(assignment.count_units(
-            allocated.get(item.uuid, {}), item.region.resource_class)
-            for allocated in promises) - len(holding.units(holding.of_region(
-                {server: hostdevs}, item, offered), item))
+        amount = sum(assignment.count_units(
+            allocated.get(provider, {}), item.region.resource_class)
+            for allocated in promises for provider in _providers(item))
+        lacking = amount - len(holding.units(holding.of_region(
+            {server: hostdevs}, item, offered), item))
         theirs = (address for address in left
                   if _may_be_of(address, server, item))
         found.update(itertools.islice(theirs, max(0, lacking)))
     return found
 
 
+def _providers(item) -> set[str]:
+    """What counts a Region, or would where the card had more or fewer."""
+    return {item.uuid, item.otherwise}
+
+
 def _may_be_of(address, server, item) -> bool:
     if item.region.mdevs:
-        return identity.is_mdev_of(str(address), server, (item.uuid,))
+        return identity.is_mdev_of(str(address), server, _providers(item))
     return any(address in unit for unit in item.region.units)

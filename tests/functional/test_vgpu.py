@@ -4,8 +4,11 @@
 The machine and its driver are modelled: tests/nvidia.py.
 """
 
+import contextlib
 import errno
+import json
 import os
+import pathlib
 import re
 
 import fixtures
@@ -13,6 +16,7 @@ from lxml import etree
 from nova.compute import manager
 from nova.tests.functional.api import client
 
+from nova_accel.compute import ledger
 from nova_accel.core import reconciliation
 from tests import nvidia
 from tests.functional import cloud
@@ -440,16 +444,85 @@ class VgpuTest(cloud.Cloud):
             self._revert_resize(server)
         self.assertEqual(before, self.has(server))
 
+    def test_a_revert_meets_a_look_at_who_may_come_back(self):
+        server, _before = self.resize_on_the_host()
+        revert = manager.ComputeManager._revert_allocation
+        of_consumer = ledger.Ledger.of_consumer
+        between, reverted = [], []
+
+        def look(*args, **kwargs):
+            def asked(this, uuid):
+                found = of_consumer(this, uuid)
+                if not reverted:
+                    reverted.append(revert(*args, **kwargs))
+                return found
+            with fixtures.MockPatchObject(ledger.Ledger, 'of_consumer',
+                                          asked):
+                self._run_periodics()
+            between.extend(self.driver.current().values())
+            return reverted[0]
+
+        with fixtures.MockPatchObject(manager.ComputeManager,
+                                      '_revert_allocation', look):
+            self._revert_resize(server)
+        self.assertIn(1154, between)
+
+    def test_a_revert_that_fails(self):
+        server, before = self.resize_on_the_host()
+        finish = manager.ComputeManager.finish_revert_resize
+
+        def cast(*args, **kwargs):
+            # Who casts hears of no error, and here it is a call.
+            with contextlib.suppress(RuntimeError):
+                finish(*args, **kwargs)
+
+        with fixtures.MockPatchObject(
+                manager.ComputeManager, 'finish_revert_resize', cast
+                ), fixtures.MockPatchObject(
+                manager.ComputeManager, '_update_volume_attachments',
+                side_effect=RuntimeError('no volumes')):
+            self.api.post_server_action(server['id'], {'revertResize': None})
+            self._wait_for_state_change(server, 'ERROR')
+        self._run_periodics()
+        self.boot(self.large)
+        self.boot(self.large, state='ERROR')
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.has(server))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertNotIn(1154, self.driver.current().values())
+
+    def test_a_resize_that_waits_while_another_type_is_offered(self):
+        self.flags(allow_resize_to_same_host=True)
+        self.offer(SMALL_SPEC)
+        self.write_profile('two', groups=[
+            {'resources': {SMALL: 1}, 'count': 2}], group_policy='none')
+        server = self.boot(self.flavor('two'))
+        self._resize_server(server, self.small)
+        before = self.driver.current()
+        self.assertEqual(3, len(before))
+        self.offer(SMALL_SPEC, LARGE_SPEC)
+        self.assertEqual(before, self.driver.current())
+
     def test_a_type_that_the_operator_has_set(self):
-        """For an entry that takes the VF as it is."""
+        """For entries that take VFs as they are."""
+        regions = pathlib.Path(self.useFixture(
+            fixtures.TempDir()).path, 'regions.json')
+        regions.write_text(json.dumps({'regions': [{
+            'name': 'left', 'functions': ['0000:41:00.4'],
+            'resource_class': 'VGPU'}]}))
+        self.take_as_it_is(resource_class='VGPU')
+        self.take_as_it_is(kind='declared', regions_file=str(regions))
+
+    def take_as_it_is(self, **more):
         vf = self.driver._vfs / '0000:41:00.4'
         vfio = self.driver._vfs.parent / 'drivers' / 'vfio-pci'
-        vfio.mkdir(parents=True)
+        vfio.mkdir(parents=True, exist_ok=True)
         (vf.resolve() / 'driver').unlink()
         (vf.resolve() / 'driver').symlink_to(vfio)
         self.driver.set(vf.name, 1154)
-        self.offer('{"address": "0000:41:00.4", "vendor_id": "10de", '
-                   '"managed": "no", "resource_class": "VGPU"}')
+        self.offer(json.dumps({'address': vf.name, 'vendor_id': '10de',
+                               'managed': 'no', **more}))
         server = self.boot(self.small)
         self.assertEqual((vf.name, 1154), self.has(server))
         self._delete_server(server)
