@@ -498,8 +498,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         host = self._machine.read()
         if self._upkeep.sweep(
                 host, self._claims.everything, self._claims.aside,
-                lambda left: waiting.kept(left, host, node, self._ledger,
-                                          self._record)):
+                lambda left, there: waiting.kept(left, there, node,
+                                                 self._ledger, self._record)):
             host = self._machine.read()
         if self._upkeep.reset_free(host, self._claims.everything,
                                    self._claims.aside):

@@ -151,7 +151,7 @@ class Upkeep:
     def sweep(self, host: model.Host, held: collections.abc.Callable[
             [], collections.abc.Collection[model.Address]],
             aside: Aside, awaited: collections.abc.Callable[
-                [collections.abc.Collection[model.Address]],
+                [collections.abc.Collection[model.Address], model.Host],
                 collections.abc.Collection[model.Address]]) -> bool:
         """Take back what was made ready and nobody has any more.
 
@@ -162,7 +162,8 @@ class Upkeep:
         :param held: what somebody has or is about to; asked after what is
             ready has been looked up, so that nothing that is new is taken for
             left over
-        :param awaited: of what nobody holds, what somebody may come back for
+        :param awaited: of what nobody holds on a Host, what somebody may come
+            back for
         :returns: whether there was something, so that the host is another
         """
         given = tuple(self._given)
@@ -174,13 +175,14 @@ class Upkeep:
         self._given.difference_update(gone - somebodys)
         left = [(name, preparers[name], address) for name in ready
                 for address in sorted(ready[name] - somebodys)]
+        nobodys = [address for *_preparer, address in left]
         if left:
-            stay = awaited([address for *_preparer, address in left])
+            stay = awaited(nobodys, host)
             left = [entry for entry in left if entry[-1] not in stay]
         if not self._releasing.is_busy():
             self._unreleased = []
         found = bool(left) and self._releasing.do(
-            lambda: self._sweep_aside(left, aside))
+            lambda: self._sweep_aside(left, nobodys, aside, awaited))
         self._swept.say([
             (logging.WARNING, f'{thing} is nobody\'s and is not taken back '
              'yet: the kernel waits, for a program that has it open as a '
@@ -189,16 +191,18 @@ class Upkeep:
             if self._releasing.is_busy() else self._unreleased)
         return found
 
-    def _sweep_aside(self, left, aside) -> None:
+    def _sweep_aside(self, left, nobodys, aside, awaited) -> None:
         lines: list[said.Line] = []
         for name, preparer, address in left:
             with aside((address,)) as is_free:
                 # The one before it can have taken hours.
-                if is_free and address in self._ready(
-                        preparer, self._machine.read_whatever_reset()):
+                host = self._machine.read_whatever_reset()
+                if (is_free and address in self._ready(preparer, host)
+                        and address not in awaited(nobodys, host)):
                     self._being_released = (f'{name} {address}',)
                     lines.extend(_release(name, preparer, address))
                     self._being_released = ()
+                    nobodys.remove(address)
                     self._machine.forget()
         self._unreleased = lines
 

@@ -9,6 +9,7 @@ import fixtures
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_accel.compute import waiting
 from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -215,6 +216,20 @@ class MdevTest(cloud.Cloud):
         with fixtures.MockPatch(
                 'nova_accel.compute.ledger.Ledger.of_consumer',
                 return_value=None):
+            self._run_periodics()
+        self.assertEqual(before | after, set(self.mdevs()))
+
+    def test_a_resize_that_waits_since_something_was_taken_back(self):
+        _server, before, after = self.resize_on_the_host()
+        in_progress = waiting._in_progress
+        asked = []
+
+        def ask(nodename):
+            asked.append(nodename)
+            return in_progress(nodename) if len(asked) > 1 else []
+
+        with fixtures.MockPatch(
+                'nova_accel.compute.waiting._in_progress', ask):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 

@@ -504,6 +504,15 @@ class VgpuTest(cloud.Cloud):
         self.offer(SMALL_SPEC, LARGE_SPEC)
         self.assertEqual(before, self.driver.current())
 
+    def test_no_more_is_kept_than_can_go_back(self):
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot(self.small)
+        self._resize_server(server, self.flavor('small'))
+        self.driver.set('0000:41:00.6', 1154)
+        self.driver.set('0000:41:00.7', 1154)
+        self._run_periodics()
+        self.assertEqual(2, len(self.driver.current()))
+
     def test_a_type_that_the_operator_has_set(self):
         """For entries that take VFs as they are."""
         regions = pathlib.Path(self.useFixture(
