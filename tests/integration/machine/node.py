@@ -22,6 +22,9 @@ Prepare = Callable[[machines.Machine], None]
 #: The image of servers in the machine, in Glance.
 IMAGE = 'machine-guest'
 
+#: Until then Nova can write down a sign of a nova-compute that was killed.
+_LAST_WORD = datetime.timedelta(seconds=5)
+
 #: What is otherwise with a machine than with the cloud's own compute node.
 #: What it offers is not here: scenarios say that.
 _CONFIGURATION = '''\
@@ -78,8 +81,11 @@ def attach(machine: machines.Machine, cloud: clouds.Cloud) -> None:
 
 def _beats(machine, cloud):
     """Wait until Nova hears of a nova-compute that was started just now."""
-    # As Nova writes it.
-    begin = datetime.datetime.now(datetime.UTC).isoformat()[:19]
+    # As Nova writes it. Of one that was killed, the last word can be written
+    # down after that; servers that come then are interrupted builds to the
+    # new one, and in ERROR for a while.
+    begin = (datetime.datetime.now(datetime.UTC)
+             + _LAST_WORD).isoformat()[:19]
 
     def beats():
         return any(service.updated_at and service.updated_at > begin
