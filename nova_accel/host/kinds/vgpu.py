@@ -143,7 +143,7 @@ class VirtualGpus:
         return {vf for device in host.devices for region in device.regions
                 if _type_of(region)
                 for unit in region.units for vf in unit if self._is_set(vf)
-                } | {vf for vf in self._stuck if host.has(vf)}
+                } | set(filter(host.has, tuple(self._stuck)))
 
     def is_ready(self, address: model.Address) -> bool | None:
         """Whether a VF has a type, whatever it is."""
@@ -179,9 +179,9 @@ class VirtualGpus:
                 f'its driver is {function.driver or "none"}, not nvidia',
                 'have NVIDIA\'s vGPU manager take it: disable the virtual '
                 'functions of the card and enable them again')
-        if function.address in self._stuck:
-            raise kind.Refused('its vGPU type cannot be cleared: '
-                               + self._stuck[function.address],
+        stuck = self._stuck.get(function.address)
+        if stuck:
+            raise kind.Refused(f'its vGPU type cannot be cleared: {stuck}',
                                'see which program has it open')
 
     def _named(self, function, machine) -> dict[int | Type, kind.Entry]:

@@ -481,6 +481,44 @@ def test_what_cannot_be_cleared_is_kept_back_and_tried_again(driven):
     assert VF in build.units(driven.host())[SMALLS]
 
 
+@pytest.fixture
+def stuck(driven):
+    """Two VFs that could not be cleared, and could be now."""
+    for at in (VF, OTHER):
+        driven.prepare(at, SMALLS)
+    driven.manager.open.update((VF, OTHER))
+    assert set(driven.sweep()) == {VF, OTHER}
+    driven.manager.open.clear()
+    return driven
+
+
+def test_what_is_cleared_while_it_is_looked_for(stuck):
+    there = stuck.host()
+
+    class Host:
+        devices = ()
+
+        def has(self, address):
+            # Another thread's step.
+            stuck.kind.release(build.address(VF))
+            return there.has(address)
+
+    assert build.address(OTHER) in stuck.kind.prepared(Host())
+    assert stuck.kind.prepared(there) == {build.address(OTHER)}
+
+
+def test_what_is_cleared_while_it_is_offered(stuck):
+    class Stuck(dict):
+        def __contains__(self, address):
+            found = super().__contains__(address)
+            self.clear()
+            return found
+
+    stuck.kind._stuck = Stuck(stuck.kind._stuck)
+    for reason in build.refusals(stuck.host()).values():
+        assert 'failed' not in reason
+
+
 def test_after_a_restart_a_full_card_keeps_what_it_was_given(driven):
     for vf_ in (VF, OTHER, '0000:41:00.6'):
         driven.prepare(vf_, SMALLS)
