@@ -10,12 +10,13 @@ while nobody else holds anything of the region.
 Sources: see :mod:`nova_accel.host.fpga`.
 """
 
-import collections
 import collections.abc
 import contextlib
 import dataclasses
+import math
 import re
 import threading
+import time
 import weakref
 
 import os_resource_classes as orc
@@ -87,12 +88,12 @@ class _Round:
 
     A region can be programmed between two questions.
 
+    :param began: when, in seconds
     :param shown: by PCI function
-    :param busy: what was known of regions that were being programmed
     """
 
+    began: float
     shown: collections.abc.Mapping[model.PciAddress, reader.Shown]
-    busy: collections.abc.Mapping[_Place, _Facts]
 
 
 class Regions:
@@ -106,12 +107,11 @@ class Regions:
         self._failures: dict[_Place, _Failure] = {}
         #: Which file was programmed here, and what was known then.
         self._programmed: dict[_Place, tuple[str, _Facts]] = {}
-        #: What is being programmed, and what it was before.
-        self._busy: dict[_Place, _Facts] = {}
+        #: What is being programmed or has been: what it was before, and
+        #: until when, in seconds.
+        self._busy: dict[_Place, tuple[_Facts, float]] = {}
         #: By card: its regions have one manager.
-        self._locks: collections.defaultdict[
-            model.PciAddress, threading.Lock] = (
-                collections.defaultdict(threading.Lock))
+        self._locks: dict[model.PciAddress, threading.Lock] = {}
         self._rounds: collections.abc.MutableMapping[kind.Machine, _Round] = (
             weakref.WeakKeyDictionary())
 
@@ -149,7 +149,7 @@ class Regions:
         place = _Place(item.device.address, item.region.variant)
         members = sorted({device.address, *(
             address for unit in item.region.units for address in unit)})
-        with self._locks[place.card]:
+        with self._locks.setdefault(place.card, threading.Lock()):
             facts = self._look(place, members)
             bitstream = fpga.Bitstream.from_wishes(wishes)
             if bitstream is None:
@@ -170,15 +170,16 @@ class Regions:
     def _found(self, function, machine) -> tuple[_Facts, str, _Place]:
         """What is known of a function's region, why it is withheld; which."""
         if machine not in self._rounds:
-            # Before, or after: what is shown then is half of each.
-            before = dict(self._busy)
-            self._rounds[machine] = _Round(reader.read(self._tree),
-                                           {**self._busy, **before})
+            self._rounds[machine] = _Round(time.monotonic(),
+                                           reader.read(self._tree))
         now = self._rounds[machine]
         place, members = _place(function, machine, now.shown)
+        # What is shown of these can be half of before and half of after.
+        busy = {other: facts for other, (facts, ended)
+                in self._busy.copy().items() if ended >= now.began}
         # What its card's manager says meanwhile is about the other region.
-        is_card_busy = any(other.card == place.card for other in now.busy)
-        facts = now.busy.get(place) or self._look(
+        is_card_busy = any(other.card == place.card for other in busy)
+        facts = busy.get(place) or self._look(
             place, members, now.shown, is_card_busy)
         return facts, self._fault(place, facts, is_card_busy), place
 
@@ -259,11 +260,11 @@ class Regions:
 
     @contextlib.contextmanager
     def _as_busy(self, place, facts):
-        self._busy[place] = facts
+        self._busy[place] = facts, math.inf
         try:
             yield
         finally:
-            del self._busy[place]
+            self._busy[place] = facts, time.monotonic()
 
     def _manager(self, place, members, item) -> str:
         """The manager that programs a card, by name."""

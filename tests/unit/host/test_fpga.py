@@ -9,6 +9,7 @@ from concurrent import futures
 import json
 import pathlib
 import time
+import types
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -577,6 +578,65 @@ def test_while_it_is_programmed_it_is_what_it_was(card):
     card.kind = Kind(card.tree)
     card.prepare(card.bitstream(function=_CRYPTO))
     assert seen == [{'0000:45:00.0': (2, [_LOOPBACK])}]
+
+
+def test_a_card_has_one_lock_though_two_come_first(card, monkeypatch):
+    made, entered = [], []
+
+    class Lock:
+        def __init__(self):
+            made.append(self)
+            if len(made) == 1:
+                # Another thread is quicker.
+                card.prepare()
+
+        def __enter__(self):
+            entered.append(self)
+
+        def __exit__(self, *_error):
+            pass
+
+    monkeypatch.setattr(kinds, 'threading', types.SimpleNamespace(Lock=Lock))
+    card.kind = kinds.Regions(card.tree)
+    card.prepare()
+    [one, other] = entered
+    assert one is other
+
+
+def test_what_fails_while_a_machine_is_read_is_withheld(card, monkeypatch):
+    """What was read before says nothing of what came of it."""
+    pathlib.Path(card.machine / 'program').write_text(
+        f'#!/bin/sh\n{_show(card.machine, "0000:45:00.1", "0000:45:00.2")}\n'
+        'exit 1\n')
+    read = reader.read
+
+    def read_slowly(tree):
+        monkeypatch.setattr(reader, 'read', read)
+        shown = read(tree)
+        assert 'ended with 1' in card.problem(card.bitstream())
+        return shown
+
+    monkeypatch.setattr(reader, 'read', read_slowly)
+    for _round in range(2):
+        assert 'ended with 1' in build.refusals(card.host())['0000:45:00.1']
+
+
+def test_what_is_programmed_while_a_machine_is_read_is_known(
+        card, monkeypatch):
+    """Also when a guest has it, and it shows nothing any more."""
+    read = reader.read
+
+    def read_slowly(tree):
+        monkeypatch.setattr(reader, 'read', read)
+        shown = read(tree)
+        card.prepare(card.bitstream(function=_CRYPTO))
+        return shown
+
+    monkeypatch.setattr(reader, 'read', read_slowly)
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
+    card.tree = card.kind._tree = _without(
+        _tree(), '0000:45:00.1', '0000:45:00.2')
+    assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
 
 
 def test_nothing_is_left_to_take_back(card):
