@@ -62,11 +62,13 @@ class Budget:
 
 
 class _Known:
-    """What a question has come to, and the steps that it took."""
+    """What a question has come to, and the steps that it took.
+
+    In one, for threads share it.
+    """
 
     def __init__(self):
-        self.steps = Steps(0)
-        self.answer = None
+        self.found = None, Steps(0)
 
 
 def remembered(function: collections.abc.Callable,
@@ -86,10 +88,12 @@ def remembered(function: collections.abc.Callable,
     def ask(*question_and_budget):
         *question, budget = question_and_budget
         known, steps = recall(*question), budget.share()
-        if known.steps.are_over and known.steps.limit < steps.limit:
-            known.answer, known.steps = function(*question, steps), steps
+        answer, taken = known.found
+        if taken.are_over and taken.limit < steps.limit:
+            answer = function(*question, steps)
+            known.found = answer, steps
             budget.spend(steps)
-        return known.answer
+        return answer
 
     ask.cache_clear, ask.cache_info = recall.cache_clear, recall.cache_info
     return ask

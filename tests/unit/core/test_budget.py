@@ -5,6 +5,7 @@ Steps are counted where they are made, and not as the module says.
 """
 
 import random
+import threading
 
 import pytest
 
@@ -147,3 +148,34 @@ def test_why_nothing_fits_is_asked_within_the_same_steps(made):
         budget=budget)
     assert found.kind == 'together'
     assert len(made) <= 2 * _LEAST
+
+
+def test_an_answer_goes_with_the_steps_that_it_took():
+    """Another thread's comes late, and was cut short."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def answer(_question, steps):
+        if steps.limit > 1:
+            return 'whole'
+        began.set()
+        go_on.wait()
+        steps.left = 0
+        return 'cut short'
+
+    class Steps(budgets.Steps):
+        @property
+        def are_over(self):
+            go_on.set()
+            late.join()
+            return super().are_over
+
+    class Budget(budgets.Budget):
+        def share(self):
+            return Steps(int(self._left))
+
+    ask = budgets.remembered(answer)
+    late = threading.Thread(target=ask, args=('question', Budget(1)))
+    late.start()
+    began.wait()
+    assert ask('question', Budget(5)) == 'whole'
+    assert ask('question', Budget(9)) == 'whole'
