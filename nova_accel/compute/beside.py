@@ -28,11 +28,17 @@ class Beside:
         """Do it, and wait for it :data:`WAIT` seconds at most.
 
         :returns: whether it was begun; it is not while another goes on
+        :raises RuntimeError: if no thread can be started
         """
         if not self._busy.acquire(blocking=False):
             return False
         thread = threading.Thread(target=self._do, args=(what,), daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except Exception:
+            # The system has no room for one; it may have the next time.
+            self._busy.release()
+            raise
         thread.join(WAIT)
         return True
 
