@@ -25,7 +25,8 @@ class Said:
         :param lines: all that there is to say by now, with their levels
         """
         lines = list(lines)
+        # First: another thread may find the same.
+        before, self._lines = self._lines, frozenset(lines)
         for level, line in lines:
-            if (level, line) not in self._lines:
+            if (level, line) not in before:
                 self._log.log(level, '%s', line)
-        self._lines = frozenset(lines)

@@ -4,12 +4,14 @@
 Each test has another thread's step come where it does harm.
 """
 
+import logging
 import threading
 
 import nova.conf
 import pytest
 
 from nova_accel.compute import beside
+from nova_accel.compute import said
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +32,19 @@ def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
     done = []
     assert one.do(lambda: done.append(True))
     assert done
+
+
+def test_what_two_find_is_said_once():
+    line = logging.INFO, 'Offered: 1 GPU'
+    told = []
+
+    class Log:
+        def log(self, *args):
+            told.append(args)
+            if len(told) == 1:
+                # Another thread has looked as well.
+                spoken.say([line])
+
+    spoken = said.Said(Log())
+    spoken.say([line])
+    assert len(told) == 1
