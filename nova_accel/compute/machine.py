@@ -4,6 +4,7 @@
 import collections
 import collections.abc
 import math
+import threading
 import time
 
 import nova.conf
@@ -45,22 +46,23 @@ class Machine:
         conf.register_opts(CONF)
         self.resets = reset.Resets()
         self.tree: tree.Tree | None = None
+        self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
         self._said = said.Said(LOG)
-        self._last = -math.inf, model.Host()
-        self._changes = 0
+        # Another one after each change.
+        self._state = object()
+        self._last = self._state, -math.inf, model.Host()
 
     def read(self) -> model.Host:
         """The Host as it is now.
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        changes = self._changes
+        state = self._state
         host, broken = self._read(self.resets.refused())
         self._said.say([(logging.ERROR, f'{error}; it is left out')
                         for error in broken] + _report(host))
-        if changes == self._changes:
-            self._last = time.monotonic(), host
+        self._last = state, time.monotonic(), host
         return host
 
     def forget(self) -> None:
@@ -69,8 +71,7 @@ class Machine:
         Also by libvirt, which gives functions back to their drivers. What is
         being read meanwhile can be half of each.
         """
-        self._changes += 1
-        self._last = -math.inf, model.Host()
+        self._state = object()
 
     def read_lately(self) -> model.Host:
         """The Host as it was a moment ago, if somebody read it then.
@@ -100,8 +101,9 @@ class Machine:
 
     def lately(self) -> model.Host | None:
         """What was read a moment ago, if somebody did."""
-        when, host = self._last
-        return host if time.monotonic() - when < LATELY else None
+        state, when, host = self._last
+        return host if state is self._state and (
+            time.monotonic() - when < LATELY) else None
 
     def entries(self) -> tuple[list[entry.Entry], list[errors.AccelError]]:
         """What nova.conf offers, and what is wrong with that."""
@@ -116,8 +118,7 @@ class Machine:
             model.PciAddress, str],
             ) -> tuple[model.Host, list[errors.AccelError]]:
         """The Host, and what is wrong with entries and link domains."""
-        if self.tree is None:
-            self._open()
+        self._open()
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, foreign.claims(CONF),
@@ -125,12 +126,16 @@ class Machine:
             *broken, *unusable]
 
     def _open(self) -> None:
-        try:
-            self.tree = tree.open_tree(CONF.nova_accel.sysfs_root)
-            self._kinds = loader.open_all(self.tree)
-        except errors.TreeError as error:
-            self._said.say([(logging.ERROR, str(error))])
-            raise
+        """Open the tree, and kinds on it, which remember things: once."""
+        with self._opening:
+            if self.tree is None:
+                try:
+                    opened = tree.open_tree(CONF.nova_accel.sysfs_root)
+                except errors.TreeError as error:
+                    self._said.say([(logging.ERROR, str(error))])
+                    raise
+                self._kinds = loader.open_all(opened)
+                self.tree = opened
 
 
 def _report(host: model.Host) -> list[tuple[int, str]]:

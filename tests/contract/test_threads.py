@@ -6,17 +6,94 @@ Each test has another thread's step come where it does harm.
 
 import logging
 import threading
+import types
 
 import nova.conf
 import pytest
 
 from nova_accel.compute import beside
+from nova_accel.compute import machine
 from nova_accel.compute import said
+from nova_accel.core import model
+from nova_accel.host import loader
+from nova_accel.host import reader
+from nova_accel.host import tree
+from tests.contract import meanwhile
 
 
 @pytest.fixture(autouse=True)
 def options():
     nova.conf.CONF([], project='nova', default_config_files=[])
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The trees that were opened; what is in them is nothing."""
+    found = []
+
+    def open_tree(_root):
+        found.append(tree.Recording())
+        return found[-1]
+
+    monkeypatch.setattr(tree, 'open_tree', open_tree)
+    return found
+
+
+def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
+    """Who reads it meanwhile would have no kind for any device."""
+    looked_at = machine.Machine()
+    early = []
+    monkeypatch.setattr(loader, 'open_all',
+                        lambda _tree: early.append(looked_at.tree) or {})
+    looked_at.read()
+    assert early == [None]
+    assert looked_at.tree is opened[0]
+
+
+def test_a_machine_is_opened_once(monkeypatch, opened):
+    """Kinds remember things."""
+    other = meanwhile.Meanwhile(monkeypatch, machine)
+    looked_at = machine.Machine()
+    open_tree = tree.open_tree
+
+    def open_slowly(root):
+        if threading.current_thread() is threading.main_thread():
+            other.do(looked_at.read)
+        return open_tree(root)
+
+    monkeypatch.setattr(tree, 'open_tree', open_slowly)
+    looked_at.read()
+    other.end()
+    assert len(opened) == 1
+
+
+def test_what_is_changed_while_a_host_is_kept_is_read_again(
+        monkeypatch, opened):
+    looked_at = machine.Machine()
+    assert looked_at.read() is looked_at.lately()
+
+    def monotonic():
+        monkeypatch.undo()
+        looked_at.forget()
+        return machine.time.monotonic()
+
+    monkeypatch.setattr(machine, 'time', types.SimpleNamespace(
+        monotonic=monotonic))
+    looked_at.read()
+    assert looked_at.lately() is None
+
+
+def test_what_is_changed_while_a_machine_is_read_is_read_again(
+        monkeypatch, opened):
+    looked_at = machine.Machine()
+
+    def read(*_args):
+        looked_at.forget()
+        return model.Host()
+
+    monkeypatch.setattr(reader, 'read', read)
+    looked_at.read()
+    assert looked_at.lately() is None
 
 
 def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
