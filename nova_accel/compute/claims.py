@@ -199,12 +199,11 @@ class Claims:
     def holding(self, addresses: collections.abc.Collection[model.Address],
                 ) -> list[tuple[str, hostdev.Hostdev]]:
         """Who has any of these, or is about to, and which."""
+        # Both under the lock: see everything.
         with self._lock:
-            # In this order: a claim ends when its record begins.
-            claimed = list(self._claimed.items())
+            held = [*self._claimed.items(), *self._record.read().items()]
         return list(dict.fromkeys(
-            (uuid, device)
-            for uuid, devices in (*claimed, *self._record.read().items())
+            (uuid, device) for uuid, devices in held
             for device in devices if device.address in addresses))
 
     def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:

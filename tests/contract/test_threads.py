@@ -12,13 +12,18 @@ import nova.conf
 import pytest
 
 from nova_accel.compute import beside
+from nova_accel.compute import claims
 from nova_accel.compute import machine
 from nova_accel.compute import said
+from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree
 from tests.contract import meanwhile
+
+_ADDRESS = model.PciAddress(0, 0x81, 0, 0)
+_DEVICE = hostdev.Hostdev(_ADDRESS, '')
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +130,24 @@ def test_what_two_find_is_said_once():
     spoken = said.Said(Log())
     spoken.say([line])
     assert len(told) == 1
+
+
+def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
+    """Its claim begins, and then its definition goes."""
+    other = meanwhile.Meanwhile(monkeypatch, claims)
+    defined = {'server': (_DEVICE,)}
+
+    class Record:
+        def read(self):
+            if defined:
+                other.do(undefine)
+            return dict(defined)
+
+    def undefine():
+        held.claim(types.SimpleNamespace(uuid='server'), (_DEVICE,))
+        defined.clear()
+
+    held = claims.Claims(Record())
+    assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
+    other.end()
+    assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
