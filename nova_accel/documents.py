@@ -21,6 +21,9 @@ MAX_DEPTH = 20
 # How much of a parser's complaint is repeated, in characters.
 _MAX_WHY = 200
 
+# What libyaml says of nesting that is too deep for itself, since PyYAML 6.0.4.
+_TOO_DEEP = 'exceeded maximum nesting depth'
+
 # What an escape can write, and no output can.
 _LONE = re.compile('[\ud800-\udfff]')
 
@@ -131,7 +134,7 @@ def _check_yaml(text: str, loader: type) -> None:
     descends into nested nodes on the stack.
     """
     depth = 0
-    for event in yaml.parse(text, loader):
+    for event in _events(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
@@ -139,6 +142,17 @@ def _check_yaml(text: str, loader: type) -> None:
                 f'line {event.start_mark.line + 1}: '
                 + ('is nested too deep' if depth > MAX_DEPTH
                    else 'aliases (*name) are not accepted'))
+
+
+def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
+    try:
+        yield from yaml.parse(text, loader)
+    except yaml.MarkedYAMLError as error:
+        if error.problem != _TOO_DEEP:
+            raise
+        # It reads ahead, and so comes upon this before we do.
+        raise yaml.YAMLError(f'line {error.problem_mark.line + 1}: is nested '
+                             'too deep') from None
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
