@@ -82,7 +82,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
 
 
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    # openstacksdk takes its time to load, and only this verb needs it.
+    # keystoneauth1 takes its time to load, and only this verb needs it.
     from nova_accel.cmd import check
     host, broken = _read(_root(arguments, conf), conf.nova_accel.device_spec,
                          _OPTION, conf)

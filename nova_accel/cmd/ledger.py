@@ -8,10 +8,9 @@ import collections.abc
 import contextlib
 from urllib import parse
 
+from keystoneauth1 import adapter
 from keystoneauth1 import exceptions
 from keystoneauth1 import loading
-from openstack import connection
-from openstack import exceptions as sdk_exceptions
 from oslo_config import cfg
 
 from nova_accel.core import errors
@@ -63,13 +62,12 @@ def connect(conf: cfg.ConfigOpts) -> Get:
         or Keystone does not answer, or not as it should
     """
     with _as_we_say_it():
-        placement = connection.Connection(
-            session=_session(conf), oslo_conf=conf,
-            service_types={'placement'}).placement
+        placement = _adapter(conf)
 
     def get(path: str) -> collections.abc.Mapping:
         with _as_we_say_it():
-            answer = placement.get(path, microversion=_MICROVERSION)
+            answer = placement.get(path, microversion=_MICROVERSION,
+                                   raise_exc=False)
         try:
             if answer.status_code == 200:
                 return answer.json()
@@ -82,7 +80,7 @@ def connect(conf: cfg.ConfigOpts) -> Get:
     return get
 
 
-def _session(conf: cfg.ConfigOpts):
+def _adapter(conf: cfg.ConfigOpts) -> adapter.Adapter:
     loading.register_session_conf_options(conf, _GROUP)
     loading.register_auth_conf_options(conf, _GROUP)
     options = loading.get_adapter_conf_options(include_deprecated=False)
@@ -95,14 +93,16 @@ def _session(conf: cfg.ConfigOpts):
         raise errors.AccelError(
             'nova.conf', 'has no auth_type in [placement]', 'name the '
             'nova.conf of nova-compute with --config-file')
-    return loading.load_session_from_conf_options(conf, _GROUP, auth=auth)
+    session = loading.load_session_from_conf_options(conf, _GROUP, auth=auth)
+    return loading.load_adapter_from_conf_options(conf, _GROUP,
+                                                  session=session)
 
 
 @contextlib.contextmanager
 def _as_we_say_it():
-    """What keystoneauth and openstacksdk raise, as errors of ours."""
+    """What keystoneauth raises, as errors of ours."""
     try:
         yield
-    except (exceptions.ClientException, sdk_exceptions.SDKException) as error:
+    except exceptions.ClientException as error:
         raise errors.AccelError(
             'Placement', f'cannot be asked: {error}', _REMEDY) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel host check``, with openstacksdk as it is.
+"""``nova-accel host check``, with keystoneauth1 as it is.
 
 Keystone and Placement answer as requests_mock has them; libvirt is a stand-in
 of a few lines.
