@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional tests: Nova's own harness, with us in it."""
+"""Functional tests: Nova's own harness, with us in it.
 
-# Before anything else is imported: what oslo.db keeps for each thread has to
-# be for each green one.
-from nova import monkey_patch ; monkey_patch.patch()  # noqa: E702 I001
+They run in green threads, or in native ones where the environment variable
+OS_NOVA_DISABLE_EVENTLET_PATCHING is "true": so Nova 34 runs nova-compute.
+"""
 
-import logging  # noqa: E402
+import logging
+
+# Before anything else: it may make green what is imported after it.
+import nova.tests.functional  # noqa: F401
 
 # Says at the end of each test, past all capturing, that it was the end.
 logging.getLogger('nova.thread_pool_factory').disabled = True

@@ -22,6 +22,7 @@ from nova_accel import conf
 from nova_accel.core import identity
 from nova_accel.host import tree
 from tests.functional import hypervisor
+from tests.functional import pace
 
 CONF = nova.conf.CONF
 
@@ -47,6 +48,10 @@ VF_SPECS = ['{"vendor_id": "8086", "product_id": "37c9", '
             '"resource_class": "CUSTOM_VF"}',
             '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}']
 
+#: How many times as long as Nova's harness alone it waits: for machines that
+#: have more to do.
+PATIENCE = 6
+
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
 
@@ -58,6 +63,7 @@ class Cloud(base.ServersTestBase):
     microversion = 'latest'
 
     def setUp(self):
+        self.useFixture(pace.Pace())
         conf.register_opts(CONF)
         self.profiles = self.useFixture(fixtures.TempDir()).path
         self.flags(profile_dirs=[self.profiles], group='nova_accel')
@@ -164,6 +170,17 @@ class Cloud(base.ServersTestBase):
             context.get_admin_context(), server['id'])
         instance.task_state = state
         instance.save()
+
+    # How long the harness waits: until it has looked so many times.
+
+    def _wait_for_server_parameter(self, server, expected_params,
+                                   max_retries=10, **more):
+        return super()._wait_for_server_parameter(
+            server, expected_params, PATIENCE * max_retries, **more)
+
+    def _wait_for_assert(self, assert_func, max_retries=10, **more):
+        return super()._wait_for_assert(
+            assert_func, PATIENCE * max_retries, **more)
 
     # What can be seen of it
 

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services that live, and die, as processes of their own.
 
-Nova's harness runs all services as green threads of one process, and treats
-casts as calls. Here casts are casts, so that operations overlap; each
-nova-compute has the CONF.host and the Placement client that it would have
-alone; and one of them can be killed.
+Nova's harness runs all services as threads of one process, green or native
+ones, and treats casts as calls. Here casts are casts, so that operations
+overlap; each nova-compute has the CONF.host and the Placement client that it
+would have alone; and one of them can be killed.
 """
 
-# First of all: it makes green what is imported after it.
-import nova.tests.functional  # noqa: F401
-
-# isort: split
 import contextlib
 import contextvars
 import dataclasses
@@ -58,7 +54,7 @@ _LONG, _DAY = 60, 86400
 
 
 class Death(BaseException):
-    """Ends the green threads of the dead, when the test is over."""
+    """Ends the threads of the dead, when the test is over."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,7 +99,7 @@ class Fault:
 
 
 class Processes(fixtures.Fixture):
-    """Which service a green thread works for, and whether there is work."""
+    """Which service a thread works for, and whether there is work."""
 
     def __init__(self):
         super().__init__()
@@ -112,12 +108,20 @@ class Processes(fixtures.Fixture):
         self.down: set[str] = set()
         self._working: set[_Task] = set()
         self._frozen: set[_Task] = set()
+        #: How many tasks were begun.
+        self._begun = 0
+        self._counting = threading.Lock()
+        #: Threads that have a message, or look for one.
+        self._taking: set[int] = set()
         self._over = threading.Event()
 
     def _setUp(self):
         self._wrap('oslo_config.cfg:ConfigOpts', 'host',
                    lambda _none: property(_host), create=True)
-        self._wrap('futurist:GreenThreadPoolExecutor', 'submit', self._submit)
+        for executor in ('GreenThreadPoolExecutor', 'ThreadPoolExecutor'):
+            self._wrap(f'futurist:{executor}', 'submit', self._submit)
+        self._wrap('oslo_messaging._drivers.impl_fake:FakeExchange', 'poll',
+                   self._take)
         self._wrap('oslo_messaging.rpc.dispatcher:RPCDispatcher',
                    '_do_dispatch', _dispatch)
         for owner, methods in EFFECTS.items():
@@ -140,27 +144,33 @@ class Processes(fixtures.Fixture):
     def settle(self, timeout=240):
         """Wait until nobody has anything to do."""
         deadline = time.monotonic() + timeout
-        while (working := self._alive()) or _undelivered(self.down):
+        seen = None
+        while self._is_busy() or seen != (seen := self._begun):
             if time.monotonic() > deadline:
-                raise TimeoutError(f'still at work: {working}')
+                raise TimeoutError(f'still at work: {self._alive()}')
             time.sleep(0.005)
 
     def forget(self, host):
         """What a host's nova-compute was about to do is never done."""
         self.fault = None
         self.down.add(host)
-        for task in self._working:
+        for task in list(self._working):
             task.dead = task.dead or task.host == host
 
     def bury(self):
         """End what stands still, past all of its effects."""
         self._over.set()
-        while self._frozen or any(task.dead for task in self._working):
+        while self._frozen or any(task.dead for task in list(self._working)):
             time.sleep(0.005)
+
+    def _is_busy(self):
+        # In the order of a message's way, so that none is overlooked; what is
+        # sent meanwhile is seen the next time.
+        return bool(_undelivered(self.down) or self._taking or self._alive())
 
     def _alive(self):
         dying = self.fault.host if self.fault and self.fault.struck else None
-        return [task for task in self._working
+        return [task for task in list(self._working)
                 if not task.dead and (task.host is None
                                       or task.host != dying)]
 
@@ -169,11 +179,34 @@ class Processes(fixtures.Fixture):
             task = _Task(_current.get().host)
             context = contextvars.copy_context()
             context.run(_current.set, task)
+            if _is_loop(function):
+                return submit(executor, context.run, function, *args, **kwargs)
+            with self._counting:
+                self._begun += 1
             self._working.add(task)
-            future = submit(executor, context.run, function, *args, **kwargs)
+            try:
+                future = submit(executor, context.run, function, *args,
+                                **kwargs)
+            except BaseException:
+                self._end(task)
+                raise
             future.add_done_callback(lambda _future: self._end(task))
             return future
         return submitted
+
+    def _take(self, poll):
+        """Know of a message until the thread that took it looks again.
+
+        It has submitted what is to be done by then.
+        """
+        def polled(exchange, *args):
+            thread = threading.get_ident()
+            self._taking.add(thread)
+            taken = poll(exchange, *args)
+            if taken[1] is None:
+                self._taking.discard(thread)
+            return taken
+        return polled
 
     def _end(self, task):
         self._working.discard(task)
@@ -348,6 +381,11 @@ PERIODIC_TASKS = (
     '_poll_rebooting_instances',
     'update_available_resource',
 )
+
+
+def _is_loop(function) -> bool:
+    """Whether it is a loop of oslo.service, which goes on for ever."""
+    return function.__module__.startswith('oslo_service.')
 
 
 def _host(conf) -> str:

@@ -24,8 +24,8 @@ APT = (
 
 #: OpenStack 2026.2, the clients, and what it needs from us.
 PIP = (
-    'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova==34.0.0',
-    'openstack-placement==16.0.0', 'openstack-cyborg==17.0.0',
+    'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova',
+    'openstack-placement', 'openstack-cyborg==17.0.0',
     'osc-placement', 'pymemcache', 'PyMySQL', 'python-memcached',
     'python-openstackclient', 'pyuwsgi')
 #: What is compiled with what apt installs.
@@ -34,7 +34,7 @@ COMPILED = ('libvirt-python',)
 #: uv's environment variables for pip's options.
 _UV = {'index-url': 'UV_DEFAULT_INDEX', 'extra-index-url': 'UV_INDEX',
        'find-links': 'UV_FIND_LINKS', 'cert': 'SSL_CERT_FILE'}
-_CONSTRAINTS = (place.ROOT / 'constraints.txt',
+_CONSTRAINTS = (place.CONSTRAINTS,
                 pathlib.Path(__file__).parent / 'constraints.txt')
 _PINNED = [word for file in _CONSTRAINTS for word in ('-c', str(file))]
 _POLICY = pathlib.Path('/usr/sbin/policy-rc.d')

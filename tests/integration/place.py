@@ -6,6 +6,9 @@ import pathlib
 ROOT = pathlib.Path(__file__).parents[2]
 WORK = ROOT / '.integration'
 
+#: Versions of what is installed, Nova's among them.
+CONSTRAINTS = ROOT / 'constraints' / 'nova34.txt'
+
 #: What is kept from one run to the next.
 CACHE = WORK / 'cache'
 VENV = CACHE / 'venv'

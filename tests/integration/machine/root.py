@@ -135,8 +135,7 @@ def _sources():
 
 def _nova(steps):
     """A virtual environment with Nova, for Debian's own Python."""
-    constraints = place.ROOT / 'constraints.txt'
-    wanted = ['nova~=34.0', 'libvirt-python']
+    wanted = ['nova', 'libvirt-python']
 
     def make(path):
         path.mkdir()
@@ -147,7 +146,7 @@ def _nova(steps):
                 'from tests.integration import packages\n'
                 'packages.uv(*sys.argv[1:])', NOVA / 'bin/python', *wanted)
 
-    return kept.kept('nova', [constraints, *wanted], make)
+    return kept.kept('nova', [place.CONSTRAINTS, *wanted], make)
 
 
 def _as_in_machine(directory, *command):

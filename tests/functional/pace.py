@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's harness, without the time that it spends on nothing.
+
+It asks twice a second whether a server has changed, its message bus asks
+twenty times a second for messages, and each idle worker wakes up a hundred
+times a second. Here all of them wait until something happens. What does not
+differ between tests is made once: compiled SQL, and one API instead of two.
+"""
+
+import functools
+import pkgutil
+import threading
+import time
+import types
+
+import fixtures
+from futurist import _thread
+from nova.api.openstack import urlmap
+import nova.conf
+from nova.tests.functional import integrated_helpers
+from oslo_messaging._drivers import impl_fake
+import sqlalchemy
+
+#: Seconds that an idle worker waits for work before it looks whether it is to
+#: end. It is woken up when it is.
+_IDLE = 1
+
+
+class Bell:
+    """Ends the waits of all who wait for it to ring."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._rings = 0
+        self._heard = threading.local()
+
+    def ring(self):
+        with self._changed:
+            self._rings += 1
+            self._changed.notify_all()
+
+    def wait(self, seconds):
+        """Return when it rings, or at once if it did since the last wait."""
+        heard = getattr(self._heard, 'rings', 0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._rings != heard, seconds)
+            self._heard.rings = self._rings
+
+
+class Waits(fixtures.Fixture):
+    """Those who poll look again when something has happened."""
+
+    def _setUp(self):
+        servers, messages = Bell(), Bell()
+        self._poll(integrated_helpers, servers)
+        self._poll(impl_fake, messages)
+        self._ring(messages, 'oslo_messaging._drivers.impl_fake:'
+                   'FakeExchange.deliver_message')
+        self._ring(servers, 'nova.objects:Instance.save', _is_settled)
+        for end in ('Instance.destroy', 'InstanceFault.create',
+                    'Migration.save'):
+            self._ring(servers, f'nova.objects:{end}')
+
+    def _poll(self, module, bell):
+        """Have a module wait for a bell where it would sleep."""
+        self.useFixture(fixtures.MockPatchObject(
+            module, 'time', types.SimpleNamespace(
+                sleep=bell.wait, time=time.time)))
+
+    def _ring(self, bell, name, when=lambda *_arguments: True):
+        """Ring when a method has returned."""
+        owner, _, method = name.rpartition('.')
+        owner = pkgutil.resolve_name(owner)
+        does = getattr(owner, method)
+
+        @functools.wraps(does)
+        def do(*args, **kwargs):
+            try:
+                return does(*args, **kwargs)
+            finally:
+                if when(*args):
+                    bell.ring()
+
+        self.useFixture(fixtures.MonkeyPatch(
+            f'{owner.__module__}.{owner.__name__}.{method}', do))
+
+
+def _is_settled(instance, *_arguments):
+    """Whether no operation goes on with a server.
+
+    The harness counts how often it looks; it should not look at each step.
+    """
+    return instance.task_state is None
+
+
+class _Nothing:
+    """Work that wakes up a worker."""
+
+    def run(self):
+        pass
+
+
+class Workers(fixtures.Fixture):
+    """Native threads that sleep until there is work, or are told to end."""
+
+    def _setUp(self):
+        begin = _thread.ThreadWorker.__init__
+        stop = _thread.ThreadWorker.stop
+
+        def begin_idle(worker, *args):
+            begin(worker, *args)
+            worker.MAX_IDLE_FOR = _IDLE
+
+        def stop_at_once(worker):
+            stop(worker)
+            worker.work_queue.put(_Nothing())
+
+        for name, ours in (('__init__', begin_idle), ('stop', stop_at_once)):
+            self.useFixture(fixtures.MockPatchObject(
+                _thread.ThreadWorker, name, ours))
+
+
+class _Statements(dict):
+    """Compiled SQL by what it is compiled from, for all databases.
+
+    SQLAlchemy keeps it for each database by its dialect object.
+    """
+
+    def get(self, key, default=None):
+        return super().get(_by_name(key), default)
+
+    def __setitem__(self, key, compiled):
+        super().__setitem__(_by_name(key), compiled)
+
+
+def _by_name(key):
+    dialect, *statement = key
+    return dialect.name, *statement
+
+
+_STATEMENTS = _Statements()
+
+
+class Databases(fixtures.Fixture):
+    """Databases that compile each statement once in all tests."""
+
+    def _setUp(self):
+        create = sqlalchemy.create_engine
+
+        def create_engine(*args, **kwargs):
+            engine = create(*args, **kwargs)
+            engine._compiled_cache = _STATEMENTS
+            return engine
+
+        self.useFixture(fixtures.MockPatchObject(
+            sqlalchemy, 'create_engine', create_engine))
+
+
+class Settings(fixtures.Fixture):
+    """Options that nobody looks for in the environment at each use."""
+
+    def _setUp(self):
+        self.useFixture(fixtures.MockPatchObject(
+            nova.conf.CONF, '_use_env', False))
+
+
+class Api(fixtures.Fixture):
+    """nova-api without its second set of the same routes, for /v2."""
+
+    def _setUp(self):
+        build = urlmap.urlmap_factory
+
+        def build_one(loader, global_conf, **paths):
+            return build(loader, global_conf, **{
+                path: name for path, name in paths.items()
+                if not path.startswith('/v2/') and path != '/v2'})
+
+        self.useFixture(fixtures.MockPatchObject(
+            urlmap, 'urlmap_factory', build_one))
+
+
+class Pace(fixtures.Fixture):
+    """All of this."""
+
+    def _setUp(self):
+        for fixture in (Waits, Workers, Databases, Settings, Api):
+            self.useFixture(fixture())
