@@ -5,10 +5,15 @@ They run in green threads, or in native ones where the environment variable
 OS_NOVA_DISABLE_EVENTLET_PATCHING is "true": so Nova 34 runs nova-compute.
 """
 
-import logging
+# Before anything else is imported: what oslo.db keeps for each thread has to
+# be for each green one. Nova 31 does it when this is imported.
+from nova import monkey_patch
 
-# Before anything else: it may make green what is imported after it.
-import nova.tests.functional  # noqa: F401
+if hasattr(monkey_patch, 'patch'):
+    monkey_patch.patch()
+
+# isort: split
+import logging
 
 # Says at the end of each test, past all capturing, that it was the end.
 logging.getLogger('nova.thread_pool_factory').disabled = True

@@ -17,6 +17,7 @@ import time
 
 import fixtures
 from nova import context as nova_context
+from nova import utils
 from nova.db.main import api as db
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
@@ -26,6 +27,7 @@ from oslo_utils import importutils
 from placement import handler
 
 from tests.functional import cloud
+from tests.functional import pace
 
 # Since Nova 34 all services of a process share them.
 pools = importutils.try_import('nova.thread_pool_factory')
@@ -111,6 +113,7 @@ class Processes(fixtures.Fixture):
         #: How many tasks were begun.
         self._begun = 0
         self._counting = threading.Lock()
+        self._ended = pace.Bell()
         #: Threads that have a message, or look for one.
         self._taking: set[int] = set()
         self._over = threading.Event()
@@ -120,6 +123,8 @@ class Processes(fixtures.Fixture):
                    lambda _none: property(_host), create=True)
         for executor in ('GreenThreadPoolExecutor', 'ThreadPoolExecutor'):
             self._wrap(f'futurist:{executor}', 'submit', self._submit)
+        if hasattr(utils, 'pass_context'):
+            self._wrap('nova.utils', 'pass_context', self._spawn)
         self._wrap('oslo_messaging._drivers.impl_fake:FakeExchange', 'poll',
                    self._take)
         self._wrap('oslo_messaging.rpc.dispatcher:RPCDispatcher',
@@ -148,7 +153,7 @@ class Processes(fixtures.Fixture):
         while self._is_busy() or seen != (seen := self._begun):
             if time.monotonic() > deadline:
                 raise TimeoutError(f'still at work: {self._alive()}')
-            time.sleep(0.005)
+            self._ended.wait(0.05)
 
     def forget(self, host):
         """What a host's nova-compute was about to do is never done."""
@@ -174,16 +179,21 @@ class Processes(fixtures.Fixture):
                 if not task.dead and (task.host is None
                                       or task.host != dying)]
 
+    def _begin(self):
+        """A task of whom asks for it, and the context to run it in."""
+        task = _Task(_current.get().host)
+        context = contextvars.copy_context()
+        context.run(_current.set, task)
+        with self._counting:
+            self._begun += 1
+        self._working.add(task)
+        return task, context
+
     def _submit(self, submit):
         def submitted(executor, function, *args, **kwargs):
-            task = _Task(_current.get().host)
-            context = contextvars.copy_context()
-            context.run(_current.set, task)
             if _is_loop(function):
-                return submit(executor, context.run, function, *args, **kwargs)
-            with self._counting:
-                self._begun += 1
-            self._working.add(task)
+                return submit(executor, function, *args, **kwargs)
+            task, context = self._begin()
             try:
                 future = submit(executor, context.run, function, *args,
                                 **kwargs)
@@ -193,6 +203,21 @@ class Processes(fixtures.Fixture):
             future.add_done_callback(lambda _future: self._end(task))
             return future
         return submitted
+
+    def _spawn(self, spawn):
+        """The same where Nova 31 has no executor."""
+        def spawned(runner, function, *args, **kwargs):
+            task, context = self._begin()
+
+            @functools.wraps(function)
+            def run(*args, **kwargs):
+                try:
+                    return context.run(function, *args, **kwargs)
+                finally:
+                    self._end(task)
+
+            return spawn(runner, run, *args, **kwargs)
+        return spawned
 
     def _take(self, poll):
         """Know of a message until the thread that took it looks again.
@@ -211,6 +236,7 @@ class Processes(fixtures.Fixture):
     def _end(self, task):
         self._working.discard(task)
         self._frozen.discard(task)
+        self._ended.ring()
 
     def _effect(self, name, method):
         def performed(*args, **kwargs):
@@ -237,6 +263,7 @@ class Processes(fixtures.Fixture):
         task.dead = True
         self._working.discard(task)
         self._frozen.add(task)
+        self._ended.ring()
         self._over.wait()
         raise Death
 
@@ -340,8 +367,10 @@ class MortalCloud(cloud.Cloud):
         """What SIGKILL does to a nova-compute; libvirt goes on."""
         service = self.computes[host]
         self.processes.forget(host)
-        for server in (service.rpcserver, service.rpcserver_alt):
-            server.stop()
+        service.rpcserver.stop()
+        # Since Nova 33 there is a second one.
+        if alternative := getattr(service, 'rpcserver_alt', None):
+            alternative.stop()
         service.tg.stop()
         service.stop = lambda: None
         if pools:

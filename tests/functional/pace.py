@@ -21,8 +21,8 @@ from nova.tests.functional import integrated_helpers
 from oslo_messaging._drivers import impl_fake
 import sqlalchemy
 
-#: Seconds that an idle worker waits for work before it looks whether it is to
-#: end. It is woken up when it is.
+#: Seconds that who is idle waits for work before it looks whether it is to end.
+#: It is woken up when it is.
 _IDLE = 1
 
 
@@ -52,20 +52,20 @@ class Waits(fixtures.Fixture):
 
     def _setUp(self):
         servers, messages = Bell(), Bell()
-        self._poll(integrated_helpers, servers)
-        self._poll(impl_fake, messages)
-        self._ring(messages, 'oslo_messaging._drivers.impl_fake:'
-                   'FakeExchange.deliver_message')
+        self._poll(integrated_helpers, servers.wait)
+        self._poll(impl_fake, lambda _seconds: messages.wait(_IDLE))
+        for news in ('FakeExchange.deliver_message', 'FakeListener.stop'):
+            self._ring(messages, f'oslo_messaging._drivers.impl_fake:{news}')
         self._ring(servers, 'nova.objects:Instance.save', _is_settled)
         for end in ('Instance.destroy', 'InstanceFault.create',
                     'Migration.save'):
             self._ring(servers, f'nova.objects:{end}')
 
-    def _poll(self, module, bell):
-        """Have a module wait for a bell where it would sleep."""
+    def _poll(self, module, wait):
+        """Have a module wait where it would sleep."""
         self.useFixture(fixtures.MockPatchObject(
             module, 'time', types.SimpleNamespace(
-                sleep=bell.wait, time=time.time)))
+                sleep=wait, time=time.time)))
 
     def _ring(self, bell, name, when=lambda *_arguments: True):
         """Ring when a method has returned."""
