@@ -4,8 +4,7 @@
 Nova takes the first nodes on which a guest fits, those with most room first as
 a rule, wherever the devices are that the guest was promised.
 
-Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, wrapped. Checked with
-Nova 33 and 34.
+Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, wrapped.
 """
 
 import collections.abc

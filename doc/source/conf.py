@@ -2,6 +2,12 @@
 """Sphinx configuration: ``tox -e docs``."""
 
 import importlib.metadata
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+from tests import novas  # noqa: E402
 
 project = 'nova-accel'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
@@ -12,3 +18,5 @@ openstackdocs_auto_name = False
 # Left alone, the theme makes one up from the number of commits.
 openstackdocs_auto_version = False
 version = release = importlib.metadata.version('nova-accel')
+# The Novas that are tested.
+rst_epilog = f'.. |novas| replace:: {novas.text()}'

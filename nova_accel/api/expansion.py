@@ -4,7 +4,7 @@
 Seam: ``nova.compute.flavors.get_flavor_by_flavor_id``, wrapped. It is called
 with ``read_deleted='no'`` by the two places that give a flavor to a server
 (servers.create and compute.API.resize), and without by the flavors API, which
-must go on showing what the operator wrote. Checked with Nova 33 and 34.
+must go on showing what the operator wrote.
 """
 
 import functools

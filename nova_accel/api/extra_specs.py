@@ -2,8 +2,7 @@
 """nova-api: validators for ``nova_accel:*``, and the way in.
 
 Seam: the entry point ``nova.api.extra_spec_validators``, which nova-api loads
-by itself; it is what brings nova_accel into nova-api at all. Checked with
-Nova 33 and 34.
+by itself; it is what brings nova_accel into nova-api at all.
 """
 
 from nova.api.validation.extra_specs import base

@@ -3,7 +3,7 @@
 
 Seam: ``cpu.maxphysaddr`` of the guest's configuration, which Nova makes of the
 flavor's ``hw:maxphysaddr_mode`` and ``hw:maxphysaddr_bits`` or the image's
-``hw_maxphysaddr_*``. Checked with Nova 33 and 34.
+``hw_maxphysaddr_*``.
 """
 
 import re

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The three truths compared, now and then, and what the log should say of it.
 
-Seam: ``nova.objects``, for what Nova knows of a consumer. Checked with Nova 33
-and 34.
+Seam: ``nova.objects``, for what Nova knows of a consumer.
 """
 
 import collections.abc

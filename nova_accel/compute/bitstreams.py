@@ -2,8 +2,7 @@
 """Bitstreams, fetched from Glance and kept on this host.
 
 Seam: ``nova.image.glance.API`` (get, download), which verifies signatures
-where ``[glance] verify_glance_signatures`` says so. Checked with Nova 33 and
-34.
+where ``[glance] verify_glance_signatures`` says so.
 
 A copy is named after its image and its hash, and that is checked each time,
 so nothing goes out of date here; files may be deleted whenever one likes.

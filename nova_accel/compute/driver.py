@@ -2,8 +2,8 @@
 """``compute_driver = accel.LibvirtDriver``: Nova's libvirt driver, and ours.
 
 Each override calls Nova's method and one thing of ours. Signatures are passed
-through, so that the class fits Nova 33 and 34, with which each seam was
-checked (tests/contract):
+through, so that the class fits every Nova that it is tested with
+(tests/contract):
 
 =====================================  ================================
 ``init_host``                          VFs; say what is offered and held

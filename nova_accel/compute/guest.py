@@ -4,7 +4,7 @@
 Seams: ``nova.virt.libvirt.config.LibvirtConfigGuestHostdevPCI`` and ``MDEV``,
 whose format_dom leaves out the alias and the guest's address, and
 ``LibvirtConfigGuestController``, which knows neither addresses nor expander
-buses. Checked with Nova 33 and 34.
+buses.
 """
 
 import collections.abc

@@ -8,7 +8,7 @@ a host's boot say.
 Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
 ``get_allocations_for_resource_provider``, ``put_allocations`` and
 ``delete_allocation_for_instance``; ``nova.scheduler.utils``:
-``ResourceRequest.from_request_spec``. Checked with Nova 33 and 34.
+``ResourceRequest.from_request_spec``.
 """
 
 import collections

@@ -16,7 +16,7 @@ beside them, by alias, which is no mdev's uuid:
 
 Seams: ``nova.objects.migrate_data.LibvirtLiveMigrateData``;
 ``nova.virt.libvirt.migration.get_updated_guest_xml``, which asks the guest
-for the XML that it then rewrites. Checked with Nova 33 and 34.
+for the XML that it then rewrites.
 """
 
 import collections.abc

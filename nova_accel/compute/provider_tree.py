@@ -3,7 +3,6 @@
 
 Seam: ``nova.compute.provider_tree.ProviderTree`` (exists, data,
 get_provider_uuids, new_child, remove, update_inventory, update_traits).
-Checked with Nova 33 and 34.
 """
 
 import collections.abc

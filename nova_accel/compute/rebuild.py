@@ -5,8 +5,7 @@ Between the end of its old definition and its new one a claim is all that
 keeps its devices, and after a rebuild that failed Placement promises it
 nothing that would speak for the claim.
 
-Seam: ``nova.objects.Instance``: ``get_by_uuid``, ``task_state``. Checked with
-Nova 33 and 34.
+Seam: ``nova.objects.Instance``: ``get_by_uuid``, ``task_state``.
 """
 
 from nova import context

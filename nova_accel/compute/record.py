@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds which device, read from libvirt, which is where it is kept.
 
-Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``. Checked with Nova
-33 and 34.
+Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``.
 """
 
 import collections.abc

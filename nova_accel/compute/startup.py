@@ -10,8 +10,7 @@ in every other case. So does this, for servers with devices; where a reboot
 does not get as far as the driver, since Neutron is not there say, nova-compute
 is to be started again, as ever.
 
-Seam: ``nova.compute.manager.ComputeManager._init_instance``, wrapped. Checked
-with Nova 33 and 34.
+Seam: ``nova.compute.manager.ComputeManager._init_instance``, wrapped.
 """
 
 import functools

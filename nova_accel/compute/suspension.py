@@ -6,7 +6,6 @@ first, and gets the same ones again. Its definition keeps them meanwhile.
 
 Seam: ``nova.virt.libvirt.guest.Guest`` (attach_device, detach_device,
 get_power_state).
-Checked with Nova 33 and 34.
 """
 
 import collections.abc

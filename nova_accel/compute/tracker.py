@@ -6,7 +6,6 @@ are; which these are going to be, its allocations say.
 
 Seam: ``nova.compute.resource_tracker.ResourceTracker``: ``instance_claim``,
 ``rebuild_claim``, ``resize_claim`` and ``live_migration_claim``, wrapped.
-Checked with Nova 33 and 34.
 """
 
 import functools

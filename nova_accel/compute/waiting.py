@@ -5,7 +5,7 @@ Seams: ``nova.objects.MigrationList``: ``get_in_progress_by_host_and_node``,
 where a resize that waits to be confirmed counts as in progress, and
 ``get_by_filters``, since on its way back it is ``reverted`` before the guest
 is there, or ``error`` where it never comes; ``nova.objects.InstanceList
-.get_by_filters``. Checked with Nova 33 and 34.
+.get_by_filters``.
 """
 
 import collections.abc

@@ -7,8 +7,7 @@ were sent: devices in them would be the same ones for all servers of a request,
 and maybe somebody's by then. So they ask for so many of a class, and
 nova-compute chooses and tells Placement, as where filters are skipped.
 
-Seam: ``nova.objects.Selection.from_host_state``, wrapped. Checked with Nova
-33 and 34.
+Seam: ``nova.objects.Selection.from_host_state``, wrapped.
 """
 
 import functools

@@ -6,8 +6,7 @@ much of it is used and which traits it has. Nova keeps of that only which
 hosts there are. Here each candidate keeps it all, so that which devices are
 free is known as exactly as the ledger knows it, at no request more.
 
-Seam: ``SchedulerReportClient.get_allocation_candidates``, wrapped. Checked
-with Nova 33 and 34.
+Seam: ``SchedulerReportClient.get_allocation_candidates``, wrapped.
 """
 
 import collections

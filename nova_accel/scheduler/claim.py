@@ -5,8 +5,7 @@ Between Placement's answer and the claim another scheduler can have claimed
 the devices that were chosen. The host may have others as good, so it is
 asked about again before Nova goes on to the next one.
 
-Seam: ``nova.scheduler.utils.claim_resources``, wrapped. Checked with Nova 33
-and 34.
+Seam: ``nova.scheduler.utils.claim_resources``, wrapped.
 """
 
 import copy

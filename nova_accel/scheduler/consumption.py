@@ -2,7 +2,6 @@
 """What a server takes of a host, as later ones of its request see it.
 
 Seam: ``nova.scheduler.host_manager.HostState.consume_from_request``, wrapped.
-Checked with Nova 33 and 34.
 """
 
 import functools

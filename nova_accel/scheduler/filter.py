@@ -2,8 +2,7 @@
 """nova-scheduler: which devices of a host, and whether it has them at all.
 
 Seam: ``nova.scheduler.filters.BaseHostFilter`` and
-``HostState.allocation_candidates``, of which Nova claims the first. Checked
-with Nova 33 and 34.
+``HostState.allocation_candidates``, of which Nova claims the first.
 """
 
 import nova.conf

@@ -5,7 +5,7 @@ Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, by which nova-compute
 will fit the guest into the host, over the same state, and on the nodes of its
 devices if it can (:mod:`nova_accel.numa_fit`);
 ``nova.pci.stats.PciDeviceStats.apply_requests``, by which the scheduler notes
-what nova-compute will take. Checked with Nova 33 and 34.
+what nova-compute will take.
 """
 
 import collections

@@ -7,7 +7,6 @@ that a host's aggregates must have. A profile's groups are kept apart by rules
 of its own, so to Placement the policy is always that there is none.
 
 Seam: ``nova.scheduler.utils.ResourceRequest.from_request_spec``, wrapped.
-Checked with Nova 33 and 34.
 """
 
 import functools

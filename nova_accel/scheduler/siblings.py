@@ -7,7 +7,6 @@ given is still free in Placement's answer when the next comes
 
 Seam: ``nova.scheduler.host_manager.HostState`` (one for each request;
 num_instances, which Nova counts up with each server that it puts there).
-Checked with Nova 33 and 34.
 """
 
 import collections

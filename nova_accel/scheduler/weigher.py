@@ -3,7 +3,7 @@
 
 Seams: ``nova.scheduler.weights.BaseHostWeigher``, of which the sum over all
 weighers orders the hosts; ``nova.weights.normalize``;
-``nova.scheduler.utils.get_weight_multiplier``. Checked with Nova 33 and 34.
+``nova.scheduler.utils.get_weight_multiplier``.
 """
 
 import collections.abc

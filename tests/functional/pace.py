@@ -21,8 +21,8 @@ from nova.tests.functional import integrated_helpers
 from oslo_messaging._drivers import impl_fake
 import sqlalchemy
 
-#: Seconds that who is idle waits for work before it looks whether it is to end.
-#: It is woken up when it is.
+#: Seconds that an idle thread waits for work before it looks whether it is to
+#: end. It is woken up when it is.
 _IDLE = 1
 
 
