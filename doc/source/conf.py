@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from tests import novas  # noqa: E402
+from tests import novas
 
 project = 'nova-accel'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
