@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Novas that nova-accel is tested with: those of the directory constraints.
+"""The Novas that are tested: those of the directory constraints.
 
 The documentation takes them from here; README.rst and tox.ini, which cannot,
 are compared with them by tests/unit/test_novas.py.
