@@ -8,7 +8,6 @@ differ between tests is made once: compiled SQL, and one API instead of two.
 """
 
 import functools
-import gc
 import pkgutil
 import threading
 import time
@@ -158,14 +157,6 @@ class Databases(fixtures.Fixture):
             sqlalchemy, 'create_engine', create_engine))
 
 
-class Garbage(fixtures.Fixture):
-    """Garbage that is looked for after more new objects than by default."""
-
-    def _setUp(self):
-        self.addCleanup(gc.set_threshold, *gc.get_threshold())
-        gc.set_threshold(100_000, 20, 20)
-
-
 class Settings(fixtures.Fixture):
     """Options that nobody looks for in the environment at each use.
 
@@ -199,5 +190,5 @@ class Pace(fixtures.Fixture):
     """All of this."""
 
     def _setUp(self):
-        for fixture in (Waits, Workers, Databases, Garbage, Settings, Api):
+        for fixture in (Waits, Workers, Databases, Settings, Api):
             self.useFixture(fixture())
