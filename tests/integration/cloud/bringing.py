@@ -58,7 +58,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
             # Once its cell and Neutron know it.
             return list(cloud.connection.compute.hypervisors()) and any(
                 agent.is_alive for agent in cloud.connection.network.agents())
-        steps.wait('the compute node', there, 300, 0.5)
+        steps.wait('the compute node', there, pause=0.5)
         cloud.beating(['nova-compute', 'nova-scheduler'])
 
 

@@ -12,6 +12,7 @@ from tests.integration.cloud import cloud as clouds
 from tests.integration.cloud import configuration
 from tests.integration.cloud import resources
 from tests.integration.machine import built
+from tests.integration.machine import clock
 from tests.integration.machine import guest
 from tests.integration.machine import machine as machines
 from tests.integration.machine import root
@@ -71,7 +72,8 @@ def join(machine: machines.Machine, cloud: clouds.Cloud,
     # Its service is there before the scheduler knows to which cell it belongs.
     steps.wait(f'{machine.host} among the hypervisors', lambda: any(
         hypervisor.name == machine.host
-        for hypervisor in cloud.connection.compute.hypervisors()), 120, 1)
+        for hypervisor in cloud.connection.compute.hypervisors()), pause=1,
+               clock=clock.Clock())
 
 
 def attach(machine: machines.Machine, cloud: clouds.Cloud) -> None:
@@ -93,7 +95,8 @@ def _beats(machine, cloud):
                        host=machine.host, binary='nova-compute'))
 
     steps.wait(f'a sign of the nova-compute of {machine.host} (its log: '
-               f'{machine.log("nova-compute")})', beats, 600, 1)
+               f'{machine.log("nova-compute")})', beats, pause=1,
+               clock=clock.Clock())
 
 
 def image(cloud: clouds.Cloud, parts: built.Parts):
