@@ -18,6 +18,9 @@ from tests.integration.cloud import resources
 _INFRASTRUCTURE = ('memcached', 'epmd', 'virtlogd', 'libvirtd')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api')
 _COMPUTE = ('nova-scheduler', 'nova-compute', 'neutron-rpc', 'neutron-agent')
+#: All that are started here.
+SERVICES = ('mariadb', 'rabbitmq', *_INFRASTRUCTURE, *_APIS, 'nova-conductor',
+            *_COMPUTE)
 _STATE = ('glance/images', 'glance/staging', 'glance/tasks', 'rabbitmq',
           'nova/instances', 'nova/lock', 'neutron/lock', 'cyborg/lock')
 

@@ -10,6 +10,7 @@ import functools
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
 from tests.integration.cloud import configuration
+from tests.integration.cloud import leftovers
 from tests.integration.cloud import resources
 from tests.integration.machine import built
 from tests.integration.machine import clock
@@ -137,6 +138,9 @@ def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
     compute = cloud.connection.compute
     for service in list(compute.services(host=machine.host,
                                          binary='nova-compute')):
+        # What is left there, Nova deletes without it then.
+        compute.update_service_forced_down(service, forced=True)
+        leftovers.remove(cloud, machine.host)
         compute.delete_service(service)
     machine.discard()
 
