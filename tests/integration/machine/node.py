@@ -38,6 +38,7 @@ reserved_host_memory_mb = 256
 shutdown_timeout = 60
 # All is slower in emulation.
 rpc_response_timeout = 180
+report_interval = 5
 [libvirt]
 # The machine's processors are emulated, with their extension for guests: a
 # guest is emulated no more than the machine is.

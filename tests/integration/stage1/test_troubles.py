@@ -16,10 +16,10 @@ from tests.integration.stage1 import outer as machines
 GPU = machines.GPU
 
 #: Seconds that a service is away.
-_AWAY = 30
+_AWAY = 15
 #: Seconds after which Nova does no more about a server without a host: it
 #: has waited for the answer to a call as long as it does.
-_FORGOTTEN = 90
+_FORGOTTEN = 60
 
 
 @pytest.mark.parametrize('service', ['rabbitmq', 'mariadb'])
