@@ -105,11 +105,6 @@ class Tenant:
             if (service.status, service.state) == ('enabled', 'up')
             and not self.ledger.is_disabled(host)), None)
 
-    def leave(self) -> None:
-        """Delete all servers that there are."""
-        for view in list(self.compute.servers(name=_NAME)):
-            Server(self, view.id).delete()
-
 
 class Server:
     """A server of a tenant's."""
