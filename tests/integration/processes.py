@@ -37,8 +37,10 @@ class Processes:
                 [str(word) for word in command], cwd=cwd, stdout=log,
                 stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
                 env={**os.environ, **environment})
-        self._file(name).write_text(
-            f'{process.pid} {_started(process.pid)}')
+        # At once: nobody reads half of it.
+        new = self._file(name).with_suffix('.new')
+        new.write_text(f'{process.pid} {_started(process.pid)}')
+        new.rename(self._file(name))
         # It may outlive us, which is no accident.
         process.returncode = 0
 
@@ -59,6 +61,11 @@ class Processes:
                        key=lambda file: file.stat().st_mtime)
         return [file.stem for file in files if self.alive(file.stem)]
 
+    def lost(self) -> list[str]:
+        """Those that have ended though nobody here has ended them."""
+        return [file.stem for file in self._run.glob('*.pid')
+                if not self.alive(file.stem)]
+
     def stop(self, *names: str, seconds: float = 10) -> None:
         """Ask processes to end, and kill what is left after some seconds."""
         pids = self._pids(names)
@@ -72,6 +79,8 @@ class Processes:
     def kill(self, *names: str) -> None:
         """End processes and their children without a word."""
         self._kill(self._pids(names))
+        for name in names:
+            self._file(name).unlink(missing_ok=True)
 
     def _pids(self, names):
         return {name: pid for name in names if (pid := self.pid(name))}
@@ -118,17 +127,26 @@ def _stat(pid):
     """What /proc/PID/stat has after the name, from its third field on.
 
     None for a process that has ended: its first thread may have, and not yet
-    those that have its files open.
+    those that have its files open. Of the others, any may while this looks.
     """
+    process = _fields(f'/proc/{pid}/stat')
+    stats = [_fields(f'/proc/{pid}/task/{thread}/stat')
+             for thread in _threads(pid)]
+    alive = any(stat and stat[0] not in 'ZX' for stat in stats)
+    return process if alive else None
+
+
+def _threads(pid):
     try:
-        stats = [_fields(f'/proc/{pid}/task/{thread}/stat')
-                 for thread in os.listdir(f'/proc/{pid}/task')]
-        process = _fields(f'/proc/{pid}/stat')
+        return os.listdir(f'/proc/{pid}/task')
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    return process if any(stat[0] not in 'ZX' for stat in stats) else None
+        return ()
 
 
 def _fields(path):
-    with open(path) as file:
-        return file.read().rpartition(') ')[2].split()
+    """None for a process, or a thread, that is not there any more."""
+    try:
+        with open(path) as file:
+            return file.read().rpartition(') ')[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None

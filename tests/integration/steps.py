@@ -18,6 +18,10 @@ import prettytable
 
 #: After how many seconds a step that says nothing says that it still runs.
 _PATIENCE = 10
+#: Seconds until nobody waits any longer for what comes by itself. It would be
+#: there within one or two: only a machine with much else to do takes longer,
+#: and only who waits for what does not come waits for so long.
+LIMIT = 600
 
 
 class Failure(Exception):
@@ -108,14 +112,15 @@ _NOT_YET = (Failure, OSError, sdk_exceptions.SDKException,
             keystoneauth_exceptions.ClientException)
 
 
-def wait(what: str, until: Callable[[], object], seconds: float = 60,
-         pause: float = 0.2):
+def wait(what: str, until: Callable[[], object], seconds: float = LIMIT,
+         pause: float = 0.2, clock: Callable[[], float] = time.monotonic):
     """What a function returns, once that is true.
 
+    :param clock: by which the seconds are counted
     :raises Failure: with what it raised last, if it does not come to that;
         at once if it raises Final
     """
-    end = time.monotonic() + seconds
+    end = clock() + seconds
     while True:
         reason = 'it did not say why'
         try:
@@ -126,7 +131,7 @@ def wait(what: str, until: Callable[[], object], seconds: float = 60,
             raise
         except _NOT_YET as error:
             reason = str(error)
-        if time.monotonic() > end:
+        if clock() > end:
             raise Failure(f'{what} is not there after {seconds:.0f} s: '
                           f'{reason}')
         time.sleep(pause)

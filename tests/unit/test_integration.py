@@ -64,6 +64,30 @@ def test_another_process_of_the_same_number_is_not_ended(ours, tmp_path):
     assert ours.alive('it')
 
 
+def listing(monkeypatch, *threads):
+    """Have a process have these threads, whichever it has."""
+    monkeypatch.setattr(processes.os, 'listdir', lambda _path: threads)
+
+
+def test_a_thread_that_ends_is_not_the_end_of_its_process(ours, monkeypatch):
+    start(ours, 'import time; print("said"); time.sleep(60)')
+    listing(monkeypatch, str(ours.pid('it')), '0')
+    assert ours.alive('it')
+
+
+def test_a_process_without_a_thread_that_lives_has_ended(ours, monkeypatch):
+    start(ours, 'import time; print("said"); time.sleep(60)')
+    listing(monkeypatch, '0')
+    assert not ours.alive('it')
+
+
+def test_a_process_that_ended_by_itself_is_lost(ours):
+    start(ours, 'print("said")')
+    steps.wait('its end', lambda: ours.lost() == ['it'], 20)
+    ours.kill('it')
+    assert ours.lost() == []
+
+
 def test_a_command_that_fails_says_why(tmp_path):
     log = tmp_path / 'log'
     with pytest.raises(steps.Failure, match='ended with 3: no such thing'):

@@ -18,6 +18,9 @@ from tests.integration.cloud import resources
 _INFRASTRUCTURE = ('memcached', 'epmd', 'virtlogd', 'libvirtd')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api')
 _COMPUTE = ('nova-scheduler', 'nova-compute', 'neutron-rpc', 'neutron-agent')
+#: All that are started here.
+SERVICES = ('mariadb', 'rabbitmq', *_INFRASTRUCTURE, *_APIS, 'nova-conductor',
+            *_COMPUTE)
 _STATE = ('glance/images', 'glance/staging', 'glance/tasks', 'rabbitmq',
           'nova/instances', 'nova/lock', 'neutron/lock', 'cyborg/lock')
 
@@ -58,7 +61,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
             # Once its cell and Neutron know it.
             return list(cloud.connection.compute.hypervisors()) and any(
                 agent.is_alive for agent in cloud.connection.network.agents())
-        steps.wait('the compute node', there, 300, 0.5)
+        steps.wait('the compute node', there, pause=0.5)
         cloud.beating(['nova-compute', 'nova-scheduler'])
 
 

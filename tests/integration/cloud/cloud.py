@@ -74,7 +74,7 @@ class Cloud:
         def ready():
             self.check(name)
             return service.ready()
-        steps.wait(name, ready, 300)
+        steps.wait(name, ready)
 
     def check(self, *names: str) -> None:
         """:raises Final: with the end of its log, if a service ended"""
@@ -119,10 +119,11 @@ class Cloud:
         def answered():
             now = self.heartbeats()
             return all(now.get(one, '') > before[one] for one in computes)
-        steps.wait('a sign of nova-compute', answered, 300)
+        steps.wait('a sign of nova-compute', answered)
 
     def heartbeats(self) -> dict[tuple[str, str], str]:
         """When Nova's services that are up said so, by binary and host."""
+        self.check('nova-api')
         return {(service.binary, service.host): service.updated_at or ''
                 for service in self.connection.compute.services()
                 if service.state == 'up'}
@@ -141,7 +142,29 @@ class Cloud:
             return all(now.get(one, '') > before.get(one, '')
                        for one in wanted)
         if wanted:
-            steps.wait(f'a sign of {", ".join(names)}', beat, 300)
+            steps.wait(f'a sign of {", ".join(names)}', beat)
+
+    def recovered(self) -> None:
+        """Wait until all that ask each other have noticed that all is well.
+
+        nova-compute says that it is disabled while libvirt is not there, and
+        all of Nova's are silent without RabbitMQ and MariaDB.
+        """
+        def well():
+            return all((service.state, service.status) == ('up', 'enabled')
+                       for service in self.connection.compute.services())
+        # nova-api refuses or fails until what it needs is there again.
+        before = steps.wait('an answer of nova-api', self.heartbeats)
+        self.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
+                     before)
+        steps.wait('all services of Nova, up and enabled', well)
+
+        # Each thread of an API has connections of its own to memcached and
+        # Keystone; that one has gone it notices by a request, which fails.
+        def ask():
+            return self.connection.placement.get('/resource_providers').ok
+        steps.wait('answers of all threads of Placement',
+                   lambda: all(ask() for _time in range(12)))
 
     def log(self, name: str) -> pathlib.Path:
         return self.processes.log(name)
@@ -161,19 +184,42 @@ class Cloud:
 
     # Servers.
 
-    def wait(self, server, status: str = 'ACTIVE', seconds: float = 120):
+    def wait(self, server, status: str = 'ACTIVE'):
         """A server once it has the status.
 
         :raises Failure: if it does not come to that, with its fault
         """
-        try:
-            return self.connection.compute.wait_for_server(
-                server, status, interval=0.2, wait=seconds)
-        except exceptions.SDKException as error:
+        def there():
+            self.check('nova-compute')
             now = self.connection.compute.get_server(server)
+            if now.status == status:
+                return now
             fault = (now.fault or {}).get('message', 'it does not say why')
-            raise steps.Failure(f'server {now.name} is {now.status}, and not '
-                                f'{status}: {fault}') from error
+            kind = steps.Final if now.status == 'ERROR' else steps.Failure
+            raise kind(f'server {now.name} is {now.status}, and not {status}: '
+                       f'{fault}')
+        return steps.wait(f'server {server.name}', there)
+
+    def delete(self, *servers) -> None:
+        """Delete servers, and wait until they are gone.
+
+        :raises Failure: if one is not to go, with its fault
+        """
+        for server in servers:
+            self.connection.compute.delete_server(server.id,
+                                                  ignore_missing=True)
+        for server in servers:
+            steps.wait(f'the end of server {server.name}',
+                       functools.partial(self._gone, server.id))
+
+    def _gone(self, server):
+        try:
+            now = self.connection.compute.get_server(server)
+        except exceptions.NotFoundException:
+            return True
+        if now.status == 'ERROR' and not now.task_state:
+            raise steps.Final(f'server {now.name} is not deleted: {now.fault}')
+        return False
 
     def console(self, server) -> str:
         """What a server's serial console said."""

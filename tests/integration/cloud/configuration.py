@@ -48,10 +48,26 @@ def add(program: str, name: str, text: str) -> None:
 
     It replaces one of the same name; no text removes it.
     """
-    directory = pathlib.Path(f'/etc/{program}/{program}.conf.d')
+    directory = _added(program)
     place.make(directory)
     file = directory / f'{name}.conf'
     if text:
         file.write_text(text)
     else:
         file.unlink(missing_ok=True)
+
+
+def clear(program: str, but: str) -> list[str]:
+    """Remove the files that were added but for one.
+
+    :returns: the names of those that there were
+    """
+    files = [file for file in _added(program).glob('*.conf')
+             if file.stem != but]
+    for file in files:
+        file.unlink()
+    return [file.stem for file in files]
+
+
+def _added(program):
+    return pathlib.Path(f'/etc/{program}/{program}.conf.d')

@@ -26,6 +26,8 @@ from tests.integration.cloud import configuration
 #: network to get from what it makes one with.
 COPY = place.CACHE / 'readme'
 
+#: What the file is called that nova.conf's is in.
+NAME = 'README'
 _SECTION = 'Install it into a real Nova'
 #: What nova-accel is made of.
 _PARTS = ('LICENSE', 'README.rst', 'pyproject.toml', 'setup.cfg',
@@ -110,4 +112,4 @@ def _paths() -> list[pathlib.Path]:
 
 def configure() -> None:
     """Its second, third and fourth: nova.conf."""
-    configuration.add('nova', 'README', conf())
+    configuration.add('nova', NAME, conf())

@@ -80,13 +80,13 @@ def image(connection, name=IMAGE, kernel=guest.KERNEL, ramdisk=guest.RAMDISK,
         **{'os_command_line': 'console=ttyS0 quiet panic=-1', **properties})
 
 
-def flavor(connection, name, ram=256, vcpus=1, extra_specs=None):
+def flavor(connection, name, ram=256, vcpus=1, extra_specs=None, disk=1):
     """A flavor; its extra specs are those given, whatever they were."""
     found = connection.compute.find_flavor(name)
     if found:
         connection.compute.delete_flavor(found)
     made = connection.compute.create_flavor(name=name, ram=ram, vcpus=vcpus,
-                                            disk=1)
+                                            disk=disk)
     if extra_specs:
         connection.compute.create_flavor_extra_specs(made, extra_specs)
     return made

@@ -58,12 +58,16 @@ def _says(*command):
 
 
 def _api(name, port, module, arguments='', **environment):
-    """An API of one process and four threads, without TLS."""
+    """An API of one process and four threads, without TLS.
+
+    That process loads it: it has threads, which do not survive a fork, and
+    what they have locked is locked for ever.
+    """
     return Service((
         f'{place.BIN}/uwsgi', '--http-socket', f'127.0.0.1:{port}',
         '--module', f'{module}:application', '--home', f'{place.VENV}',
         '--processes', '1', '--threads', '4', '--enable-threads',
-        '--need-app', '--die-on-term', '--buffer-size', '65535',
+        '--need-app', '--lazy-apps', '--die-on-term', '--buffer-size', '65535',
         '--add-header', 'Connection: close', '--http-chunked-input',
         '--procname', f'{name}', '--log-format', _ACCESS,
         '--req-logger', f'file:{access_log(name)}',

@@ -2,6 +2,7 @@
 """The machine: started, spoken to, and put an end to."""
 
 from collections.abc import Callable
+import contextlib
 import json
 import pathlib
 import shlex
@@ -11,6 +12,7 @@ import subprocess
 
 from tests.integration import place
 from tests.integration.machine import built
+from tests.integration.machine import clock
 from tests.integration.machine import devices
 from tests.integration.processes import Processes
 from tests.integration.steps import Failure
@@ -28,7 +30,7 @@ SERVICES = {
     'libvirtd': '/usr/sbin/libvirtd --listen',
     'nova-compute': '/srv/nova/bin/nova-compute',
 }
-#: Seconds for the machine to be there; it takes ten with nothing else to do.
+#: Seconds of the machine's for what it does; it is there after ten.
 _PATIENCE = 600
 
 #: no_timer_check: where processors are busy, the kernel thinks that no timer
@@ -57,7 +59,7 @@ class Machine:
     def __init__(self, number: int, parts: built.Parts):
         self.number = number
         #: The name of the machine, and of its compute service.
-        self.host = f'machine-{number}'
+        self.host = f'{clock.MACHINE}{number}'
         #: Where the other machine finds it.
         self.address = f'10.78.0.{number}'
         self._parts = parts
@@ -121,7 +123,7 @@ class Machine:
         """
         arguments = {key.replace('_', '-'): value
                      for key, value in arguments.items()}
-        with (socket.create_connection(('127.0.0.1', self._monitor_port), 30)
+        with (socket.create_connection(('127.0.0.1', self._monitor_port), 300)
               as connection, connection.makefile('rw') as file):
             self._ask(file, 'qmp_capabilities', {})
             return self._ask(file, name, arguments)
@@ -199,7 +201,8 @@ class Machine:
             return _UP in said
 
         try:
-            wait(f'{self.host} (its console: {self._console})', up, _PATIENCE)
+            wait(f'{self.host} (its console: {self._console})', up, _PATIENCE,
+                 clock=clock.Clock())
         except _Over as reason:
             raise Failure(f'{self.host}: {reason}; its console: '
                           f'{self._console}') from None
@@ -220,23 +223,29 @@ class Machine:
     # As a computer.
 
     def run(self, command: str, check: bool = True,
-            seconds: float = 120) -> str:
+            seconds: float = _PATIENCE) -> str:
         """What a command in the machine, for its shell, says.
 
         :raises Failure: with what it says, if it fails and `check`, or if it
-            takes longer than `seconds`
+            takes longer than `seconds` of the machine's
         """
-        try:
-            done = subprocess.run(
-                [*self.ssh(), command], text=True,
-                capture_output=True, timeout=seconds, errors='replace')
-        except subprocess.TimeoutExpired as error:
-            raise Failure(f'{self.host}: {command}: not done after '
-                          f'{seconds:.0f} s') from error
-        if check and done.returncode:
+        with subprocess.Popen(
+                [*self.ssh(), command], text=True, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, errors='replace') as process:
+            said, error = self._end_of(process, command, seconds)
+        if check and process.returncode:
             raise Failure(f'{self.host}: {command}: ended with '
-                          f'{done.returncode}: {done.stdout}{done.stderr}')
-        return done.stdout
+                          f'{process.returncode}: {said}{error}')
+        return said
+
+    def _end_of(self, process, command, seconds):
+        passed = clock.Clock()
+        while passed() < seconds:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=5)
+        process.kill()
+        raise Failure(f'{self.host}: {command}: not done after '
+                      f'{seconds:.0f} s')
 
     def copy(self, local: pathlib.Path, remote: str) -> None:
         """Copy a file or a directory from outside into the machine."""

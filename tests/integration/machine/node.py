@@ -10,8 +10,10 @@ import functools
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
 from tests.integration.cloud import configuration
+from tests.integration.cloud import leftovers
 from tests.integration.cloud import resources
 from tests.integration.machine import built
+from tests.integration.machine import clock
 from tests.integration.machine import guest
 from tests.integration.machine import machine as machines
 from tests.integration.machine import root
@@ -36,6 +38,7 @@ reserved_host_memory_mb = 256
 shutdown_timeout = 60
 # All is slower in emulation.
 rpc_response_timeout = 180
+report_interval = 5
 [libvirt]
 # The machine's processors are emulated, with their extension for guests: a
 # guest is emulated no more than the machine is.
@@ -71,7 +74,8 @@ def join(machine: machines.Machine, cloud: clouds.Cloud,
     # Its service is there before the scheduler knows to which cell it belongs.
     steps.wait(f'{machine.host} among the hypervisors', lambda: any(
         hypervisor.name == machine.host
-        for hypervisor in cloud.connection.compute.hypervisors()), 120, 1)
+        for hypervisor in cloud.connection.compute.hypervisors()), pause=1,
+               clock=clock.Clock())
 
 
 def attach(machine: machines.Machine, cloud: clouds.Cloud) -> None:
@@ -93,7 +97,8 @@ def _beats(machine, cloud):
                        host=machine.host, binary='nova-compute'))
 
     steps.wait(f'a sign of the nova-compute of {machine.host} (its log: '
-               f'{machine.log("nova-compute")})', beats, 600, 1)
+               f'{machine.log("nova-compute")})', beats, pause=1,
+               clock=clock.Clock())
 
 
 def image(cloud: clouds.Cloud, parts: built.Parts):
@@ -134,6 +139,9 @@ def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
     compute = cloud.connection.compute
     for service in list(compute.services(host=machine.host,
                                          binary='nova-compute')):
+        # What is left there, Nova deletes without it then.
+        compute.update_service_forced_down(service, forced=True)
+        leftovers.remove(cloud, machine.host)
         compute.delete_service(service)
     machine.discard()
 

@@ -93,8 +93,7 @@ class Inside:
     def disagreements(self) -> list[str]:
         """What ``nova-accel host check`` finds."""
         said = json.loads(self._machine.run(
-            f'{root.NOVA}/bin/nova-accel host check --json', check=False,
-            seconds=300))
+            f'{root.NOVA}/bin/nova-accel host check --json', check=False))
         return [f'{finding["thing"]}: {finding["reason"]}'
                 for finding in said['findings']]
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested machines that offer what they have, and somebody who wants it."""
 
-import contextlib
 import pathlib
 
 from tests.integration.nested import patience
@@ -14,20 +13,17 @@ _BOOT = pathlib.Path(__file__).with_name('rc.local')
 OFFERED = {'VGPU': 4, 'CUSTOM_GPU': 1, 'CUSTOM_QAT': 4, 'CUSTOM_ALVEO': 1}
 
 
-@contextlib.contextmanager
 def enter(cloud, *machines):
-    """A tenant of machines that offer everything."""
-    cloud.configure('nova', '[DEFAULT]\nallow_resize_to_same_host = true\n')
-    cloud.restart('nova-api')
+    """A tenant of machines that offer everything.
+
+    What it leaves on a machine ends with that, or with the session.
+    """
     tenant = tenants.Tenant(cloud, {machine.host: machine
                                     for machine in machines})
     for machine in machines:
         _boot(machine)
         offer(tenant, machine)
-    try:
-        yield tenant
-    finally:
-        tenant.leave()
+    return tenant
 
 
 def prepare(machine) -> None:

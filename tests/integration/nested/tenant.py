@@ -7,6 +7,7 @@ import collections.abc
 import yaml
 
 from tests.integration import place
+from tests.integration.cloud import resources as cloud_resources
 from tests.integration.machine import node
 from tests.integration.nested import guest as guests
 from tests.integration.nested import inside
@@ -49,14 +50,13 @@ class Tenant:
         return self._flavors[name]
 
     def _make_flavor(self, name, resources) -> str:
-        flavor = self.compute.create_flavor(
-            name=f'nested.{name}', ram=_MEMORY, vcpus=1, disk=0)
         specs = {'hw_rng:allowed': 'false'}
         if resources:
             self._make_profile(name, resources)
             specs['accel:device_profile'] = name
-        self.compute.create_flavor_extra_specs(flavor, specs)
-        return flavor.id
+        return cloud_resources.flavor(
+            self.cloud.connection, f'nested.{name}', _MEMORY, 1, specs,
+            disk=0).id
 
     def _make_profile(self, name, resources):
         place.make(self.cloud.profiles)
@@ -104,14 +104,6 @@ class Tenant:
                 binary='nova-compute', host=host)
             if (service.status, service.state) == ('enabled', 'up')
             and not self.ledger.is_disabled(host)), None)
-
-    def leave(self) -> None:
-        """Delete all servers that there are, and what they were made of."""
-        for view in list(self.compute.servers(name=_NAME)):
-            Server(self, view.id).delete()
-        for flavor in self._flavors.values():
-            self.compute.delete_flavor(flavor)
-        self._flavors.clear()
 
 
 class Server:

@@ -73,22 +73,18 @@ class Accelerators:
         """
         return self._cloud.wait(self.post(flavor, name, **more))
 
-    def settle(self, *servers, seconds: float = 240) -> list:
+    def settle(self, *servers) -> list:
         """Servers once each of them is ACTIVE or in ERROR."""
         def settled():
             now = [self._compute.get_server(server.id) for server in servers]
             return all(server.status in ('ACTIVE', 'ERROR')
                        and not server.task_state for server in now) and now
-        return steps.wait('a server that is ACTIVE or in ERROR', settled,
-                          seconds)
+        return steps.wait('a server that is ACTIVE or in ERROR', settled)
 
     def delete(self, *servers) -> None:
         """Delete servers, and wait until they and their promises have gone."""
         gone = {server.id for server in servers}
-        for server in servers:
-            self._compute.delete_server(server.id, ignore_missing=True)
-        for server in servers:
-            self._compute.wait_for_delete(server, interval=0.2, wait=120)
+        self._cloud.delete(*servers)
         # Nova's database forgets a server before Placement does.
         steps.wait('Placement without the servers that have gone',
                    lambda: gone.isdisjoint(self.consumers()))

@@ -42,7 +42,7 @@ def test_host_check_names_who_has_what_nobody_promised(cloud, accelerators):
     accelerators.delete(server)
     # nova-compute can have seen it, and have reserved what is held.
     steps.wait('a comparison that finds nothing', lambda: all(
-        accelerators.inventories()[f'cloud_accel_{address}'].values()), 60)
+        accelerators.inventories()[f'cloud_accel_{address}'].values()))
 
 
 def test_upgrade_check(cloud, outer):

@@ -47,7 +47,7 @@ def test_last_devices(cloud, apis, accelerators, each, asked):
                 compute=apis[number % 2].compute), range(asked)))
     # It writes down that it has answered after it has.
     steps.wait('half of the requests in the log of the second nova-api',
-               lambda: _answered(cloud) - before == asked // 2, 30)
+               lambda: _answered(cloud) - before == asked // 2)
     servers = accelerators.settle(*servers)
     # RabbitMQ asks them in turn.
     for scheduler in _SCHEDULERS:

@@ -10,8 +10,7 @@ from tests.integration.nested.fixtures import *  # noqa: F403
 
 @pytest.fixture(scope='package')
 def tenant(cloud, machine):
-    with scene.enter(cloud, machine) as tenant:
-        yield tenant
+    return scene.enter(cloud, machine)
 
 
 @pytest.fixture(scope='package')

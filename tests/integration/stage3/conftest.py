@@ -9,8 +9,7 @@ from tests.integration.nested.fixtures import *  # noqa: F403
 
 @pytest.fixture(scope='package')
 def tenant(cloud, machines):
-    with scene.enter(cloud, *machines) as tenant:
-        yield tenant
+    return scene.enter(cloud, *machines)
 
 
 @pytest.fixture(scope='package')

@@ -77,7 +77,7 @@ def _measure(cloud, rounds, shown):
             place.make(cloud.profiles)
             (cloud.profiles / 'of-ours.yaml').write_text(_PROFILE)
             cloud.configure('nova', _CONF, 'versus')
-            cloud.restart('nova-conductor')
+            cloud.restart('nova-api', 'nova-conductor')
             stack.enter_context(outers.Outer(cloud).instead())
             steps.wait('our resource providers', lambda: [
                 provider for provider in cloud.connection.placement
