@@ -36,7 +36,7 @@ VF_ENTRY = ('{"vendor_id": "8086", "product_id": "37c9", '
 _CONF = """
 [DEFAULT]
 update_resources_interval = 10
-instance_build_timeout = 180
+instance_build_timeout = 120
 [nova_accel]
 sysfs_root = {sysfs}
 device_spec = {gpus}
