@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Novas that are tested: those of the directory constraints.
 
-The documentation takes them from here; README.rst and tox.ini, which cannot,
-are compared with them by tests/unit/test_novas.py.
+The documentation takes them from here. README.rst, tox.ini and setup.cfg
+cannot: tests/unit/test_novas.py compares them.
 """
 
 import pathlib

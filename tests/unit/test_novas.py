@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What README.rst and tox.ini say of tested Novas is what constraints has."""
+"""What other files say of tested Novas is what the constraints are of."""
 
 import configparser
 import re
@@ -48,3 +48,8 @@ def test_tox_runs_no_other(tox):
             for value in section.values()
             for number in re.findall(r'nova(\d+)', value)
             } == set(novas.tested())
+
+
+def test_package_takes_the_oldest():
+    assert f'\n    nova>={novas.tested()[0]}.0.0\n' in (
+        novas.ROOT / 'setup.cfg').read_text()
