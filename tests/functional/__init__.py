@@ -13,6 +13,8 @@ if hasattr(monkey_patch, 'patch'):
     monkey_patch.patch()
 
 # isort: split
+import atexit
+import faulthandler
 import gc
 import logging
 
@@ -21,3 +23,6 @@ gc.set_threshold(100_000, 20, 20)
 
 # Says at the end of each test, past all capturing, that it was the end.
 logging.getLogger('nova.thread_pool_factory').disabled = True
+
+# A thread that does not end keeps the process from ending: say which.
+atexit.register(faulthandler.dump_traceback_later, 120, exit=True)

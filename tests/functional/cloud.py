@@ -34,8 +34,10 @@ GPU_SPEC = ('{"vendor_id": "10de", "product_id": "2330", '
             '"resource_class": "CUSTOM_GPU_H100", "traits": "CUSTOM_NVLINK"}')
 GPU = 'CUSTOM_GPU_H100'
 
-#: GPUs whose state a guest can take along.
-MIGRATABLE_SPEC = GPU_SPEC[:-1] + ', "live_migratable": "yes"}'
+#: Four of them, as each costs a test time: one pair behind one switch on each
+#: NUMA node. And one of these pairs.
+FOUR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "[48][34]"}}'
+PAIR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "4[34]"}}'
 
 #: An A100 with four VFs, each of which makes one mdev; and VFs of a QAT.
 A100 = DATA / 'hosts' / 'l1.json'
@@ -60,6 +62,8 @@ class Cloud(base.ServersTestBase):
 
     ADDITIONAL_FILTERS = ['NUMATopologyFilter', 'AcceleratorFilter']
     ADMIN_API = True
+    #: Entries of device_spec; more devices where a test needs them.
+    DEVICE_SPEC = (FOUR_SPEC,)
     microversion = 'latest'
 
     def setUp(self):
@@ -67,8 +71,8 @@ class Cloud(base.ServersTestBase):
         conf.register_opts(CONF)
         self.profiles = self.useFixture(fixtures.TempDir()).path
         self.flags(profile_dirs=[self.profiles], group='nova_accel')
-        self.flags(sysfs_root=str(EIGHT_GPUS), device_spec=[GPU_SPEC],
-                   group='nova_accel')
+        self.flags(sysfs_root=str(EIGHT_GPUS), group='nova_accel',
+                   device_spec=list(self.DEVICE_SPEC))
         self.flags(available_filters=[
             'nova.scheduler.filters.all_filters',
             'nova_accel.scheduler.filter.AcceleratorFilter'],
@@ -270,6 +274,11 @@ class Cloud(base.ServersTestBase):
                            'resources': plain(allocation['resources'])}
                 for consumer, allocation in
                 super()._get_allocations_by_provider_uuid(provider).items()}
+
+
+def migratable(spec):
+    """An entry of devices whose state a guest can take along."""
+    return spec[:-1] + ', "live_migratable": "yes"}'
 
 
 def unit(resource_class):

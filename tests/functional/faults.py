@@ -81,15 +81,19 @@ class Fault:
     """The death of a nova-compute.
 
     :param nth: before which of its effects it dies
+    :param every: count every effect. Otherwise several of one name in a row,
+        as when one state after the other is saved, count as one
     """
 
-    def __init__(self, host: str, nth: int):
+    def __init__(self, host: str, nth: int, every: bool = False):
         self.host = host
         self.met: list[str] = []
         self._nth = nth
+        self._every = every
 
     def strikes(self, effect: str) -> bool:
-        self.met.append(effect)
+        if self._every or self.met[-1:] != [effect]:
+            self.met.append(effect)
         return self.struck
 
     @property

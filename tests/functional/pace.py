@@ -21,6 +21,8 @@ from nova.tests.functional import integrated_helpers
 from oslo_config import fixture as config
 from oslo_messaging._drivers import impl_fake
 import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy import pool
 
 #: Seconds that an idle thread waits for work before it looks whether it is to
 #: end. It is woken up when it is.
@@ -114,7 +116,10 @@ class Workers(fixtures.Fixture):
 
         def stop_at_once(worker):
             stop(worker)
-            worker.work_queue.put(_Nothing())
+            # Garbage collection stops those whose executor is gone. It may
+            # have come in the midst of a put or get of this very queue.
+            if worker.executor_ref() is not None:
+                worker.work_queue.put(_Nothing())
 
         for name, ours in (('__init__', begin_idle), ('stop', stop_at_once)):
             self.useFixture(fixtures.MockPatchObject(
@@ -142,14 +147,28 @@ def _by_name(key):
 _STATEMENTS = _Statements()
 
 
+def _forget_transaction(_connection, record):
+    """A transaction that the pool rolled back is over, for oslo.db as well."""
+    record.info.pop('in_transaction', None)
+
+
 class Databases(fixtures.Fixture):
-    """Databases that compile each statement once in all tests."""
+    """Databases that keep their connections, and compile a statement once.
+
+    oslo.db opens a file of SQLite anew for each transaction, and reads its
+    schema again.
+    """
 
     def _setUp(self):
         create = sqlalchemy.create_engine
 
         def create_engine(*args, **kwargs):
+            keep = kwargs.get('poolclass') is pool.NullPool
+            if keep:
+                kwargs.update(poolclass=pool.QueuePool, max_overflow=-1)
             engine = create(*args, **kwargs)
+            if keep:
+                event.listen(engine, 'checkin', _forget_transaction)
             engine._compiled_cache = _STATEMENTS
             return engine
 

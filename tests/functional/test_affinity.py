@@ -18,6 +18,8 @@ SWITCHES = ({'43', '44'}, {'48', '49'}, {'83', '84'}, {'88', '89'})
 
 class AffinityTest(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def setUp(self):
         super().setUp()
         self.start_compute('compute1', host_info=fakelibvirt.HostInfo(

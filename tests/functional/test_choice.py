@@ -16,6 +16,8 @@ NODES, SWITCHES = test_affinity.NODES, test_affinity.SWITCHES
 
 class ChoiceTest(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def setUp(self):
         super().setUp()
         self.start_compute('compute1')

@@ -11,22 +11,20 @@ from nova.tests.functional.api import client
 from tests.functional import cloud
 from tests.functional import faults
 
-#: Two of the eight are enough to see who has them.
-TWO_GPUS = ('{"vendor_id": "10de", "product_id": "2330", "address": '
-            '{"bus": "4[34]"}, "resource_class": "CUSTOM_GPU_H100", '
-            '"live_migratable": "yes"}')
-
 
 class Crash(faults.MortalCloud):
     """Hosts with a pair of devices each, and a server that has one."""
 
     HOSTS = ('compute1',)
+    DEVICE_SPEC = (cloud.migratable(cloud.PAIR_SPEC),)
 
     PATIENCE = 5
 
+    #: Whether it dies before every effect, alike ones in a row as well.
+    EVERY = False
+
     def setUp(self):
         super().setUp()
-        self.flags(device_spec=[TWO_GPUS], group='nova_accel')
         for host in self.HOSTS:
             self.start_compute(host)
         self.gpu_profile('pair', count=2)
@@ -40,13 +38,13 @@ class Crash(faults.MortalCloud):
         """
         problems = []
         for nth in itertools.count(1):
-            fault = faults.Fault(victim, nth)
+            fault = faults.Fault(victim, nth, self.EVERY)
             server = self.live(fault, *operations)
-            status = self.find(server, 'status')
-            problems += self.aftermath(fault, server)
             if not fault.struck:
                 break
-        self.assertNotEqual('ERROR', status, 'no death, and yet it failed')
+            problems += self.aftermath(fault, server)
+        self.assertNotEqual('ERROR', self.find(server, 'status'),
+                            'no death, and yet it failed')
         self.assertNotEqual(1, nth, 'nothing happened')
         self.assertEqual('', '\n'.join(problems))
 
@@ -252,3 +250,11 @@ class MoveCrashTest(Crash):
 
     def test_live_migrate_destination(self):
         self.die_at_each_step(*self.live_migrated, victim='compute2')
+
+
+class EveryCrashTest(CrashTest):
+    EVERY = True
+
+
+class EveryMoveCrashTest(MoveCrashTest):
+    EVERY = True

@@ -28,11 +28,9 @@ class Flow(cloud.Cloud):
 
     HOSTS = ('compute1', 'compute2')
     NODE = {'VCPU': 1, 'MEMORY_MB': 256, 'DISK_GB': 1}
-    DEVICES = cloud.GPU_SPEC
 
     def setUp(self):
         super().setUp()
-        self.flags(device_spec=[self.DEVICES], group='nova_accel')
         for host in self.HOSTS:
             self.start_compute(host)
         self.gpu_profile('pair', count=2)
@@ -165,6 +163,8 @@ class RescheduleTest(Flow):
 
 
 class Operation(Flow):
+
+    DEVICE_SPEC = (cloud.PAIR_SPEC,)
 
     def setUp(self):
         super().setUp()
@@ -321,7 +321,7 @@ class RefusedWithCyborgTest(Operation):
 class LiveMigrationTest(base.LibvirtMigrationMixin, Operation):
     """The last of those, where hypervisor and devices can do it."""
 
-    DEVICES = cloud.GPU_SPEC.replace('}', ', "live_migratable": "yes"}')
+    DEVICE_SPEC = (cloud.migratable(cloud.PAIR_SPEC),)
     VERSIONS = {
         'libvirt_version': libvirt_driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
         'qemu_version': libvirt_driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION}

@@ -16,6 +16,8 @@ CONF = nova.conf.CONF
 
 class GuestTopologyTest(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def setUp(self):
         super().setUp()
         self.flags(hw_machine_type=['x86_64=q35'], group='libvirt')

@@ -17,6 +17,8 @@ _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
 class LinkDomainsTest(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def setUp(self):
         self.file = pathlib.Path(
             self.useFixture(fixtures.TempDir()).path) / 'links.yaml'

@@ -11,13 +11,12 @@ from tests.functional import cloud
 
 
 class MovingTest(cloud.Cloud):
-    """Two hosts with eight GPUs each."""
+    """Two hosts with four GPUs each."""
 
-    spec = cloud.MIGRATABLE_SPEC
+    DEVICE_SPEC = (cloud.migratable(cloud.FOUR_SPEC),)
 
     def setUp(self):
         super().setUp()
-        self.flags(device_spec=[self.spec], group='nova_accel')
         self.start_compute('compute1')
         self.start_compute('compute2')
         self.gpu_profile('two', count=2)
@@ -71,7 +70,9 @@ class MovingTest(cloud.Cloud):
 
 
 class ChoiceTest(MovingTest):
-    """Which devices of the other host it gets."""
+    """Which devices of the other host it gets, of eight."""
+
+    DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
     def test_like_devices_among_others(self):
         """Of these the scheduler sees no more than that they are free."""
@@ -144,11 +145,11 @@ class LiveMigrationTest(MovingTest):
     def test_device_that_is_claimed_is_nobody_elses(self):
         """While the guest moves, its devices there are not given away."""
         server = self.boot(self.two, host='compute1')
-        eight = self.flavor(self.gpu_profile('eight', 7).stem)
+        three = self.flavor(self.gpu_profile('three', 3, 'off').stem)
         other = {}
 
         def boot_another(domain, xml):
-            other.update(self.boot(eight, state='ERROR', host='compute2'))
+            other.update(self.boot(three, state='ERROR', host='compute2'))
 
         self.migration.on_move = boot_another
         self._live_migrate(server)
@@ -228,7 +229,7 @@ class LiveMigrationThatFailsTest(MovingTest):
 
 class NotMigratableTest(MovingTest):
 
-    spec = cloud.GPU_SPEC
+    DEVICE_SPEC = (cloud.FOUR_SPEC,)
 
     def test_refused_before_anything_is_touched(self):
         server = self.boot(self.two, host='compute1')

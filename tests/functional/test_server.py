@@ -53,31 +53,30 @@ class ServerTest(cloud.Cloud):
             self.api.get_flavor(flavor)['extra_specs'])
 
     def test_pair_is_on_one_numa_node(self):
-        for _time in range(4):
+        for _time in range(2):
             server = self.boot(self.flavor('pair'))
             buses = {address[5:7] for address in self.hostdevs(server)}
-            self.assertEqual(2, len(buses))
-            self.assertIn(len(buses & {'43', '44', '48', '49'}), (0, 2))
+            self.assertIn(buses, ({'43', '44'}, {'83', '84'}))
 
     def test_no_two_servers_on_one_device(self):
         flavor = self.flavor('h100')
-        servers = [self.boot(flavor)['id'] for _time in range(8)]
+        servers = [self.boot(flavor)['id'] for _time in range(4)]
         held = self.held()
-        self.assertEqual(8, len(held))
+        self.assertEqual(4, len(held))
         self.assertCountEqual(
             servers, [server for [server] in held.values()])
 
     def test_full(self):
         flavor = self.flavor('h100')
-        for _time in range(8):
+        for _time in range(4):
             self.boot(flavor)
         server = self.boot(flavor, state='ERROR')
         self.assertIn('No valid host', server['fault']['message'])
-        self.assertEqual(8, len(self.held()))
+        self.assertEqual(4, len(self.held()))
 
     def test_delete_frees(self):
         flavor = self.flavor('h100')
-        servers = [self.boot(flavor) for _time in range(8)]
+        servers = [self.boot(flavor) for _time in range(4)]
         [freed] = self.hostdevs(servers[3])
         self._delete_server(servers[3])
         self.assertNotIn(freed, self.held())
@@ -139,7 +138,7 @@ class ServerTest(cloud.Cloud):
 
     def test_fault_names_the_device_and_the_reason(self):
         flavor = self.flavor('h100')
-        servers = [self.boot(flavor) for _time in range(8)]
+        servers = [self.boot(flavor) for _time in range(4)]
         [address] = self.hostdevs(servers[0])
         # The ledger loses a server that goes on running.
         self.placement.delete(f'/allocations/{servers[0]["id"]}')
@@ -152,9 +151,9 @@ class ServerTest(cloud.Cloud):
     def test_class_on_the_flavor_alone_and_a_device_that_has_gone(self):
         machine = self.directory_host()
         self.restart_compute_service('compute1')
-        for bus in ('43', '44', '48', '49', '83', '84', '88', '89'):
+        for bus in ('43', '44', '83', '84'):
             (machine / f'sys/bus/pci/devices/0000:{bus}:00.0').unlink()
-        # nova-compute has not looked since; Placement still offers eight.
+        # nova-compute has not looked since; Placement still offers four.
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
         self.assertIn(f'no device of {cloud.GPU} is there',

@@ -19,9 +19,9 @@ class SiblingsTest(cloud.Cloud):
     def test_exactly_full(self):
         self.start_compute('compute1')
         servers = self.several(
-            self.flavor(self.gpu_profile('two', 2).stem), 4)
-        self.assertEqual(4, len(servers))
-        self.assertEqual(8, len(self.held()))
+            self.flavor(self.gpu_profile('two', 2).stem), 2)
+        self.assertEqual(2, len(servers))
+        self.assertEqual(4, len(self.held()))
         for server in servers:
             self.assertEqual(2, len(self.hostdevs(server)))
         # Though there is no alternate for any of them.
@@ -29,15 +29,15 @@ class SiblingsTest(cloud.Cloud):
 
     def test_one_too_many(self):
         self.start_compute('compute1')
-        self.several(self.flavor(self.gpu_profile('two', 2).stem), 5, 'ERROR')
+        self.several(self.flavor(self.gpu_profile('two', 2).stem), 3, 'ERROR')
         self.assertEqual({}, self.held())
 
     def test_over_two_hosts(self):
         self.start_compute('compute1')
         self.start_compute('compute2')
-        self.several(self.flavor(self.gpu_profile('two', 2).stem), 8)
-        self.assertEqual(8, len(self.held('compute1')))
-        self.assertEqual(8, len(self.held('compute2')))
+        self.several(self.flavor(self.gpu_profile('two', 2).stem), 4)
+        self.assertEqual(4, len(self.held('compute1')))
+        self.assertEqual(4, len(self.held('compute2')))
 
     def test_pools(self):
         """Two cards, of which one has less left."""

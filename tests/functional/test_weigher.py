@@ -33,6 +33,8 @@ class _Weighed(cloud.Cloud):
 class DevicesTest(_Weighed):
     """Two hosts of eight devices."""
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def setUp(self):
         super().setUp()
         self.start_compute('compute1')

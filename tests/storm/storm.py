@@ -98,9 +98,10 @@ class Operation:
 class Storm(faults.MortalCloud):
     """The hosts, the flavors, and how a storm blows over them."""
 
+    DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
+
     def setUp(self):
         super().setUp()
-        self.flags(device_spec=[cloud.MIGRATABLE_SPEC], group='nova_accel')
         for host in HOSTS:
             self.start_compute(host)
         for profile, count in PROFILES.items():
