@@ -43,6 +43,8 @@ PATIENCE, ROUNDS = 5, 7
 
 class _Deployment(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def __init__(self, connection, hosts):
         super().__init__('serve')
         self._connection, self._hosts = connection, hosts

@@ -24,6 +24,8 @@ HOST = 'compute1'
 
 class Story(cloud.Cloud):
 
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+
     def __init__(self, method, screen):
         super().__init__(method)
         # Nova's test cases forget what does not begin with an underscore.

@@ -26,7 +26,8 @@ from tests.functional import pace
 
 CONF = nova.conf.CONF
 
-DATA = pathlib.Path(__file__).parent.parent / 'data'
+ROOT = pathlib.Path(__file__).parent.parent.parent
+DATA = ROOT / 'tests' / 'data'
 
 #: Eight H100, four per NUMA node, two behind each PCIe switch.
 EIGHT_GPUS = DATA / 'hosts' / 'l1-8gpu.json'

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A short storm. The long ones: ``python -m tests.storm``."""
 
+from tests.functional import cloud
 from tests.storm import storm
 
 
 class StormTest(storm.Storm):
 
+    DEVICE_SPEC = (cloud.migratable(cloud.FOUR_SPEC),)
+
     def test_a_short_one(self):
-        self.blow(seed=1, steps=25, log=storm.Log())
+        self.blow(seed=1, steps=20, log=storm.Log())

@@ -116,7 +116,7 @@ MDEV = Kind(
     other=(_group('QAT'),),
     apart=(_group('VGPU', **_TOGETHER), _group('QAT', **_TOGETHER)))
 
-_CARDS = ('0000:45:00.0', '0000:83:00.0', '0000:84:00.0', '0000:86:00.0')
+_CARDS = ('0000:45:00.0', '0000:83:00.0')
 _FAR = '0000:81:00.0'
 
 SEVERAL = Kind(
@@ -127,8 +127,8 @@ SEVERAL = Kind(
      _spec('NVME', address=_FAR)),
     {CARD: frozenset(f'0000:44:00.{function}' for function in range(4, 8)),
      **_whole(*_CARDS, _FAR), **_QAT_UNITS},
-    small=(_group('CARD', count=2), _group('VGPU', 2), _group('QAT')),
-    large=(_group('CARD', count=4), _group('VGPU', 4), _group('QAT', 2)),
+    small=(_group('CARD'), _group('VGPU', 2), _group('QAT')),
+    large=(_group('CARD', count=2), _group('VGPU', 4), _group('QAT', 2)),
     other=(_group('NVME'),),
     apart=(_group('VGPU', **_TOGETHER), _group('NVME', **_TOGETHER)),
     alike=_CARDS)

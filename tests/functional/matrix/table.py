@@ -5,30 +5,36 @@ from tests.functional.matrix import cells
 from tests.functional.matrix import operations
 from tests.functional.matrix import test_matrix
 
-ROWS = (*operations.Operations.__bases__, cells.Cells)
+_ROWS = (*operations.Operations.__bases__, cells.Cells)
 
 
-def table():
-    """Cells by row and column."""
+def rows() -> str:
+    """The table's rows, as reStructuredText."""
+    return '\n'.join(
+        '\n'.join((f'   * - {row}', *(f'     - {outcome}'
+                                     for outcome in outcomes.values())))
+        for row, outcomes in _cells().items())
+
+
+def _cells():
+    """By row and column."""
     columns = [case for case in vars(test_matrix).values()
                if isinstance(case, type)]
     found = {'Operation': {case.kind.name: case.kind.name
                            for case in columns}}
-    for rows in ROWS:
-        for name in vars(rows):
+    for group in _ROWS:
+        for name in vars(group):
             if not name.startswith('test_'):
                 continue
             for case in columns:
                 test = getattr(case, name, None)
-                for operation in getattr(rows, name).operations:
+                for operation in getattr(group, name).operations:
                     found.setdefault(operation, {})
-                    if issubclass(case, rows):
+                    if issubclass(case, group):
                         found[operation][case.kind.name] = (
                             test.outcome if test else '–')
     return found
 
 
-for row, outcomes in table().items():
-    print(f'   * - {row}')
-    for outcome in outcomes.values():
-        print(f'     - {outcome}')
+if __name__ == '__main__':
+    print(rows())

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of operations says what the tests of them show."""
+
+from nova import test
+
+from tests.functional import cloud
+from tests.functional.matrix import table
+
+
+class TableTest(test.NoDBTestCase):
+
+    def test_documentation_has_the_rows_of_the_tests(self):
+        operations = cloud.ROOT / 'doc/source/operations.rst'
+        self.assertIn(f'\n\n{table.rows()}\n\n', operations.read_text())
