@@ -86,11 +86,16 @@ class VgpuManager(fixtures.Fixture):
 
     def list(self):
         """List what there is room for."""
+        lists = {}
         for path in self._vfs.glob('*/nvidia/creatable_vgpu_types'):
-            path.write_text(HEADER + ''.join(
-                f'{number:<5d} : {name}\n'
-                for number, name in self.types.items()
-                if self._fits(path.parts[-3], number)))
+            card = self._card(path.parts[-3])
+            if card not in lists:
+                there = self._there(card)
+                lists[card] = HEADER + ''.join(
+                    f'{number:<5d} : {name}\n'
+                    for number, name in self.types.items()
+                    if self._fits(number, there))
+            path.write_text(lists[card])
 
     def _write(self, path, text):
         path = pathlib.Path(path)
@@ -105,16 +110,19 @@ class VgpuManager(fixtures.Fixture):
             raise _error(errno.EBUSY)
         if bool(number) == bool(current):
             raise _error(errno.EPERM)
-        if number and not self._fits(vf, number):
+        if number and not self._fits(number, self._there(self._card(vf))):
             raise _error(errno.EIO)
         self.set(vf, number)
 
-    def _fits(self, vf, number):
+    def _there(self, card):
+        """The names of the types that a card's VFs have."""
+        return [self.types.get(number, '')
+                for vf, number in self.current().items()
+                if self._card(vf) == card]
+
+    def _fits(self, number, there):
         if number not in self.types:
             return False
-        card = self._card(vf)
-        there = [self.types.get(other, '') for at, other
-                 in self.current().items() if self._card(at) == card]
         name = self.types[number]
         if self.mode not in (EQUAL, MIXED):
             size = _instance(name)

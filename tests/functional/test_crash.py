@@ -45,6 +45,8 @@ class Crash(faults.MortalCloud):
             problems += self.aftermath(fault, server)
         self.assertNotEqual('ERROR', self.find(server, 'status'),
                             'no death, and yet it failed')
+        self.delete(server)
+        self.assertEqual(len(self.HOSTS), len(self.fill()))
         self.assertNotEqual(1, nth, 'nothing happened')
         self.assertEqual('', '\n'.join(problems))
 
@@ -87,13 +89,9 @@ class Crash(faults.MortalCloud):
         problems = [*self.short(server), *self.shared()]
         others = self.fill()
         problems += self.shared()
-        self.delete(server)
+        self.delete(server, *others)
         self.run_periodic_tasks()
-        problems += self.stuck(server)
-        others += self.fill(len(others))
-        problems += [*self.shared(), *self.lost(len(others))]
-        self.delete(*others)
-        problems += self.stuck(*others)
+        problems += [*self.stuck(server, *others), *self.lost()]
         if problems:
             self.heal()
         return [f'{fault}: {problem}' for problem in problems]
@@ -136,10 +134,17 @@ class Crash(faults.MortalCloud):
             if status := self.find(server, 'status'):
                 yield f'cannot be deleted: {status}'
 
-    def lost(self, fitted):
-        if fitted != len(self.HOSTS):
-            held = {host: len(self.held(host)) for host in self.HOSTS}
-            yield f'{fitted} pairs fit, definitions hold {held}'
+    def lost(self):
+        """All devices of all hosts can be had."""
+        for host in self.HOSTS:
+            if held := self.held(host):
+                yield f'definitions of {host} hold {held}'
+            for name, provider in self._providers(host).items():
+                used = self._get_provider_usages(provider['uuid'])
+                records = self._get_provider_inventory(provider['uuid'])
+                if any(used.values()) or any(
+                        record['reserved'] for record in records.values()):
+                    yield f'{name} has {records}, of which {used} is used'
 
     # What is done for that
 
@@ -148,10 +153,9 @@ class Crash(faults.MortalCloud):
             image_uuid=cloud.IMAGE, flavor_id=self.pair, networks='none',
             **more)})
 
-    def fill(self, there=0):
+    def fill(self):
         """Ask for as many servers as there can be; those that run."""
-        servers = [self.request()
-                   for _pair in range(there, len(self.HOSTS))]
+        servers = [self.request() for _host in self.HOSTS]
         self.processes.settle()
         running = [server for server in servers
                    if self.find(server, 'status') == 'ACTIVE']
