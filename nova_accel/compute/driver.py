@@ -28,6 +28,8 @@ through, so that the class fits every Nova that it is tested with
 ``check_source_migrate_data_at_dest``  like devices for it here
 ``pre_live_migration``                 the like devices made ready
 ``_live_migration_operation``          their names in the guest's XML
+``_live_migration_monitor``            no switch to post-copy
+``_is_post_copy_enabled``              not with devices
 ``post_live_migration_at_destination`` the guest has them
 ``rollback_live_migration_at_destination``  nobody needs them
 =====================================  ================================
@@ -83,9 +85,9 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
-        self._machine = machine.Machine()
-        self._upkeep = upkeep.Upkeep(self._machine)
         self._record = record.Record(self._host)
+        self._machine = machine.Machine(self._record.holders)
+        self._upkeep = upkeep.Upkeep(self._machine)
         self._claims = claims.Claims(self._record)
         self._ledger = ledger.Ledger(virtapi)
         self._auditor = auditor.Auditor(self._record, self._ledger)
@@ -215,8 +217,10 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def destroy(self, context, instance, *args, **kwargs):
         if (instance.task_state == task_states.REBUILDING
+                and instance.node == self._host.get_hostname()
                 and flavor.classes(instance.flavor.extra_specs)):
-            # Its definition goes, and spawn comes: for the same devices.
+            # Its definition goes, and spawn comes: for the same devices. One
+            # that was evacuated is rebuilt on another node.
             self._claims.claim(instance, self._claims.held(instance))
             return super().destroy(context, instance, *args, **kwargs)
         with self._claims.during(instance):
@@ -423,6 +427,18 @@ class LibvirtDriver(driver.LibvirtDriver):
         return super()._live_migration_operation(
             context, instance, dest, block_migration, migrate_data, guest,
             *args, **kwargs)
+
+    def _live_migration_monitor(self, context, instance, guest, dest,
+                                post_method, recover_method, block_migration,
+                                migrate_data, *args, **kwargs):
+        with live_migration.moving(migrate_data):
+            return super()._live_migration_monitor(
+                context, instance, guest, dest, post_method, recover_method,
+                block_migration, migrate_data, *args, **kwargs)
+
+    def _is_post_copy_enabled(self, *args, **kwargs):
+        return (live_migration.can_post_copy()
+                and super()._is_post_copy_enabled(*args, **kwargs))
 
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):

@@ -16,18 +16,47 @@ beside them, by alias, which is no mdev's uuid:
 
 Seams: ``nova.objects.migrate_data.LibvirtLiveMigrateData``;
 ``nova.virt.libvirt.migration.get_updated_guest_xml``, which asks the guest
-for the XML that it then rewrites.
+for the XML that it then rewrites; ``nova.virt.libvirt.guest.Guest.migrate``.
 """
 
 import collections.abc
+import contextlib
+import contextvars
 
 from lxml import etree
 
+from nova_accel.compute import guest as guests
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
 
 Pairs = collections.abc.Mapping[str, hostdev.Hostdev]
+
+# Whether this thread moves a guest with devices of ours.
+_moves_devices: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    'moves_devices', default=False)
+
+
+@contextlib.contextmanager
+def moving(data) -> collections.abc.Iterator[None]:
+    """Know in this thread whether the guest that moves has devices of ours.
+
+    :param data: nova.objects.LibvirtLiveMigrateData
+    """
+    token = _moves_devices.set(bool(answered(data)))
+    try:
+        yield
+    finally:
+        _moves_devices.reset(token)
+
+
+def can_post_copy() -> bool:
+    """Whether the guest that this thread moves can move by post-copy.
+
+    QEMU refuses it for a guest with VFIO devices (hw/vfio/migration.c,
+    vfio_save_prepare).
+    """
+    return not _moves_devices.get()
 
 
 def announce(data, described: collections.abc.Mapping[hostdev.Hostdev, str],
@@ -93,7 +122,9 @@ def answered(data) -> tuple[hostdev.Hostdev, ...]:
 
 
 class Moving:
-    """A guest whose XML, for the destination, has our hostdevs' new names.
+    """A guest that moves with devices of ours.
+
+    Its XML, for the destination, has our hostdevs' new names.
 
     Nova puts one address after the other into the XML; where the two hosts
     have devices of the same address, one that it has put there already could
@@ -112,6 +143,12 @@ class Moving:
 
     def __getattr__(self, name):
         return getattr(self._guest, name)
+
+    def migrate(self, *args, flags=0, **kwargs):
+        """Move the guest, and not by post-copy."""
+        return self._guest.migrate(
+            *args, flags=flags & ~guests.libvirt().VIR_MIGRATE_POSTCOPY,
+            **kwargs)
 
     def get_xml_desc(self, *args, **kwargs):
         """The XML of Nova's guest, with aliases and PCI addresses replaced."""

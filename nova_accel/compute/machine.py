@@ -38,12 +38,16 @@ class Machine:
     that it is said once. Reading takes milliseconds, tens of them where there
     are hundreds of functions; so a boot goes by what was read for its claim.
 
+    :param held: what domains hold
     :ivar tree: where it is read, once it could be
     :ivar resets: of which those that failed are withheld
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: collections.abc.Callable[
+            [], collections.abc.Container[model.Address]] = frozenset,
+            ) -> None:
         conf.register_opts(CONF)
+        self._held = held
         self.resets = reset.Resets()
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
@@ -122,7 +126,7 @@ class Machine:
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, foreign.claims(CONF),
-                           self._kinds, quarantined, links), [
+                           self._kinds, quarantined, links, self._held), [
             *broken, *unusable]
 
     def _open(self) -> None:

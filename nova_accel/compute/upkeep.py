@@ -111,7 +111,7 @@ class Upkeep:
         self._check(hostdevs, host, offered)
         for device in hostdevs:
             group, _provider = identity.parse_alias(device.alias)
-            item = providers.serving(offered, device.alias)
+            item = _serving(offered, device)
             if item is None:
                 _check_wishes(device, host, wishes(group, None))
                 continue
@@ -132,7 +132,7 @@ class Upkeep:
         _check_there(hostdevs, host, offered)
         for device in hostdevs:
             if (self._is_made(device, offered)
-                    and providers.serving(offered, device.alias) is None
+                    and _serving(offered, device) is None
                     and any(inspector.is_ready(device.address) is False
                             for inspector in self._inspectors())):
                 raise errors.AssignmentError(
@@ -142,7 +142,7 @@ class Upkeep:
 
     def _is_made(self, device, offered) -> bool:
         """Whether it was made what it is, as far as nova.conf still says."""
-        item = providers.serving(offered, device.alias)
+        item = _serving(offered, device)
         if item is not None:
             return item.region.kind in self._machine.preparers()
         return (isinstance(device.address, model.MdevAddress)
@@ -325,6 +325,10 @@ def _patience() -> float:
     return CONF.nova_accel.check_interval
 
 
+def _serving(offered, device) -> providers.Offered | None:
+    return providers.serving(offered, device.alias, device.address)
+
+
 def _offered(host, node) -> tuple[providers.Offered, ...]:
     return providers.offered(host, node.uuid, node.name)
 
@@ -339,7 +343,7 @@ def _check_there(hostdevs, host, offered) -> None:
     for device in hostdevs:
         # What an entry named once, a server keeps, if it is there.
         if not (host.has(device.address)
-                or providers.serving(offered, device.alias)):
+                or _serving(offered, device)):
             raise errors.AssignmentError(
                 f'device {device.address}', 'it is not there, and no entry '
                 'names what it could be made of')

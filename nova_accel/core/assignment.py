@@ -243,6 +243,16 @@ def check_there(had: collections.abc.Mapping[model.Address, str],
                 f'device {address}',
                 f'is {there[address].ids} now, the server had {ids}',
                 'put the card back where it was, or move the server')
+        group = there[address].iommu_group
+        company = [str(function.address) for function in host.functions
+                   if group is not None and function.iommu_group == group
+                   and not function.may_stay and function.address not in had]
+        if company:
+            raise errors.AssignmentError(
+                f'device {address}', f'IOMMU group {group} has '
+                f'{" and ".join(company)} by now, which the server does not '
+                'have', 'put back the kernel command line and the firmware '
+                'settings that keep them apart, or move the server')
         vfs = sum(function.physfn == address for function in host.functions)
         mdevs = sum(len(mdev_type.instances)
                     for mdev_type in there[address].mdev_types)

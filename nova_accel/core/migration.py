@@ -81,10 +81,12 @@ def _region_of(device: hostdev.Hostdev,
 
     For an entry can call the same type otherwise by now.
     """
-    return providers.serving(offered.values(), device.alias) or next(
+    return providers.serving(
+        offered.values(), device.alias, device.address) or next(
         (item for item in offered.values() if item.region.variant
          and (device.address in item.region.instances
-              or any(device.address in unit for unit in item.region.units))),
+              or not item.region.mdevs
+              and any(device.address in unit for unit in item.region.units))),
         None)
 
 
@@ -114,7 +116,9 @@ def _hostdevs(item: providers.Offered) -> collections.abc.Iterator[
     addresses = ([model.MdevAddress('')] if item.region.mdevs else
                  [address for unit in item.region.units for address in unit])
     for address in addresses:
-        yield hostdev.Hostdev(address, identity.alias('', item.uuid, 0))
+        yield hostdev.Hostdev(address, identity.alias(
+            '', item.uuid, 0, item.region.ids_of(address),
+            item.region.variant))
 
 
 def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,

@@ -9,6 +9,7 @@ group, the smallest thing that can safely be given away, is torn apart.
 import collections
 import collections.abc
 import dataclasses
+import functools
 
 from nova_accel.core import entry as entries_
 from nova_accel.core import errors
@@ -44,7 +45,10 @@ def offer(functions: collections.abc.Iterable[model.Function],
           foreign: collections.abc.Sequence[entries_.Entry] = (),
           problems: collections.abc.Iterable[str] = (),
           quarantined: collections.abc.Mapping[
-              model.PciAddress, tuple[str, str]] = {}) -> model.Host:
+              model.PciAddress, tuple[str, str]] = {},
+          held: collections.abc.Callable[
+              [], collections.abc.Container[model.Address]] = frozenset,
+          ) -> model.Host:
     """Decide what is given away.
 
     :param functions: every PCI function of the machine
@@ -52,9 +56,11 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param foreign: entries by which another program claims devices
     :param problems: what the reader of the machine had to report
     :param quarantined: why nobody may have a function, and the remedy
+    :param held: what domains hold, of which no part is given away; asked
+        where something that is a part is named
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
-                  quarantined).host()
+                  quarantined, held).host()
 
 
 class _Machine:
@@ -81,13 +87,14 @@ class _Machine:
 
 class _Offer:
     def __init__(self, functions, entries, enumerators, foreign, problems,
-                 quarantined):
+                 quarantined, held):
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
         self._foreign = foreign
         self._problems = list(problems)
         self._quarantined = quarantined
+        self._ask_held = held
         self._named = self._machine.named
         self._named.update({
             function.address: self._choose(function, matching)
@@ -98,6 +105,10 @@ class _Offer:
         self._cards = {self._functions[address].physfn
                        for address in self._named}
         self._count_vfs(entries)
+
+    @functools.cached_property
+    def _held(self) -> collections.abc.Container[model.Address]:
+        return self._ask_held()
 
     def _choose(self, function, matching) -> list[entries_.Entry]:
         """Of the entries that name a function, those that count."""
@@ -241,6 +252,19 @@ class _Offer:
             raise kinds.Refused('it cannot be read')
         self._check_card(function)
         self._check_claims(function)
+        self._check_whole(function.address)
+        self._check_whole(function.physfn)
+
+    def _check_whole(self, address) -> None:
+        """Refuse a part of what a server holds, in whatever state that is.
+
+        While the server is stopped, the function has its driver again, and
+        shows what parts it could have.
+        """
+        if address and address in self._held:
+            raise kinds.Refused(
+                f'a server holds {address} as a whole', 'nothing, it is kept '
+                'for the server; move or delete the server to have its parts')
 
     def _check_unit(self, unit, entry) -> None:
         if not self._machine.groups:
@@ -293,6 +317,7 @@ class _Offer:
                 'name the virtual functions in device_spec, or write 0 to '
                 'its sriov_numvfs')
         self._check_card(function)
+        self._check_whole(function.physfn)
         mdevs = sum(len(mdev_type.instances)
                     for mdev_type in function.mdev_types)
         if mdevs:

@@ -169,25 +169,44 @@ def by_uuid(host: model.Host, node: Node) -> dict[str, Offered]:
     return {item.uuid: item for item in offered(host, node.uuid, node.name)}
 
 
-def serving(items: collections.abc.Iterable[Offered],
-            alias: str) -> Offered | None:
+def serving(items: collections.abc.Iterable[Offered], alias: str,
+            address: model.Address) -> Offered | None:
     """What is offered of that which a guest's device was given of.
 
     The uuid in its alias is another Region's by now where the one Region of a
-    Device has become several, or these one. So it goes by the variant, too.
+    Device has become several, or these one; and its entry may have made of
+    the Device what the guest's is not. So it goes by what it was made of, too.
 
     :param items: all that its Host offers
     :param alias: of ours
+    :param address: of the device
     """
     _group, uuid = identity.parse_alias(alias)
     found = None
     for item in items:
-        is_like = identity.is_of_variant(alias, item.region.variant)
-        if uuid == item.uuid and is_like is not False:
+        if not _is_made_alike(item.region, alias, address):
+            continue
+        if uuid == item.uuid:
             return item
-        if is_like and uuid == item.otherwise:
+        if uuid == item.otherwise and identity.is_of_variant(
+                alias, item.region.variant):
             found = item
     return found
+
+
+def _is_made_alike(region: model.Region, alias: str,
+                   address: model.Address) -> bool:
+    """Whether a Region's units are made of their Device as this one was."""
+    if region.mdevs != isinstance(address, model.MdevAddress):
+        return False
+    says = identity.is_of_variant(alias, region.variant)
+    if region.mdevs:
+        # The alias of an mdev has not always said its type.
+        return says is not False
+    if identity.ids_of_alias(alias) and region.units and not region.ids:
+        # What is programmed has ids that change, and its alias says none.
+        return False
+    return bool(says) if says is not None else not region.variant
 
 
 def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:

@@ -38,7 +38,10 @@ def read(tree: trees.Tree,
          foreign: collections.abc.Sequence[entries_.Entry] = (),
          kinds: offer.Enumerators | None = None,
          quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
-         links: model.Links | None = None) -> model.Host:
+         links: model.Links | None = None,
+         held: collections.abc.Callable[
+             [], collections.abc.Container[model.Address]] = frozenset,
+         ) -> model.Host:
     """Read what is there and decide what of it is offered.
 
     :param entries: the parsed ``device_spec``
@@ -47,6 +50,7 @@ def read(tree: trees.Tree,
         given
     :param quarantined: why nobody may have a function
     :param links: what ``link_domains`` says
+    :param held: what domains hold, as in :func:`offer.offer`
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -63,6 +67,7 @@ def read(tree: trees.Tree,
         [*problems, *unknown, *strangers], {
             function.address: (quarantined[function.address],
                                reset.remedy(function))
-            for function in functions if function.address in quarantined})
+            for function in functions if function.address in quarantined},
+        held)
     return dataclasses.replace(
         host, numa_nodes=pci.read_numa_nodes(tree), links=links)

@@ -91,6 +91,10 @@ OVERRIDDEN = {
                            'network_info', 'disk_info', 'migrate_data'],
     '_live_migration_operation': ['context', 'instance', 'dest',
                                   'block_migration', 'migrate_data', 'guest'],
+    '_live_migration_monitor': ['context', 'instance', 'guest', 'dest',
+                                'post_method', 'recover_method',
+                                'block_migration', 'migrate_data'],
+    '_is_post_copy_enabled': [],
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }

@@ -261,6 +261,17 @@ class OperationTest(Operation):
         self.bring_back('compute1')
         self.assertHas(self.server, host='compute2')
 
+    def test_what_an_evacuated_server_had_can_be_had(self):
+        """Though it is being rebuilt, where it is now, for another reason."""
+        self.take_down('compute1')
+        self._evacuate_server(self.server, {'host': 'compute2'},
+                              expected_host='compute2')
+        self.set_task_state(self.server, 'rebuilding')
+        self.bring_back('compute1')
+        self._run_periodics()
+        self.assertEqual({}, self.held('compute1'))
+        self.boot(self.pair, host='compute1')
+
     def test_evacuated_server_keeps_its_devices(self):
         """Placement has those of the other host until that comes back."""
         self.take_down('compute1')

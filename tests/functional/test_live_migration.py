@@ -227,6 +227,40 @@ class LiveMigrationThatFailsTest(MovingTest):
         self.fail_to_move(self.server, 'its device is not there')
 
 
+class PostCopyTest(MovingTest):
+    """With [libvirt] live_migration_permit_post_copy, which QEMU refuses.
+
+    It does so for guests with VFIO devices, when they are about to move.
+    """
+
+    def setUp(self):
+        self.flags(live_migration_permit_post_copy=True, group='libvirt')
+        super().setUp()
+        migrate = fakelibvirt.Domain.migrateToURI3
+
+        def note(domain, uri, params, flags):
+            self.moved_by = flags & fakelibvirt.VIR_MIGRATE_POSTCOPY
+            return migrate(domain, uri, params, flags)
+
+        def ask(driver, *_arguments):
+            # Called where Nova finds out whether it can switch to it.
+            self.can_switch = driver._is_post_copy_enabled(
+                fakelibvirt.VIR_MIGRATE_POSTCOPY)
+            return []
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Domain.migrateToURI3', note))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.virt.libvirt.driver.LibvirtDriver._get_vpmems', ask))
+
+    def test_left_out_where_a_guest_has_devices(self):
+        for flavor, wanted in (self.two, False), (self.flavor(), True):
+            server = self.boot(flavor, host='compute1')
+            self._live_migrate(server)
+            self.assertEqual((wanted, wanted),
+                             (bool(self.moved_by), self.can_switch))
+
+
 class NotMigratableTest(MovingTest):
 
     DEVICE_SPEC = (cloud.FOUR_SPEC,)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mediated devices: made for a guest, removed after it."""
 
+import json
 import shutil
 import threading
 from unittest import mock
@@ -15,6 +16,51 @@ from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import providers
 from tests.functional import cloud
+
+
+class FunctionTest(cloud.Cloud):
+    """A server has a function of which an entry makes mdevs by now."""
+
+    PLAIN = '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'
+
+    def setUp(self):
+        super().setUp()
+        self.directory_host(cloud.A100)
+        self.flags(device_spec=[self.PLAIN], group='nova_accel')
+        self.start_compute('compute1')
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_VF': 1}}])
+        self.server = self.boot(self.flavor('vf'))
+        self.before = self.hostdevs(self.server)
+
+    def make_mdevs_of_it(self, **more):
+        self.flags(device_spec=[json.dumps({
+            'address': '0000:44:00.*', 'mdev_type': 'nvidia-471', **more})],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+
+    def test_hard_reboot_keeps_it(self):
+        for more in {}, {'resource_class': 'CUSTOM_VF'}:
+            self.make_mdevs_of_it(**more)
+            self._reboot_server(self.server, hard=True)
+            self.assertEqual(self.before, self.hostdevs(self.server))
+
+    def test_no_mdev_is_made_of_it(self):
+        self._stop_server(self.server)
+        self.make_mdevs_of_it(resource_class='CUSTOM_VF')
+        flavor = self.flavor('vf')
+        # Placement takes its function for one of the three that are left.
+        for _function in range(2):
+            self.boot(flavor)
+        self.boot(flavor, state='ERROR')
+        self._start_server(self.server)
+        self.assertEqual(self.before, self.hostdevs(self.server))
+
+    def test_start_keeps_it(self):
+        self._stop_server(self.server)
+        self.make_mdevs_of_it()
+        self._start_server(self.server)
+        self.assertEqual(self.before, self.hostdevs(self.server))
 
 
 class MdevTest(cloud.Cloud):

@@ -387,6 +387,25 @@ class RecordTest(cloud.Cloud):
             libvirt_driver.LibvirtDriver, '_destroy', take_away))
         return server
 
+    def test_start_with_half_of_an_iommu_group(self):
+        """Other ACS settings since the host was booted."""
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self._stop_server(server)
+        groups = [machine / 'sys/bus/pci/devices' / address / 'iommu_group'
+                  for address in ('0000:43:00.0', '0000:44:00.0')]
+        target = groups[0].readlink()
+        groups[1].unlink()
+        groups[1].symlink_to(target)
+        self.restart_compute_service('compute1')
+        self.refused_by_this_process(server, {'os-start': None})
+        self.assertIn('IOMMU group', self.fault(server))
+        self.assertEqual('SHUTOFF', self.api.get_server(server['id'])[
+            'status'])
+        self.assertEqual(held, self.hostdevs(server))
+
     def test_reboot_goes_by_what_is_there_without_the_guest(self):
         server = self.away_with_the_guest()
         self.refused_by_this_process(server, REBOOT)

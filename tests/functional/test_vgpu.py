@@ -538,6 +538,23 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({vf.name: 1154}, self.driver.current())
 
+    def test_its_entry_names_another_type_than_was_set_by_hand(self):
+        vf = '0000:41:00.4'
+        vfio = self.driver._vfs / vf
+        (vfio.resolve() / 'vfio-dev/vfio0').mkdir(parents=True)
+        self.driver.set(vf, 1155)
+        self.offer(json.dumps({
+            'address': vf, 'vendor_id': '10de', 'managed': 'no',
+            'reset': 'if_possible', 'resource_class': 'CUSTOM_BY_HAND'}))
+        self.write_profile('hand', groups=[
+            {'resources': {'CUSTOM_BY_HAND': 1}}])
+        server = self.boot(self.flavor('hand'))
+        before = self.hostdevs(server)
+        self.offer(SMALL_SPEC)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.hostdevs(server))
+        self.assertEqual({vf: 1155}, self.driver.current())
+
     def test_a_resize_on_the_host_that_is_confirmed(self):
         server, _before = self.resize_on_the_host()
         self._confirm_resize(server)

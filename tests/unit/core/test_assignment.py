@@ -456,7 +456,10 @@ def test_a_guest_may_start_with_what_is_there():
     ([build.function('0000:81:00.0', use='disk sda is mounted')],
      'the host uses it: disk sda is mounted'),
     ([build.function('0000:81:00.0', '1bcf:001c')],
-     'is 1bcf:001c now, the server had 10de:2330')])
+     'is 1bcf:001c now, the server had 10de:2330'),
+    ([build.function('0000:81:00.0', iommu_group=7),
+      build.function('0000:82:00.0', iommu_group=7)],
+     'IOMMU group 7 has 0000:82:00.0 by now, which the server does not have')])
 def test_a_guest_does_not_start_with_what_is_there_instead(functions, reason):
     with pytest.raises(errors.AssignmentError) as caught:
         assignment.check_there({build.address('0000:81:00.0'): '10de:2330'},
