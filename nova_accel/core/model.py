@@ -167,6 +167,8 @@ class Function:
     :param physfn: for a virtual function, its physical function
     :param total_vfs: VFs that could be enabled
     :param num_vfs: VFs that are enabled
+    :param vf_offset: how far behind its own Routing ID that of the first VF is
+    :param vf_stride: and from there that of each next one
     :param mdev_types: mediated device types that its driver offers
     :param reset_methods: ways to reset it alone, as the kernel would try
         them; () if there is none, None if that is not known (kernels before
@@ -197,6 +199,8 @@ class Function:
     physfn: PciAddress | None = None
     total_vfs: int = 0
     num_vfs: int = 0
+    vf_offset: int = 0
+    vf_stride: int = 0
     mdev_types: tuple[MdevType, ...] = ()
     netdevs: tuple[str, ...] = ()
     reset_methods: tuple[str, ...] | None = None
@@ -208,6 +212,20 @@ class Function:
     bars: tuple[Bar, ...] | None = None
     use: str = ''
     unreadable: bool = False
+
+    def vf(self, index: int) -> PciAddress | None:
+        """The address that a VF of it has, or will have; None if unknown.
+
+        Source: PCI Express Base Specification, "First VF Offset" and "VF
+        Stride"; sysfs: ``sriov_offset``, ``sriov_stride``.
+        """
+        if not self.vf_offset or (index and not self.vf_stride):
+            return None
+        at = self.address
+        number = (at.bus << 8 | at.slot << 3 | at.function) + (
+            self.vf_offset + index * self.vf_stride) & 0xffff
+        return PciAddress(at.domain, number >> 8, number >> 3 & 0x1f,
+                          number & 7)
 
     @property
     def ids(self) -> str:

@@ -14,6 +14,13 @@ from nova_accel.core import errors
 from nova_accel.core import model
 
 
+# Routing IDs that there are.
+_MOST = 1 << 16
+
+_LET_GO = ('move or delete the servers that hold its functions, and restart '
+           'nova-compute')
+
+
 @dataclasses.dataclass(frozen=True)
 class Change:
     """A card's number of virtual functions as it is to be.
@@ -29,6 +36,16 @@ class Change:
 def wanted(card: model.Function, entry: entries_.Entry) -> int:
     """How many virtual functions an entry wants a card of its to have."""
     return card.total_vfs if entry.num_vfs == entry_keys.ALL else entry.num_vfs
+
+
+def needed(card: model.Function,
+           held: collections.abc.Container[model.Address]) -> int:
+    """How many it has to have, for domains to find those that they hold.
+
+    A reboot of the host has taken all of them away.
+    """
+    return max((index + 1 for index in range(min(card.total_vfs, _MOST))
+                if card.vf(index) in held), default=0)
 
 
 def choose(card: model.Function,
@@ -61,12 +78,20 @@ def plan(functions: collections.abc.Sequence[model.Function],
         entry = choose(card, entries)
         # What has none to offer, and why, the offer says.
         if not entry or not card.total_vfs or (
-                wanted(card, entry) == card.num_vfs):
+                wanted(card, entry) == card.num_vfs >= needed(card, held)):
             continue
         try:
-            changes.append(_change(card, entry, functions, foreign, held))
+            change = _change(card, entry, functions, foreign, held)
         except errors.DeviceError as error:
             problems.append(error)
+            continue
+        changes.append(change)
+        if change.number > wanted(card, entry):
+            problems.append(errors.DeviceError(
+                f'device {card.address} ({card.ids})',
+                f'it gets {change.number} virtual functions, though '
+                f'{entry.label} says num_vfs {entry.num_vfs}: a domain holds '
+                f'{card.vf(change.number - 1)}', _LET_GO))
     return changes, problems
 
 
@@ -88,7 +113,8 @@ def _change(card, entry, functions, foreign, held) -> Change:
             remedy = 'stop using it, and restart nova-compute'
         if why:
             raise _error(card, entry, why, remedy)
-    return Change(card.address, number, max(card.num_vfs, len(vfs)))
+    return Change(card.address, max(number, needed(card, held)),
+                  max(card.num_vfs, len(vfs)))
 
 
 def _why_not(function, foreign, held) -> tuple[str, str]:
@@ -99,8 +125,7 @@ def _why_not(function, foreign, held) -> tuple[str, str]:
     if claim:
         return f'{claim.label} claims {at}', 'leave it to one of the two'
     if at in held:
-        return (f'a domain holds {at}', 'move or delete the servers that hold '
-                'its functions, and restart nova-compute')
+        return f'a domain holds {at}', _LET_GO
     if function.open:
         # The kernel would wait for it, and nova-compute for the kernel.
         return (f'a program has {at} open', 'stop it, and restart '

@@ -46,6 +46,9 @@ class Functions(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.host.privileged._write', lambda path, text: (
                 answers.get(pathlib.Path(path).name, before)(path, text))))
+        for path in self._bus.glob('*/sriov_totalvfs'):
+            path.with_name('sriov_offset').write_text(f'{VF_OFFSET}\n')
+            path.with_name('sriov_stride').write_text('1\n')
 
     def place(self, address):
         return (self._bus / address).resolve()

@@ -75,6 +75,26 @@ class SriovTest(cloud.Cloud):
         self.by_hand(0)
         self._reboot_server(server, hard=True)
 
+    def test_a_smaller_number_and_a_reboot_of_the_host(self):
+        self.start(6)
+        servers = [self.boot(self.vf) for _function in range(6)]
+        before = [self.hostdevs(server) for server in servers]
+        self._delete_server(servers.pop())
+        before.pop()
+        self.start(2)
+        self.assertEqual(6, self.number())
+        for server in servers:
+            self.domain(server).destroy()
+        self.by_hand(0)
+        self.restart_compute_service('compute1')
+        self.assertEqual(5, self.number())
+        self.assertEqual(1, self.said('it gets 5 virtual functions, though '
+                                      '[nova_accel] device_spec #1 says'))
+        for server in servers:
+            self._reboot_server(server, hard=True)
+        self.assertEqual(before, [self.hostdevs(server)
+                                  for server in servers])
+
     def test_as_many_as_the_entry_says(self):
         self.start(5)
         self.assertEqual((5, 5), (self.number(), self.total()))
