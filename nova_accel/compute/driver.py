@@ -458,17 +458,26 @@ class LibvirtDriver(driver.LibvirtDriver):
         host = self._machine.read()
         offered = providers.by_uuid(host, self._node())
         migration.check_source(held, offered)
+        self._check_versions('this host')
+        return {device: migration.describe(device, host, offered)
+                for device in held}
+
+    def _check_versions(self, here: str) -> None:
+        """Check that libvirt and QEMU can move the state of devices.
+
+        :param here: what an error calls this host
+        :raises errors.AssignmentError: if not
+        """
         if not self._host.has_min_version(
                 lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
                 hv_ver=driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION,
                 hv_type=libvirt_host.HV_DRIVER_QEMU):
             raise errors.AssignmentError(
-                'this host', 'its libvirt or QEMU is too old to move the '
-                'state of devices', 'libvirt 10.0.0 and QEMU 8.2.2 can')
-        return {device: migration.describe(device, host, offered)
-                for device in held}
+                here, 'its libvirt or QEMU is too old to move the state of '
+                'devices', 'libvirt 10.0.0 and QEMU 8.2.2 can')
 
     def _choose_likes(self, instance, allocs, announced):
+        self._check_versions('the destination')
         host = self._machine.read()
         offered = providers.by_uuid(host, self._node())
         texts = {alias: text for alias, (_address, text) in announced.items()}

@@ -217,6 +217,13 @@ class LiveMigrationThatFailsTest(MovingTest):
         self.assertEqual('ACTIVE', self.api.get_server(
             self.server['id'])['status'])
 
+    def test_destination_is_too_old(self):
+        with fixtures.MockPatchObject(
+                self.computes['compute2'].driver._host, 'has_min_version',
+                return_value=False):
+            self.fail_to_move(self.server, 'the destination: its libvirt or '
+                              'QEMU is too old')
+
     def test_destinations_device_has_expired(self):
         driver = self.computes['compute2'].driver
         machine = self.directory_host()
