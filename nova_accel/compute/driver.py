@@ -23,6 +23,7 @@ through, so that the class fits every Nova that it is tested with
 ``suspend``                            the guest lets go of them
 ``resume``                             the guest has them again
 ``_resume_guest_after_snapshot``       so, where it slept for a snapshot
+``_swap_volume``                       the guest has them all before it
 ``_get_mdevs_from_guest_config``       ours are not Nova's to attach
 ``check_can_live_migrate_source``      can their state move, and what is it
 ``check_source_migrate_data_at_dest``  like devices for it here
@@ -348,6 +349,16 @@ class LibvirtDriver(driver.LibvirtDriver):
             domain.poweroff()
             raise exception.InstanceResumeFailure(
                 reason=f'{error}; the guest was stopped') from None
+
+    def _swap_volume(self, guest, *args, **kwargs):
+        # Nova takes the new definition from what the guest has after it.
+        lacks = suspension.complete(
+            self._record.short(lambda uuid: uuid != guest.uuid),
+            self._prepare)
+        if lacks:
+            raise exception.VolumeRebaseFailed(
+                reason='; '.join(line for _level, line in lacks))
+        return super()._swap_volume(guest, *args, **kwargs)
 
     def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
         held = {device.address

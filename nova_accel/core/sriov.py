@@ -13,7 +13,6 @@ from nova_accel.core import entry_keys
 from nova_accel.core import errors
 from nova_accel.core import model
 
-
 # Routing IDs that there are.
 _MOST = 1 << 16
 

@@ -81,6 +81,7 @@ OVERRIDDEN = {
     '_allocate_mdevs': ['allocations'],
     'suspend': ['context', 'instance'],
     'resume': ['context', 'instance'],
+    '_swap_volume': ['guest'],
     '_get_mdevs_from_guest_config': ['xml'],
     '_resume_guest_after_snapshot': ['context', 'live_snapshot',
                                      'original_power_state', 'instance'],
@@ -98,9 +99,9 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_there', '_check_versions', '_choose_likes', '_clear_up',
-           '_complete', '_describe', '_have_again', '_node', '_prepare',
-           '_prepare_to_resume'}
+OUR_OWN = {'nodes_for', '_check_there', '_check_versions', '_choose_likes',
+           '_clear_up', '_complete', '_describe', '_have_again', '_node',
+           '_prepare', '_prepare_to_resume'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
                   '_machine', '_record', '_short', '_upkeep'}
 

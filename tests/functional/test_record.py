@@ -7,6 +7,7 @@ from unittest import mock
 import fixtures
 from lxml import etree
 from nova import context
+from nova import exception
 from nova import objects
 from nova.compute import manager
 from nova.scheduler.client import report
@@ -439,6 +440,39 @@ class RecordTest(cloud.Cloud):
         with mock.patch.object(machine, '_read', change):
             machine.read()
         self.assertIsNone(machine.lately())
+
+    def swap_volume(self, server):
+        """What Nova's driver does of it, with nothing to copy."""
+        driver = self.computes['compute1'].driver
+        guest = driver._host.get_guest(objects.Instance.get_by_uuid(
+            context.get_admin_context(), server['id']))
+        domain = guest._domain
+        copied = mock.Mock()
+        copied.is_job_complete.return_value = True
+        with (mock.patch.object(guest, 'get_block_device',
+                                return_value=copied),
+              mock.patch.object(driver, '_delete_guest_configuration')):
+            driver._swap_volume(guest, 'vdb', mock.Mock(), 0)
+        # The fake has another domain for a new definition.
+        again = self.domain(server)
+        again._state, again.plugged = domain._state, domain.plugged
+
+    def test_a_guest_has_all_its_devices_when_a_volume_is_swapped(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        domain = self.domain(server)
+        domain.detachDevice(etree.tostring(domain.plugged[0],
+                                           encoding='unicode'))
+        with mock.patch.object(
+                type(domain), 'attachDevice',
+                side_effect=fakelibvirt.make_libvirtError(
+                    fakelibvirt.libvirtError, 'no')):
+            self.assertRaises(exception.VolumeRebaseFailed, self.swap_volume,
+                              server)
+        self.assertEqual(held, self.hostdevs(server))
+        self.swap_volume(server)
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertEqual(1, len(self.domain(server).plugged))
 
     def test_a_paused_guest_lets_go_of_nothing(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
