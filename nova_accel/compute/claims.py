@@ -276,6 +276,6 @@ def _count_mdevs(held, but: str, offered) -> dict[str, int]:
     for uuid, devices in held:
         if uuid != but:
             others[uuid] += devices
-    return {item.uuid: len(holding.holders(
-        holding.of_region(others, item, offered)))
-        for item in offered if item.region.mdevs}
+    found = holding.by_region(others, offered)
+    return {item.uuid: len(holding.holders(found[item.uuid]))
+            for item in offered if item.region.mdevs}

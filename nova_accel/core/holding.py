@@ -15,15 +15,11 @@ Held = collections.abc.Mapping[str, hostdev.Hostdevs]
 Pairs = collections.abc.Iterable[tuple[str, hostdev.Hostdev]]
 
 
-def each(held: Held, provider: str | None = None) -> Pairs:
-    """Every hostdev and its domain.
-
-    :param provider: only those that were given as this one's
-    """
+def each(held: Held) -> Pairs:
+    """Every hostdev and its domain."""
     for uuid, hostdevs in held.items():
         for device in hostdevs:
-            if provider in (None, provider_of(device)):
-                yield uuid, device
+            yield uuid, device
 
 
 def holders(pairs: Pairs) -> dict[model.Address, set[str]]:
@@ -50,36 +46,52 @@ def units(pairs: Pairs, item: providers.Offered | None,
     return {unit: uuids for unit, uuids in by_unit.items() if uuids}
 
 
-def of_region(held: Held, item: providers.Offered,
-              offered: collections.abc.Iterable[providers.Offered],
-              ) -> list[tuple[str, hostdev.Hostdev]]:
-    """What could be of a Region.
+def by_region(held: Held,
+              offered: collections.abc.Collection[providers.Offered],
+              ) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
+    """What could be of each Region, by its provider.
 
     A function is held by whoever has it, as what it may; which Region an mdev
     belongs to, its alias says; and so of a function that could be several
     things, as long as its card offers what it was given as. An mdev that was
     given as what no card offers any more is of the Region that has its type.
 
-    :param offered: what else there is
+    Each hostdev is looked at once, however many Regions there are.
     """
-    if item.region.mdevs:
-        known = {other.uuid for other in offered}
-        return [(uuid, device) for uuid, device in each(held)
-                if (provider := provider_of(device)) == item.uuid
-                or provider not in known
-                and device.address in item.region.instances]
-    others = {other.uuid for other in offered if item.region.variant
-              and other.device.address == item.device.address
-              } - {item.uuid}
-    return [(uuid, device) for uuid, device in each(held)
-            if provider_of(device) not in others]
+    known = {item.uuid: item for item in offered}
+    at = collections.defaultdict(list)
+    for item in offered:
+        for address in (item.region.instances if item.region.mdevs else {
+                address for unit in item.region.units for address in unit}):
+            at[address].append(item)
+    found = {item.uuid: [] for item in offered}
+    for uuid, device in each(held):
+        given_as = known.get(provider_of(device))
+        if given_as and given_as.region.mdevs:
+            found[given_as.uuid].append((uuid, device))
+        for item in at[device.address] if device.address in at else ():
+            if (given_as is None if item.region.mdevs
+                    else not _is_anothers(item, given_as)):
+                found[item.uuid].append((uuid, device))
+    return found
+
+
+def _is_anothers(item: providers.Offered,
+                 given_as: providers.Offered | None) -> bool:
+    """Whether a function of a Region was given as another thing of its card.
+
+    Of several that the function could be.
+    """
+    return bool(item.region.variant and given_as
+                and given_as.uuid != item.uuid
+                and given_as.device.address == item.device.address)
 
 
 def counts(offered: collections.abc.Collection[providers.Offered],
            held: Held) -> dict[str, int]:
     """How many units are held, by provider."""
-    return {item.uuid: len(units(of_region(held, item, offered), item))
-            for item in offered}
+    found = by_region(held, offered)
+    return {item.uuid: len(units(found[item.uuid], item)) for item in offered}
 
 
 def provider_of(device: hostdev.Hostdev) -> str | None:

@@ -8,6 +8,7 @@ others. Nothing is ever taken from a server.
 import collections
 import collections.abc
 import dataclasses
+import functools
 
 from nova_accel.core import assignment
 from nova_accel.core import holding
@@ -59,6 +60,33 @@ class Truths:
     classes: collections.abc.Mapping[str, collections.abc.Set[str]] = (
         dataclasses.field(default_factory=dict))
 
+    # Each looked up for each hostdev.
+
+    @functools.cached_property
+    def functions(self) -> set[model.Address]:
+        """What can be given away itself, and not only mdevs of it."""
+        return {address for item in self.offered.values()
+                if not item.region.mdevs
+                for unit in item.region.units for address in unit}
+
+    @functools.cached_property
+    def ids(self) -> dict[model.Address, str]:
+        """Vendor and product id of each function that is there."""
+        return {function.address: function.ids
+                for function in self.host.functions}
+
+    @functools.cached_property
+    def refusals(self) -> dict[model.Address, model.Refusal]:
+        return {refusal.address: refusal for refusal in self.host.refusals}
+
+    @functools.cached_property
+    def given(self) -> dict[str | None, list[tuple[str, hostdev.Hostdev]]]:
+        """Hostdevs with their domains, by the provider that each is of."""
+        found = collections.defaultdict(list)
+        for uuid, device in holding.each(self.held):
+            found[holding.provider_of(device)].append((uuid, device))
+        return found
+
 
 def gather(host: model.Host, node: providers.Node,
            allocations: collections.abc.Callable[
@@ -95,7 +123,7 @@ def compare(truths: Truths) -> tuple[Finding, ...]:
 
 def _held_twice(truths) -> collections.abc.Iterator[Finding]:
     """One device of ours in several definitions."""
-    ours = _offered_functions(truths) | {
+    ours = truths.functions | {
         device.address for hostdevs in truths.held.values()
         for device in hostdev.ours(hostdevs)}
     for address, uuids in holding.holders(
@@ -110,8 +138,9 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
 
 def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
     """Units that are held, beyond what the ledger knows of."""
+    found = holding.by_region(truths.held, truths.offered.values())
     for item in truths.offered.values():
-        held = holding.of_region(truths.held, item, truths.offered.values())
+        held = found[item.uuid]
         units = holding.units(held, item)
         promised = sum(truths.promised.get(item.uuid, {}).values())
         # An mdev type can have come down to less than there are.
@@ -160,19 +189,17 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
         return None if holding.provider_of(device) in truths.offered else (
             'nothing offers it any more',
             'put its device and its entry back, or move the server')
-    ids = {function.address: function.ids
-           for function in truths.host.functions}.get(device.address)
+    ids = truths.ids.get(device.address)
     if ids is None or device.ids not in ('', ids):
         return ('is not there any more' if ids is None else
                 f'is {ids} now, the server had {device.ids}',
                 'put the card back where it was, or move the server: it '
                 'cannot be started here')
-    if device.address in _offered_functions(truths):
+    if device.address in truths.functions:
         return None
-    for refusal in truths.host.refusals:
-        if refusal.address == device.address:
-            return (f'is not offered any more: {refusal.reason}',
-                    refusal.remedy or 'move the server')
+    if refusal := truths.refusals.get(device.address):
+        return (f'is not offered any more: {refusal.reason}',
+                refusal.remedy or 'move the server')
     return ('no entry names it any more',
             'nothing, the server keeps it; or put its entry back')
 
@@ -202,7 +229,7 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
 
 def _given(truths, provider) -> dict[model.Unit, set[str]]:
     """Who has what was given as a provider's, whether it is offered or not."""
-    held = list(holding.each(truths.held, provider))
+    held = truths.given.get(provider, [])
     units = holding.units(held, truths.offered.get(provider))
     known = {address for unit in units for address in unit}
     return units | holding.units(
@@ -218,8 +245,3 @@ def _counting(provider, truths) -> str:
                    in truths.classes.get(provider, ()))
 
 
-def _offered_functions(truths) -> set[model.Address]:
-    """What can be given away itself, and not only mdevs of it."""
-    return {address for item in truths.offered.values()
-            if not item.region.mdevs
-            for unit in item.region.units for address in unit}

@@ -35,12 +35,12 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
     """
     promises = tuple(promised)
     found: set[model.Address] = set()
+    holds = holding.by_region({server: hostdevs}, offered)
     for item in offered:
         amount = sum(assignment.count_units(
             allocated.get(provider, {}), item.region.resource_class)
             for allocated in promises for provider in _providers(item))
-        lacking = amount - len(holding.units(holding.of_region(
-            {server: hostdevs}, item, offered), item))
+        lacking = amount - len(holding.units(holds[item.uuid], item))
         theirs = (address for address in left
                   if _may_be_of(address, server, item))
         found.update(itertools.islice(theirs, max(0, lacking)))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds what of which Region."""
+
+from unittest import mock
+import uuid
+
+from nova_accel.core import holding
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import providers
+from tests.unit import build
+
+
+def _held(cards):
+    """What is offered of cards of four Regions each, and one held of each."""
+    host = model.Host(devices=tuple(
+        model.Device(model.PciAddress(0, card, 0, 0), '10de:20b0',
+                     model.Location(), tuple(
+                         model.Region(f'CUSTOM_X_{number}', 'CUSTOM_X',
+                                      frozenset(), ((model.PciAddress(
+                                          0, card, 1 + number, 0),),),
+                                      variant=f'type{number}')
+                         for number in range(4))) for card in range(cards)))
+    offered = providers.offered(host, build.ROOT, 'host1')
+    return offered, {str(uuid.uuid4()): (hostdev.Hostdev(
+        item.region.units[0][0], identity.alias('ACCEL0', item.uuid, 0)),)
+        for item in offered}
+
+
+def test_each_of_many_regions_has_its_own():
+    offered, held = _held(64)
+    assert holding.counts(offered, held) == {item.uuid: 1 for item in offered}
+
+
+def test_each_hostdev_is_looked_at_once():
+    offered, held = _held(64)
+    with mock.patch.object(identity, 'parse_alias',
+                           wraps=identity.parse_alias) as parse:
+        holding.counts(offered, held)
+    assert parse.call_count == len(held)
