@@ -555,8 +555,10 @@ def test_nothing_else_is_written_to(driven, function, number):
 # Who holds what
 
 def held(item, at):
-    return hostdev.Hostdev(build.address(at), identity.alias(
-        'ACCEL0', item.uuid, 0), managed=False)
+    address = build.address(at)
+    return hostdev.Hostdev(address, identity.alias(
+        'ACCEL0', item.uuid, 0, item.region.ids_of(address),
+        item.region.variant), managed=False)
 
 
 def findings(host, promised, held_):
