@@ -10,4 +10,4 @@ class StormTest(storm.Storm):
     DEVICE_SPEC = (cloud.migratable(cloud.FOUR_SPEC),)
 
     def test_a_short_one(self):
-        self.blow(seed=1, steps=20, log=storm.Log())
+        self.blow(seed=1, steps=12, log=storm.Log())
