@@ -351,7 +351,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 reason=f'{error}; the guest was stopped') from None
 
     def _swap_volume(self, guest, *args, **kwargs):
-        # Nova takes the new definition from what the guest has after it.
+        # Nova defines the domain anew from the XML of the running guest, which
+        # leaves out what the guest lacks.
         lacks = suspension.complete(
             self._record.short(lambda uuid: uuid != guest.uuid),
             self._prepare)

@@ -69,7 +69,7 @@ def by_region(held: Held,
         given_as = known.get(provider_of(device))
         if given_as and given_as.region.mdevs:
             found[given_as.uuid].append((uuid, device))
-        for item in at[device.address] if device.address in at else ():
+        for item in at.get(device.address, ()):
             if (given_as is None if item.region.mdevs
                     else not _is_anothers(item, given_as)):
                 found[item.uuid].append((uuid, device))

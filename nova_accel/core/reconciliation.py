@@ -243,5 +243,3 @@ def _counting(provider, truths) -> str:
                    for uuid, name in truths.known.items()
                    if identity.class_of_provider(name)
                    in truths.classes.get(provider, ()))
-
-

@@ -13,7 +13,7 @@ from nova_accel.core import entry_keys
 from nova_accel.core import errors
 from nova_accel.core import model
 
-# Routing IDs that there are.
+# The number of Routing IDs.
 _MOST = 1 << 16
 
 _LET_GO = ('move or delete the servers that hold its functions, and restart '
@@ -76,11 +76,13 @@ def plan(functions: collections.abc.Sequence[model.Function],
     for card in functions:
         entry = choose(card, entries)
         # What has none to offer, and why, the offer says.
-        if not entry or not card.total_vfs or (
-                wanted(card, entry) == card.num_vfs >= needed(card, held)):
+        if not entry or not card.total_vfs:
+            continue
+        least = needed(card, held)
+        if wanted(card, entry) == card.num_vfs >= least:
             continue
         try:
-            change = _change(card, entry, functions, foreign, held)
+            change = _change(card, entry, functions, foreign, held, least)
         except errors.DeviceError as error:
             problems.append(error)
             continue
@@ -94,7 +96,7 @@ def plan(functions: collections.abc.Sequence[model.Function],
     return changes, problems
 
 
-def _change(card, entry, functions, foreign, held) -> Change:
+def _change(card, entry, functions, foreign, held, least) -> Change:
     number = wanted(card, entry)
     if number > card.total_vfs:
         raise _error(card, entry, f'it can have {card.total_vfs}',
@@ -112,7 +114,7 @@ def _change(card, entry, functions, foreign, held) -> Change:
             remedy = 'stop using it, and restart nova-compute'
         if why:
             raise _error(card, entry, why, remedy)
-    return Change(card.address, max(number, needed(card, held)),
+    return Change(card.address, max(number, least),
                   max(card.num_vfs, len(vfs)))
 
 
