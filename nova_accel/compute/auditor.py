@@ -42,14 +42,17 @@ class Auditor:
 
     def audit(self, read: collections.abc.Callable[[], model.Host],
               node: providers.Node) -> None:
-        """Compare, if it is time to.
+        """Compare, if it is time to; else only what is withheld.
 
         :param read: the machine, which is not looked at otherwise
         :raises errors.AccelError: if libvirt does not say what is held
         """
-        if not self._is_time():
-            return
-        host = read()
+        if self._is_time():
+            self._compare(read(), node)
+        elif self.disputed:
+            self._compare_disputed(read(), node)
+
+    def _compare(self, host: model.Host, node: providers.Node) -> None:
         truths = self._gather(host, node)
         if self._clear_up(truths):
             truths = self._gather(host, node)
@@ -61,9 +64,19 @@ class Auditor:
         # is withheld.
         self._last = time.monotonic()
 
-    def _gather(self, host, node) -> reconciliation.Truths:
+    def _compare_disputed(self, host: model.Host, node: providers.Node,
+                          ) -> None:
+        """Compare all if something is withheld for nothing by now."""
+        truths = self._gather(host, node, self.disputed)
+        if self.disputed != {
+                finding.provider: finding.withheld
+                for finding in reconciliation.unpromised(truths)
+                if finding.provider in self.disputed}:
+            self._compare(host, node)
+
+    def _gather(self, host, node, only=None) -> reconciliation.Truths:
         return reconciliation.gather(host, node, self._ledger.of_provider,
-                                     self._record.read)
+                                     self._record.read, only)
 
     def _clear_up(self, truths: reconciliation.Truths) -> bool:
         """Whether a consumer that will not come was promised anything."""
@@ -96,9 +109,8 @@ class Auditor:
 
     def _is_time(self) -> bool:
         interval = CONF.nova_accel.check_interval
-        # What is withheld is looked at again soon: it may be for nothing.
         return bool(interval) and (
-            self._last is None or bool(self.disputed)
+            self._last is None
             or time.monotonic() - self._last >= interval)
 
     def _say(self, findings) -> None:

@@ -179,6 +179,9 @@ class Claims:
         :returns: a context that is true if nobody has the unit
         """
         with self._lock:
+            # Something is about to be done to it: also what no operation of
+            # ours has changed is looked at.
+            self._record.refresh()
             held = self._addresses().union(self._record.holders())
             free = held.isdisjoint(unit)
             if free:
@@ -235,13 +238,31 @@ class Claims:
     def release(self, uuid: str) -> None:
         """Let go of what is not wanted, or what the record has by now."""
         with self._lock:
-            self._claimed.pop(uuid, None)
+            self._end(uuid)
 
-    def lingering(self) -> list[str]:
-        """The servers with claims that no operation is going to let go."""
+    def release_lingering(self, uuid: str, claim: hostdev.Hostdevs) -> bool:
+        """Let go of a claim, unless an operation has begun that wants it.
+
+        :param claim: as :meth:`lingering` has it
+        :returns: whether it was let go
+        """
         with self._lock:
-            return [uuid for uuid in self._claimed
-                    if uuid not in self._operations]
+            lingers = (uuid not in self._operations
+                       and self._claimed.get(uuid) is claim)
+            if lingers:
+                self._end(uuid)
+            return lingers
+
+    def _end(self, uuid: str) -> None:
+        """End a claim, under the lock: from now on the record says it."""
+        self._record.forget(uuid)
+        self._claimed.pop(uuid, None)
+
+    def lingering(self) -> dict[str, hostdev.Hostdevs]:
+        """The claims that no operation is going to let go, by server."""
+        with self._lock:
+            return {uuid: claim for uuid, claim in self._claimed.items()
+                    if uuid not in self._operations}
 
     def is_busy(self, uuid: str) -> bool:
         """Whether an operation of a server goes on."""
@@ -267,7 +288,7 @@ class Claims:
                 self._operations[instance.uuid] -= 1
                 if not self._operations[instance.uuid]:
                     del self._operations[instance.uuid]
-                    self._claimed.pop(instance.uuid, None)
+                    self._end(instance.uuid)
 
 
 def _count_mdevs(held, but: str, offered) -> dict[str, int]:

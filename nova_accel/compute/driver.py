@@ -107,7 +107,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('set the number of virtual functions'):
             self._upkeep.set_vfs(self._record.holders())
         with _never_fatal('read which devices servers hold'):
-            self._machine.read()
+            host = self._machine.read()
             held = [ours for hostdevs in self._record.read().values()
                     if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
@@ -116,7 +116,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             # else takes their place, they are there again.
             for hostdevs in held:
                 with _never_fatal('make mdevs that servers hold'):
-                    self._prepare(hostdevs)
+                    self._prepare(hostdevs, host=host)
         with _never_fatal('complete guests that run without their devices'):
             self._complete()
 
@@ -127,6 +127,8 @@ class LibvirtDriver(driver.LibvirtDriver):
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
         with _never_fatal('tell the scheduler where devices are'):
+            # The first thing of each round.
+            self._record.refresh()
             stats = dict(resources.get('stats') or {})
             node = self._node()
             host = self._machine.read()
@@ -145,7 +147,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('complete guests that run without their devices'):
             self._completing.do(self._complete)
         with _never_fatal('compare what is held with what is promised'):
-            self._auditor.audit(self._machine.read,
+            self._auditor.audit(self._machine.read_lately,
                                 self._node(provider_tree))
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
@@ -233,6 +235,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         finally:
             # On every way on which a guest's devices come back.
             self._machine.forget()
+            self._record.forget(instance.uuid)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
@@ -353,6 +356,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _swap_volume(self, guest, *args, **kwargs):
         # Nova defines the domain anew from the XML of the running guest, which
         # leaves out what the guest lacks.
+        self._record.forget(guest.uuid)
         lacks = suspension.complete(
             self._record.short(lambda uuid: uuid != guest.uuid),
             self._prepare)
@@ -509,16 +513,17 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._claims.release(instance.uuid)
 
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
-                 context=None) -> None:
+                 context=None, host: model.Host | None = None) -> None:
         """Make ready what a guest is to have.
 
         :param instance: whose flavor says more of it, if that is at hand
         :param context: of the request, if there is one
+        :param host: as it was read for this
         """
         if hostdevs:
             self._upkeep.prepare(
                 hostdevs, self._node(), wishes.Wishes(
-                    context, instance, self._claims, self._record).of)
+                    context, instance, self._claims, self._record).of, host)
 
     def _clear_up(self, node: providers.Node) -> model.Host:
         """Let go of what an operation left behind that did not end.
@@ -526,12 +531,12 @@ class LibvirtDriver(driver.LibvirtDriver):
         :returns: what there is then
         """
         ours = set(node.ours)
-        for uuid in self._claims.lingering():
+        for uuid, claim in self._claims.lingering().items():
             promised = self._ledger.of_consumer(uuid)
             if (promised is not None and ours.isdisjoint(promised)
-                    and not rebuild.goes_on(uuid)):
+                    and not rebuild.goes_on(uuid)
+                    and self._claims.release_lingering(uuid, claim)):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
-                self._claims.release(uuid)
         host = self._machine.read()
         if self._upkeep.sweep(
                 host, self._claims.everything, self._claims.aside,

@@ -16,6 +16,7 @@ from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import profile
 from nova_accel.core import providers
 
 CONF = nova.conf.CONF
@@ -66,16 +67,20 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
     """Whether what a server has is what it was promised.
 
     :param promised: its allocations; empty where Placement did not answer,
-        and the groups that the definition names have to do
+        and what the flavor asks for has to do
     :param exactly: and not more; where its flavor is as it was, functions
         that travel together can be others by now, and it keeps what it has
     """
     specs = instance.flavor.extra_specs
-    groups = {identity.parse_alias(device.alias)[0] for device in hostdevs}
-    if not groups >= set(flavor.read(specs)):
+    groups, asked = _by_group(hostdevs), flavor.read(specs)
+    if not groups.keys() >= asked.keys():
         return False
     if not promised:
-        return True
+        offered = providers.by_uuid(host, node)
+        return not (asked and exactly) or (
+            groups.keys() == asked.keys()
+            and all(_is_as_asked(groups[name], asked[name], offered)
+                    for name in asked))
     classes = flavor.classes(specs)
     ours = {*classes, *map(identity.unit_class, classes)}
     counting = providers.of_classes(node.uuid, classes)
@@ -97,6 +102,27 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
                                in promised[uuid].items() if name in ours),
                   offered.get(uuid) if exactly else None)
         for uuid, devices in served.items())
+
+
+def _by_group(hostdevs: hostdev.Hostdevs) -> dict[str, hostdev.Hostdevs]:
+    """Devices by the group that they were given for."""
+    found = collections.defaultdict(tuple)
+    for device in hostdevs:
+        found[identity.parse_alias(device.alias)[0]] += (device,)
+    return dict(found)
+
+
+def _is_as_asked(hostdevs: hostdev.Hostdevs, group: profile.Group,
+                 offered: collections.abc.Mapping[str, providers.Offered],
+                 ) -> bool:
+    """Whether devices are what a group asks for, as far as anybody knows."""
+    has: collections.Counter[str] = collections.Counter()
+    for uuid, devices in _served(hostdevs).items():
+        if uuid not in offered:
+            return True
+        has[offered[uuid].region.resource_class] += _count_units(
+            devices, offered[uuid])
+    return has == group.resources
 
 
 def _served(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:

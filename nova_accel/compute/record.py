@@ -5,6 +5,7 @@ Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``.
 """
 
 import collections.abc
+import threading
 
 from nova_accel.compute import guest
 from nova_accel.core import hostdev
@@ -15,29 +16,48 @@ from nova_accel.host import domains
 class Record:
     """What the domains that libvirt has defined hold.
 
+    Each description is a question to libvirt, of which a host with hundreds of
+    servers has no time for at every boot. So a domain is looked at when it is
+    new, when an operation of its server has ended, and in each round of the
+    periodic tasks.
+
     :param host: nova.virt.libvirt.host.Host
     """
 
     def __init__(self, host):
         self._host = host
+        self._known: dict[str, domains.Domain] = {}
+        self._lock = threading.Lock()
+
+    def forget(self, uuid: str) -> None:
+        """Have a domain looked at again: it may hold something else now."""
+        with self._lock:
+            self._known.pop(uuid, None)
+
+    def refresh(self) -> None:
+        """Have every domain looked at again."""
+        with self._lock:
+            self._known = {}
 
     def holders(self) -> dict[model.Address, str]:
         """The domain's uuid, by device; servers of Nova's and any other."""
         return {held.address: uuid for uuid, hostdevs in self.read().items()
                 for held in hostdevs}
 
-    def held_by(self, uuid: str) -> hostdev.Hostdevs:
-        """What a server holds, as its definition has it."""
-        # Not of all: each description is a question to libvirt.
-        return domains.read((
-            domain for domain in self._host.list_instance_domains(
-                only_running=False) if domain.UUIDString() == uuid),
-            guest.libvirt()).get(uuid, ())
-
     def read(self) -> dict[str, hostdev.Hostdevs]:
-        """What each domain holds, by its uuid."""
-        return domains.read(self._host.list_instance_domains(
-            only_running=False), guest.libvirt())
+        """What each domain holds, by its uuid.
+
+        :raises errors.AssignmentError: if it is not known of all of them
+        """
+        return {uuid: known.held for uuid, known in self._look().items()}
+
+    def held_by(self, uuid: str) -> hostdev.Hostdevs:
+        """What a server holds, as its definition has it now."""
+        for domain in self._domains():
+            if domain.UUIDString() == uuid:
+                looked = domains.look(domain, guest.libvirt())
+                return looked.held if looked else ()
+        return ()
 
     def short(self, is_busy: collections.abc.Callable[[str], bool],
               ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
@@ -47,20 +67,16 @@ class Record:
             being suspended or resumed is short for a moment
         :returns: libvirt's domains
         """
-        libvirt = guest.libvirt()
-        for domain in self._host.list_instance_domains(only_running=True):
-            # Asked again afterwards, for what has begun meanwhile.
-            if is_busy(domain.UUIDString()):
+        known = self._look()
+        for domain in self._domains(only_running=True):
+            uuid = domain.UUIDString()
+            if uuid not in known or not known[uuid].lacks or is_busy(uuid):
                 continue
-            held, has = (
-                domains.parse(xml)[1] if xml else () for xml in (
-                    domains.describe(domain, flags, libvirt)
-                    for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)))
-            there = {device.address for device in has}
-            lacking = tuple(device for device in hostdev.ours(held)
-                            if device.address not in there)
-            if lacking and not is_busy(domain.UUIDString()):
-                yield domain, lacking
+            looked = domains.look(domain, guest.libvirt())
+            lacks = hostdev.ours(looked.lacks) if looked else ()
+            # Asked again, for what has begun meanwhile.
+            if lacks and not is_busy(uuid):
+                yield domain, lacks
 
     def running(self, uuid: str) -> hostdev.Hostdevs:
         """What a server's guest has at this moment.
@@ -68,8 +84,21 @@ class Record:
         Less than it holds while it is being suspended or resumed.
         """
         libvirt = guest.libvirt()
-        for domain in self._host.list_instance_domains(only_running=True):
+        for domain in self._domains(only_running=True):
             if domain.UUIDString() == uuid:
                 xml = domains.describe(domain, 0, libvirt)
                 return domains.parse(xml)[1] if xml else ()
         return ()
+
+    def _look(self) -> dict[str, domains.Domain]:
+        """Every domain, of which those that are not known are looked at."""
+        with self._lock:
+            there = {domain.UUIDString(): domain for domain in self._domains()}
+            self._known = {
+                uuid: known for uuid, domain in there.items()
+                if (known := self._known.get(uuid)
+                    or domains.look(domain, guest.libvirt()))}
+            return self._known
+
+    def _domains(self, only_running: bool = False) -> list:
+        return self._host.list_instance_domains(only_running=only_running)

@@ -92,9 +92,11 @@ class Upkeep:
                 node: providers.Node,
                 wishes: collections.abc.Callable[
                     [str, collections.abc.Collection[model.Address] | None],
-                    collections.abc.Mapping[str, str]]) -> None:
+                    collections.abc.Mapping[str, str]],
+                host: model.Host | None = None) -> None:
         """Make ready what a guest is to start with.
 
+        :param host: as it was read for this, if it was
         :param wishes: by group, and the devices that change with what serves
             it (None if nothing is to change), what the server's Profile says
             beside classes and traits
@@ -102,7 +104,7 @@ class Upkeep:
             there
         """
         self._resets.used(device.address for device in hostdevs)
-        host = self._host_of(hostdevs)
+        host = host or self._host_of(hostdevs)
         if host is None:
             return
         offered = _offered(host, node)

@@ -91,17 +91,20 @@ class Truths:
 def gather(host: model.Host, node: providers.Node,
            allocations: collections.abc.Callable[
                [str], collections.abc.Mapping[str, collections.abc.Mapping]],
-           held: collections.abc.Callable[[], holding.Held]) -> Truths:
+           held: collections.abc.Callable[[], holding.Held],
+           only: collections.abc.Container[str] | None = None) -> Truths:
     """The Truths about one compute node.
 
     :param allocations: those of a provider, by its uuid, as Placement has them
     :param held: as in :class:`Truths`; asked after the allocations, because a
         server that is deleted meanwhile loses its domain first
+    :param only: the providers whose allocations are asked for, if not all
     """
     offered = providers.by_uuid(host, node)
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
-    found = {uuid: allocations(uuid) for uuid in node.devices}
+    found = {uuid: allocations(uuid) for uuid in node.devices
+             if only is None or uuid in only}
     promised = {
         uuid: {consumer: amount for consumer, allocation in consumers.items()
                if (amount := assignment.count_units(
@@ -117,7 +120,7 @@ def gather(host: model.Host, node: providers.Node,
 
 def compare(truths: Truths) -> tuple[Finding, ...]:
     """Everything that does not fit, the worst first."""
-    return (*_held_twice(truths), *_held_unpromised(truths),
+    return (*_held_twice(truths), *unpromised(truths),
             *_held_and_gone(truths), *_promised_not_held(truths))
 
 
@@ -136,8 +139,11 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
                 'same time')
 
 
-def _held_unpromised(truths) -> collections.abc.Iterator[Finding]:
-    """Units that are held, beyond what the ledger knows of."""
+def unpromised(truths: Truths) -> collections.abc.Iterator[Finding]:
+    """Units that are held, beyond what the ledger knows of.
+
+    They are withheld from everybody else.
+    """
     found = holding.by_region(truths.held, truths.offered.values())
     for item in truths.offered.values():
         held = found[item.uuid]

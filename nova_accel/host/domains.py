@@ -6,6 +6,8 @@ type hostdev and disks of type nvme hold their functions in the same way, and
 so may domains that are not Nova's.
 """
 
+import dataclasses
+
 from lxml import etree
 
 from nova_accel.core import errors
@@ -16,26 +18,48 @@ from nova_accel.core import model
 _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
 
 
-def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
-    """What each domain holds, by its uuid.
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """What one domain holds.
 
-    As it is to start next and as it is while it runs: a guest has let go of
-    its devices before it is suspended, and its definition keeps them.
+    A guest lets go of its devices before it is suspended, and its definition
+    keeps them.
 
-    :param domains: libvirt.virDomain, running or not
+    :param held: as it is to start next, or as it is while it runs
+    :param lacks: of what it is to start with next, what it is without now
+    """
+
+    held: hostdev.Hostdevs
+    lacks: hostdev.Hostdevs
+
+
+def look(domain, libvirt) -> Domain | None:
+    """What a domain holds; None if it has gone meanwhile.
+
+    :param domain: libvirt.virDomain, running or not
     :param libvirt: the module, or what stands for it
+    :raises errors.AssignmentError: if libvirt does not say
+    """
+    defined, has = (
+        parse(xml)[1] if xml else None for xml in (
+            describe(domain, flags, libvirt)
+            for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)))
+    if defined is None and has is None:
+        return None
+    by_address = {device.address: device
+                  for device in (*(defined or ()), *(has or ()))}
+    there = {device.address for device in has or ()}
+    return Domain(tuple(by_address.values()), tuple(
+        device for device in defined or () if device.address not in there))
+
+
+def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
+    """What each of several domains holds, by its uuid.
+
     :raises errors.AssignmentError: if it is not known of all of them
     """
-    held: dict[str, dict[model.Address, hostdev.Hostdev]] = {}
-    for domain in domains:
-        for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0):
-            xml = describe(domain, flags, libvirt)
-            if xml:
-                uuid, hostdevs = parse(xml)
-                held.setdefault(uuid, {}).update(
-                    (device.address, device) for device in hostdevs)
-    return {uuid: tuple(by_address.values())
-            for uuid, by_address in held.items()}
+    return {domain.UUIDString(): looked.held for domain in domains
+            if (looked := look(domain, libvirt))}
 
 
 def describe(domain, flags: int, libvirt) -> str:

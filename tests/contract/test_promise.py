@@ -25,7 +25,7 @@ def _host(together):
         'product_id': '37c9', **_TWO})
 
 
-def _keeps(host, held, amount, exactly):
+def _keeps(host, held, amount, exactly, is_known=True):
     [item] = providers.offered(host, _ROOT, 'node')
     instance = types.SimpleNamespace(flavor=types.SimpleNamespace(
         extra_specs={'resources_ACCEL0:CUSTOM_X': str(amount)}))
@@ -35,7 +35,8 @@ def _keeps(host, held, amount, exactly):
         for number, address in enumerate(addresses[:held]))
     return promise.keeps(
         devices, instance,
-        {item.uuid: {identity.unit_class('CUSTOM_X'): amount}}, host,
+        {item.uuid: {identity.unit_class('CUSTOM_X'): amount}}
+        if is_known else {}, host,
         providers.Node(_ROOT, 'node', {item.uuid: 'x'}), exactly)
 
 
@@ -54,3 +55,15 @@ def _keeps(host, held, amount, exactly):
 def test_it_keeps_what_it_was_promised(together, held, amount, exactly,
                                        keeps):
     assert _keeps(_host(together), held, amount, exactly) is keeps
+
+
+@pytest.mark.parametrize('held, amount, exactly, keeps', [
+    (2, 2, True, True),
+    # On its way back from a resize it has those of the other flavor.
+    (2, 1, True, False),
+    (1, 2, True, False),
+    (2, 1, False, True),
+])
+def test_without_placement_it_keeps_what_its_flavor_asks_for(
+        held, amount, exactly, keeps):
+    assert _keeps(_host(False), held, amount, exactly, False) is keeps

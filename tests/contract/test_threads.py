@@ -151,3 +151,19 @@ def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
     assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
     other.end()
     assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
+
+
+def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
+    server = types.SimpleNamespace(uuid='server')
+    held = claims.Claims(types.SimpleNamespace(forget=lambda uuid: None))
+    held.claim(server, (_DEVICE,))
+    found = held.lingering()
+    # A rebuild has begun since, and has claimed the same.
+    held.claim(server, (*found['server'], *found['server']))
+    assert not held.release_lingering('server', found['server'])
+    found = held.lingering()
+    with held.during(types.SimpleNamespace(uuid='server')):
+        assert not held.release_lingering('server', found['server'])
+    held.claim(server, (_DEVICE,))
+    assert held.release_lingering('server', held.lingering()['server'])
+    assert held.of(server) is None

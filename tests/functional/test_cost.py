@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of libvirt, Placement and the machine does not grow."""
+
+import fixtures
+
+from nova_accel.host import domains
+from nova_accel.host import reader
+from tests.functional import cloud
+
+DOMAIN = '''<domain type="qemu"><name>d{0}</name>
+<uuid>7c1b3d52-6f0e-4a7e-9d55-{0:012x}</uuid><os><type>hvm</type></os>
+<memory>1</memory><vcpu>1</vcpu><devices>{1}</devices></domain>'''
+GPU = '''<hostdev mode="subsystem" type="pci" managed="yes"><source>
+<address domain="0x0000" bus="0x43" slot="0x00" function="0x0"/></source>
+</hostdev>'''
+
+
+class DomainsTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+
+    def define(self, number, devices=''):
+        connection = self.computes['compute1'].driver._host.get_connection()
+        connection.defineXML(DOMAIN.format(number, devices)).createWithFlags(0)
+
+    def descriptions(self, operation):
+        """How often libvirt is asked for a domain's XML meanwhile."""
+        asked, describe = [], domains.describe
+        with fixtures.MockPatchObject(
+                domains, 'describe',
+                lambda *args: asked.append(args) or describe(*args)):
+            operation()
+        return len(asked)
+
+    def operations(self):
+        """Descriptions by operation."""
+        servers = []
+        return {
+            f'{verb} {name}': self.descriptions(operation)
+            for name, flavor in (('plain', self.flavor()),
+                                 ('with a GPU', self.flavor('gpu')))
+            for verb, operation in (
+                ('boot', lambda flavor=flavor: servers.append(
+                    self.boot(flavor))),
+                ('delete', lambda: self._delete_server(servers.pop())))
+        } | {'round': self.descriptions(self._run_periodics)}
+
+    def test_other_servers_are_looked_at_once_a_round(self):
+        self.define(0)
+        self._run_periodics()
+        alone = self.operations()
+        for number in range(1, 6):
+            self.define(number)
+        self._run_periodics()
+        crowded = self.operations()
+        more = {name: crowded[name] - alone[name] for name in alone}
+        # Each has a definition and a running guest.
+        self.assertEqual(
+            {name: 2 * 5 if name == 'round' else 0 for name in more}, more)
+
+    def test_a_domain_that_is_new_is_seen_at_once(self):
+        self.define(0, GPU)
+        [address, *_others] = self.held()
+        for _number in range(3):
+            self.assertNotIn(address, self.hostdevs(self.boot(
+                self.flavor('gpu'))))
+
+    def test_what_is_disputed_is_asked_for_and_nothing_else(self):
+        plain = self.flavor()
+
+        def requests():
+            with self.placement_requests() as requests:
+                self._delete_server(self.boot(plain))
+            return len(requests)
+
+        before = requests()
+        self.define(0, GPU)
+        self.computes['compute1'].driver._auditor._last = None
+        self._run_periodics()
+        self.assertEqual(
+            1, len(self.computes['compute1'].driver._auditor.disputed))
+        self._run_periodics()
+        # Once when the server comes, and once when it goes.
+        self.assertEqual(before + 2, requests())
+
+
+class StartTest(cloud.Cloud):
+
+    DEVICE_SPEC = (cloud.VGPU_SPEC,)
+
+    def setUp(self):
+        super().setUp()
+        self.directory_host(cloud.A100)
+        self.start_compute('compute1')
+        self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
+
+    def reads(self):
+        """How often the machine is read while nova-compute starts."""
+        read, init_host = reader.read, type(
+            self.computes['compute1'].driver).init_host
+        made, counting = [], []
+
+        def counted(*args, **kwargs):
+            made.extend(counting)
+            return read(*args, **kwargs)
+
+        def watched(*args, **kwargs):
+            counting.append(1)
+            try:
+                return init_host(*args, **kwargs)
+            finally:
+                counting.clear()
+
+        with fixtures.MockPatchObject(reader, 'read', counted), (
+                fixtures.MockPatchObject(type(
+                    self.computes['compute1'].driver), 'init_host', watched)):
+            self.restart_compute_service('compute1')
+        return len(made)
+
+    def test_start_reads_the_machine_as_often_with_any_number_of_servers(self):
+        alone = self.reads()
+        for _number in range(2):
+            self.boot(self.flavor('vgpu'))
+        self.assertEqual(alone, self.reads())
