@@ -83,6 +83,9 @@ class Domain:
         self._hostdevs = {2: hostdevs,
                           0: hostdevs if running is None else running}
 
+    def UUIDString(self):
+        return SERVER
+
     def XMLDesc(self, flags):
         return (f'<domain><uuid>{SERVER}</uuid><devices>'
                 f'{"".join(self._hostdevs[flags])}</devices></domain>')
