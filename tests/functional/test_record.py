@@ -631,9 +631,9 @@ class RecordTest(cloud.Cloud):
         claims.claim(coming, ())
         with self.silent({'id': coming.uuid}):
             self._run_periodics()
-        self.assertEqual([coming.uuid], claims.lingering())
+        self.assertEqual([coming.uuid], [*claims.lingering()])
         self._run_periodics()
-        self.assertEqual([], claims.lingering())
+        self.assertEqual({}, claims.lingering())
 
     def test_failed_spawn_leaves_nothing(self):
         with mock.patch.object(libvirt_driver.LibvirtDriver,
