@@ -98,7 +98,7 @@ class Record:
                 uuid: known for uuid, domain in there.items()
                 if (known := self._known.get(uuid)
                     or domains.look(domain, guest.libvirt()))}
-            return self._known
+            return dict(self._known)
 
     def _domains(self, only_running: bool = False) -> list:
         return self._host.list_instance_domains(only_running=only_running)

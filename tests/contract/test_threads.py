@@ -14,9 +14,11 @@ import pytest
 from nova_accel.compute import beside
 from nova_accel.compute import claims
 from nova_accel.compute import machine
+from nova_accel.compute import record
 from nova_accel.compute import said
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.host import domains
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -167,3 +169,20 @@ def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
     held.claim(server, (_DEVICE,))
     assert held.release_lingering('server', held.lingering()['server'])
     assert held.of(server) is None
+
+
+def test_a_domain_can_be_forgotten_while_all_are_read(monkeypatch):
+    """An operation of a server ends while another thread reads the record."""
+    there = [types.SimpleNamespace(UUIDString=lambda uuid=uuid: uuid)
+             for uuid in ('one', 'two')]
+
+    class Domain:
+        @property
+        def held(self):
+            recorded.forget('two')
+            return (_DEVICE,)
+
+    monkeypatch.setattr(domains, 'look', lambda _domain, _libvirt: Domain())
+    recorded = record.Record(types.SimpleNamespace(
+        list_instance_domains=lambda only_running: there))
+    assert recorded.read() == {'one': (_DEVICE,), 'two': (_DEVICE,)}
