@@ -42,7 +42,7 @@ class Auditor:
 
     def audit(self, read: collections.abc.Callable[[], model.Host],
               node: providers.Node) -> None:
-        """Compare, if it is time to; else only what is withheld.
+        """Compare all if it is time to; otherwise what is withheld.
 
         :param read: the machine, which is not looked at otherwise
         :raises errors.AccelError: if libvirt does not say what is held
@@ -57,8 +57,7 @@ class Auditor:
         if self._clear_up(truths):
             truths = self._gather(host, node)
         findings = reconciliation.compare(truths)
-        self.disputed = {finding.provider: finding.withheld
-                         for finding in findings if finding.withheld}
+        self.disputed = _withheld(findings)
         self._say(findings)
         # One that failed is made again in the next round: until then nothing
         # is withheld.
@@ -66,12 +65,10 @@ class Auditor:
 
     def _compare_disputed(self, host: model.Host, node: providers.Node,
                           ) -> None:
-        """Compare all if something is withheld for nothing by now."""
+        """Compare all if other units have to be withheld than are."""
         truths = self._gather(host, node, self.disputed)
-        if self.disputed != {
-                finding.provider: finding.withheld
-                for finding in reconciliation.unpromised(truths)
-                if finding.provider in self.disputed}:
+        if self.disputed != _withheld(
+                reconciliation.unpromised(truths, self.disputed)):
             self._compare(host, node)
 
     def _gather(self, host, node, only=None) -> reconciliation.Truths:
@@ -123,6 +120,13 @@ class Auditor:
             LOG.info('No longer so: %s', line)
         self._before = set(map(str, findings))
         self._said = lines
+
+
+def _withheld(findings: collections.abc.Iterable[reconciliation.Finding],
+              ) -> dict[str, int]:
+    """Units that nobody may have, by provider."""
+    return {finding.provider: finding.withheld
+            for finding in findings if finding.withheld}
 
 
 def _exists(server: str) -> bool:

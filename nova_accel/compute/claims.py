@@ -179,8 +179,8 @@ class Claims:
         :returns: a context that is true if nobody has the unit
         """
         with self._lock:
-            # Something is about to be done to it: also what no operation of
-            # ours has changed is looked at.
+            # The unit is about to be changed. An administrator may have given
+            # it to a domain since the domains were read.
             self._record.refresh()
             held = self._addresses().union(self._record.holders())
             free = held.isdisjoint(unit)
@@ -241,10 +241,10 @@ class Claims:
             self._end(uuid)
 
     def release_lingering(self, uuid: str, claim: hostdev.Hostdevs) -> bool:
-        """Let go of a claim, unless an operation has begun that wants it.
+        """End a claim, unless an operation of the server has begun since.
 
-        :param claim: as :meth:`lingering` has it
-        :returns: whether it was let go
+        :param claim: as :meth:`lingering` returned it; another claim stays
+        :returns: whether the claim was ended
         """
         with self._lock:
             lingers = (uuid not in self._operations
@@ -254,7 +254,10 @@ class Claims:
             return lingers
 
     def _end(self, uuid: str) -> None:
-        """End a claim, under the lock: from now on the record says it."""
+        """End a claim: from now on the record says what the server holds.
+
+        The caller holds the lock.
+        """
         self._record.forget(uuid)
         self._claimed.pop(uuid, None)
 

@@ -127,7 +127,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
         with _never_fatal('tell the scheduler where devices are'):
-            # The first thing of each round.
+            # A round of the periodic tasks begins here.
             self._record.refresh()
             stats = dict(resources.get('stats') or {})
             node = self._node()
@@ -518,7 +518,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
         :param instance: whose flavor says more of it, if that is at hand
         :param context: of the request, if there is one
-        :param host: as it was read for this
+        :param host: the machine, if it has just been read
         """
         if hostdevs:
             self._upkeep.prepare(

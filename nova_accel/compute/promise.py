@@ -104,15 +104,8 @@ def keeps(hostdevs: hostdev.Hostdevs, instance, promised: assignment.Promised,
         for uuid, devices in served.items())
 
 
-def _by_group(hostdevs: hostdev.Hostdevs) -> dict[str, hostdev.Hostdevs]:
-    """Devices by the group that they were given for."""
-    found = collections.defaultdict(tuple)
-    for device in hostdevs:
-        found[identity.parse_alias(device.alias)[0]] += (device,)
-    return dict(found)
-
-
-def _is_as_asked(hostdevs: hostdev.Hostdevs, group: profile.Group,
+def _is_as_asked(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+                 group: profile.Group,
                  offered: collections.abc.Mapping[str, providers.Offered],
                  ) -> bool:
     """Whether devices are what a group asks for, as far as anybody knows."""
@@ -125,12 +118,23 @@ def _is_as_asked(hostdevs: hostdev.Hostdevs, group: profile.Group,
     return has == group.resources
 
 
-def _served(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
+def _served(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+            ) -> dict[str, list[hostdev.Hostdev]]:
     """Devices by the provider that they were given as."""
-    served = collections.defaultdict(list)
+    return _grouped(hostdevs, holding.provider_of)
+
+
+def _by_group(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
+    """Devices by the group that they were given for."""
+    return _grouped(hostdevs, lambda device: identity.parse_alias(
+        device.alias)[0])
+
+
+def _grouped(hostdevs, key) -> dict[str, list[hostdev.Hostdev]]:
+    found = collections.defaultdict(list)
     for device in hostdevs:
-        served[holding.provider_of(device)].append(device)
-    return served
+        found[key(device)].append(device)
+    return found
 
 
 def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],

@@ -16,10 +16,9 @@ from nova_accel.host import domains
 class Record:
     """What the domains that libvirt has defined hold.
 
-    Each description is a question to libvirt, of which a host with hundreds of
-    servers has no time for at every boot. So a domain is looked at when it is
-    new, when an operation of its server has ended, and in each round of the
-    periodic tasks.
+    Each description of a domain is a call to libvirt, and a host can have
+    hundreds of domains. So a domain is read when it is new, when an operation
+    of its server has ended, and once in each round of the periodic tasks.
 
     :param host: nova.virt.libvirt.host.Host
     """
@@ -30,12 +29,12 @@ class Record:
         self._lock = threading.Lock()
 
     def forget(self, uuid: str) -> None:
-        """Have a domain looked at again: it may hold something else now."""
+        """Read a domain again the next time: it may hold other devices."""
         with self._lock:
             self._known.pop(uuid, None)
 
     def refresh(self) -> None:
-        """Have every domain looked at again."""
+        """Read every domain again the next time."""
         with self._lock:
             self._known = {}
 
@@ -53,11 +52,9 @@ class Record:
 
     def held_by(self, uuid: str) -> hostdev.Hostdevs:
         """What a server holds, as its definition has it now."""
-        for domain in self._domains():
-            if domain.UUIDString() == uuid:
-                looked = domains.look(domain, guest.libvirt())
-                return looked.held if looked else ()
-        return ()
+        domain = self._domain(uuid)
+        looked = domain and domains.look(domain, guest.libvirt())
+        return looked.held if looked else ()
 
     def short(self, is_busy: collections.abc.Callable[[str], bool],
               ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
@@ -83,15 +80,12 @@ class Record:
 
         Less than it holds while it is being suspended or resumed.
         """
-        libvirt = guest.libvirt()
-        for domain in self._domains(only_running=True):
-            if domain.UUIDString() == uuid:
-                xml = domains.describe(domain, 0, libvirt)
-                return domains.parse(xml)[1] if xml else ()
-        return ()
+        domain = self._domain(uuid, only_running=True)
+        xml = domain and domains.describe(domain, 0, guest.libvirt())
+        return domains.parse(xml)[1] if xml else ()
 
     def _look(self) -> dict[str, domains.Domain]:
-        """Every domain, of which those that are not known are looked at."""
+        """What every domain holds; reads those that are not known."""
         with self._lock:
             there = {domain.UUIDString(): domain for domain in self._domains()}
             self._known = {
@@ -99,6 +93,10 @@ class Record:
                 if (known := self._known.get(uuid)
                     or domains.look(domain, guest.libvirt()))}
             return dict(self._known)
+
+    def _domain(self, uuid: str, only_running: bool = False):
+        return next((domain for domain in self._domains(only_running)
+                     if domain.UUIDString() == uuid), None)
 
     def _domains(self, only_running: bool = False) -> list:
         return self._host.list_instance_domains(only_running=only_running)

@@ -96,7 +96,7 @@ class Upkeep:
                 host: model.Host | None = None) -> None:
         """Make ready what a guest is to start with.
 
-        :param host: as it was read for this, if it was
+        :param host: the machine, if it has just been read
         :param wishes: by group, and the devices that change with what serves
             it (None if nothing is to change), what the server's Profile says
             beside classes and traits

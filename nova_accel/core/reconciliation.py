@@ -139,13 +139,17 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
                 'same time')
 
 
-def unpromised(truths: Truths) -> collections.abc.Iterator[Finding]:
-    """Units that are held, beyond what the ledger knows of.
+def unpromised(truths: Truths,
+               only: collections.abc.Container[str] | None = None,
+               ) -> collections.abc.Iterator[Finding]:
+    """Units that are held beyond what Placement has allocated.
 
-    They are withheld from everybody else.
+    :param only: the providers to look at, if not all
     """
     found = holding.by_region(truths.held, truths.offered.values())
     for item in truths.offered.values():
+        if only is not None and item.uuid not in only:
+            continue
         held = found[item.uuid]
         units = holding.units(held, item)
         promised = sum(truths.promised.get(item.uuid, {}).values())

@@ -22,11 +22,10 @@ _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
 class Domain:
     """What one domain holds.
 
-    A guest lets go of its devices before it is suspended, and its definition
-    keeps them.
+    A suspended guest has released its devices; its definition keeps them.
 
-    :param held: as it is to start next, or as it is while it runs
-    :param lacks: of what it is to start with next, what it is without now
+    :param held: the hostdevs of its definition and of its running guest
+    :param lacks: those of its definition that its running guest does not have
     """
 
     held: hostdev.Hostdevs
@@ -34,23 +33,21 @@ class Domain:
 
 
 def look(domain, libvirt) -> Domain | None:
-    """What a domain holds; None if it has gone meanwhile.
+    """What a domain holds; None if the domain does not exist any more.
 
     :param domain: libvirt.virDomain, running or not
     :param libvirt: the module, or what stands for it
     :raises errors.AssignmentError: if libvirt does not say
     """
-    defined, has = (
-        parse(xml)[1] if xml else None for xml in (
-            describe(domain, flags, libvirt)
-            for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)))
-    if defined is None and has is None:
+    described = [describe(domain, flags, libvirt)
+                 for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)]
+    if not any(described):
         return None
-    by_address = {device.address: device
-                  for device in (*(defined or ()), *(has or ()))}
-    there = {device.address for device in has or ()}
+    defined, has = (parse(xml)[1] if xml else () for xml in described)
+    by_address = {device.address: device for device in (*defined, *has)}
+    there = {device.address for device in has}
     return Domain(tuple(by_address.values()), tuple(
-        device for device in defined or () if device.address not in there))
+        device for device in defined if device.address not in there))
 
 
 def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
