@@ -10,18 +10,37 @@ GROUP = cfg.OptGroup(
     help='Which devices a compute node offers, and the profiles that servers '
          'ask for them by.')
 
-#: Of oslo.privsep's context, which nova_accel.host.privileged registers.
-PRIVILEGED = cfg.OptGroup(
-    'nova_accel_privileged', title='What nova_accel does as root',
-    help="""
-How nova-compute, and nobody else, does what only root can: resets, mdevs,
-vGPU types, numbers of virtual functions, programming of FPGAs. The options are
+#: Of oslo.privsep's contexts, which nova_accel.host.privileged registers.
+PRIVILEGED = (
+    cfg.OptGroup(
+        'nova_accel_privileged', title='What nova_accel does as root',
+        help="""
+How nova-compute, and nobody else, does what only root can: resets, numbers of
+virtual functions, taking a function from its driver. The options are
 oslo.privsep's. Most hosts need none of them; ``helper_command`` is for those
 where neither rootwrap nor ``sudo privsep-helper`` starts the helper.
-""")
+"""),
+    cfg.OptGroup(
+        'nova_accel_privileged_admin',
+        title='What needs CAP_SYS_ADMIN as well',
+        help="""
+Resets of all that is behind a bridge, mdevs, vGPU types; otherwise as
+``[nova_accel_privileged]``.
+"""),
+    cfg.OptGroup(
+        'nova_accel_privileged_program', title='What programs FPGAs',
+        help="""
+The helper reads ``device_spec`` and ``state_path`` itself, from the
+configuration files that it is started with; only root may be able to write
+them. Otherwise as ``[nova_accel_privileged]``.
+"""))
 
-#: The capabilities that this context keeps, by default.
-CAPABILITIES = ('CAP_DAC_OVERRIDE', 'CAP_SYS_ADMIN')
+#: The capabilities that each context keeps, by default.
+CAPABILITIES = {
+    'nova_accel_privileged': (),
+    'nova_accel_privileged_admin': ('CAP_SYS_ADMIN',),
+    'nova_accel_privileged_program': ('CAP_DAC_READ_SEARCH',),
+}
 
 OPTIONS = [
     cfg.MultiStrOpt(
@@ -230,8 +249,11 @@ def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
     """For oslo-config-generator (entry point ``oslo.config.opts``)."""
     # Which only who lists options needs, and which brings much along.
     from oslo_privsep import priv_context
-    privileged = copy.deepcopy(priv_context.OPTS)
-    for option in privileged:
-        if option.name == 'capabilities':
-            option.sample_default = ','.join(CAPABILITIES)
-    return [(GROUP, OPTIONS), (PRIVILEGED, privileged)]
+    listed = [(GROUP, OPTIONS)]
+    for group in PRIVILEGED:
+        options = copy.deepcopy(priv_context.OPTS)
+        for option in options:
+            if option.name == 'capabilities':
+                option.sample_default = ','.join(CAPABILITIES[group.name])
+        listed.append((group, options))
+    return listed

@@ -5,8 +5,6 @@ import pathlib
 
 import fixtures
 
-from nova_accel.host import privileged
-
 
 class Mdevs(fixtures.Fixture):
     """What a kernel does where mdevs are made and removed.
@@ -15,10 +13,8 @@ class Mdevs(fixtures.Fixture):
     """
 
     def _setUp(self):
-        privileged.context.set_client_mode(False)
-        self.addCleanup(privileged.context.set_client_mode, True)
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.privileged._write', self._write))
+            'nova_accel.host.operations._write', self._write))
 
     @staticmethod
     def _write(path, text):

@@ -25,7 +25,7 @@ import re
 
 import fixtures
 
-from nova_accel.host import privileged
+from nova_accel.host import operations
 
 #: All vGPUs of a card have frame buffers of the same size, as it is at first.
 EQUAL = 'equal'
@@ -59,11 +59,9 @@ class VgpuManager(fixtures.Fixture):
     def _setUp(self):
         self.types = _parse(next(self._vfs.glob(
             '*/nvidia/creatable_vgpu_types')).read_text())
-        self._others = privileged._write
-        privileged.context.set_client_mode(False)
-        self.addCleanup(privileged.context.set_client_mode, True)
+        self._others = operations._write
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.privileged._write', self._write))
+            'nova_accel.host.operations._write', self._write))
         self.list()
 
     def current(self):

@@ -29,7 +29,9 @@ def run(words: collections.abc.Sequence[str], timeout: float,
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, cwd='/', env=_ENVIRONMENT,
-        start_new_session=True)
+        start_new_session=True,
+        # The helper that runs as root has none.
+        umask=0o022)
     try:
         said = _listen(process, time.monotonic() + timeout)
         return process.poll(), said

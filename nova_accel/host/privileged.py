@@ -1,258 +1,191 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be done as root: writes to sysfs, each by a small function.
+"""The operations of nova_accel.host.operations on this machine, as root.
 
-Nothing is taken on trust: what a path is made of is checked here, where the
-rights are.
+Who calls is not trusted: it may be nova-compute after somebody broke into it.
+It names devices, and a bitstream of its own. Where sysfs is, is said here;
+what is run, root's configuration says, which is read here.
 """
 
-import errno
+import collections.abc
 import os
-import re
-import shutil
-import stat
-import uuid
 
+from oslo_config import cfg
 from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
-from nova_accel.core import identity
-from nova_accel.core import model
-from nova_accel.host import commands
+from nova_accel import conf
+from nova_accel.core import entry as entries_
+from nova_accel.host import operations
+from nova_accel.host import tree as trees
+from nova_accel.host import trust
+from nova_accel.host.kinds import fpga
 
-# NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
-# Extended Capability).
-_MAX_VFS = 0xffff
+_SYSFS = '/sys'
+_TEMPORARY = '/var/tmp'
 
-context = priv_context.PrivContext(
-    'nova_accel', cfg_section='nova_accel_privileged',
-    pypath=f'{__name__}.context',
-    capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN])
-
-
-@context.entrypoint
-def create_mdev(sysfs: str, parent: str, mdev_type: str, address: str) -> None:
-    """Have a driver make a mediated device.
-
-    Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (``create``).
-
-    :param sysfs: where sysfs is mounted
-    :param parent: PCI address, or a name in /sys/class/mdev_bus
-    :param address: the uuid that it is to have
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the driver refuses
-    """
-    if not identity.is_mdev_type(mdev_type):
-        raise ValueError(f'not the name of an mdev type: {mdev_type!r}')
-    _write(_path(sysfs, _parent(parent), 'mdev_supported_types', mdev_type,
-                 'create'), str(uuid.UUID(address)))
+#: Where root keeps configuration. Elsewhere, a file that only root can write
+#: can have what somebody else said: /proc shows the words of commands, and
+#: /lib/firmware has bitstreams for a while.
+_CONFIGURATION = ('/etc', '/usr/share')
 
 
-@context.entrypoint
-def remove_mdev(sysfs: str, address: str) -> None:
-    """Remove a mediated device.
-
-    Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (``remove``).
-
-    :param address: its uuid
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the driver refuses: somebody has it open
-    """
-    _write(_path(sysfs, 'bus/mdev/devices', str(uuid.UUID(address)),
-                 'remove'), '1')
+def _context(name: str, section: str) -> priv_context.PrivContext:
+    return priv_context.PrivContext(
+        'nova_accel', cfg_section=section, pypath=f'{__name__}.{name}',
+        capabilities=[capabilities.CAPS_BYNAME[capability]
+                      for capability in conf.CAPABILITIES[section]])
 
 
-@context.entrypoint
-def set_vgpu_type(sysfs: str, function: str, number: int) -> None:
-    """Set the vGPU type of a virtual function, or clear it.
-
-    Source: NVIDIA, Virtual GPU Software User Guide, on the vendor-specific
-    VFIO framework (``current_vgpu_type``).
-
-    :param sysfs: where sysfs is mounted
-    :param function: PCI address
-    :param number: of the type; 0 for none
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the driver refuses: the card has no room, a guest has
-        the function, or there is a type already
-    """
-    if type(number) is not int or number < 0:
-        raise ValueError(f'not the number of a vGPU type: {number!r}')
-    _write(_attribute(sysfs, function, 'nvidia/current_vgpu_type'),
-           str(number))
+# Attributes of sysfs belong to root. What the kernel's PCI core has needs no
+# more than that.
+context = _context('context', 'nova_accel_privileged')
+# ``reset_subordinate`` asks for CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c); so
+# may drivers of mdevs and vGPUs, which are not part of the kernel.
+admin_context = _context('admin_context', 'nova_accel_privileged_admin')
+# Bitstreams are in a folder that is nova-compute's alone.
+program_context = _context('program_context', 'nova_accel_privileged_program')
 
 
-@context.entrypoint
-def set_num_vfs(sysfs: str, card: str, number: int) -> None:
-    """Have so many virtual functions of a card enabled.
-
-    Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
-
-    :param card: PCI address of the physical function
-    :param number: 0 where there are any, any where there are none
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the driver refuses
-    """
-    if type(number) is not int or not 0 <= number <= _MAX_VFS:
-        raise ValueError(f'not a number of virtual functions: {number!r}')
-    _write(_attribute(sysfs, card, 'sriov_numvfs'), str(number))
+CONTEXTS = context, admin_context, program_context
 
 
-@context.entrypoint
-def reset_function(sysfs: str, address: str) -> None:
-    """Reset a function, and no other.
+class _ByRoot(operations.Operations):
+    """Writes to nothing but sysfs, runs and reads nothing but what it may."""
 
-    Source: Documentation/ABI/testing/sysfs-bus-pci (``reset``).
+    _temporary = _TEMPORARY
 
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if it was not reset
-    """
-    _write(_attribute(sysfs, address, 'reset'), '1')
-
-
-@context.entrypoint
-def reset_behind(sysfs: str, bridge: str) -> None:
-    """Reset all that is behind a bridge.
-
-    Source: Documentation/ABI/testing/sysfs-bus-pci (``reset_subordinate``).
-
-    :param bridge: its PCI address
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if it was not reset
-    """
-    _write(_attribute(sysfs, bridge, 'reset_subordinate'), '1')
-
-
-@context.entrypoint
-def unbind_driver(sysfs: str, address: str) -> None:
-    """Take a function from the driver that has it.
-
-    Source: Documentation/ABI/testing/sysfs-bus-pci (``unbind``).
-
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if no driver has it, or the driver refuses
-    """
-    _write(_attribute(sysfs, address, 'driver/unbind'),
-           str(model.PciAddress.parse(address)))
-
-
-def _parent(text: str) -> str:
-    try:
-        return f'bus/pci/devices/{model.PciAddress.parse(text)}'
-    except ValueError:
-        if not identity.is_parent_name(text):
-            raise
-        return f'class/mdev_bus/{text}'
-
-
-def _attribute(sysfs: str, address: str, name: str) -> str:
-    return _path(sysfs, 'bus/pci/devices',
-                 str(model.PciAddress.parse(address)), name)
-
-
-def _path(sysfs: str, *parts: str) -> str:
-    """Where an attribute is, which no link may lead out of the sysfs to."""
-    path = os.path.join(_sysfs(sysfs), *parts)
-    root = os.path.realpath(sysfs)
-    if os.path.commonpath([root, os.path.realpath(path)]) != root:
-        raise OSError(errno.EXDEV, f'{path} leads out of {sysfs}')
-    return path
-
-
-@context.entrypoint
-def program_by_manager(sysfs: str, manager: str, bitstream: str) -> None:
-    """Have an FPGA manager program a bitstream.
-
-    The kernel looks for the file in /lib/firmware, beside the sysfs, where it
-    is only while it is being programmed, and only for root.
-
-    Sources: drivers/fpga/fpga-mgr.c of the kernels that have the ``firmware``
-    attribute (its name is at most 255 bytes),
-    Documentation/driver-api/firmware/fw_search_path.rst.
-
-    :param manager: its name, ``fpga0``
-    :param bitstream: the file
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the kernel refuses
-    """
-    if not re.fullmatch(r'[\w-]{1,64}', manager, re.ASCII):
-        raise ValueError(f'not the name of an FPGA manager: {manager!r}')
-    folder = os.path.join(os.path.dirname(os.path.abspath(_sysfs(sysfs))),
-                          'lib/firmware')
-    name = f'nova_accel-{manager}-{uuid.uuid4()}.bin'
-    with _opened(bitstream) as source:
-        os.makedirs(folder, exist_ok=True)
-        placed = os.path.join(folder, name)
+    def _set(self, text: str, *parts: str) -> None:
+        attribute = trust.open_regular(
+            os.path.join(self._root, *parts), os.O_WRONLY, _check_sysfs)
         try:
-            with open(os.open(placed, os.O_WRONLY | os.O_CREAT | os.O_EXCL,
-                              0o600), 'wb') as target:
-                shutil.copyfileobj(source, target)
-            _write(_path(sysfs, 'class/fpga_manager', manager, 'firmware'),
-                   name)
+            os.write(attribute, text.encode())
         finally:
-            if os.path.exists(placed):
-                os.unlink(placed)
+            os.close(attribute)
+
+    def _open(self, bitstream: str) -> int:
+        owner = _owner(_configuration())
+
+        def check(file):
+            if os.fstat(file).st_uid != owner:
+                raise ValueError(f'{bitstream!r} does not belong to the owner '
+                                 'of state_path')
+
+        return trust.open_regular(bitstream, os.O_RDONLY, check)
+
+    def program_by_command(self, template, *arguments):
+        template = tuple(template)
+        if template not in _programs(_configuration()):
+            raise ValueError(
+                f'{template[:1]} and its arguments are not the "program" of '
+                'an entry in the configuration as it is now; restart '
+                'nova-compute')
+        trust.check_only_root_writes(template[0])
+        return super().program_by_command(template, *arguments)
+
+
+def _check_sysfs(file: int) -> None:
+    if not trees.is_sysfs(file):
+        raise ValueError(f'it is not on a sysfs, which {_SYSFS} has to be')
+
+
+def _configuration() -> cfg.ConfigOpts:
+    """What root has configured, as it is now.
+
+    The files are those that this process was started with. Their names can
+    be the caller's, so what was read at the start does not count: they are
+    looked at, and read again.
+
+    :raises OSError: if one is not there
+    :raises ValueError: if one is not root's alone, or cannot be understood
+    """
+    files = [os.path.realpath(file) for file in _files(cfg.CONF)]
+    for file in files:
+        if not file.startswith(tuple(f'{place}/' for place in _CONFIGURATION)):
+            raise ValueError(f'configuration {file!r} is not below '
+                             + ' or '.join(_CONFIGURATION))
+        trust.check_only_root_writes(file)
+    configuration = cfg.ConfigOpts()
+    try:
+        configuration([], default_config_files=files, default_config_dirs=[])
+    except cfg.Error as error:
+        raise ValueError(str(error)) from None
+    conf.register_opts(configuration)
+    configuration.register_opt(cfg.StrOpt('state_path', default=''))
+    return configuration
+
+
+def _files(configuration: cfg.ConfigOpts) -> collections.abc.Iterator[str]:
+    yield from configuration.config_file or ()
+    for folder in configuration.config_dir or ():
+        yield from (os.path.join(folder, name)
+                    for name in sorted(os.listdir(folder))
+                    if name.endswith('.conf'))
+
+
+def _owner(configuration: cfg.ConfigOpts) -> int:
+    """The uid that nova-compute has, for which only its own files are read.
+
+    :raises ValueError: if the configuration does not tell
+    """
+    if not configuration.state_path:
+        raise ValueError('the configuration does not set state_path, by which '
+                         'it is known whose bitstreams are programmed')
+    return os.stat(configuration.state_path).st_uid
+
+
+def _programs(configuration: cfg.ConfigOpts) -> set[str | tuple[str, ...]]:
+    """What entries name as "program"."""
+    entries, _others = entries_.parse_all(
+        configuration.nova_accel.device_spec, {'fpga': fpga.KIND})
+    return {entry.setting(fpga.PROGRAM) for entry in entries}
+
+
+_machine = _ByRoot(_SYSFS)
 
 
 @context.entrypoint
+def set_num_vfs(card: str, number: int) -> None:
+    _machine.set_num_vfs(card, number)
+
+
+@context.entrypoint
+def reset_function(address: str) -> None:
+    _machine.reset_function(address)
+
+
+@context.entrypoint
+def unbind_driver(address: str) -> None:
+    _machine.unbind_driver(address)
+
+
+@admin_context.entrypoint
+def reset_behind(bridge: str) -> None:
+    _machine.reset_behind(bridge)
+
+
+@admin_context.entrypoint
+def create_mdev(parent: str, mdev_type: str, address: str) -> None:
+    _machine.create_mdev(parent, mdev_type, address)
+
+
+@admin_context.entrypoint
+def remove_mdev(address: str) -> None:
+    _machine.remove_mdev(address)
+
+
+@admin_context.entrypoint
+def set_vgpu_type(function: str, number: int) -> None:
+    _machine.set_vgpu_type(function, number)
+
+
+@program_context.entrypoint
+def program_by_manager(manager: str, bitstream: str) -> None:
+    _machine.program_by_manager(manager, bitstream)
+
+
+@program_context.entrypoint
 def program_by_command(template: list[str], bitstream: str, address: str,
                        region: str, timeout: float,
                        ) -> tuple[int | None, bytes]:
-    """Run a vendor's command that programs a bitstream.
-
-    :param template: its words, with ``{bitstream}``, ``{address}`` and
-        ``{region}`` for the other arguments; the first is its absolute path,
-        and only root can write there
-    :param bitstream: the file
-    :param address: PCI address of the card
-    :param region: the region's number on the card
-    :param timeout: in seconds
-    :returns: as :func:`nova_accel.host.commands.run`
-    :raises ValueError: if an argument is not what it should be
-    :raises OSError: if the command cannot be started
-    """
-    _check_executable(template[0])
-    values = {'{bitstream}': os.path.abspath(bitstream),
-              '{address}': str(model.PciAddress.parse(address)),
-              '{region}': str(int(region))}
-    with _opened(bitstream):
-        return commands.run([template[0], *(
-            _filled(word, values) for word in template[1:])], timeout)
-
-
-def _filled(word: str, values: dict[str, str]) -> str:
-    return re.sub('|'.join(map(re.escape, values)),
-                  lambda match: values[match[0]], word)
-
-
-def _check_executable(path: str) -> None:
-    """Check that nobody but who has our rights decides what is run."""
-    if not os.path.isabs(path):
-        raise ValueError(f'not an absolute path: {path!r}')
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid not in (
-            0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ValueError(f'{path!r} is not a file that only root can write')
-
-
-def _opened(path: str):
-    """A regular file that no link leads to, open for reading."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError(f'not a file: {path!r}')
-    return open(descriptor, 'rb')
-
-
-def _sysfs(path: str) -> str:
-    if not os.path.isdir(os.path.join(path, 'bus')):
-        raise ValueError(f'not a sysfs: {path!r}')
-    return path
-
-
-def _write(path: str, text: str) -> None:
-    # An attribute is there or not; a write must never make a file.
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    return _machine.program_by_command(template, bitstream, address, region,
+                                       timeout)

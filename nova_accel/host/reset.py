@@ -20,6 +20,7 @@ import time
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import reset as resets
+from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -142,7 +143,7 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
                 _check_alone(tree, way.address, unit)
             for address in reached:
                 _let_go(tree, functions[address])
-            _reset(tree.sysfs, way)
+            _reset(tree, way)
             _check_addresses(tree, reached)
         except Exception as error:
             # Whatever it is, nobody may have it.
@@ -180,18 +181,16 @@ def _check_addresses(tree, functions) -> None:
 
 def _let_go(tree, function) -> None:
     """Take a function from a driver of the host's."""
-    from nova_accel.host import privileged
     if resets.has_host_driver(function):
-        privileged.unbind_driver(tree.sysfs, str(function.address))
+        operations.on(tree).unbind_driver(str(function.address))
     elif function.vfio and pci.is_enabled(tree, function.address):
         # A guest would not get it, and its user would be surprised.
         raise errors.DeviceError(f'device {function.address}', 'a program '
                                  'has it open that is no domain of libvirt')
 
 
-def _reset(sysfs, way) -> None:
-    from nova_accel.host import privileged
+def _reset(tree, way) -> None:
     if way.behind:
-        privileged.reset_behind(sysfs, str(way.address))
+        operations.on(tree).reset_behind(str(way.address))
     else:
-        privileged.reset_function(sysfs, str(way.address))
+        operations.on(tree).reset_function(str(way.address))

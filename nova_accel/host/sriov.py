@@ -7,6 +7,7 @@ Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 import contextlib
 
 from nova_accel.core import sriov
+from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -20,16 +21,15 @@ def change(tree: trees.Tree, wanted: sriov.Change) -> int:
         there are as many as before, if that can be had
     :raises errors.AssignmentError: if the tree is no machine
     """
-    from nova_accel.host import privileged
-    sysfs, card = trees.mount(tree), str(wanted.card)
+    machine, card = operations.on(tree), str(wanted.card)
     if wanted.before:
-        privileged.set_num_vfs(sysfs, card, 0)
+        machine.set_num_vfs(card, 0)
     try:
-        privileged.set_num_vfs(sysfs, card, wanted.number)
+        machine.set_num_vfs(card, wanted.number)
     except OSError:
         if wanted.before:
             with contextlib.suppress(OSError):
-                privileged.set_num_vfs(sysfs, card, wanted.before)
+                machine.set_num_vfs(card, wanted.before)
         raise
     text = tree.text(f'{pci.path(tree, wanted.card)}/sriov_numvfs') or ''
     return int(text) if text.strip().isdecimal() else wanted.number

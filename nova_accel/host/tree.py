@@ -10,12 +10,14 @@ as if not there.
 
 import collections
 import collections.abc
+import ctypes
 import gzip
 import json
 import os
 import pathlib
 import posixpath
 import stat
+import sys
 import tarfile
 import typing
 import zlib
@@ -31,6 +33,11 @@ MAX_RECORDING = 64 << 20
 MAX_ENTRIES = 500_000
 
 _MARK = 'nova_accel_recording'
+
+# include/uapi/linux/magic.h
+_SYSFS_MAGIC = 0x62656572
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Tree(typing.Protocol):
@@ -151,7 +158,30 @@ def mount(tree: Tree) -> str:
 
 def is_live(tree: Tree) -> bool:
     """Whether it is the kernel's own sysfs, and no copy."""
-    return isinstance(tree, Directory) and os.path.ismount(tree.sysfs)
+    if not isinstance(tree, Directory):
+        return False
+    try:
+        root = os.open(tree.sysfs, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        return is_sysfs(root)
+    finally:
+        os.close(root)
+
+
+def is_sysfs(descriptor: int) -> bool:
+    """Whether a file is on a sysfs (fstatfs(2), ``f_type``).
+
+    :raises OSError: if that cannot be found out
+    """
+    # The type is the first field; the largest of these structures has 120
+    # bytes.
+    answer = ctypes.create_string_buffer(256)
+    if _libc.fstatfs(descriptor, answer):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int.from_bytes(answer.raw[:4], sys.byteorder) == _SYSFS_MAGIC
 
 
 class Recording:

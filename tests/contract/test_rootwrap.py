@@ -25,12 +25,12 @@ class _Conf:
         return self._real[group]
 
 
-@pytest.fixture
-def command(monkeypatch):
+@pytest.fixture(params=privileged.CONTEXTS, ids=str)
+def command(request, monkeypatch):
     """What oslo.privsep asks of rootwrap; sudo comes before it."""
     monkeypatch.setattr(priv_context, '_HELPER_COMMAND_PREFIX', [])
     monkeypatch.setattr(priv_context.cfg, 'CONF', _Conf(cfg.CONF))
-    return privileged.context.helper_command('/tmp/tmpx/privsep.sock')
+    return request.param.helper_command('/tmp/tmpx/privsep.sock')
 
 
 def test_rootwrap_lets_our_helper_run_without_a_filter_of_ours(command):

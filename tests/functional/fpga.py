@@ -9,7 +9,7 @@ import pathlib
 
 import fixtures
 
-from nova_accel.host import privileged
+from nova_accel.host import operations
 
 
 def bitstream(function, padding=''):
@@ -28,7 +28,7 @@ class Kernel(fixtures.Fixture):
         self.programmed = []
 
     def _setUp(self):
-        theirs = privileged._write
+        theirs = operations._write
 
         def write(path, text):
             path = pathlib.Path(path)
@@ -38,7 +38,7 @@ class Kernel(fixtures.Fixture):
                 theirs(path, text)
 
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.privileged._write', write))
+            'nova_accel.host.operations._write', write))
 
     def _program(self, manager, name):
         """As drivers/fpga/fpga-mgr.c does it."""

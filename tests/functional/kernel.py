@@ -10,7 +10,7 @@ import shutil
 import fixtures
 
 from nova_accel.core import model
-from nova_accel.host import privileged
+from nova_accel.host import operations
 
 #: How far from its card the first virtual function is, as routing ids go.
 VF_OFFSET = 8
@@ -40,11 +40,11 @@ class Functions(fixtures.Fixture):
         self.on_reset = lambda address: None
 
     def _setUp(self):
-        before = privileged._write
+        before = operations._write
         answers = {'reset': self._reset, 'sriov_numvfs': self._set_vfs,
                    'unbind': self._unbind}
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.privileged._write', lambda path, text: (
+            'nova_accel.host.operations._write', lambda path, text: (
                 answers.get(pathlib.Path(path).name, before)(path, text))))
         for path in self._bus.glob('*/sriov_totalvfs'):
             path.with_name('sriov_offset').write_text(f'{VF_OFFSET}\n')

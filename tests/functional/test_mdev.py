@@ -15,6 +15,7 @@ from nova_accel.core import assignment
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import providers
+from nova_accel.host import operations
 from tests.functional import cloud
 
 
@@ -216,13 +217,12 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
 
     def test_mdev_of_a_card_that_no_entry_names_any_more(self):
-        from nova_accel.host import privileged
         theirs = '0d9d2ca2-5ec2-5a3c-8a4b-6a5d3c2f1e0b'
         server = self.boot(self.vgpu)
         self.offer_nothing()
         # Of the card, what is not known as ours is another's.
-        privileged.create_mdev(f'{self.machine}/sys', '0000:44:00.5',
-                               'nvidia-471', theirs)
+        operations.Operations(f'{self.machine}/sys').create_mdev(
+            '0000:44:00.5', 'nvidia-471', theirs)
         self.assertEqual({*self.hostdevs(server), theirs}, set(self.mdevs()))
         self._delete_server(server)
         self._run_periodics()
@@ -358,10 +358,9 @@ class MdevTest(cloud.Cloud):
 
     def test_leftover_that_a_program_has_open_holds_up_nobody(self):
         """The kernel waits until it has not."""
-        from nova_accel.host import privileged
         left = self.leave_behind()
         upkeep = self.computes['compute1'].driver._upkeep
-        write, closed, tries = privileged._write, threading.Event(), []
+        write, closed, tries = operations._write, threading.Event(), []
 
         def wait(path, text):
             if left in path:
@@ -371,7 +370,7 @@ class MdevTest(cloud.Cloud):
 
         self.addCleanup(closed.set)
         with (fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1),
-              fixtures.MonkeyPatch('nova_accel.host.privileged._write', wait)):
+              fixtures.MonkeyPatch('nova_accel.host.operations._write', wait)):
             self._run_periodics()
             server = self.boot(self.vgpu)
             self._run_periodics()
@@ -410,10 +409,9 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
 
     def test_mdev_of_somebody_else_is_left_alone(self):
-        from nova_accel.host import privileged
         theirs = '7d7f5c1e-7a2e-4d0e-8f31-7b3f5d1f8c11'
-        privileged.create_mdev(f'{self.machine}/sys', '0000:44:00.4',
-                               'nvidia-471', theirs)
+        operations.Operations(f'{self.machine}/sys').create_mdev(
+            '0000:44:00.4', 'nvidia-471', theirs)
         self._run_periodics()
         provider = self.providers()['compute1_accel_0000:44:00.0']
         inventory = self._get_provider_inventory(provider['uuid'])
@@ -463,6 +461,5 @@ class MdevTest(cloud.Cloud):
             f'sys/devices/**/mdev_supported_types/{name}'))
 
     def lose_mdevs(self):
-        from nova_accel.host import privileged
         for uuid in self.mdevs():
-            privileged.remove_mdev(f'{self.machine}/sys', uuid)
+            operations.Operations(f'{self.machine}/sys').remove_mdev(uuid)

@@ -45,7 +45,8 @@ class Trials:
 
     def __init__(self, tree, entries, opened):
         # This process is root itself.
-        privileged.context.set_client_mode(False)
+        for context in privileged.CONTEXTS:
+            context.set_client_mode(False)
         self._tree = tree
         self._entries = entries
         self._kinds = opened

@@ -61,14 +61,16 @@ def test_the_example_of_device_spec_is_one():
     assert entries[0].resource_class == 'CUSTOM_GPU_A100'
 
 
-def test_the_options_of_what_is_done_as_root_are_those_of_its_context():
-    [_ours, (group, options)] = conf.list_opts()
-    context = privileged.context
-    assert group.name == context.cfg_section
-    assert {option.name for option in options} == {
-        option.name for option in priv_context.OPTS}
-    assert context.conf.capabilities == [
-        capabilities.CAPS_BYNAME[name] for name in conf.CAPABILITIES]
+def test_the_options_of_what_is_done_as_root_are_those_of_its_contexts():
+    _ours, *groups = conf.list_opts()
+    for (group, options), context in zip(groups, privileged.CONTEXTS,
+                                         strict=True):
+        assert group.name == context.cfg_section
+        assert {option.name for option in options} == {
+            option.name for option in priv_context.OPTS}
+        assert context.conf.capabilities == [
+            capabilities.CAPS_BYNAME[name]
+            for name in conf.CAPABILITIES[group.name]]
 
 
 def test_listing_them_leaves_the_librarys_own_alone():

@@ -17,8 +17,9 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 _MAY = {
     'core': {'os_traits', 'os_resource_classes'},
     'documents': {'yaml'},
-    'host': {'nova_accel.core', 'nova_accel.documents', 'jsonschema', 'lxml',
-             'os_resource_classes', 'oslo_privsep', 'stevedore', 'yaml'},
+    'host': {'nova_accel.conf', 'nova_accel.core', 'nova_accel.documents',
+             'jsonschema', 'lxml', 'os_resource_classes', 'oslo_config',
+             'oslo_privsep', 'stevedore', 'yaml'},
     'profiles': {'nova_accel.core', 'nova_accel.documents', 'jsonschema',
                  'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},

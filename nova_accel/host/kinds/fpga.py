@@ -28,6 +28,7 @@ from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.host import fpga as reader
+from nova_accel.host import operations
 from nova_accel.host import tree as trees
 
 PROGRAM, TIMEOUT = 'program', 'program_timeout'
@@ -283,11 +284,10 @@ class Regions:
         return managers[0]
 
     def _by_manager(self, manager, item, bitstream) -> str:
-        from nova_accel.host import privileged
         refused = ''
         try:
-            privileged.program_by_manager(trees.mount(self._tree), manager,
-                                          bitstream.path)
+            operations.on(self._tree).program_by_manager(manager,
+                                                         bitstream.path)
         except (OSError, ValueError) as error:
             refused = str(error)
         now = reader.state(self._tree, manager)
@@ -300,11 +300,9 @@ class Regions:
             f'{manager} is in state {errors.quote(now)}, not operating')
 
     def _by_command(self, template, place, item, bitstream) -> str:
-        from nova_accel.host import privileged
-        trees.mount(self._tree)
         timeout = item.region.setting(TIMEOUT) or DEFAULT_TIMEOUT
         try:
-            code, said = privileged.program_by_command(
+            code, said = operations.on(self._tree).program_by_command(
                 list(template), bitstream.path, str(place.card),
                 str(place.number), timeout)
         except (OSError, ValueError) as error:

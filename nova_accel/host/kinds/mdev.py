@@ -8,8 +8,6 @@ card can only make mdevs of one type at a time, its driver says so in
 Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 """
 
-# Where root rights are needed, privileged is imported: oslo.privsep brings
-# much along, and who only looks needs none of it.
 import collections.abc
 
 import os_resource_classes as orc
@@ -20,6 +18,7 @@ from nova_accel.core import identity
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import providers
+from nova_accel.host import operations
 from nova_accel.host import tree as trees
 
 TYPE = 'mdev_type'
@@ -72,15 +71,14 @@ class Mdevs:
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Make an mdev on a parent that has room for it."""
-        from nova_accel.host import privileged
         address = device.address
         if self._exists(address):
             return
         why = 'no parent has room for one more'
         for parent in sorted({unit[0] for unit in item.region.units}):
             try:
-                privileged.create_mdev(trees.mount(self._tree), str(parent),
-                                       item.region.variant, address.uuid)
+                operations.on(self._tree).create_mdev(
+                    str(parent), item.region.variant, address.uuid)
             except OSError as error:
                 # Full, as a rule; and it can have become so since it was
                 # read.
@@ -115,8 +113,7 @@ class Mdevs:
         return identity.is_mdev_uuid(address.uuid) and self._exists(address)
 
     def release(self, address: model.MdevAddress) -> None:
-        from nova_accel.host import privileged
-        privileged.remove_mdev(trees.mount(self._tree), address.uuid)
+        operations.on(self._tree).remove_mdev(address.uuid)
 
     def _exists(self, address: model.MdevAddress) -> bool:
         return address.uuid in self._tree.names('sys/bus/mdev/devices')

@@ -13,8 +13,6 @@ framework; nvidia-vgpu-vfio in the driver's package, for the format of the
 lists, and that a type is not set over another nor cleared twice (EPERM).
 """
 
-# Where root rights are needed, privileged is imported: oslo.privsep brings
-# much along, and who only looks needs none of it.
 import collections.abc
 import contextlib
 import dataclasses
@@ -27,6 +25,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import providers
+from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -265,9 +264,8 @@ class VirtualGpus:
         self._write(vf, self._number(wanted, card, ()))
 
     def _write(self, vf: model.PciAddress, number: int) -> None:
-        from nova_accel.host import privileged
         try:
-            privileged.set_vgpu_type(trees.mount(self._tree), str(vf), number)
+            operations.on(self._tree).set_vgpu_type(str(vf), number)
         except OSError as error:
             raise kind.Refused(f'the driver says {error.strerror}') from None
         current = self._current(vf)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that take a server elsewhere."""
 
-from nova_accel.host import privileged
+from nova_accel.host import operations
 from tests.functional.matrix import base
 
 
@@ -137,7 +137,8 @@ class Moves(base.Matrix):
         for domain in self.connections[host].listAllDomains(base.EVERY):
             domain.destroy()
         for mdev in self.mdevs(host):
-            privileged.remove_mdev(f'{self.machines[host]}/sys', mdev)
+            operations.Operations(
+                f'{self.machines[host]}/sys').remove_mdev(mdev)
         self.restart_compute_service(host)
 
     @base.operation('Host reboot',

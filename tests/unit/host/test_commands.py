@@ -62,10 +62,14 @@ def test_one_that_is_not_there():
 
 def test_nothing_of_our_environment(monkeypatch):
     monkeypatch.setenv('OS_PASSWORD', 'secret')
-    code, said = _run('env; pwd')
+    before = os.umask(0)
+    try:
+        code, said = _run('env; umask; pwd')
+    finally:
+        os.umask(before)
     assert code == 0
     assert b'secret' not in said
-    assert said.endswith(b'\n/\n')
+    assert said.endswith(b'\n0022\n/\n')
 
 
 def _wait_until_gone(pid):

@@ -21,7 +21,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import providers
 from nova_accel.host import fpga as reader
 from nova_accel.host import loader
-from nova_accel.host import privileged
+from nova_accel.host import operations
 from nova_accel.host import reader as hosts
 from nova_accel.host import recorder
 from nova_accel.host import tree as trees
@@ -319,11 +319,9 @@ def test_an_entry_with_a_program_is_of_this_kind():
 @pytest.fixture
 def machine(tmp_path):
     """The modelled machine, as real files."""
-    privileged.context.set_client_mode(False)
     build.recorded('fpga-modelled').write(tmp_path)
     (tmp_path / 'bitstream').write_text(_CRYPTO)
-    yield tmp_path
-    privileged.context.set_client_mode(True)
+    return tmp_path
 
 
 def _script(machine, text):
@@ -519,7 +517,7 @@ def test_what_has_failed_is_programmed_again_by_who_had_it_promised(machine):
 def test_an_end_that_nobody_saw_is_a_failure(card, monkeypatch):
     def die(*args):
         raise RuntimeError('the helper\ndied')
-    monkeypatch.setattr(privileged, 'program_by_command', die)
+    monkeypatch.setattr(operations.Operations, 'program_by_command', die)
     assert "RuntimeError: the helper\\ndied" in card.problem(
         card.bitstream())
     assert 'the helper' in build.refusals(card.host())['0000:45:00.1']

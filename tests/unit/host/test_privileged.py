@@ -1,155 +1,228 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to sysfs: what is written where, and what is not."""
+"""What root does for somebody who may not be nova-compute any more."""
 
+import inspect
+import json
+import os
+import pathlib
 import shutil
-import uuid
+import subprocess
+import sys
+import tempfile
 
-from hypothesis import given
-from hypothesis import strategies as st
+from oslo_config import cfg
 import pytest
 
-from nova_accel.core import errors
-from nova_accel.core import hostdev
-from nova_accel.core import identity
-from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.host import operations
 from nova_accel.host import privileged
 from nova_accel.host import tree as trees
-from nova_accel.host.kinds import mdev
+from nova_accel.host import trust
+from tests.unit import intruder
 
-_PARENT = '0000:81:00.0'
-_UUID = str(uuid.uuid5(uuid.NAMESPACE_OID, 'x'))
+_CARD = '0000:81:00.0'
+_ROOT = pathlib.Path(__file__).parents[3]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason='needs root')
+
+
+def _operations():
+    return sorted(name for name in vars(operations.Operations)
+                  if not name.startswith('_'))
+
+
+@pytest.mark.parametrize('name', _operations())
+def test_the_caller_says_as_much_as_an_operation_takes(name):
+    """Above all, not where sysfs is."""
+    [context] = [context for context in privileged.CONTEXTS
+                 if context.is_entrypoint(getattr(privileged, name))]
+    _self, *takes = inspect.signature(
+        getattr(operations.Operations, name)).parameters
+    assert [*inspect.signature(
+        getattr(privileged, name).args[0]).parameters] == takes
+
+
+def test_root_does_what_is_done_to_this_machine(monkeypatch, tmp_path):
+    tree = trees.Directory(tmp_path)
+    assert isinstance(operations.on(tree), operations.Operations)
+    monkeypatch.setattr(trees, 'is_live', lambda tree: True)
+    assert operations.on(tree) is privileged
+
+
+@pytest.mark.skipif(' /sys sysfs ' not in pathlib.Path(
+    '/proc/mounts').read_text(), reason='has no sysfs')
+def test_sysfs_is_known_by_its_type(tmp_path):
+    assert trees.is_live(trees.Directory('/sys'))
+    # It is mounted as well.
+    assert not trees.is_live(trees.Directory('/proc'))
+    assert not trees.is_live(trees.Directory(tmp_path))
+
+
+@pytest.mark.parametrize('what', ['file', 'link', 'pipe', 'nothing'])
+def test_nothing_but_sysfs_is_written(tmp_path, what):
+    victim = tmp_path / 'victim'
+    victim.write_text('as it was')
+    attribute = tmp_path / 'sys/bus/pci/devices' / _CARD / 'sriov_numvfs'
+    attribute.parent.mkdir(parents=True)
+    {'file': attribute.touch, 'nothing': lambda: None,
+     'link': lambda: attribute.symlink_to(victim),
+     'pipe': lambda: os.mkfifo(attribute)}[what]()
+    with pytest.raises((OSError, ValueError)):
+        privileged._ByRoot(str(tmp_path / 'sys')).set_num_vfs(_CARD, 1)
+    assert victim.read_text() == 'as it was'
+    assert what != 'file' or attribute.read_text() == ''
+
+
+# What only root can write
+
+
+@pytest.mark.parametrize('spoil, says', [
+    (lambda path: path.chmod(0o664), "others than root can write '{}'"),
+    (lambda path: path.parent.chmod(0o777), "can write '{.parent}'"),
+    (lambda path: path.parent.chmod(0o1777), ''),
+    (lambda path: path.unlink(), 'No such file'),
+    pytest.param(lambda path: os.chown(path, 65534, -1),
+                 "'{}' does not belong to root", marks=needs_root),
+    pytest.param(lambda path: os.chown(path.parent, 65534, -1),
+                 "'{.parent}' does not belong to root", marks=needs_root)])
+@pytest.mark.parametrize('through', ['', 'file', 'folder'])
+def test_what_others_can_change_is_not_relied_on(tmp_path, spoil, says,
+                                                 through):
+    path = tmp_path / 'real/file'
+    path.parent.mkdir()
+    path.write_text('')
+    named = path
+    if through == 'file':
+        named = tmp_path / 'link'
+        named.symlink_to('real/file')
+    elif through == 'folder':
+        (tmp_path / 'link').symlink_to(path.parent)
+        named = tmp_path / 'link/file'
+    trust.check_only_root_writes(str(named))
+    spoil(path)
+    if not says:
+        return trust.check_only_root_writes(str(named))
+    with pytest.raises((OSError, ValueError)) as raised:
+        trust.check_only_root_writes(str(named))
+    assert says.format(path) in str(raised.value)
+
+
+@needs_root
+def test_links_of_others_are_not_relied_on(tmp_path):
+    (tmp_path / 'file').write_text('')
+    (tmp_path / 'theirs').symlink_to('file')
+    os.lchown(tmp_path / 'theirs', 65534, -1)
+    (tmp_path / 'ours').symlink_to('theirs')
+    with pytest.raises(ValueError, match="theirs' does not belong to root"):
+        trust.check_only_root_writes(str(tmp_path / 'ours'))
 
 
 @pytest.fixture
-def sysfs(tmp_path):
-    privileged.context.set_client_mode(False)
-    path = tmp_path / 'sys'
-    mdev_type = (path / 'bus/pci/devices' / _PARENT
-                 / 'mdev_supported_types/nvidia-471')
-    mdev_type.mkdir(parents=True)
-    (mdev_type / 'create').write_text('')
-    (mdev_type.parent.parent / 'driver').mkdir()
-    for name in ('sriov_numvfs', 'reset', 'reset_subordinate',
-                 'driver/unbind'):
-        (mdev_type.parent.parent / name).write_text('')
-    device = path / 'bus/mdev/devices' / _UUID
-    device.mkdir(parents=True)
-    (device / 'remove').write_text('')
+def configured(tmp_path, monkeypatch):
+    """A function from names and texts to what root has configured."""
+    monkeypatch.setattr(privileged, '_CONFIGURATION', (str(tmp_path),))
+
+    def make(files, *arguments):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        started = cfg.ConfigOpts()
+        started([word.format(tmp_path) for word in arguments],
+                project='nova', default_config_files=[])
+        monkeypatch.setattr(privileged.cfg, 'CONF', started)
+        return privileged._configuration()
+    return make
+
+
+def _entry(*words):
+    return '[nova_accel]\ndevice_spec = ' + json.dumps(
+        {'address': _CARD, 'program': words}) + '\n'
+
+
+def test_programs_are_those_of_all_files_that_the_helper_was_started_with(
+        configured):
+    configuration = configured(
+        {'nova.conf': _entry('/x', '{bitstream}'),
+         'nova.conf.d/b.conf': _entry('/y', '{bitstream}'),
+         'nova.conf.d/a.conf': '[DEFAULT]\nstate_path = /var/lib/nova\n',
+         'nova.conf.d/a.txt': _entry('/z', '{bitstream}')},
+        '--config-file', '{}/nova.conf', '--config-dir', '{}/nova.conf.d')
+    assert privileged._programs(configuration) == {
+        ('/x', '{bitstream}'), ('/y', '{bitstream}')}
+    assert configuration.state_path == '/var/lib/nova'
+
+
+def test_what_was_read_at_the_start_does_not_count(configured, tmp_path):
+    configured({'nova.conf': _entry('/x', '{bitstream}')},
+               '--config-file', '{}/nova.conf')
+    (tmp_path / 'nova.conf').write_text(_entry('/y', '{bitstream}'))
+    assert privileged._programs(privileged._configuration()) == {
+        ('/y', '{bitstream}')}
+
+
+@pytest.mark.parametrize('spoil, says', [
+    (lambda path: path.chmod(0o666), 'others than root can write'),
+    (lambda path: path.write_text('device_spec'), 'Failed to parse'),
+    (lambda path: (path.unlink(), path.symlink_to(__file__)),
+     'is not below')])
+def test_a_configuration_that_is_not_roots_is_not_read(
+        configured, tmp_path, spoil, says):
+    configured({'nova.conf': ''}, '--config-file', '{}/nova.conf')
+    spoil(tmp_path / 'nova.conf')
+    with pytest.raises(ValueError, match=says):
+        privileged._configuration()
+
+
+def test_nobody_knows_whose_bitstreams_are(configured):
+    with pytest.raises(ValueError, match='does not set state_path'):
+        privileged._owner(configured({}))
+
+
+# A real helper, and somebody else in nova-compute's place
+
+
+@pytest.fixture
+def place():
+    """A folder that everybody can look into."""
+    path = pathlib.Path(tempfile.mkdtemp())
+    path.chmod(0o755)
     yield path
-    privileged.context.set_client_mode(True)
+    shutil.rmtree(path)
 
 
-def test_written_to_the_parents_type(sysfs):
-    privileged.create_mdev(str(sysfs), _PARENT, 'nvidia-471', _UUID)
-    assert (sysfs / 'bus/pci/devices' / _PARENT / 'mdev_supported_types'
-            / 'nvidia-471/create').read_text() == _UUID
+def _run(place, *arguments):
+    done = subprocess.run(
+        [sys.executable, intruder.__file__, str(place), *arguments],
+        capture_output=True, text=True, timeout=120,
+        env={**os.environ, 'PYTHONPATH': str(_ROOT)})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def test_removed_by_its_uuid(sysfs):
-    privileged.remove_mdev(str(sysfs), _UUID)
-    assert (sysfs / 'bus/mdev/devices' / _UUID / 'remove').read_text() == '1'
+@needs_root
+def test_the_helper_does_not_trust_its_caller(place):
+    said = _run(place, 'fork')
+    assert said.pop('programmed') == [0, 'bits 0\n']
+    assert said.pop('capabilities') == {
+        'context': '0000000000000000', 'program_context': '0000000000000004'}
+    # Each was refused, and nothing has changed.
+    assert {name: text.partition(':')[0] for name, text in said.items()} == {
+        'other command': 'ValueError', 'more words': 'ValueError',
+        'file of root': 'ValueError', 'file behind a link': 'ValueError',
+        'link': 'ValueError', 'pipe': 'ValueError',
+        'other sysfs': 'FileNotFoundError',
+        'other sysfs and manager': 'TypeError'}
+    assert (place / 'secret').read_text() == 'secret'
+    assert (place / 'nova/sys/bus/pci/devices' / intruder.CARD
+            / 'sriov_numvfs').read_text() == ''
+    assert not (place / 'ran').exists()
 
 
-@pytest.mark.parametrize('write, arguments, name, text', [
-    (privileged.set_num_vfs, [16], 'sriov_numvfs', '16'),
-    (privileged.set_num_vfs, [0], 'sriov_numvfs', '0'),
-    (privileged.reset_function, [], 'reset', '1'),
-    (privileged.reset_behind, [], 'reset_subordinate', '1'),
-    (privileged.unbind_driver, [], 'driver/unbind', _PARENT)])
-def test_written_to_the_function(sysfs, write, arguments, name, text):
-    write(str(sysfs), _PARENT, *arguments)
-    assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
-
-
-@pytest.mark.parametrize('link', ['', 'reset', 'driver'])
-def test_no_link_leads_out_of_sysfs(sysfs, tmp_path, link):
-    outside = tmp_path / 'outside'
-    device = sysfs / 'bus/pci/devices' / _PARENT
-    shutil.copytree(device, outside)
-    (device / link).rename(tmp_path / 'away')
-    (device / link).symlink_to(outside / link)
-    write = (privileged.unbind_driver if link == 'driver'
-             else privileged.reset_function)
-    with pytest.raises(OSError, match='leads out of'):
-        write(str(sysfs), _PARENT)
-    assert {(outside / name).read_text()
-            for name in ('reset', 'driver/unbind')} == {''}
-
-
-def test_links_within_sysfs_are_followed(sysfs, tmp_path):
-    device = sysfs / 'bus/pci/devices' / _PARENT
-    place = sysfs / 'devices/pci0000:80' / _PARENT
-    place.parent.mkdir(parents=True)
-    device.rename(place)
-    device.symlink_to(place)
-    (tmp_path / 'link').symlink_to(sysfs)
-    privileged.reset_function(str(tmp_path / 'link'), _PARENT)
-    assert (place / 'reset').read_text() == '1'
-
-
-@pytest.mark.parametrize('address', ['', '..', f'{_PARENT}/x', '81:00.0',
-                                     f'{_PARENT}\n', f'../{_PARENT}'])
-@pytest.mark.parametrize('write, arguments', [
-    (privileged.set_num_vfs, [1]), (privileged.reset_function, []),
-    (privileged.reset_behind, []), (privileged.unbind_driver, [])])
-def test_only_to_a_function(sysfs, write, arguments, address):
-    with pytest.raises(ValueError):
-        write(str(sysfs), address, *arguments)
-
-
-@pytest.mark.parametrize('number', [-1, 65536, '1', 1.0, True, None])
-def test_only_a_number_of_virtual_functions(sysfs, number):
-    with pytest.raises(ValueError):
-        privileged.set_num_vfs(str(sysfs), _PARENT, number)
-
-
-@pytest.mark.parametrize('parent, mdev_type, address', [
-    ('../../x', 'nvidia-471', _UUID), (_PARENT, '..', _UUID),
-    (_PARENT, 'a/b', _UUID), (_PARENT, '', _UUID),
-    (_PARENT, 'nvidia-471', '../x'), (_PARENT, 'nvidia-471', ''),
-    (_PARENT, 'nvidia-471\n', _UUID)])
-def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
-    with pytest.raises(ValueError):
-        privileged.create_mdev(str(sysfs), parent, mdev_type, address)
-
-
-@given(text=st.text())
-def test_no_text_leads_out_of_a_type(text):
-    assert not identity.is_mdev_type(text) or (
-        '/' not in text and text not in ('', '.', '..') and '\0' not in text)
-
-
-def test_no_file_is_made(sysfs):
-    with pytest.raises(FileNotFoundError):
-        privileged.create_mdev(str(sysfs), _PARENT, 'nvidia-1', _UUID)
-    with pytest.raises(FileNotFoundError):
-        privileged.reset_function(str(sysfs), '0000:82:00.0')
-    with pytest.raises(ValueError):
-        privileged.remove_mdev(str(sysfs / 'nowhere'), _UUID)
-
-
-def _prepare(tree, device, region):
-    mdev.Mdevs(tree).prepare(
-        hostdev.Hostdev(model.MdevAddress(str(uuid.uuid4())), ''),
-        providers.Offered('', '', device, region), {})
-
-
-def test_a_recording_makes_none(sysfs):
-    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
-        (model.PciAddress.parse(_PARENT),),), variant='nvidia-471', mdevs=True)
-    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
-                          model.Location(), (region,))
-    with pytest.raises(errors.AssignmentError, match='recording'):
-        _prepare(trees.Recording(), device, region)
-
-
-def test_a_driver_that_refuses_is_named(sysfs):
-    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
-        (model.PciAddress.parse(_PARENT),),), variant='nvidia-1', mdevs=True)
-    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
-                          model.Location(), (region,))
-    with pytest.raises(errors.AssignmentError) as raised:
-        _prepare(trees.Directory(sysfs), device, region)
-    assert '0000:81:00.0 (10de:20b0)' in str(raised.value)
-    assert 'No such file' in str(raised.value)
+@needs_root
+def test_a_helper_of_its_own_believes_no_configuration_of_others(place):
+    """As sudo and rootwrap start it, by a command with any files."""
+    said = _run(place, 'command')
+    assert said == {'programmed': 'ValueError: configuration '
+                    f"'{place}/etc/nova.conf' is not below /etc or "
+                    '/usr/share'}
+    assert not (place / 'ran').exists()

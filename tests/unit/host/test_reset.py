@@ -13,8 +13,8 @@ import pytest
 
 from nova_accel.core import model
 from nova_accel.core import reset as core_reset
+from nova_accel.host import operations
 from nova_accel.host import pci
-from nova_accel.host import privileged
 from nova_accel.host import reader
 from nova_accel.host import reset
 from nova_accel.host import tree as trees
@@ -104,18 +104,16 @@ class _Kernel:
 
 @contextlib.contextmanager
 def _kernel():
-    write = privileged._write
-    privileged.context.set_client_mode(False)
+    write = operations._write
     try:
         with tempfile.TemporaryDirectory() as root:
             build.sysfs(_MACHINE).write(root)
             kernel = _Kernel(root)
-            privileged._write = kernel.write
+            operations._write = kernel.write
             yield kernel
             assert kernel.wrongs == []
     finally:
-        privileged._write = write
-        privileged.context.set_client_mode(True)
+        operations._write = write
 
 
 @pytest.fixture
@@ -468,7 +466,7 @@ def test_who_copies_what_can_be_read_does_not_know_of_resets():
 
 def test_a_machine_that_can_reset_nothing_is_no_copy(tmp_path, monkeypatch):
     build.sysfs({f'{_ROOT}/0000:81:00.0': {'config': ''}}).write(tmp_path)
-    monkeypatch.setattr('os.path.ismount', (tmp_path / 'sys').samefile)
+    monkeypatch.setattr(trees, 'is_live', lambda tree: True)
     [function] = reader.read(trees.open_tree(tmp_path)).functions
     assert function.reset_methods == ()
 

@@ -18,7 +18,7 @@ from nova_accel.core import providers
 from nova_accel.core import reconciliation
 from nova_accel.core import summary
 from nova_accel.host import loader
-from nova_accel.host import privileged
+from nova_accel.host import operations
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree as trees
@@ -548,7 +548,7 @@ def test_a_recording_sets_none():
     (VF, 1.0)])
 def test_nothing_else_is_written_to(driven, function, number):
     with pytest.raises(ValueError):
-        privileged.set_vgpu_type(f'{driven.tree.sysfs}', function, number)
+        operations.on(driven.tree).set_vgpu_type(function, number)
     assert driven.manager.writes == []
 
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes to sysfs: what is written where, and what is not."""
+
+import shutil
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import providers
+from nova_accel.host import operations
+from nova_accel.host import tree as trees
+from nova_accel.host.kinds import mdev
+
+_PARENT = '0000:81:00.0'
+_UUID = str(uuid.uuid5(uuid.NAMESPACE_OID, 'x'))
+
+
+@pytest.fixture
+def sysfs(tmp_path):
+    path = tmp_path / 'sys'
+    mdev_type = (path / 'bus/pci/devices' / _PARENT
+                 / 'mdev_supported_types/nvidia-471')
+    mdev_type.mkdir(parents=True)
+    (mdev_type / 'create').write_text('')
+    (mdev_type.parent.parent / 'driver').mkdir()
+    for name in ('sriov_numvfs', 'reset', 'reset_subordinate',
+                 'driver/unbind'):
+        (mdev_type.parent.parent / name).write_text('')
+    device = path / 'bus/mdev/devices' / _UUID
+    device.mkdir(parents=True)
+    (device / 'remove').write_text('')
+    return path
+
+
+def _at(sysfs):
+    return operations.Operations(str(sysfs))
+
+
+def test_written_to_the_parents_type(sysfs):
+    _at(sysfs).create_mdev(_PARENT, 'nvidia-471', _UUID)
+    assert (sysfs / 'bus/pci/devices' / _PARENT / 'mdev_supported_types'
+            / 'nvidia-471/create').read_text() == _UUID
+
+
+def test_removed_by_its_uuid(sysfs):
+    _at(sysfs).remove_mdev(_UUID)
+    assert (sysfs / 'bus/mdev/devices' / _UUID / 'remove').read_text() == '1'
+
+
+@pytest.mark.parametrize('write, arguments, name, text', [
+    ('set_num_vfs', [16], 'sriov_numvfs', '16'),
+    ('set_num_vfs', [0], 'sriov_numvfs', '0'),
+    ('reset_function', [], 'reset', '1'),
+    ('reset_behind', [], 'reset_subordinate', '1'),
+    ('unbind_driver', [], 'driver/unbind', _PARENT)])
+def test_written_to_the_function(sysfs, write, arguments, name, text):
+    getattr(_at(sysfs), write)(_PARENT, *arguments)
+    assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
+
+
+@pytest.mark.parametrize('link', ['', 'reset', 'driver'])
+def test_no_link_leads_out_of_sysfs(sysfs, tmp_path, link):
+    outside = tmp_path / 'outside'
+    device = sysfs / 'bus/pci/devices' / _PARENT
+    shutil.copytree(device, outside)
+    (device / link).rename(tmp_path / 'away')
+    (device / link).symlink_to(outside / link)
+    write = 'unbind_driver' if link == 'driver' else 'reset_function'
+    with pytest.raises(OSError, match='leads out of'):
+        getattr(_at(sysfs), write)(_PARENT)
+    assert {(outside / name).read_text()
+            for name in ('reset', 'driver/unbind')} == {''}
+
+
+def test_links_within_sysfs_are_followed(sysfs, tmp_path):
+    device = sysfs / 'bus/pci/devices' / _PARENT
+    place = sysfs / 'devices/pci0000:80' / _PARENT
+    place.parent.mkdir(parents=True)
+    device.rename(place)
+    device.symlink_to(place)
+    (tmp_path / 'link').symlink_to(sysfs)
+    _at(tmp_path / 'link').reset_function(_PARENT)
+    assert (place / 'reset').read_text() == '1'
+
+
+@pytest.mark.parametrize('address', ['', '..', f'{_PARENT}/x', '81:00.0',
+                                     f'{_PARENT}\n', f'../{_PARENT}'])
+@pytest.mark.parametrize('write, arguments', [
+    ('set_num_vfs', [1]), ('reset_function', []),
+    ('reset_behind', []), ('unbind_driver', [])])
+def test_only_to_a_function(sysfs, write, arguments, address):
+    with pytest.raises(ValueError):
+        getattr(_at(sysfs), write)(address, *arguments)
+
+
+@pytest.mark.parametrize('number', [-1, 65536, '1', 1.0, True, None])
+def test_only_a_number_of_virtual_functions(sysfs, number):
+    with pytest.raises(ValueError):
+        _at(sysfs).set_num_vfs(_PARENT, number)
+
+
+@pytest.mark.parametrize('parent, mdev_type, address', [
+    ('../../x', 'nvidia-471', _UUID), (_PARENT, '..', _UUID),
+    (_PARENT, 'a/b', _UUID), (_PARENT, '', _UUID),
+    (_PARENT, 'nvidia-471', '../x'), (_PARENT, 'nvidia-471', ''),
+    (_PARENT, 'nvidia-471\n', _UUID)])
+def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
+    with pytest.raises(ValueError):
+        _at(sysfs).create_mdev(parent, mdev_type, address)
+
+
+@given(text=st.text())
+def test_no_text_leads_out_of_a_type(text):
+    assert not identity.is_mdev_type(text) or (
+        '/' not in text and text not in ('', '.', '..') and '\0' not in text)
+
+
+def test_no_file_is_made(sysfs):
+    with pytest.raises(FileNotFoundError):
+        _at(sysfs).create_mdev(_PARENT, 'nvidia-1', _UUID)
+    with pytest.raises(FileNotFoundError):
+        _at(sysfs).reset_function('0000:82:00.0')
+    with pytest.raises(FileNotFoundError):
+        _at(sysfs / 'nowhere').remove_mdev(_UUID)
+
+
+def _prepare(tree, device, region):
+    mdev.Mdevs(tree).prepare(
+        hostdev.Hostdev(model.MdevAddress(str(uuid.uuid4())), ''),
+        providers.Offered('', '', device, region), {})
+
+
+def test_a_recording_makes_none(sysfs):
+    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
+        (model.PciAddress.parse(_PARENT),),), variant='nvidia-471', mdevs=True)
+    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
+                          model.Location(), (region,))
+    with pytest.raises(errors.AssignmentError, match='recording'):
+        _prepare(trees.Recording(), device, region)
+
+
+def test_a_driver_that_refuses_is_named(sysfs):
+    region = model.Region('VGPU_x', 'VGPU', frozenset(), (
+        (model.PciAddress.parse(_PARENT),),), variant='nvidia-1', mdevs=True)
+    device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
+                          model.Location(), (region,))
+    with pytest.raises(errors.AssignmentError) as raised:
+        _prepare(trees.Directory(sysfs), device, region)
+    assert '0000:81:00.0 (10de:20b0)' in str(raised.value)
+    assert 'No such file' in str(raised.value)
