@@ -5,6 +5,8 @@ import copy
 
 from oslo_config import cfg
 
+from nova_accel.core import hazards
+
 GROUP = cfg.OptGroup(
     'nova_accel', title='Accelerators without an accelerator service',
     help='Which devices a compute node offers, and the profiles that servers '
@@ -229,6 +231,18 @@ that software in it finds them near the right processors and memory. So it is
 with machine types q35 and, on aarch64, virt; other guests have all devices on
 one bus, whatever this says. It counts when a guest is defined: at boot, at a
 hard reboot and after a move.
+"""),
+    cfg.BoolOpt(
+        hazards.OPTION, default=False,
+        help="""
+Whether devices are offered on a host that cannot keep guests apart from each
+other and from itself. Used by nova-compute.
+
+If not, a host offers mediated devices only while ``vfio_iommu_type1`` or
+``iommufd`` has ``allow_unsafe_interrupts``, ``vfio`` has
+``enable_unsafe_noiommu_mode``, or its kernel was booted with
+``pcie_acs_override``. Servers keep what they have. Allow it only where all
+guests are trusted as the host is.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',

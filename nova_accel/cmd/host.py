@@ -103,7 +103,8 @@ def _read(root: str, texts: list[str], option: str, conf: cfg.ConfigOpts,
         link_domains or conf.nova_accel.link_domains)
     return reader.read(
         tree.open_tree(root), entries, foreign.claims(conf),
-        links=links), [*map(str, broken), *map(str, unusable)]
+        links=links, allow_unsafe_host=conf.nova_accel.allow_unsafe_host), [
+            *map(str, broken), *map(str, unusable)]
 
 
 def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:

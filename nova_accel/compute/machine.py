@@ -126,7 +126,8 @@ class Machine:
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, foreign.claims(CONF),
-                           self._kinds, quarantined, links, self._held), [
+                           self._kinds, quarantined, links, self._held,
+            CONF.nova_accel.allow_unsafe_host), [
             *broken, *unusable]
 
     def _open(self) -> None:

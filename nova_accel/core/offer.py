@@ -13,6 +13,7 @@ import functools
 
 from nova_accel.core import entry as entries_
 from nova_accel.core import errors
+from nova_accel.core import hazards as hazards_
 from nova_accel.core import identity
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
@@ -48,7 +49,8 @@ def offer(functions: collections.abc.Iterable[model.Function],
               model.PciAddress, tuple[str, str]] = {},
           held: collections.abc.Callable[
               [], collections.abc.Container[model.Address]] = frozenset,
-          ) -> model.Host:
+          hazards: collections.abc.Sequence[hazards_.Hazard] = (),
+          allow_unsafe_host: bool = False) -> model.Host:
     """Decide what is given away.
 
     :param functions: every PCI function of the machine
@@ -58,9 +60,11 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param quarantined: why nobody may have a function, and the remedy
     :param held: what domains hold, of which no part is given away; asked
         where something that is a part is named
+    :param hazards: of this host
+    :param allow_unsafe_host: offer devices all the same
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
-                  quarantined, held).host()
+                  quarantined, held, hazards, allow_unsafe_host).host()
 
 
 class _Machine:
@@ -87,7 +91,7 @@ class _Machine:
 
 class _Offer:
     def __init__(self, functions, entries, enumerators, foreign, problems,
-                 quarantined, held):
+                 quarantined, held, hazards, allow_unsafe_host):
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
@@ -95,6 +99,8 @@ class _Offer:
         self._problems = list(problems)
         self._quarantined = quarantined
         self._ask_held = held
+        self._hazards = hazards
+        self._allow_unsafe_host = allow_unsafe_host
         self._named = self._machine.named
         self._named.update({
             function.address: self._choose(function, matching)
@@ -269,6 +275,7 @@ class _Offer:
     def _check_unit(self, unit, entry) -> None:
         if not self._machine.groups:
             raise kinds.Refused(*_NO_IOMMU)
+        self._check_host()
         for function in unit:
             try:
                 self._check_function(function)
@@ -292,6 +299,18 @@ class _Offer:
             raise kinds.Refused(f'IOMMU group {named.iommu_group} mixes '
                                 'virtual functions of a card with other '
                                 'functions')
+
+    def _check_host(self) -> None:
+        """Refuse what is to be kept apart on a host that cannot do that.
+
+        An mdev's parent stays with the host, and with it what would do harm.
+        """
+        for hazard in self._hazards:
+            if not self._allow_unsafe_host:
+                raise kinds.Refused(hazard.reason, hazard.remedy)
+            self._problems.append(
+                f'{hazard.reason}; devices are offered all the same, as '
+                f'{hazards_.OPTION} says')
 
     def _check_function(self, function) -> None:
         if function.unreadable:

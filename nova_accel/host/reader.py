@@ -16,6 +16,7 @@ from nova_accel.host import pci
 from nova_accel.host import reset
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
+from nova_accel.host import vfio
 
 
 def parse(texts: collections.abc.Iterable[str],
@@ -41,7 +42,7 @@ def read(tree: trees.Tree,
          links: model.Links | None = None,
          held: collections.abc.Callable[
              [], collections.abc.Container[model.Address]] = frozenset,
-         ) -> model.Host:
+         allow_unsafe_host: bool = False) -> model.Host:
     """Read what is there and decide what of it is offered.
 
     :param entries: the parsed ``device_spec``
@@ -51,6 +52,7 @@ def read(tree: trees.Tree,
     :param quarantined: why nobody may have a function
     :param links: what ``link_domains`` says
     :param held: what domains hold, as in :func:`offer.offer`
+    :param allow_unsafe_host: whether hazards of the host are accepted
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -68,6 +70,6 @@ def read(tree: trees.Tree,
             function.address: (quarantined[function.address],
                                reset.remedy(function))
             for function in functions if function.address in quarantined},
-        held)
+        held, vfio.hazards(tree), allow_unsafe_host)
     return dataclasses.replace(
         host, numa_nodes=pci.read_numa_nodes(tree), links=links)

@@ -19,6 +19,7 @@ from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 from nova_accel.host import usage
+from nova_accel.host import vfio
 from nova_accel.host import zfs
 
 # Attributes that tell one machine from another; recorded only when asked.
@@ -176,6 +177,10 @@ def _scrub_udev(text: str) -> str:
                    and line.startswith((zfs.MEMBER, zfs.LABEL)))
 
 
+def _scrub_command_line(text: str) -> str:
+    return f'{" ".join(vfio.acs_overrides(text))}\n'
+
+
 def _scrub_swaps(text: str) -> str:
     names = [words[0] for words in usage.fields(text)[1:]]
     return _joined(['Filename', *filter(_DISK.fullmatch, names)])
@@ -199,6 +204,7 @@ _SCRUBBERS = {
     **dict.fromkeys(usage.MOUNTS, _scrub_mounts),
     **dict.fromkeys(usage.TABLES, _scrub_table),
     usage.SWAPS: _scrub_swaps,
+    vfio.COMMAND_LINE: _scrub_command_line,
     usage.ROUTES: _scrub_routes,
     usage.ADDRESSES: _scrub_addresses,
 }

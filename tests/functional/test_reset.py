@@ -138,6 +138,26 @@ class WholeTest(Reset):
         self.restart_compute_service('compute1')
         self.assertEqual([ONE] * 3, self.kernel.resets)
 
+    def test_host_that_cannot_keep_guests_apart(self):
+        """After its next boot it offers nothing; who has one, keeps it."""
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        (self.machine / 'proc').mkdir(exist_ok=True)
+        (self.machine / 'proc/cmdline').write_text('pcie_acs_override=id:1\n')
+        self.restart_compute_service('compute1')
+        self._reboot_server(server, hard=True)
+        self.assertEqual([ONE], [*self.held('compute1')])
+        self.assertEqual({PROVIDER: 0}, self.totals())
+        self.assertEqual(1, self.said(
+            f'Not offered: {ONE} (10de:2330): the IOMMU groups of this host '
+            'are not true'))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual({}, self.totals())
+        self.flags(allow_unsafe_host=True, group='nova_accel')
+        self._run_periodics()
+        self.boot(self.gpu)
+
     def test_one_that_fails_at_the_start_is_not_offered(self):
         self.kernel.broken = {ONE}
         self.start_compute('compute1')

@@ -67,6 +67,19 @@ def test_host_show_draws_the_topology(run):
     assert 'Ethernet: not named' in lines[switch + 3]
 
 
+def test_host_show_heeds_what_is_said_of_unsafe_hosts(run, tmp_path):
+    recording = json.loads(pathlib.Path(EIGHT_GPUS).read_text())
+    recording['files']['proc/cmdline'] = 'pcie_acs_override=downstream\n'
+    path = tmp_path / 'host.json'
+    path.write_text(json.dumps(recording))
+    arguments = '--sysfs-root', str(path), '--device-spec', GPUS
+    _code, data = show(run, *arguments)
+    assert (len(data['devices']), len(data['refused'])) == (0, 8)
+    _code, data = show(run, *arguments,
+                       conf='[nova_accel]\nallow_unsafe_host = true\n')
+    assert (len(data['devices']), len(data['refused'])) == (8, 0)
+
+
 def test_host_show_says_all_that_a_function_can_be(run):
     code, out, _err = run(
         'host', 'show', '--sysfs-root', str(HOSTS / 'l40s-modelled.json'),

@@ -122,6 +122,44 @@ def test_a_claim_by_the_name_of_a_port_is_heeded(devname, refused):
         assert list(build.refusals(host)) == refused
 
 
+_MODULE = 'sys/module/{}/parameters'
+_TYPE1 = f'{_MODULE.format("vfio_iommu_type1")}/allow_unsafe_interrupts'
+
+
+@pytest.mark.parametrize('path, text, says', [
+    (_TYPE1, 'Y\n', 'allow_unsafe_interrupts'), (_TYPE1, 'N\n', ''),
+    (f'{_MODULE.format("iommufd")}/allow_unsafe_interrupts', 'Y\n',
+     'allow_unsafe_interrupts'),
+    (f'{_MODULE.format("vfio")}/enable_unsafe_noiommu_mode', 'Y\n',
+     'enable_unsafe_noiommu_mode'),
+    ('proc/cmdline', 'root=/dev/x pcie_acs_override=downstream quiet\n',
+     'pcie_acs_override'),
+    ('proc/cmdline', 'pcie-acs-override\n', 'pcie_acs_override'),
+    ('proc/cmdline', 'x=pcie_acs_override pcie_acs_overrides=id\n', '')])
+def test_a_host_that_cannot_keep_guests_apart_offers_no_devices(
+        path, text, says):
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {}}, files={path: text})
+    entries = build.entries({})
+    for tree_ in (machine, recorder.record(machine)):
+        host = reader.read(tree_, entries)
+        assert bool(host.devices) != bool(says)
+        assert says in ' '.join(build.refusals(host).values())
+        allowed = reader.read(tree_, entries, allow_unsafe_host=True)
+        assert build.refusals(allowed) == {}
+        assert len(allowed.devices) == 1
+        assert [says in problem and 'as allow_unsafe_host says' in problem
+                for problem in allowed.problems] == [True] * bool(says)
+
+
+def test_a_parent_of_mdevs_stays_with_such_a_host():
+    recording = build.recorded('l1')
+    recording.files[_TYPE1] = 'Y\n'
+    host = reader.read(recording, build.entries(
+        {'vendor_id': '10de', 'mdev_type': 'nvidia-471'}))
+    assert {region.mdevs for device in host.devices
+            for region in device.regions} == {True}
+
+
 @pytest.mark.parametrize('machine', [
     tree.Recording(), tree.Directory('/nonexistent/sys'),
     tree.Recording(folders=['sys/bus/pci/devices'])])

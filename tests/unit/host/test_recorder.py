@@ -128,6 +128,13 @@ def test_what_identifies_is_recorded_when_asked_for(tmp_path):
     assert _host(recording) == _host(machine)
 
 
+def test_of_the_command_line_only_what_matters_is_kept():
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {}}, {
+        'proc/cmdline': 'root=UUID=0d9d2ca2 pcie_acs_override=downstream\n'})
+    assert recorder.record(machine).text('proc/cmdline') == (
+        'pcie_acs_override=downstream\n')
+
+
 def test_two_ports_named_by_mac_stay_two(tmp_path):
     at = 'sys/devices/pci0000:80'
     machine = build.sysfs(
