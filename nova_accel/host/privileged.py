@@ -76,9 +76,8 @@ class _ByRoot(operations.Operations):
         template = tuple(template)
         if template not in _programs(_configuration()):
             raise ValueError(
-                f'{template[:1]} and its arguments are not the "program" of '
-                'an entry in the configuration as it is now; restart '
-                'nova-compute')
+                f'{list(template)} is not the "program" of an entry in the '
+                'configuration as it is now; restart nova-compute')
         trust.check_only_root_writes(template[0])
         return super().program_by_command(template, *arguments)
 
