@@ -211,6 +211,15 @@ aggregate.
 Largest bitstream, in MiB, that nova-compute fetches from Glance to program it
 into an FPGA. It keeps them in ``nova_accel/bitstreams`` below ``state_path``.
 """),
+    cfg.IntOpt(
+        'bitstream_cache_size', default=4096, min=1,
+        help="""
+How many MiB all bitstreams that nova-compute keeps may have together. Those
+that were used least recently are deleted for a new one, which is also done
+where the disk would have less than ``reserved_host_disk_mb`` free. One that
+was used in the last ten minutes stays. Let it be more than the servers of a
+host use: when the host boots, nobody's token is there to fetch them with.
+"""),
     cfg.BoolOpt(
         'set_address_bits', default=True,
         help="""

@@ -65,7 +65,8 @@ class Wishes:
     def _bitstream(self, group, image, affected) -> dict[str, str]:
         shared, rivals = self._others(group, image, affected)
         return dataclasses.replace(
-            bitstreams.fetch(self._context, image), shared=shared,
+            bitstreams.fetch(self._context, image,
+                             self._instance.trusted_certs), shared=shared,
             rivals=tuple(sorted(rivals))).as_wishes()
 
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:

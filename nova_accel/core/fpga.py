@@ -32,6 +32,7 @@ _FUNCTION_KEYS = ('accel:function_id', 'accel:function_uuid', 'function_uuid')
 _REGION_KEYS = ('accel:region_type_id', 'accel:region_id',
                 'accel:region_uuid', 'region_uuid')
 _VENDOR_KEYS = ('accel:vendor', 'vendor')
+_KEYS = frozenset((*_FUNCTION_KEYS, *_REGION_KEYS, *_VENDOR_KEYS))
 
 
 def read_id(text: str) -> str:
@@ -164,6 +165,13 @@ def declared(image: str, path: str,
         image, path, _declared_id(image, properties, _FUNCTION_KEYS),
         _declared_id(image, properties, _REGION_KEYS),
         str(_first(properties, _VENDOR_KEYS)[1]).strip())
+
+
+def heeded(properties: collections.abc.Mapping[str, object],
+           ) -> dict[str, str]:
+    """Those of an image's properties that :func:`declared` goes by."""
+    return {key: value for key, value in properties.items()
+            if key in _KEYS and isinstance(value, str)}
 
 
 def _declared_id(image, properties, keys) -> str:
