@@ -10,10 +10,11 @@ the card's address and the Region's name.
 
 import base64
 import bisect
+import collections
 import collections.abc
 import dataclasses
-import functools
 import json
+import threading
 import zlib
 
 from nova_accel.core import arrangement
@@ -40,6 +41,11 @@ _PACKED = 'zlib:'
 # More units than Placement counts. One host's nonsense is not to be what all
 # hosts of a request are reckoned with.
 _TOO_MANY = 1 << 31
+
+# Of what all hosts said, in bytes: some ten thousand hosts of eight cards. A
+# Region is about as large as one item, as is a set with few members.
+_MAX_MEMORY = 1 << 28
+_ITEM_SIZE = 256
 
 _NONE = model.Links()
 
@@ -84,13 +90,15 @@ def dumps(offered: collections.abc.Iterable[providers.Offered],
 def loads(text: object, root: object) -> Summary:
     """What :func:`dumps` wrote; what cannot be understood is left out.
 
+    A text of more than :data:`MAX_BYTES` is none that it wrote.
+
     :param text: whatever the compute node's stats hold under :data:`KEY`
     :param root: uuid of the compute node's provider
     """
-    if not isinstance(text, str) or not isinstance(root, str):
+    if not isinstance(text, str) or not isinstance(root, str) or (
+            len(text) > MAX_BYTES):
         return Summary()
-    loads_ = _loads_large if text.startswith(_PACKED) else _loads_small
-    return loads_(text, root)
+    return _remembered.read(text, root)
 
 
 def _dumps(items: collections.abc.Iterable[providers.Offered],
@@ -145,10 +153,47 @@ def _loads(text: str, root: str) -> Summary:
     return _summary(tables, root) if isinstance(tables, dict) else Summary()
 
 
-# Most hosts say between two requests what they said before. A small one is
-# some kilobytes when it is loaded, a large one some hundred.
-_loads_small = functools.lru_cache(maxsize=16384)(_loads)
-_loads_large = functools.lru_cache(maxsize=512)(_loads)
+class _Remembered:
+    """What each host said last: most say the same again and again.
+
+    One text of each host, so that none has more of the memory than others.
+    Where all of them are too large together, those go that were asked for
+    least recently.
+
+    :param most: bytes of memory, about
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._left = most
+        self._hosts: collections.OrderedDict[
+            str, tuple[str, Summary, int]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, text: str, root: str) -> Summary:
+        """What :func:`_loads` makes of a text."""
+        with self._lock:
+            before, read, size = self._hosts.pop(root, ('', Summary(), 0))
+            if text != before:
+                self._left += size
+                read = _loads(text, root)
+                size = len(text) + _ITEM_SIZE * _count(read)
+                self._left -= size
+            self._hosts[root] = text, read, size
+            while self._left < 0:
+                self._left += self._hosts.popitem(last=False)[1][2]
+            return read
+
+
+def _count(read: Summary) -> int:
+    """Regions, sets and members of sets."""
+    return len(read.units) + sum(
+        1 + len(members) for sets in (read.links.partitions,
+                                      read.links.islands)
+        for members in sets)
+
+
+_remembered = _Remembered(_MAX_MEMORY)
 
 
 def _unpacked(text: str) -> bytes | str:

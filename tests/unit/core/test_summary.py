@@ -2,9 +2,12 @@
 """Places and units as the string that travels to the scheduler."""
 
 import base64
+import gc
 import itertools
 import json
 import random
+import uuid
+import weakref
 import zlib
 
 import hypothesis
@@ -350,5 +353,44 @@ def test_a_card_that_makes_no_sense_is_left_out(card):
 
 
 def test_reading_again_costs_next_to_nothing():
-    text = summary.dumps(_offered(64))
-    assert summary.loads(text, build.ROOT) is summary.loads(text, build.ROOT)
+    """Also where hosts are many and large."""
+    text = summary.dumps(_random(100))
+    roots = [str(uuid.UUID(int=number)) for number in range(600)]
+    read = [summary.loads(text, root) for root in roots]
+    assert all(summary.loads(text, root) is before
+               for root, before in zip(roots, read, strict=True))
+
+
+def test_of_a_host_no_more_is_kept_than_what_it_said_last():
+    texts = [summary.dumps(_offered(count)) for count in (2, 3, 2)]
+    kept = [weakref.ref(summary.loads(text, build.ROOT)) for text in texts]
+    gc.collect()
+    assert [read() is not None for read in kept] == [False, False, True]
+
+
+def test_hosts_have_a_limit_together():
+    text = summary.dumps(_offered(2))
+    remembered = summary._Remembered(4 * len(text) + 4 * 256 * 2)
+    roots = [str(uuid.UUID(int=number)) for number in range(5)]
+    read = [remembered.read(text, root) for root in roots]
+    assert remembered.read(text, roots[1]) is read[1]
+    assert remembered.read(text, roots[0]) is not read[0]
+    # In whose place the one is that was asked for least recently.
+    assert remembered.read(text, roots[1]) is read[1]
+    assert remembered.read(text, roots[2]) is not read[2]
+
+
+@pytest.mark.parametrize('is_packed', [True, False])
+def test_a_text_above_the_limit_is_nothing(is_packed):
+    tables = {**_GOOD, 'partitions': []}
+    chance = random.Random(1)
+
+    def text():
+        plain = json.dumps(tables)
+        return _packed(plain.encode()) if is_packed else plain
+
+    while len(text()) <= summary.MAX_BYTES:
+        assert summary.loads(text(), build.ROOT).places
+        tables['more'] = tables.get('more', '') + chance.randbytes(
+            2048).hex()
+    assert summary.loads(text(), build.ROOT) == summary.Summary()
