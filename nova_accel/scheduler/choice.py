@@ -5,6 +5,7 @@ import collections
 import collections.abc
 import dataclasses
 import functools
+import random
 
 from nova_accel.core import affinity
 from nova_accel.core import arrangement
@@ -102,10 +103,13 @@ class Choice:
     def fill(self, candidate: candidates.Candidate,
              answer: candidates.Answer,
              given: collections.abc.Mapping[str, int] = {},
+             chance: random.Random | None = None,
              ) -> arrangement.Arrangement | None:
         """Choose devices, and have the candidate allocate them.
 
         :param given: units by provider that Placement does not know of yet
+        :param chance: for which of devices that are as good as each other;
+            the first, if there is none
         :returns: how they are arranged, or why they cannot be; None where
             the candidate is not about devices of ours
         """
@@ -118,6 +122,9 @@ class Choice:
                 objection='its nova-compute says nothing of devices; is its '
                 'compute_driver accel.LibvirtDriver?', kind='driver')
         stocks = candidates.stocks(self.host_state, answer, given)
+        if chance:
+            stocks = tuple(dataclasses.replace(stock, rank=chance.random())
+                           for stock in stocks)
         groups = assignment.with_the_rest(self._wanted.groups, counts, stocks)
         found = self._best(groups, stocks, self._around(candidate))
         if not found.objection:

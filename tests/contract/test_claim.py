@@ -2,15 +2,25 @@
 """Claims that Nova makes of what the filter chose."""
 
 import logging
+import random
 
+import greenlet
 from nova import objects
+import nova.conf
+from nova.scheduler import host_manager
 from nova.scheduler import utils
 import pytest
 
+from nova_accel.core import identity
+from nova_accel.core import model
+from nova_accel.core import providers
+from nova_accel.core import summary
+from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import claim
 from nova_accel.scheduler import filter as filter_
 from tests.bench import fleet as fleets
+from tests.unit import build
 
 _ONE, _OTHER = (f'a6a12670-7014-4cff-a563-cea949b57fb{number}'
                 for number in (3, 4))
@@ -109,3 +119,84 @@ def test_a_claim_that_finds_no_candidate_says_so(caplog):
     assert not _claim(_Client([False]), spec, state, _ONE)
     [text] = _infos(caplog)
     assert _ONE in text and 'host0' in text and 'any more' in text
+
+
+class _Ledger:
+    """Placement, of one host of 32 GPUs, four behind each switch.
+
+    As a client it lets all other schedulers go on before each request, so
+    that all have asked before the first claims.
+    """
+
+    def __init__(self):
+        self.offered = providers.offered(model.Host(devices=tuple(
+            build.device(
+                build.region('CUSTOM_GPU', 1, bus=number),
+                at=f'0000:{number:02x}:00.0', location=model.Location(
+                    number // 8, f'pci0000:{number // 4:02x}', ('port',),
+                    f'0000:{number // 4:02x}:01.0'))
+            for number in range(32))), build.ROOT, 'host')
+        self.taken = set()
+
+    def candidate(self):
+        counter = identity.class_provider_uuid(build.ROOT, 'CUSTOM_GPU')
+        return candidates.Candidate(
+            {'allocations': {counter: {'resources': {'CUSTOM_GPU': 1}}},
+             'mappings': {'_ACCEL0': [counter]}},
+            candidates.Answer({
+                counter: _said('CUSTOM_GPU', 32, len(self.taken)),
+                **{item.uuid: _said(identity.unit_class('CUSTOM_GPU'), 1,
+                                    item.uuid in self.taken)
+                   for item in self.offered}}, _Resources()))
+
+    def get_allocation_candidates(self, *_args):
+        greenlet.getcurrent().parent.switch()
+        return [self.candidate()], {}, '1.36'
+
+    def claim_resources(self, _context, _uuid, candidate, *_args, **_kwargs):
+        greenlet.getcurrent().parent.switch()
+        wanted = set(choice.devices(candidate))
+        is_free = wanted.isdisjoint(self.taken)
+        if is_free:
+            self.taken |= wanted
+        return is_free
+
+
+def _said(resource_class, capacity, used):
+    return {'resources': {resource_class: {
+        'capacity': capacity, 'used': int(used)}},
+        'traits': [*providers.OURS], 'parent_provider_uuid': build.ROOT,
+        'root_provider_uuid': build.ROOT}
+
+
+def _schedule(ledger):
+    """Whether a scheduler of its own places a server."""
+    state = host_manager.HostState('host', 'host', 'cell')
+    state.uuid = build.ROOT
+    state.stats = {summary.KEY: summary.dumps(ledger.offered)}
+    state.allocation_candidates = [ledger.candidate()]
+    spec = objects.RequestSpec(
+        flavor=objects.Flavor(extra_specs={
+            'resources_ACCEL0:CUSTOM_GPU': '1'}),
+        num_instances=1, numa_topology=None, pci_requests=None,
+        instance_uuid=_ONE, project_id='x', user_id='x')
+    assert filter_.AcceleratorFilter().host_passes(state, spec)
+    return _claim(ledger, spec, state, _ONE)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_schedulers_that_come_at_once_all_find_a_device(monkeypatch, seed):
+    nova.conf.CONF([], project='nova', default_config_files=[])
+    objects.register_all()
+    monkeypatch.setattr(claim, '_CHANCE', random.Random(seed), raising=False)
+    ledger = _Ledger()
+    placed = []
+    schedulers = [
+        greenlet.greenlet(lambda: placed.append(_schedule(ledger)))
+        for _number in range(32)]
+    while schedulers:
+        for scheduler in schedulers:
+            scheduler.switch()
+        schedulers = [scheduler for scheduler in schedulers
+                      if not scheduler.dead]
+    assert placed == [True] * 32

@@ -42,6 +42,7 @@ class Stock:
     :param provider: the uuid of its resource provider
     :param free: units that can be taken
     :param total: units in all, or 0 if nobody knows
+    :param rank: of Stocks that are as good as each other, the lowest is taken
     """
 
     provider: str
@@ -50,6 +51,7 @@ class Stock:
     free: int
     place: Place
     total: int = 0
+    rank: float = 0.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +165,7 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
 
 
 def _stock_order(stock: Stock):
-    return (stock.place.device, stock.resource_class, stock.free,
+    return (stock.rank, stock.place.device, stock.resource_class, stock.free,
             stock.total, stock.provider)
 
 

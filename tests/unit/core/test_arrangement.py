@@ -56,6 +56,16 @@ def _chosen(*args, **more):
     return [provider.rpartition('-')[2] for provider in found.chosen.values()]
 
 
+@given(st.permutations(range(6)))
+def test_of_equals_the_lowest_rank_is_taken(ranks):
+    """A lower one that would be packed worse is not."""
+    stocks = [dataclasses.replace(stock, rank=rank) for stock, rank
+              in zip(_row([0, 1, 1, 1, 1, 0]), ranks, strict=True)]
+    assert _chosen(_groups(1), stocks) == [min(
+        (stock for stock in stocks if not stock.place.numa_node),
+        key=lambda stock: stock.rank).place.device]
+
+
 # What brute force says. Nothing of it is the module's own.
 
 
