@@ -7,6 +7,7 @@ from nova import exception
 from oslo_log import log as logging
 
 from nova_accel.compute import claims
+from nova_accel.compute import faults
 from nova_accel.compute import ledger
 from nova_accel.compute import machine
 from nova_accel.compute import promise
@@ -86,9 +87,8 @@ class Assigner:
                 raise unreadable
             chosen = self.choose(instance, promised, host)
         except errors.AccelError as error:
-            LOG.warning('Server gets no devices: %s', error,
-                        instance=instance)
-            raise fault(reason=str(error)) from None
+            raise fault(reason=faults.told('Server gets no devices', error,
+                                           instance)) from None
         if chosen:
             LOG.info('Server gets %s', ', '.join(
                 str(device.address) for device in chosen),

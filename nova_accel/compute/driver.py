@@ -51,6 +51,7 @@ from nova_accel.compute import assigner
 from nova_accel.compute import auditor
 from nova_accel.compute import beside
 from nova_accel.compute import claims
+from nova_accel.compute import faults
 from nova_accel.compute import guest
 from nova_accel.compute import ledger
 from nova_accel.compute import live_migration
@@ -322,8 +323,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._prepare(held, instance, context)
         except Exception as error:
             raise exception.InstanceFaultRollback(
-                exception.InstanceResumeFailure(
-                    reason=str(error))) from None
+                exception.InstanceResumeFailure(reason=faults.told(
+                    'Server sleeps on', error, instance))) from None
 
     def _resume_guest_after_snapshot(self, context, live_snapshot,
                                      original_power_state, instance, *args,
@@ -350,8 +351,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                                         if device.address not in there])
         except errors.AccelError as error:
             domain.poweroff()
+            why = faults.told('Guest is stopped', error, instance)
             raise exception.InstanceResumeFailure(
-                reason=f'{error}; the guest was stopped') from None
+                reason=f'{why}; the guest was stopped') from None
 
     def _swap_volume(self, guest, *args, **kwargs):
         # Nova defines the domain anew from the XML of the running guest, which
@@ -361,8 +363,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._record.short(lambda uuid: uuid != guest.uuid),
             self._prepare)
         if lacks:
-            raise exception.VolumeRebaseFailed(
-                reason='; '.join(line for _level, line in lacks))
+            raise exception.VolumeRebaseFailed(reason=faults.told(
+                'A volume is not swapped', '; '.join(
+                    line for _level, line in lacks)))
         return super()._swap_volume(guest, *args, **kwargs)
 
     def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
@@ -563,14 +566,12 @@ def _as_migration_check():
     """Have Nova leave the server where and as it is, and say why."""
     try:
         yield
-    except errors.AccelError as error:
-        raise exception.MigrationPreCheckError(reason=str(error)) from None
     except exception.MigrationPreCheckError:
         raise
     except Exception as error:
         # Of anything else Nova would put a server that runs into ERROR.
-        LOG.exception('Could not look whether a server can come')
-        raise exception.MigrationPreCheckError(reason=str(error)) from None
+        raise exception.MigrationPreCheckError(reason=faults.told(
+            'Server cannot be migrated live', error)) from None
 
 
 @contextlib.contextmanager
@@ -578,7 +579,8 @@ def _as_nova_says_it():
     try:
         yield
     except errors.AccelError as error:
-        raise exception.InstanceDeployFailure(reason=str(error)) from None
+        raise exception.InstanceDeployFailure(reason=faults.told(
+            'Server does not start', error)) from None
 
 
 @contextlib.contextmanager

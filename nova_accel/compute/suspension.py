@@ -18,6 +18,7 @@ import nova.conf
 from nova.virt.libvirt import guest as libvirt_guest
 from oslo_log import log as logging
 
+from nova_accel.compute import faults
 from nova_accel.compute import guest
 from nova_accel.compute import said
 from nova_accel.core import errors
@@ -62,9 +63,9 @@ def let_go(domain, held: hostdev.Hostdevs,
         if not why:
             gone.append(device)
             continue
-        error = exception.InstanceSuspendFailure(
-            reason=f'the guest does not let go of device {device.address}: '
-                   f'{why}')
+        error = exception.InstanceSuspendFailure(reason=faults.told(
+            'Guest goes on', 'the guest does not let go of device '
+            f'{device.address}: {why}'))
         try:
             take_up(domain, gone)
         except errors.AccelError:

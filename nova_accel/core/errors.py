@@ -4,8 +4,28 @@
 Every error names the thing, the reason and, where there is one, the remedy.
 """
 
+import collections.abc
 import os
 import re
+
+# What names a server, a host, a path or an address; and what comes from
+# outside, which can.
+_NAMES = re.compile('|'.join((
+    # Quotations; one that was cut ends with an ellipsis.
+    r'''(?<!\w)'(?:[^'\\…]|\\.)*(?:['…]|$)''',
+    r'''(?<!\w)"(?:[^"\\…]|\\.)*(?:["…]|$)''',
+    # Paths, URLs, and resource providers.
+    r'(?<!\S)\S*(?:/|_accel_)\S*',
+    # Uuids, PCI addresses, and libvirt's domains.
+    r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}',
+    r'(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]',
+    r'\binstance-[0-9a-f]{8}\b',
+    # Addresses and names of hosts.
+    r'\b\d+(?:\.\d+){3}\b', r'\b[\w-]+(?:\.[\w-]+)+\.[a-z]{2,}\b')),
+    re.IGNORECASE)
+
+# Nova keeps 255 characters of a fault.
+_MAX_PUBLIC = 1000
 
 _PLAIN = re.compile(r'[\w:.-]{1,80}', re.ASCII)
 
@@ -39,6 +59,19 @@ def path(name: str | os.PathLike) -> str:
     """A path as it is where it is one line, otherwise as a quotation."""
     text = os.fspath(name)
     return text if text.isprintable() else quote(text)
+
+
+def public(text: str, names: collections.abc.Iterable[str] = ()) -> str:
+    """A text as whoever owns a server may read it.
+
+    :param names: of hosts, which a text does not show to be names
+    :returns: with an ellipsis for each name of a server, a host, a path or
+        an address, and for what is quoted
+    """
+    text = _NAMES.sub('…', text[:_MAX_PUBLIC])
+    for name in filter(None, names):
+        text = re.sub(rf'(?<!\w){re.escape(name)}(?!\w)', '…', text)
+    return text
 
 
 class AccelError(Exception):

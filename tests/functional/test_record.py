@@ -167,8 +167,9 @@ class RecordTest(cloud.Cloud):
         others = [self.boot(self.one) for _time in range(2)]
         self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
-        self.assertIn('make room for it', self.api.get_server(server['id'])[
-            'fault']['message'])
+        self.assertIn('does not promise it anything again',
+                      self.api.get_server(server['id'])['fault']['message'])
+        self.assertIn('make room for it', self.stdlog.logger.output)
         self.assertApart()
         self._delete_server(others[0])
         self.api.post_server_action(server['id'], REBOOT)
@@ -365,7 +366,10 @@ class RecordTest(cloud.Cloud):
                       self.stdlog.logger.output)
         self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
-        self.assertIn(f'device {address}: {reason}', self.fault(server))
+        self.assertIn('device …: is 10de:20b0 now, the server had 10de:2330',
+                      self.fault(server))
+        self.assertIn(f'Server does not start: device {address}: {reason}',
+                      self.stdlog.logger.output)
         product.write_text(before)
         self.api.post_server_action(server['id'], REBOOT)
         self._wait_for_state_change(server, 'ACTIVE')
@@ -499,7 +503,8 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
         self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
         failed = self.boot(self.one, state='ERROR', az='nova:compute1')
-        self.assertIn("sysfs_root '/nowhere'", failed['fault']['message'])
+        self.assertIn('sysfs_root …: cannot be read',
+                      failed['fault']['message'])
 
     def test_hard_reboot_after_a_failed_resize(self):
         server = self.boot(self.one)

@@ -136,7 +136,7 @@ class ServerTest(cloud.Cloud):
         server = self.boot(self.flavor('h100'))
         self.assertEqual('compute2', server['OS-EXT-SRV-ATTR:host'])
 
-    def test_fault_names_the_device_and_the_reason(self):
+    def test_fault_says_why_and_the_log_of_what(self):
         flavor = self.flavor('h100')
         servers = [self.boot(flavor) for _time in range(4)]
         [address] = self.hostdevs(servers[0])
@@ -144,8 +144,10 @@ class ServerTest(cloud.Cloud):
         self.placement.delete(f'/allocations/{servers[0]["id"]}')
         # With a host named there is no other to try.
         failed = self.boot(flavor, state='ERROR', az='nova:compute1')
-        self.assertIn(address, failed['fault']['message'])
-        self.assertIn(servers[0]['id'], failed['fault']['message'])
+        self.assertIn('0 are free: … is held by …',
+                      failed['fault']['message'])
+        self.assertIn(f'{address} is held by {servers[0]["id"]}',
+                      self.stdlog.logger.output)
         self.assertEqual([servers[0]['id']], self.held()[address])
 
     def test_class_on_the_flavor_alone_and_a_device_that_has_gone(self):

@@ -74,3 +74,34 @@ def test_a_path_is_whole_unless_it_does_harm(name, text):
 
 def test_a_quote_of_the_limit_is_whole():
     assert errors.quote('x' * 78) == repr('x' * 78)
+
+
+@pytest.mark.parametrize('text, told', [
+    ('device 0000:45:00.0 (8086:09c4): is not there any more',
+     'device … (8086:09c4): is not there any more'),
+    ('device 45:00.0: other servers hold the region: '
+     'aaaaaaaa-0000-4000-8000-0000000000aa, instance-0000002a',
+     'device …: other servers hold the region: …, …'),
+    ('resource provider node-1_accel_0000:81:00.0_FPGA_region0: 0 are free',
+     'resource provider … 0 are free'),
+    ("its 'program' (/opt/x/y) ended with 3 and said 'on compute7'",
+     'its … … ended with 3 and said …'),
+    # Nested quotation marks, and a quotation that was cut.
+    ('said ' + errors.quote('it\'s "compute7" here'), 'said …'),
+    ('said ' + errors.quote('x' * 75 + ' compute7') + "; it's 'y'",
+     "said …; it's …"),
+    ('http://10.0.0.5:9292/v2 on 10.0.0.5 or compute7.example.com is down',
+     '… on … or … is down'),
+    ('compute-1 and node-1.x say so, compute-10 does not',
+     '… and … say so, compute-10 does not'),
+    # What is no name.
+    ('wants 3 of CUSTOM_GPU on one NUMA node; libvirt 10.0.0 can, the most '
+     'is 2, IOMMU group 7', None),
+])
+def test_who_owns_a_server_reads_no_names(text, told):
+    assert errors.public(text, ('compute-1', 'node-1.x', '')) == (
+        text if told is None else told)
+
+
+def test_a_long_text_is_cut_before_it_is_searched():
+    assert len(errors.public('a.' * 100_000)) <= 1000

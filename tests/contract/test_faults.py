@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Nova shows as a server's fault of an error of ours."""
+
+import logging
+
+from nova import exception
+from nova.compute import utils
+import nova.conf
+import pytest
+
+from nova_accel.compute import faults
+from nova_accel.core import errors
+
+CONF = nova.conf.CONF
+
+_OTHER = 'aaaaaaaa-0000-4000-8000-0000000000aa'
+
+
+@pytest.fixture(autouse=True)
+def configured():
+    CONF([], project='nova', default_config_files=[])
+    CONF.set_override('host', 'compute-1')
+    yield
+    CONF.clear_override('host')
+
+
+@pytest.mark.parametrize('error, told', [
+    (errors.AssignmentError('device 0000:45:00.0 (8086:09c4)',
+                            f'is held by {_OTHER} by now', 'wait'),
+     'device … (8086:09c4): is held by … by now'),
+    (exception.GlanceConnectionFailed(server='http://x:9292', reason='down'),
+     'Connection to glance host … failed: down'),
+    ('Guest runs without it on compute-1', 'Guest runs without it on …'),
+    # As Nova does it where an exception is none of its own.
+    (OSError(2, 'secret'), 'FileNotFoundError')])
+def test_the_log_has_what_the_owner_is_not_told(caplog, error, told):
+    caplog.set_level(logging.WARNING)
+    fault = exception.InstanceDeployFailure(
+        reason=faults.told('Server does not start', error))
+    assert utils.exception_to_dict(fault)['message'] == (
+        f'Failed to deploy instance: {told}')
+    [record] = caplog.records
+    assert f'Server does not start: {error}' in record.getMessage()
+    # A stack trace for what nobody expected.
+    assert bool(record.exc_info) == isinstance(error, OSError)
