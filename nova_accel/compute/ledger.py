@@ -5,7 +5,7 @@ By Nova's own client, whose sessions, retries and generations serve us too;
 and as an administrator, for the context of an operation may have no token, at
 a host's boot say.
 
-Seams: ``SchedulerReportClient``: ``get_allocs_for_consumer``,
+Seams: ``SchedulerReportClient``: ``get``, ``get_allocs_for_consumer``,
 ``get_allocations_for_resource_provider``, ``put_allocations`` and
 ``delete_allocation_for_instance``; ``nova.scheduler.utils``:
 ``ResourceRequest.from_request_spec``.
@@ -77,17 +77,25 @@ class Ledger:
         :raises errors.AssignmentError: if Placement does not answer
         """
         try:
-            allocations = self.of_provider(provider)
-        except exception.ResourceProviderAllocationRetrievalFailed:
-            # Its device is new, and Placement does not know it yet.
-            return {}
-        except keystone.ClientException as error:
+            try:
+                allocations = self.of_provider(provider)
+            except exception.ResourceProviderAllocationRetrievalFailed:
+                if not self._is_new(provider):
+                    raise
+                return {}
+        except (exception.ResourceProviderAllocationRetrievalFailed,
+                keystone.ClientException) as error:
             raise errors.AssignmentError(
                 'Placement', f'does not answer: {error}',
                 'try again') from None
         return {consumer: assignment.count_units(allocation['resources'],
                                                  resource_class)
                 for consumer, allocation in allocations.items()}
+
+    def _is_new(self, provider: str) -> bool:
+        """Whether Placement does not know a provider, as it says itself."""
+        return self._client.get(
+            f'/resource_providers/{provider}').status_code == 404
 
     def promise(self, instance, promised: assignment.Promised) -> None:
         """Promise everything again to a server that is promised nothing.

@@ -33,8 +33,10 @@ def concerns_us(instance, promised: assignment.Promised, host: model.Host,
         return True
     classes = flavor.classes(instance.flavor.extra_specs)
     if not promised:
-        # Nobody says whose its class is; here it can be ours.
-        return not classes.isdisjoint(
+        # Nobody says whose its class is; here it can be ours, and so it can
+        # where Placement still counts it for devices that have gone.
+        return not set(providers.of_classes(node.uuid, classes)).isdisjoint(
+            node.ours) or not classes.isdisjoint(
             item.region.resource_class
             for item in providers.offered(host, node.uuid, node.name))
     # Only providers of ours count units, on whichever host they are.

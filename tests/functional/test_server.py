@@ -161,6 +161,17 @@ class ServerTest(cloud.Cloud):
         self.assertIn(f'no device of {cloud.GPU} is there',
                       server['fault']['message'])
 
+    def test_class_on_the_flavor_alone_and_placement_fails_at_spawn(self):
+        """Nova takes an answer that failed for nothing that was promised."""
+        self.flags(device_spec=[], group='nova_accel')
+        self.useFixture(fixtures.MockPatch(
+            'nova.scheduler.client.report.SchedulerReportClient.'
+            'get_allocations_for_consumer', return_value={}))
+        flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
+        server = self.boot(flavor, state='ERROR', az='nova:compute1')
+        self.assertIn('Placement does not say what it was promised',
+                      server['fault']['message'])
+
     def test_a_spawn_goes_by_what_was_read_for_its_claim(self):
         """Reading takes long where there are hundreds of functions."""
         driver = self.computes['compute1'].driver
