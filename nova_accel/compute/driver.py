@@ -426,6 +426,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         planned = live_migration.answered(migrate_data)
         if planned:
             with _as_migration_check():
+                self._check_planned(instance, planned)
                 # The claim is lost if nova-compute was restarted meanwhile.
                 self._claims.claim_again(instance, planned)
                 if not self._upkeep.hand_over(planned,
@@ -437,6 +438,22 @@ class LibvirtDriver(driver.LibvirtDriver):
         return super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
             migrate_data, *args, **kwargs)
+
+    def _check_planned(self, instance, planned: hostdev.Hostdevs) -> None:
+        """Check that the source says what was chosen here.
+
+        :raises errors.AssignmentError: if not
+        """
+        claimed = self._claims.of(instance)
+        if not (promise.keeps(planned, instance, ledger.promised(
+                    self._ledger.of_consumer(instance.uuid)),
+                    self._machine.read(), self._node(), exactly=True)
+                if claimed is None else
+                {device.address for device in planned} ==
+                {device.address for device in claimed}):
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'its host names devices of this '
+                'one that were not chosen for it', 'try again')
 
     def _live_migration_operation(self, context, instance, dest,
                                   block_migration, migrate_data, guest,

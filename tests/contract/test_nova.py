@@ -99,9 +99,9 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_there', '_check_versions', '_choose_likes',
-           '_clear_up', '_complete', '_describe', '_have_again', '_node',
-           '_prepare', '_prepare_to_resume'}
+OUR_OWN = {'nodes_for', '_check_planned', '_check_there', '_check_versions',
+           '_choose_likes', '_clear_up', '_complete', '_describe',
+           '_have_again', '_node', '_prepare', '_prepare_to_resume'}
 OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
                   '_machine', '_record', '_short', '_upkeep'}
 

@@ -4,6 +4,7 @@
 import fixtures
 from lxml import etree
 from nova import objects
+from nova.compute import manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
@@ -223,6 +224,36 @@ class LiveMigrationThatFailsTest(MovingTest):
                 return_value=False):
             self.fail_to_move(self.server, 'the destination: its libvirt or '
                               'QEMU is too old')
+
+    def lie(self, restart=False):
+        """Have the source name a device that was not chosen for the server.
+
+        :param restart: whether the destination forgets what it has chosen
+        """
+        live_migrate = manager.ComputeManager.live_migration
+
+        def migrate(*args, **kwargs):
+            [data] = [value for value in (*args, *kwargs.values()) if
+                      isinstance(value, objects.LibvirtLiveMigrateData)]
+            free = {str(device.address) for device in
+                    self.computes['compute2'].driver._machine.read().devices}
+            free -= set(data.pci_dev_map_src_dst.values())
+            alias = next(alias for alias, value in data.target_mdevs.items()
+                         if value.endswith(' yes'))
+            data.target_mdevs = {**data.target_mdevs,
+                                 alias: f'{min(free)} yes'}
+            if restart:
+                self.restart_compute_service('compute2')
+            return live_migrate(*args, **kwargs)
+
+        return fixtures.MonkeyPatch(
+            'nova.compute.manager.ComputeManager.live_migration', migrate)
+
+    def test_source_names_a_device_that_was_not_chosen(self):
+        for restart in (False, True):
+            with self.lie(restart):
+                self.fail_to_move(self.server, 'that were not chosen for it',
+                                  'failed')
 
     def test_destinations_device_has_expired(self):
         driver = self.computes['compute2'].driver
