@@ -88,6 +88,8 @@ class Pool:
     :param instances: of units that are mdevs, those of ours that there are
     :param programmed: what units are depends on what is programmed into them:
         another time they can have other vendor and product ids
+    :param needs_driver: a driver of the host's makes units ready, and gets
+        them again after a reset
     """
 
     units: tuple[model.Unit, ...]
@@ -100,6 +102,7 @@ class Pool:
     resets: bool = True
     instances: frozenset[model.MdevAddress] = frozenset()
     programmed: bool = False
+    needs_driver: bool = False
 
 
 class Entry(typing.Protocol):

@@ -272,6 +272,8 @@ class Region:
     :param settings: what its entry says to its kind, by key
     :param limit: how many units can be had at the same time, if not all
     :param resets: whether units are reset before somebody else has them
+    :param needs_driver: whether a driver of the host's gets them again then,
+        which makes them ready
     :param instances: of the units that are mdevs, those of ours that there are
     :param ids: vendor and product id by function, of units that are functions
         and whatever is done with them stay what they are
@@ -289,6 +291,7 @@ class Region:
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
     limit: int | None = None
     resets: bool = False
+    needs_driver: bool = False
     instances: frozenset[MdevAddress] = frozenset()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
         default=(), compare=False)

@@ -428,7 +428,8 @@ def _region(entry, pool, function) -> model.Region:
         identity.region_name(resource_class, traits, managed, pool.variant),
         resource_class, traits, (), managed, entry.kind, pool.variant,
         pool.mdevs, entry.live_migratable, entry.settings,
-        resets=pool.resets and not pool.mdevs)
+        resets=pool.resets and not pool.mdevs,
+        needs_driver=pool.needs_driver)
 
 
 def _is_managed(entry, pool) -> bool:

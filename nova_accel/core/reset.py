@@ -49,11 +49,16 @@ def remnants(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
                  if functions[address].reset_methods != ())
 
 
-def units(host: model.Host) -> tuple[model.Unit, ...]:
+def regions(host: model.Host) -> dict[model.Unit, model.Region]:
     """The units that are reset before somebody else has them."""
-    return tuple(dict.fromkeys(
-        unit for device in host.devices for region in device.regions
-        if region.resets for unit in region.units))
+    return {unit: region for device in host.devices
+            for region in device.regions if region.resets
+            for unit in region.units}
+
+
+def units(host: model.Host) -> tuple[model.Unit, ...]:
+    """The same, without what they are of."""
+    return tuple(regions(host))
 
 
 def has_host_driver(function: model.Function) -> bool:

@@ -139,6 +139,17 @@ class Operations:
         self._set(str(model.PciAddress.parse(address)), _function(address),
                   'driver/unbind')
 
+    def probe_driver(self, address: str) -> None:
+        """Have a driver take a function that none has.
+
+        Source: drivers/base/bus.c (``drivers_probe``).
+
+        :raises ValueError: if an argument is not what it should be
+        :raises OSError: if the driver refuses
+        """
+        self._set(str(model.PciAddress.parse(address)), 'bus/pci',
+                  'drivers_probe')
+
     def program_by_manager(self, manager: str, bitstream: str) -> None:
         """Have an FPGA manager program a bitstream.
 

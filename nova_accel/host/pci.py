@@ -138,6 +138,11 @@ def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
     return tree.has(f'{path(tree, address)}/reset')
 
 
+def has_driver(tree: trees.Tree, address: model.PciAddress) -> bool:
+    """Whether a driver has a function, one of vfio's or another."""
+    return bool(tree.link(f'{path(tree, address)}/driver'))
+
+
 def behind(tree: trees.Tree, bridge: model.PciAddress,
            ) -> set[model.PciAddress]:
     """The functions next behind a bridge, readable or not."""

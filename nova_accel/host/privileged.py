@@ -157,6 +157,11 @@ def unbind_driver(address: str) -> None:
     _machine.unbind_driver(address)
 
 
+@context.entrypoint
+def probe_driver(address: str) -> None:
+    _machine.probe_driver(address)
+
+
 @admin_context.entrypoint
 def reset_behind(bridge: str) -> None:
     _machine.reset_behind(bridge)

@@ -147,9 +147,26 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
             _check_addresses(tree, reached)
         except Exception as error:
             # Whatever it is, nobody may have it.
-            why = getattr(error, 'strerror', None) or error
-            return reached[0], f'its reset failed: {why}'
+            return reached[0], f'its reset failed: {_why(error)}'
+    return _give_back(tree, unit) if (
+        resets.regions(host)[unit].needs_driver) else None
+
+
+def _give_back(tree, unit) -> tuple[model.PciAddress, str] | None:
+    """Have the host's drivers take what they are to make ready."""
+    for address in unit:
+        try:
+            if isinstance(tree, trees.Directory) and not pci.has_driver(
+                    tree, address):
+                operations.on(tree).probe_driver(str(address))
+        except Exception as error:
+            return address, ('its reset worked, and no driver takes it again: '
+                             f'{_why(error)}')
     return None
+
+
+def _why(error) -> str:
+    return str(getattr(error, 'strerror', None) or error)
 
 
 def _is_silent(tree, way, function) -> bool:

@@ -120,18 +120,18 @@ class Regions:
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
         facts, fault, place = self._found(function, machine)
         unit = machine.bundle(function)
+        is_whole = not function.physfn
         cards = unit if place.card in unit else (place.card,)
         pool = kind.Pool(
             (unit,), place.variant, frozenset().union(*(fpga.traits(
                 card.vendor_id, card.product_id,
-                # A unit has the one or the other.
-                facts.functions if len(facts.functions) == 1 else (),
+                # A unit has the one or the other. A whole card shows what
+                # its last guest wanted it to show.
+                facts.functions if len(facts.functions) == 1
+                and not is_whole else (),
                 facts.ids) for card in map(machine.functions.get, cards)
-                if card)), orc.FPGA,
-            # A card that is programmed as a whole needs its driver for it, and
-            # would lose that to be reset; vfio resets it for each guest.
-            resets=bool(function.physfn or not entry.setting(PROGRAM)),
-            programmed=True)
+                if card)), orc.FPGA, programmed=True,
+            needs_driver=is_whole and bool(entry.setting(PROGRAM)))
         if fault and place.variant:
             # The card's other regions keep their places.
             yield dataclasses.replace(pool, units=())
@@ -155,7 +155,8 @@ class Regions:
             bitstream = fpga.Bitstream.from_wishes(wishes)
             if bitstream is None:
                 _check_promised(item, facts, wishes.get('traits', '').split())
-            elif not self._has(place, facts, bitstream):
+            elif not (_is_done(device, place, members)
+                      or self._has(place, members, facts, bitstream)):
                 _check_free(place, item, facts, bitstream)
                 self._program(place, members, item, facts, bitstream)
 
@@ -216,9 +217,11 @@ class Regions:
 
     # What is made of it
 
-    def _has(self, place, facts, bitstream) -> bool:
+    def _has(self, place, members, facts, bitstream) -> bool:
         """Whether a region has a bitstream already."""
-        if place in self._failures or facts.faults:
+        if (place in self._failures or facts.faults
+                # A guest that has all of a card can have programmed it.
+                or place.card in members):
             return False
         if bitstream.function and facts.functions:
             return facts.functions == {bitstream.function}
@@ -330,6 +333,11 @@ def _place(function, machine, shown) -> tuple[_Place, list]:
         return _Place(function.physfn), vfs
     return _Place(function.physfn, _REGION + str(
         vfs.index(function.address))), [function.address]
+
+
+def _is_done(device, place, members) -> bool:
+    """Whether a card is programmed for another function of the same unit."""
+    return place.card in members and device.address != place.card
 
 
 def _cards(place, members, shown) -> list[reader.Shown]:

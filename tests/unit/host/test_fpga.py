@@ -142,7 +142,22 @@ def test_offered():
 def test_a_whole_card():
     host = _host(build.recorded('l1-fpga'),
                  {'kind': 'fpga', 'product_id': '09c4'})
-    assert _offered(host) == {'0000:45:00.0': (1, [_LOOPBACK])}
+    # What it shows, its last guest may have programmed.
+    assert _offered(host) == {'0000:45:00.0': (1, [])}
+
+
+@pytest.mark.parametrize('says, offered', [
+    ({}, 0), ({'reset': 'required'}, 0), ({'reset': 'if_possible'}, 1)])
+def test_a_whole_card_is_reset_or_refused_as_any_device(says, offered):
+    recorded = build.recorded('l1-fpga')
+    place = trees.follow(recorded, 'sys/bus/pci/devices/0000:45:00.0')
+    tree = trees.Recording({**recorded.files, f'{place}/reset_method': ''},
+                           recorded.links, recorded.folders)
+    host = _host(tree, {'product_id': '09c4', **says, 'program': [
+        '/program', '{address}', '{bitstream}']})
+    assert len(host.devices) == offered
+    assert offered or 'it cannot be reset by itself' in build.refusals(
+        host)['0000:45:00.0']
 
 
 def test_a_card_of_two_functions_is_one_unit():
@@ -392,6 +407,32 @@ def test_programmed_once(card):
 def test_what_is_there_is_not_programmed_again_whoever_holds_it(card):
     card.prepare(card.bitstream(function=_LOOPBACK, rivals=('other',)))
     assert card.log() == []
+
+
+def test_a_whole_card_is_programmed_at_each_start_whatever_it_shows(tmp_path):
+    """Its last guest could have it show what the next one asks for."""
+    build.recorded('l1-fpga').write(tmp_path)
+    (tmp_path / 'bitstream').write_text(_LOOPBACK)
+    card = _Card(tmp_path, {'product_id': '09c4', 'program': _script(
+        tmp_path, f'echo $2 >>{tmp_path}/log')})
+    for count in (1, 2):
+        card.prepare(card.bitstream(function=_LOOPBACK, shared=True))
+        assert card.log() == ['0000:45:00.0'] * count
+
+
+def test_a_whole_card_is_programmed_once_for_all_its_functions(tmp_path):
+    group = {'iommu_group': '../../../kernel/iommu_groups/9',
+             'vendor': '0x10ee\n'}
+    build.sysfs({f'pci0000:80/0000:81:00.{number}': group
+                 for number in range(2)}).write(tmp_path)
+    (tmp_path / 'bitstream').touch()
+    card = _Card(tmp_path, {**_WHOLE, 'program': _script(
+        tmp_path, f'echo $2 >>{tmp_path}/log')})
+    [unit] = card.item().region.units
+    for _start in range(2):
+        for address in unit:
+            card.prepare(card.bitstream(), address=address)
+    assert card.log() == ['0000:81:00.0'] * 2
 
 
 def test_programmed_once_for_two_at_a_time(card):

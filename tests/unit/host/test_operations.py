@@ -64,6 +64,12 @@ def test_written_to_the_function(sysfs, write, arguments, name, text):
     assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
 
 
+def test_a_driver_is_looked_for(sysfs):
+    (sysfs / 'bus/pci/drivers_probe').touch()
+    _at(sysfs).probe_driver(_PARENT)
+    assert (sysfs / 'bus/pci/drivers_probe').read_text() == _PARENT
+
+
 @pytest.mark.parametrize('link', ['', 'reset', 'driver'])
 def test_no_link_leads_out_of_sysfs(sysfs, tmp_path, link):
     outside = tmp_path / 'outside'
@@ -93,7 +99,7 @@ def test_links_within_sysfs_are_followed(sysfs, tmp_path):
                                      f'{_PARENT}\n', f'../{_PARENT}'])
 @pytest.mark.parametrize('write, arguments', [
     ('set_num_vfs', [1]), ('reset_function', []),
-    ('reset_behind', []), ('unbind_driver', [])])
+    ('reset_behind', []), ('unbind_driver', []), ('probe_driver', [])])
 def test_only_to_a_function(sysfs, write, arguments, address):
     with pytest.raises(ValueError):
         getattr(_at(sysfs), write)(address, *arguments)

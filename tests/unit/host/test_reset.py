@@ -62,10 +62,17 @@ class _Kernel:
         self.failed = set()
         self.held = set()
         self.wrongs = []
+        #: By function, the driver that takes it where none has it.
+        self.drivers = {}
 
     def write(self, path, text):
         path = pathlib.Path(path)
         name = path.parent.name
+        if path.name == 'drivers_probe':
+            if text not in self.drivers:
+                raise OSError(19, 'No such device')
+            self.bind(text, self.drivers[text])
+            return
         if path.name == 'unbind':
             assert text == path.parent.parent.name
             (self._bus / text / 'driver').unlink()
@@ -382,6 +389,29 @@ def test_under_a_driver_of_the_hosts_not_before_a_guest_is_to_have_it(kernel):
     assert node.give(_unit(node, name))
     assert name in kernel.resets
     assert kernel.driver(name) is None
+
+
+def test_its_driver_has_a_card_again_that_it_is_to_program(kernel):
+    name = '0000:87:00.0'
+    node = _Node(kernel, kind='fpga', program=['/program', '{bitstream}'])
+    kernel.drivers[name] = 'nvidia'
+    assert node.give(_unit(node, name))
+    assert (kernel.resets, kernel.driver(name)) == ([name], 'nvidia')
+    # One of vfio's stays.
+    assert node.give(_unit(node, '0000:88:00.0'))
+    assert kernel.driver('0000:88:00.0') == 'vfio-pci'
+
+
+def test_a_card_that_its_driver_does_not_take_again_is_withheld(kernel):
+    node = _Node(kernel, kind='fpga', program=['/program', '{bitstream}'])
+    unit = _unit(node, '0000:87:00.0')
+    assert not node.give(unit)
+    assert 'no driver takes it again: No such device' in str(
+        node.resets.refused())
+    kernel.drivers['0000:87:00.0'] = 'nvidia'
+    node.now += 600
+    node.sweep()
+    assert unit in node.offered()
 
 
 def test_not_what_a_program_has_open(kernel):
