@@ -79,7 +79,8 @@ matches a device is the one that counts. The keys are those of Nova's own
   somebody uses one.
 ``reset``
   ``required`` (default): a device is offered only if it can be reset by itself
-  before the next server has it. ``if_possible``: it is offered anyway.
+  before the next server has it. ``flr``, ``bus``: and it is reset in this way
+  and no other. ``if_possible``: it is offered anyway.
 ``mdev_type``
   Offer mediated devices of this type, ``nvidia-471``, of which the named
   devices are the parents, and not these devices themselves. One entry for

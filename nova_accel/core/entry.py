@@ -51,7 +51,8 @@ class Entry:
     :param num_vfs: how many virtual functions the cards that it names are to
         have, :data:`entry_keys.ALL` for as many as they can, or None to leave
         them be; what is given away are the virtual functions then
-    :param reset: whether what cannot be reset is given away
+    :param reset: how it is to be reset, or whether what cannot be is given
+        away; one of :data:`nova_accel.core.reset.CHOICES`
     :param kind: what it is about, by the name of its entry point
     :param several: whether others can name the same functions as well
     :param settings: what it says to its kind, by key

@@ -156,9 +156,9 @@ def _read_num_vfs(value: object,
 def _read_reset(value: object) -> dict[str, str]:
     if value is None:
         return {'reset': resets.REQUIRED}
-    if value not in (resets.REQUIRED, resets.IF_POSSIBLE):
-        raise ValueError(
-            f'is neither "{resets.REQUIRED}" nor "{resets.IF_POSSIBLE}"')
+    if value not in resets.CHOICES:
+        raise ValueError('is none of ' + ', '.join(
+            f'"{choice}"' for choice in resets.CHOICES))
     return {'reset': value}
 
 

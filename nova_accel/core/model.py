@@ -271,7 +271,8 @@ class Region:
     :param live_migratable: whether its state can move to another host
     :param settings: what its entry says to its kind, by key
     :param limit: how many units can be had at the same time, if not all
-    :param resets: whether units are reset before somebody else has them
+    :param reset: how units are reset before somebody else has them, as its
+        entry says; '' if they are not
     :param needs_driver: whether a driver of the host's gets them again then,
         which makes them ready
     :param instances: of the units that are mdevs, those of ours that there are
@@ -290,7 +291,7 @@ class Region:
     live_migratable: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
     limit: int | None = None
-    resets: bool = False
+    reset: str = ''
     needs_driver: bool = False
     instances: frozenset[MdevAddress] = frozenset()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(

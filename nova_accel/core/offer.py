@@ -31,11 +31,6 @@ _DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
            'make use of', 'load vfio-pci with disable_denylist=1 if the '
            'guests can be trusted, or take it out of device_spec')
 
-_NO_RESET = ('it cannot be reset by itself, and would keep what one server '
-             'leaves in it for the next',
-             'name all functions of its slot in one entry, or write "reset": '
-             '"if_possible" in its entry if that is no harm')
-
 #: Kinds opened on this machine, by name.
 Enumerators = collections.abc.Mapping[str, kinds.Enumerator]
 
@@ -377,9 +372,10 @@ class _Offer:
         for address in unit:
             if address in self._quarantined:
                 raise kinds.Refused(*self._quarantined[address], address)
-        if resets.ways(unit, self._functions) is None:
+        if resets.ways(unit, self._functions, entry.reset) is None:
             if entry.reset != resets.IF_POSSIBLE:
-                raise kinds.Refused(*_NO_RESET)
+                raise kinds.Refused(*resets.why_none(unit, self._functions,
+                                                     entry.reset))
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
                 f'by itself, and is offered as {entry.label} says')
@@ -428,7 +424,7 @@ def _region(entry, pool, function) -> model.Region:
         identity.region_name(resource_class, traits, managed, pool.variant),
         resource_class, traits, (), managed, entry.kind, pool.variant,
         pool.mdevs, entry.live_migratable, entry.settings,
-        resets=pool.resets and not pool.mdevs,
+        reset=entry.reset if pool.resets and not pool.mdevs else '',
         needs_driver=pool.needs_driver)
 
 
@@ -471,4 +467,4 @@ def _subject(entry):
 
 def _facts(entry):
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
-            entry.settings, entry.live_migratable, entry.num_vfs)
+            entry.settings, entry.live_migratable, entry.num_vfs, entry.reset)

@@ -6,6 +6,7 @@ The kernel's own sysfs is root's to write to, which
 written to as who has it: no rights are lent for that.
 """
 
+import collections.abc
 import contextlib
 import errno
 import os
@@ -16,6 +17,7 @@ import uuid
 
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import reset as resets
 from nova_accel.host import commands
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
@@ -115,6 +117,23 @@ class Operations:
         :raises OSError: if it was not reset
         """
         self._set('1', _function(address), 'reset')
+
+    def set_reset_methods(self, address: str,
+                          methods: collections.abc.Iterable[str]) -> None:
+        """Set which methods a reset of a function tries.
+
+        Source: Documentation/ABI/testing/sysfs-bus-pci (``reset_method``).
+
+        :param methods: the kernel's names, the first first; none for all that
+            there are, in the kernel's order
+        :raises ValueError: if an argument is not what it should be
+        :raises OSError: if the function has no such method
+        """
+        methods = tuple(methods)
+        if not resets.METHODS.issuperset(methods):
+            raise ValueError(f'not methods to reset a function: {methods!r}')
+        self._set(' '.join(methods) or 'default', _function(address),
+                  'reset_method')
 
     def reset_behind(self, bridge: str) -> None:
         """Reset all that is behind a bridge.

@@ -153,6 +153,11 @@ def reset_function(address: str) -> None:
 
 
 @context.entrypoint
+def set_reset_methods(address: str, methods: list[str]) -> None:
+    _machine.set_reset_methods(address, methods)
+
+
+@context.entrypoint
 def unbind_driver(address: str) -> None:
     _machine.unbind_driver(address)
 

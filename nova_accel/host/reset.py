@@ -13,6 +13,7 @@ take it from a moment later, has let go.
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import threading
 import time
@@ -130,7 +131,8 @@ def remedy(function: model.Function) -> str:
 def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     """Which function cannot be reset, and why."""
     functions = {function.address: function for function in host.functions}
-    ways = resets.ways(unit, functions)
+    region = resets.regions(host)[unit]
+    ways = resets.ways(unit, functions, region.reset)
     if ways is None:
         # It is offered only where its entry says so.
         ways = resets.remnants(unit, functions)
@@ -143,13 +145,12 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
                 _check_alone(tree, way.address, unit)
             for address in reached:
                 _let_go(tree, functions[address])
-            _reset(tree, way)
+            _reset(tree, way, functions[way.address])
             _check_addresses(tree, reached)
         except Exception as error:
             # Whatever it is, nobody may have it.
             return reached[0], f'its reset failed: {_why(error)}'
-    return _give_back(tree, unit) if (
-        resets.regions(host)[unit].needs_driver) else None
+    return _give_back(tree, unit) if region.needs_driver else None
 
 
 def _give_back(tree, unit) -> tuple[model.PciAddress, str] | None:
@@ -199,15 +200,38 @@ def _check_addresses(tree, functions) -> None:
 def _let_go(tree, function) -> None:
     """Take a function from a driver of the host's."""
     if resets.has_host_driver(function):
-        operations.on(tree).unbind_driver(str(function.address))
+        # It has let go where this is the second of two resets.
+        if pci.has_driver(tree, function.address):
+            operations.on(tree).unbind_driver(str(function.address))
     elif function.vfio and pci.is_enabled(tree, function.address):
         # A guest would not get it, and its user would be surprised.
         raise errors.DeviceError(f'device {function.address}', 'a program '
                                  'has it open that is no domain of libvirt')
 
 
-def _reset(tree, way) -> None:
+def _reset(tree, way, function) -> None:
     if way.behind:
         operations.on(tree).reset_behind(str(way.address))
-    else:
+        return
+    with _pinned(tree, way, function):
         operations.on(tree).reset_function(str(way.address))
+
+
+@contextlib.contextmanager
+def _pinned(tree, way, function):
+    """Have the kernel try no other method, so that it is known what it did."""
+    if not way.methods or way.methods == function.reset_methods:
+        yield
+        return
+    operate, address = operations.on(tree), str(way.address)
+    operate.set_reset_methods(address, way.methods)
+    try:
+        yield
+    finally:
+        # It is somebody's choice, else the kernel's. The kernel also names
+        # what it found before it knew all functions of the slot, and does not
+        # take that again.
+        try:
+            operate.set_reset_methods(address, function.reset_methods)
+        except (OSError, ValueError):
+            operate.set_reset_methods(address, ())

@@ -42,7 +42,9 @@ class Functions(fixtures.Fixture):
     def _setUp(self):
         before = operations._write
         answers = {'reset': self._reset, 'sriov_numvfs': self._set_vfs,
-                   'unbind': self._unbind}
+                   'unbind': self._unbind,
+                   'reset_method': lambda path, text: pathlib.Path(
+                       path).write_text(f'{text}\n')}
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.host.operations._write', lambda path, text: (
                 answers.get(pathlib.Path(path).name, before)(path, text))))

@@ -123,7 +123,7 @@ def test_no_other_number_of_virtual_functions(value):
 
 @pytest.mark.parametrize('value', ['no', '', 1, True, [], {}])
 def test_no_other_wish_for_a_reset(value):
-    assert 'is neither "required" nor "if_possible"' in _problem(
+    assert 'none of "required", "if_possible", "flr", "bus"' in _problem(
         json.dumps({'reset': value}))
 
 

@@ -30,7 +30,7 @@ def test_a_card_is_one_region_of_one_unit():
     assert host.devices == (model.Device(
         gpu.address, '10de:2330', location, (model.Region(
             'CUSTOM_PCI_10DE_2330', 'CUSTOM_PCI_10DE_2330',
-            frozenset(), ((gpu.address,),), True, resets=True),)),)
+            frozenset(), ((gpu.address,),), True, reset='required'),)),)
 
 
 def test_a_region_is_what_its_entry_says():

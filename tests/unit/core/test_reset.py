@@ -27,7 +27,50 @@ def _ways(unit, functions):
     return found and [(str(way.address), way.behind) for way in found]
 
 
-@pytest.mark.parametrize('methods', [('flr',), ('pm', 'bus'), None])
+def _methods(unit, functions, wanted=reset.REQUIRED):
+    """By function or bridge, what the kernel is to try; None: no way."""
+    found = reset.ways(tuple(function.address for function in unit), {
+        function.address: function for function in functions}, wanted)
+    return found and [(str(way.address).rpartition(':')[2],
+                       ' '.join(way.methods)) for way in found]
+
+
+@pytest.mark.parametrize('methods, by_default, flr, bus', [
+    # The second where nothing else is behind the bridge.
+    (('flr',), [('00.0', '')], [('00.0', 'flr')], None),
+    (('flr', 'bus'), [('00.0', ''), ('00.0', 'bus')], [('00.0', 'flr')],
+     [('00.0', 'bus')]),
+    (('flr', 'pm', 'bus'), [('00.0', 'flr bus'), ('00.0', 'bus')],
+     [('00.0', 'flr')], [('00.0', 'bus')]),
+    (('acpi', 'pm'), [('00.0', 'acpi')], None, None),
+    (('af_flr',), [('00.0', '')], [('00.0', 'af_flr')], None),
+    (('pm', 'bus'), [('00.0', 'bus')], None, [('00.0', 'bus')]),
+    (('cxl_bus',), [('00.0', 'cxl_bus')], None, [('00.0', 'cxl_bus')]),
+    (('pm',), None, None, None), ((), None, None, None),
+    (None, [('00.0', '')], None, None)])
+def test_which_methods_of_a_card_of_one_function(methods, by_default, flr,
+                                                 bus):
+    plain = build.function('0000:80:01.0', class_code=build.PCI_BRIDGE)
+    [card] = _card(methods)
+    assert [_methods([card], [plain, card], wanted)
+            for wanted in (reset.REQUIRED, reset.FLR, reset.BUS)] == [
+        by_default, flr, bus]
+
+
+def test_which_methods_of_a_card_of_several():
+    """The kernel names "bus" where it found the first of them first."""
+    card = _card(('flr', 'pm', 'bus'), ('flr', 'pm'))
+    machine = [_BRIDGE, *card]
+    assert _methods(card[:1], machine) == [('00.0', 'flr')]
+    assert _methods(card, machine) == [
+        ('00.0', 'flr'), ('00.1', 'flr')]
+    assert _methods(card, machine, reset.FLR) == [
+        ('00.0', 'flr'), ('00.1', 'flr')]
+    assert _methods(card[:1], machine, reset.BUS) is None
+    assert _methods(card, machine, reset.BUS) == [('01.0', '')]
+
+
+@pytest.mark.parametrize('methods', [('flr',), ('flr', 'bus'), None])
 def test_each_function_by_itself(methods):
     card = _card(methods, ('flr',))
     assert _ways(card, card) == [('0000:81:00.0', False),
@@ -96,6 +139,19 @@ def test_unless_its_entry_says_so_and_then_that_is_said():
     assert len(build.units(host)['CUSTOM_PCI_10DE_2330']) == 1
     [problem] = host.problems
     assert '0000:81:00.0 (10de:2330): cannot be reset by itself' in problem
+
+
+@pytest.mark.parametrize('methods, says, reason', [
+    (('pm',), {}, 'all that can be done to it is to switch it to sleep'),
+    (('pm',), {'reset': 'flr'}, 'it cannot be reset by "flr" alone'),
+    (('flr',), {'reset': 'bus'}, 'it cannot be reset by "bus" alone'),
+    (None, {'reset': 'flr'}, 'it cannot be reset by "flr" alone'),
+    (('pm',), {'reset': 'if_possible'}, ''),
+    (('flr',), {'reset': 'flr'}, '')])
+def test_what_cannot_be_reset_as_its_entry_says(methods, says, reason):
+    host = build.host(_card(methods), {**_NAMED, **says})
+    assert len(host.devices) == (not reason)
+    assert build.refusals(host).get('0000:81:00.0', '').startswith(reason)
 
 
 def test_what_can_be_reset_is_offered_whatever_the_entry_says():

@@ -64,6 +64,22 @@ def test_written_to_the_function(sysfs, write, arguments, name, text):
     assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
 
 
+@pytest.mark.parametrize('methods, text', [
+    (['flr'], 'flr'), (('af_flr', 'bus'), 'af_flr bus'), ([], 'default')])
+def test_what_a_reset_is_to_try(sysfs, methods, text):
+    place = sysfs / 'bus/pci/devices' / _PARENT / 'reset_method'
+    place.touch()
+    _at(sysfs).set_reset_methods(_PARENT, methods)
+    assert place.read_text() == text
+
+
+@pytest.mark.parametrize('methods', [['default'], ['flr\n'], [''], ['FLR'],
+                                     [1], 'flr'])
+def test_only_methods_of_the_kernel(sysfs, methods):
+    with pytest.raises(ValueError):
+        _at(sysfs).set_reset_methods(_PARENT, methods)
+
+
 def test_a_driver_is_looked_for(sysfs):
     (sysfs / 'bus/pci/drivers_probe').touch()
     _at(sysfs).probe_driver(_PARENT)
@@ -99,7 +115,8 @@ def test_links_within_sysfs_are_followed(sysfs, tmp_path):
                                      f'{_PARENT}\n', f'../{_PARENT}'])
 @pytest.mark.parametrize('write, arguments', [
     ('set_num_vfs', [1]), ('reset_function', []),
-    ('reset_behind', []), ('unbind_driver', []), ('probe_driver', [])])
+    ('reset_behind', []), ('unbind_driver', []), ('probe_driver', []),
+    ('set_reset_methods', [['flr']])])
 def test_only_to_a_function(sysfs, write, arguments, address):
     with pytest.raises(ValueError):
         getattr(_at(sysfs), write)(address, *arguments)

@@ -55,6 +55,10 @@ class _Kernel:
         self.tree = trees.open_tree(root)
         self._bus = pathlib.Path(root) / 'sys/bus/pci/devices'
         self.resets = []
+        #: For each of these, what the kernel was to try.
+        self.methods = []
+        #: Methods that there are no more, by function.
+        self.gone = {}
         self.broken = set()
         #: Functions with something of somebody's in them.
         self.dirty = set()
@@ -78,10 +82,22 @@ class _Kernel:
             (self._bus / text / 'driver').unlink()
             return
         assert (self._bus / name / path.name).exists()
+        if path.name == 'reset_method':
+            self._set_methods(name, text)
+            return
         behind = path.name == 'reset_subordinate'
         self._reset(name, {
             below.name for below in (self._bus / name).glob('0000:*')
         } if behind else {name})
+
+    def _set_methods(self, name, text):
+        gone = self.gone.get(name, set())
+        if text == 'default':
+            text = ' '.join(method for method in ('flr', 'pm', 'bus')
+                            if method not in gone)
+        elif gone.intersection(text.split()):
+            raise OSError(22, 'Invalid argument')
+        self.file(name, 'reset_method').write_text(f'{text}\n')
 
     def _reset(self, name, functions):
         # What must never be.
@@ -93,6 +109,9 @@ class _Kernel:
             self.dirty |= functions
             raise OSError(25, 'Inappropriate ioctl for device')
         self.resets.append(name)
+        methods = self.file(name, 'reset_method')
+        self.methods.append(methods.read_text().strip()
+                            if methods.exists() else '')
         self.failed -= functions
         self.dirty -= functions
 
@@ -110,11 +129,11 @@ class _Kernel:
 
 
 @contextlib.contextmanager
-def _kernel():
+def _kernel(machine=_MACHINE):
     write = operations._write
     try:
         with tempfile.TemporaryDirectory() as root:
-            build.sysfs(_MACHINE).write(root)
+            build.sysfs(machine).write(root)
             kernel = _Kernel(root)
             operations._write = kernel.write
             yield kernel
@@ -368,6 +387,49 @@ def test_a_reset_of_what_does_not_answer_is_none(kernel, name):
     node.now += 600
     node.sweep()
     assert unit in node.offered()
+
+
+#: A card of one function, which a driver of the host's has.
+_SINGLE = '0000:8a:00.0'
+
+
+@pytest.fixture
+def single():
+    with _kernel({f'{_ROOT}/0000:80:03.0/{_SINGLE}': {
+            **_CAN, 'reset_method': 'flr pm bus\n',
+            'driver': f'{_DRIVERS}/nvidia'}}) as machine:
+        yield machine
+
+
+_PINNED = [
+    ({}, ['flr bus', 'bus']), ({'reset': 'flr'}, ['flr']),
+    ({'reset': 'bus'}, ['bus'])]
+
+
+@pytest.mark.parametrize('says, tried', _PINNED)
+def test_the_kernel_tries_what_the_entry_says(single, says, tried):
+    """And then again what it did."""
+    node = _Node(single, **says)
+    assert node.give(_unit(node, _SINGLE))
+    assert single.methods == tried
+    assert single.file(_SINGLE, 'reset_method').read_text() == 'flr pm bus\n'
+    assert single.driver(_SINGLE) is None
+
+
+@pytest.mark.parametrize('says, tried', _PINNED[1:])
+def test_a_method_that_fails_is_not_made_up_for_by_another(single, says,
+                                                           tried):
+    single.broken = {_SINGLE}
+    node = _Node(single, **says)
+    assert not node.give(_unit(node, _SINGLE))
+    assert single.file(_SINGLE, 'reset_method').read_text() == 'flr pm bus\n'
+
+
+def test_a_method_that_has_gone_is_not_set_again(single):
+    single.gone[_SINGLE] = {'bus'}
+    node = _Node(single, reset='flr')
+    assert node.give(_unit(node, _SINGLE))
+    assert single.file(_SINGLE, 'reset_method').read_text() == 'flr pm\n'
 
 
 def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
