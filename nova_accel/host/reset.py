@@ -150,19 +150,25 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
         except Exception as error:
             # Whatever it is, nobody may have it.
             return reached[0], f'its reset failed: {_why(error)}'
-    return _give_back(tree, unit) if region.needs_driver else None
+    return _give_back(tree, functions, unit) if region.needs_driver else None
 
 
-def _give_back(tree, unit) -> tuple[model.PciAddress, str] | None:
+def _give_back(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
     """Have the host's drivers take what they are to make ready."""
+    if not isinstance(tree, trees.Directory):
+        return None
     for address in unit:
+        if pci.has_driver(tree, address):
+            continue
+        why = ''
         try:
-            if isinstance(tree, trees.Directory) and not pci.has_driver(
-                    tree, address):
-                operations.on(tree).probe_driver(str(address))
+            operations.on(tree).probe_driver(str(address))
         except Exception as error:
-            return address, ('its reset worked, and no driver takes it again: '
-                             f'{_why(error)}')
+            why = f': {_why(error)}'
+        # The kernel tells of no driver only where one was found and failed.
+        if (resets.has_host_driver(functions[address])
+                and not pci.has_driver(tree, address)):
+            return address, f'it was reset, and no driver took it again{why}'
     return None
 
 
