@@ -170,6 +170,21 @@ says comes first. Used by nova-scheduler, and by nova-compute where a server is
 forced onto it.
 """),
     cfg.FloatOpt(
+        'accel_preferred_weight_multiplier', default=60.0,
+        help="""
+How much AcceleratorWeigher prefers, for a server with devices, the host where
+the preferred rules of its profile are kept best. Used by nova-scheduler, where
+``[filter_scheduler] weight_classes`` names
+``nova_accel.scheduler.weigher.AcceleratorWeigher``.
+
+A host on which they miss the least gets all of it, another at most half. Half
+of the default is more than the other multipliers and Nova's own weighers say
+together, so a server comes to a host that keeps its rules, if there is one.
+With 0, hosts are chosen to keep large groups of free devices whole, and
+nothing else. Aggregate
+metadata of the same name goes first for the hosts of the aggregate.
+"""),
+    cfg.FloatOpt(
         'accel_pack_weight_multiplier', default=10.0,
         help="""
 How much AcceleratorWeigher prefers, for a server with devices, the host where

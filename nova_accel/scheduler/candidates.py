@@ -32,7 +32,8 @@ class Answer:
     :param summaries: of all providers, by uuid
     :param resources: nova.scheduler.utils.ResourceRequest
     :ivar claimed: uuids of the servers that have claimed one of them since
-    :ivar budget: steps that the request's hosts share where devices are chosen
+    :ivar steps: that the request's hosts share where devices are chosen
+    :ivar better: and where better ones are looked for than were found
     :ivar fits: and where a guest's NUMA nodes are
     """
 
@@ -41,7 +42,8 @@ class Answer:
         self._summaries = summaries
         self.resources = resources
         self.claimed: set[str] = set()
-        self.budget = budget.Budget(budget.REQUEST_STEPS)
+        self.steps = budget.Budget(budget.REQUEST_STEPS)
+        self.better = budget.Budget(budget.BETTER_STEPS)
         # A fit takes Nova a millisecond or some; Nova itself makes one a host.
         self.fits = budget.Budget(8 * numa_fit.MOST, least=_LEAST_FITS,
                                   most=numa_fit.MOST)
@@ -64,14 +66,16 @@ class Candidate(dict):
 
     :ivar answer: what else Placement said
     :ivar choice: how devices were chosen for it, to choose again
+    :ivar penalty: by how much they miss the preferred rules
     :ivar claimed: whether a server has it
     """
 
     def __init__(self, candidate: collections.abc.Mapping, answer: Answer,
-                 choice=None):
+                 choice=None, penalty: int = 0):
         super().__init__(candidate)
         self.answer = answer
         self.choice = choice
+        self.penalty = penalty
         self.claimed = False
 
     def claim(self, instance_uuid: str) -> None:
@@ -82,7 +86,7 @@ class Candidate(dict):
     def __deepcopy__(self, memo) -> 'Candidate':
         # Nova copies it for each host and each claim. The answer is for all.
         return Candidate(copy.deepcopy(dict(self), memo), self.answer,
-                         self.choice)
+                         self.choice, self.penalty)
 
 
 def install() -> None:

@@ -71,19 +71,16 @@ class Choice:
     :param around: from a candidate to what the rules are about, in each way
         that it can be
     :param pack: whether large groups of free devices are kept whole
-    :param steps: what the request's hosts share
     """
 
     def __init__(self, host_state, wanted: Request,
                  around: collections.abc.Callable[
                      [dict], collections.abc.Iterable[
-                         arrangement.Surroundings]], pack: bool,
-                 steps: budget.Budget):
+                         arrangement.Surroundings]], pack: bool):
         self.host_state = host_state
         self._wanted = wanted
         self._around = around
         self._pack = pack
-        self._steps = steps
         self._counting = providers.of_classes(host_state.uuid,
                                               wanted.classes)
 
@@ -101,12 +98,13 @@ class Choice:
                 if allocation['resources']}
 
     def fill(self, candidate: candidates.Candidate,
-             answer: candidates.Answer,
+             answer: candidates.Answer, steps: budget.Budget,
              given: collections.abc.Mapping[str, int] = {},
              chance: random.Random | None = None,
              ) -> arrangement.Arrangement | None:
         """Choose devices, and have the candidate allocate them.
 
+        :param steps: that the search may take
         :param given: units by provider that Placement does not know of yet
         :param chance: for which of devices that are as good as each other;
             the first, if there is none
@@ -126,18 +124,19 @@ class Choice:
             stocks = tuple(dataclasses.replace(stock, rank=chance.random())
                            for stock in stocks)
         groups = assignment.with_the_rest(self._wanted.groups, counts, stocks)
-        found = self._best(groups, stocks, self._around(candidate))
+        found = self._best(groups, stocks, self._around(candidate), steps)
         if not found.objection:
             candidate['allocations'] = _merged(plain, _allocations(
                 groups, found.chosen))
             candidate.choice = self
+            candidate.penalty = found.penalty
         return found
 
-    def _best(self, groups, stocks, ways) -> arrangement.Arrangement:
+    def _best(self, groups, stocks, ways, steps) -> arrangement.Arrangement:
         """The best arrangement; of equals the first."""
         best = None
         for around in ways:
-            found = self._arrange(groups, stocks, around)
+            found = self._arrange(groups, stocks, around, steps)
             if best is None or (bool(found.objection), found.cost) < (
                     bool(best.objection), best.cost):
                 best = found
@@ -146,7 +145,8 @@ class Choice:
                 break
         return best
 
-    def _arrange(self, groups, stocks, around) -> arrangement.Arrangement:
+    def _arrange(self, groups, stocks, around, steps,
+                 ) -> arrangement.Arrangement:
         programs = self._wanted.programs
         if programs:
             # Somebody may have the very bitstream where one is in use, but
@@ -155,11 +155,11 @@ class Choice:
                            if stock.resource_class not in programs
                            or stock.free == stock.total)
             found = arrangement.arrange(groups, unused, self._wanted.rules,
-                                        around, self._pack, self._steps)
+                                        around, self._pack, steps)
             if not found.objection:
                 return found
         return arrangement.arrange(groups, stocks, self._wanted.rules,
-                                   around, self._pack, self._steps)
+                                   around, self._pack, steps)
 
 
 def units(counting: collections.abc.Mapping[str, str],

@@ -65,7 +65,7 @@ def _choose_again(context, client, instance_uuid: str, candidate) -> bool:
     for found in answered and answered[0] or ():
         if choice.without_devices(found) != before:
             continue
-        objection = choice.fill(candidate, found.answer,
+        objection = choice.fill(candidate, found.answer, found.answer.steps,
                                 chance=_CHANCE).objection
         if not objection:
             LOG.debug('Devices of %s were taken meanwhile; others are '

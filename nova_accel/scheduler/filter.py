@@ -18,9 +18,8 @@ from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choice
 from nova_accel.scheduler import claim
 from nova_accel.scheduler import consumption
-from nova_accel.scheduler import guest_nodes
+from nova_accel.scheduler import look
 from nova_accel.scheduler import policy
-from nova_accel.scheduler import siblings
 from nova_accel.scheduler import verdicts
 
 LOG = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ class AcceleratorFilter(filters.BaseHostFilter):
         if not self.RUN_ON_REBUILD and utils.request_is_rebuild(spec_obj):
             yield from filter_obj_list
             return
-        fallen = verdicts.Verdicts()
         try:
             wanted = choice.request(
                 spec_obj.flavor.extra_specs, flavor.image_traits(
@@ -72,40 +70,27 @@ class AcceleratorFilter(filters.BaseHostFilter):
             LOG.error('No host can be found: %s', error)
             return
         served: set[str] = set()
-        for host_state in filter_obj_list:
+        looks: dict[int, look.Look] = {}
+        for number, host_state in enumerate(filter_obj_list):
             served |= candidates.claimed(host_state)
-            if not wanted.classes or self._passes(host_state, spec_obj,
-                                                  wanted, fallen):
+            # Where there is no answer, nova-compute will choose.
+            if wanted.classes and candidates.of(host_state):
+                looks[number] = look.Look(host_state, spec_obj, wanted)
+        look.at_all(list(looks.values()))
+        for number, host_state in enumerate(filter_obj_list):
+            if number not in looks or looks[number].settle():
                 yield host_state
+        self._explain(looks.values(), spec_obj, wanted, served)
+
+    @staticmethod
+    def _explain(looks, spec_obj, wanted, served) -> None:
+        """Say why there is no host, if there is none."""
+        fallen = verdicts.Verdicts()
+        for one in looks:
+            fallen.add(one.host_state.host, one.passes, one.arranged)
         uuid = (spec_obj.instance_uuid if spec_obj.obj_attr_is_set(
             'instance_uuid') else 'A server')
         # Nova also looks for alternates of what it has placed already.
         if (text := fallen.text()) and uuid not in served:
             LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,
                      text)
-
-    def _passes(self, host_state, spec_obj, wanted, fallen) -> bool:
-        answer = candidates.of(host_state)
-        if answer is None:
-            # nova-compute will choose.
-            return True
-        before = siblings.Siblings.of(host_state)
-        chosen = choice.Choice(
-            host_state, wanted,
-            guest_nodes.Nodes(host_state, spec_obj, wanted,
-                              answer.fits).around,
-            CONF.nova_accel.pack_devices, answer.budget)
-        # Copies: what an earlier server of the request was given stays so.
-        fresh = [candidates.Candidate(candidate, answer)
-                 for candidate in host_state.allocation_candidates]
-        found = [(candidate, chosen.fill(candidate, answer, before.given))
-                 for candidate in fresh]
-        host_state.allocation_candidates = [
-            candidate for candidate, arranged in sorted(
-                found, key=lambda item: item[1].cost if item[1] else ())
-            if arranged is None or not arranged.objection]
-        before.expect(host_state.allocation_candidates)
-        passes = bool(host_state.allocation_candidates)
-        fallen.add(host_state.host, passes,
-                   [arranged for _candidate, arranged in found])
-        return passes

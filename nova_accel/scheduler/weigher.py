@@ -34,11 +34,12 @@ _BEST_WITH_DEVICES = 1 / 3
 class AcceleratorWeigher(weights.BaseHostWeigher):
     """Keep together what later servers may want together.
 
-    A server with devices goes where fewest of them stay free, and where they
-    break up least of what lies together; one without goes where no devices
-    are, while there is room. Each of the three has a multiplier. It calls
-    nothing, and without the AcceleratorFilter, which chooses the devices, it
-    has nothing to say of servers with devices.
+    A server with devices goes where its preferred rules are kept best, where
+    fewest devices stay free, and where they break up least of what lies
+    together; one without goes where no devices are, while there is room. Each
+    of the four has a multiplier. It calls nothing, and without the
+    AcceleratorFilter, which chooses the devices, it has nothing to say of
+    servers with devices.
     """
 
     # The parts are brought to this scale, and weighed with the multipliers
@@ -84,6 +85,8 @@ def _with_devices(hosts) -> dict[str, list[float]]:
     """Each host's weights, 0 to 1, by the name of their multiplier."""
     rooms = [_room(host_state) for host_state in hosts]
     return {
+        'accel_preferred_weight_multiplier': _kept(
+            [_penalty(host_state) for host_state in hosts]),
         'accel_pack_weight_multiplier': _normal(
             -after.left for after in rooms),
         'accel_island_weight_multiplier': _normal(
@@ -99,6 +102,22 @@ def _without_devices(hosts) -> dict[str, list[float]]:
 
     return {'accel_avoid_weight_multiplier': [
         weigh(host_state) for host_state in hosts]}
+
+
+def _kept(penalties: list[int]) -> list[float]:
+    """1 for those with the least penalty, at most half of it for others.
+
+    It is not normalized: the best is ahead by half however bad the worst is.
+    """
+    least = min(penalties, default=0)
+    return [1 / (1 + penalty - least) for penalty in penalties]
+
+
+def _penalty(host_state) -> int:
+    """Of the preferred rules, with the candidate that Nova will claim."""
+    if candidates.of(host_state) is None:
+        return 0
+    return host_state.allocation_candidates[0].penalty
 
 
 def _normal(values: collections.abc.Iterable[float]) -> list[float]:

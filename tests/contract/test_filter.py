@@ -4,6 +4,7 @@
 import copy
 import itertools
 import logging
+import random
 
 from keystoneauth1 import exceptions
 from nova import context
@@ -19,6 +20,7 @@ import pytest
 
 from nova_accel.core import affinity
 from nova_accel.core import identity
+from nova_accel.core import model
 from nova_accel.core import providers
 from nova_accel.core import summary
 from nova_accel.core.arrangement import budget
@@ -116,19 +118,74 @@ def test_otherwise_what_is_begun_is_used_up(order):
     assert _chosen(order, used={1: 1}) == {1: 1}
 
 
-def test_the_hosts_of_one_request_share_the_steps_of_their_search(caplog):
-    """What is left of them is the request's; it begins with all."""
+def _chain(seed):
+    """A host and rules of which nothing but trying tells that they clash.
+
+    Sixteen groups in a row, each joined to the next; the odd ones are fewer.
+    """
+    buses = list(range(1, 17))
+    names = [str(_region(bus).device.address) for bus in buses]
+    pairs = [frozenset(pair) for pair in itertools.product(
+        names[:9], names[9:])]
+    host = _host(buses, _candidate(16, buses, dict.fromkeys(buses, 1)))
+    host.stats = {summary.KEY: summary.dumps(
+        map(_region, buses), links=model.Links(islands=tuple(
+            random.Random(seed).sample(pairs, 50))))}
+    groups = [f'ACCEL{index}' for index in range(16)]
+    specs = affinity.dumps([
+        *(affinity.Rule('link_domain', True, pair)
+          for pair in itertools.pairwise(groups)),
+        affinity.Rule('device', False, tuple(groups))])
+    return host, _spec(**specs, **{f'resources_{name}:FPGA': '1'
+                                   for name in groups})
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many steps searches have made."""
+    made = []
+    original = search._Search._ways
+    monkeypatch.setattr(search._Search, '_ways', lambda *args: (
+        made.append(1), original(*args))[1])
+    search.cached.memory.clear()
+    return made
+
+
+def test_hosts_that_come_to_no_end_share_the_steps_of_their_request(
+        caplog, steps, monkeypatch):
     caplog.set_level(logging.INFO)
-    spec = _spec(**{'resources_ACCEL0:FPGA': '2',
-                    'nova_accel:count_ACCEL0': '2'})
-    candidate = _candidate(2, [1, 2], {1: 1, 2: 1})
-    assert candidate.answer.budget.share().limit == budget.MAX_STEPS
-    for left, passes in (0, False), (budget.REQUEST_STEPS, True):
-        search.cached.cache_clear()
-        candidate.answer.budget = budget.Budget(left, least=1)
-        assert filter_.AcceleratorFilter().host_passes(
-            _host([1, 2], candidate), spec) is passes
-    assert 'limit: 1 hosts, 1 candidates (host: no way' in caplog.text
+    monkeypatch.setattr(budget, 'REQUEST_STEPS', 4_000)
+    hosts = [_chain(seed) for seed in range(20)]
+    assert not list(filter_.AcceleratorFilter().filter_all(
+        _of_one_request([host for host, _spec in hosts]), hosts[0][1]))
+    # A few for each, then what the request has.
+    assert len(steps) < 4_000 + 20 * 2 * budget.FIRST_STEPS
+    assert 'limit: 20 hosts, 20 candidates (host: no way' in caplog.text
+
+
+def test_a_host_that_is_alone_gets_all_of_them(steps):
+    host, spec = _chain(0)
+    assert not filter_.AcceleratorFilter().host_passes(host, spec)
+    assert len(steps) > budget.MAX_STEPS // 3
+
+
+def test_an_easy_host_is_found_behind_many_that_come_to_no_end(steps):
+    hosts = [_chain(seed)[0] for seed in range(20)]
+    easy, spec = _chain(0)
+    easy.stats = {summary.KEY: summary.dumps(
+        map(_region, range(1, 17)), links=model.Links(islands=(frozenset(
+            str(_region(bus).device.address) for bus in range(1, 17)),)))}
+    assert list(filter_.AcceleratorFilter().filter_all(
+        _of_one_request([*hosts, easy]), spec)) == [easy]
+    assert len(steps) < 21 * 2 * budget.FIRST_STEPS
+
+
+def _of_one_request(hosts):
+    [answer, *_others] = [candidates.of(host) for host in hosts]
+    for host in hosts:
+        [candidate] = host.allocation_candidates
+        candidate.answer = answer
+    return hosts
 
 
 def test_units_of_one_group_are_of_one_card():

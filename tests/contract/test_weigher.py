@@ -23,7 +23,7 @@ _PLAIN = objects.RequestSpec(flavor=objects.Flavor(extra_specs={}))
 def configured():
     nova.conf.CONF([], project='nova', default_config_files=[])
     yield
-    for name in ('pack', 'island', 'avoid'):
+    for name in ('preferred', 'pack', 'island', 'avoid'):
         nova.conf.CONF.clear_override(f'accel_{name}_weight_multiplier',
                                       'nova_accel')
 
@@ -73,6 +73,28 @@ def test_the_host_whose_node_is_begun():
     # As many are left: three and three, or two and four on the nodes.
     assert _best(2, [0, 4], [0, 1]) == 'host1'
     assert _best(3, [0, 1], [0, 4]) == 'host1'
+
+
+@pytest.mark.parametrize('in_use, best', [
+    # One free on each node, or a whole host.
+    (([0, 1, 2, 4, 5, 6], []), 'host1'),
+    # Both keep the rule: packed again.
+    (([0, 1, 4, 5, 6, 7], []), 'host0'),
+    # Neither does, and both miss it by as much.
+    (([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6, 7]), 'host0')])
+def test_the_host_that_keeps_what_is_preferred(in_use, best):
+    assert _best(2, *in_use) == best
+
+
+def test_by_how_much_a_host_keeps_rules_better_is_not_for_a_third_to_say():
+    """However much worse another is: more than all else together."""
+    best, worse, _worst = weigher._kept([7, 8, 1000])
+    assert 60 * (best - worse) > 10 + 10 + 6
+
+
+def test_what_is_preferred_can_count_for_nothing():
+    _set(preferred=0.)
+    assert _best(2, [0, 1, 2, 4, 5, 6], []) == 'host0'
 
 
 def test_spread():

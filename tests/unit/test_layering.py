@@ -15,7 +15,7 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 
 #: What a package may import beside the standard library and itself.
 _MAY = {
-    'core': {'os_traits', 'os_resource_classes'},
+    'core': {'cachetools', 'os_traits', 'os_resource_classes'},
     'documents': {'yaml'},
     'host': {'nova_accel.conf', 'nova_accel.core', 'nova_accel.documents',
              'jsonschema', 'lxml', 'os_resource_classes', 'oslo_config',

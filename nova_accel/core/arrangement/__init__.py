@@ -86,6 +86,7 @@ class Arrangement:
         that are preferred; how many NUMA nodes, roots and switches; how
         badly it packs: of each size, how many sets that are joined break, and
         what is left of what is touched. Comparable for one host
+    :param is_final: whether more steps would not change it
     """
 
     chosen: collections.abc.Mapping[str, str] = dataclasses.field(
@@ -94,6 +95,7 @@ class Arrangement:
     kind: str = ''
     rule: affinity.Rule | None = None
     cost: tuple[int, ...] = ()
+    is_final: bool = True
 
     @property
     def penalty(self) -> int:
@@ -125,9 +127,9 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
     that are joined by any chain of partitions and islands.
 
     If there is a way, it is found, unless that takes more than
-    :data:`.budget.MAX_STEPS` steps; the objection says so then. No request of
-    16 like groups comes near that. The best way is found for requests of a
-    few groups; for larger ones a good one.
+    :data:`.budget.MAX_STEPS` steps, or there are fewer; the objection says so
+    then. No request of 16 like groups comes near that. The best way is found
+    for requests of a few groups; for larger ones a good one.
 
     :param pack: leave large parts of the host whole; False to spread
     :param budget: steps that it shares with other hosts
@@ -150,10 +152,11 @@ def arrange(groups: collections.abc.Mapping[str, profiles.Group],
     if answer.rows is not None:
         return Arrangement(
             {name: used[row].provider for name, row in
-             zip(names, answer.rows, strict=True)}, cost=answer.cost)
+             zip(names, answer.rows, strict=True)}, cost=answer.cost,
+            is_final=answer.is_final)
     if answer.gave_up:
         return Arrangement(objection=objections.gave_up(answer.gave_up),
-                           kind='limit')
+                           kind='limit', is_final=False)
     kind, number, words = objections.explain(
         problem, wanted, sorted(
             {trait for group in groups.values() for trait in group.traits}),

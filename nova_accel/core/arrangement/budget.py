@@ -1,24 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many steps searches may take, alone and for one request together.
 
-A search that comes to no end gives up after so many steps. The hosts of one
-request share some, or a fleet of unlike hosts, none of which is easy, would
+A search that comes to no end gives up after so many steps. All hosts of a
+request are looked at with a few first. What they share after that goes to the
+most promising, so a fleet of unlike hosts, none of which is easy, does not
 have nova-scheduler search for an hour.
 """
 
 import collections.abc
+import contextlib
 import functools
 import math
+import threading
+
+import cachetools
 
 #: Steps (a demand given a stock) after which one host is given up. What 16
 #: devices and 16 groups need is a few hundred.
 MAX_STEPS = 30_000
-#: What a host gets in any case: twice what it takes to give the most groups
-#: one stock each, if none of them has to be taken back.
-MIN_STEPS = 1_200
-#: What the hosts of one request share: less than half a minute. Each may take
-#: half of what is left, so the first few as much as one that is alone.
-REQUEST_STEPS = 5 * MAX_STEPS
+#: What each host of a request gets first.
+FIRST_STEPS = 50
+#: What one host gets in each round after that, of what its request has left.
+ROUNDS = 500, 5_000, MAX_STEPS
+#: What the hosts of one request share where none has served it yet, and where
+#: a better way is looked for: some seconds, and less
+#: than one.
+REQUEST_STEPS = MAX_STEPS
+BETTER_STEPS = 2_000
+
+# Of all that is remembered, in stocks: some ten megabytes.
+_MEMORY = 1 << 18
 
 
 class Steps:
@@ -39,19 +50,23 @@ class Budget:
     """What the questions of one request share.
 
     :param steps: by default, no end of them
-    :param least: what a question gets in any case, default MIN_STEPS
-    :param most: what it gets if there is enough, default MAX_STEPS
+    :param least: what a question gets in any case
+    :ivar most: what it gets if there is enough, default MAX_STEPS
     """
 
-    def __init__(self, steps: float = math.inf, least: int | None = None,
+    def __init__(self, steps: float = math.inf, least: int = 0,
                  most: int | None = None):
         self._left = steps
-        self._least = MIN_STEPS if least is None else least
-        self._most = MAX_STEPS if most is None else most
+        self._least = least
+        self.most = MAX_STEPS if most is None else most
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left <= self._least
 
     def share(self) -> Steps:
-        """For the next question: half, so that others get some, too."""
-        return Steps(int(max(self._least, min(self._most, self._left / 2))))
+        """For the next question."""
+        return Steps(int(max(self._least, min(self.most, self._left))))
 
     def spend(self, steps: Steps) -> None:
         self.take(steps.limit - steps.left)
@@ -67,7 +82,8 @@ class _Known:
     In one, for threads share it.
     """
 
-    def __init__(self):
+    def __init__(self, size: int):
+        self.size = size
         self.found = None, Steps(0)
 
 
@@ -76,24 +92,36 @@ def remembered(function: collections.abc.Callable,
     """A function whose answers are remembered and cost nothing again.
 
     Where one was cut short, it is asked again if there are more steps for it.
+    What is forgotten is left to chance: a fleet comes in the same order each
+    time, and of more hosts than are remembered all would be forgotten
+    otherwise.
 
-    :param function: of anything hashable and of :class:`Steps`
+    :param function: of anything hashable, the first of which has a length,
+        and of :class:`Steps`
     :returns: one of the same and of a :class:`Budget` instead
     """
-    @functools.lru_cache(maxsize=512)
-    def recall(*_question) -> _Known:
-        return _Known()
+    memory = cachetools.RRCache(_MEMORY, getsizeof=lambda known: known.size)
+    lock = threading.Lock()
+
+    def recall(question) -> _Known:
+        with lock:
+            known = memory.get(question)
+            if known is None:
+                known = _Known(1 + len(question[0]))
+                with contextlib.suppress(ValueError):  # It is too large.
+                    memory[question] = known
+            return known
 
     @functools.wraps(function)
     def ask(*question_and_budget):
         *question, budget = question_and_budget
-        known, steps = recall(*question), budget.share()
+        known, steps = recall(tuple(question)), budget.share()
         answer, taken = known.found
-        if taken.are_over and taken.limit < steps.limit:
+        if answer is None or taken.are_over and taken.limit < steps.limit:
             answer = function(*question, steps)
             known.found = answer, steps
             budget.spend(steps)
         return answer
 
-    ask.cache_clear, ask.cache_info = recall.cache_clear, recall.cache_info
+    ask.memory = memory
     return ask

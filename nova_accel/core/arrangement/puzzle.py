@@ -8,6 +8,7 @@ Names mean nothing here, so that hosts that look alike are one
 import collections
 import collections.abc
 import dataclasses
+import os.path
 
 LINKS = 'link_domain'
 #: From the outside in.
@@ -26,7 +27,7 @@ class Demand:
     traits: tuple[tuple[int, bool], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """A stock, its names replaced by numbers; places are None if unknown.
 
@@ -67,6 +68,9 @@ class Problem:
     partitions: tuple[frozenset[int], ...] = ()
     islands: tuple[frozenset[int], ...] = ()
     pack: bool = True
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def merged(wishes: collections.abc.Iterable[Wish]) -> tuple[Wish, ...]:
@@ -257,10 +261,7 @@ class _Tree:
         def number(*shape):
             return numbers.setdefault(shape, len(numbers))
 
-        member_of = collections.defaultdict(list)
-        for index, devices in enumerate(view.sets):
-            for device in devices:
-                member_of[device].append(index)
+        member_of = self._member_of(view.problem)
         leaves = [number(row.resource_class, row.traits, row.free)
                   for row in view.rows]
         below, marks = collections.defaultdict(list), {}
@@ -286,3 +287,25 @@ class _Tree:
                     below[path[-2]].append(shape[path[-1]])
         return [(*(shape[part] for part in path), leaf)
                 for path, leaf in zip(self.paths, leaves, strict=True)]
+
+    def _member_of(self, problem) -> dict[int, list[tuple[int, ...]]]:
+        """By device, the sets that it is in.
+
+        A set is known by the smallest part that has all of it, as a level,
+        by its number there, and by how much of it is not there. What is
+        joined in two parts in the same way does not tell them from each other.
+        """
+        paths = {row.device: path for row, path in zip(
+            problem.rows, self.paths, strict=True)}
+        numbers: collections.Counter = collections.Counter()
+        member_of = collections.defaultdict(list)
+        for sets in (problem.partitions, problem.islands):
+            for devices in sets:
+                there = sorted(filter(paths.get, devices))
+                part = os.path.commonprefix(list(map(paths.get, there)))
+                for device in there:
+                    member_of[device].append((
+                        sets is problem.islands, len(part), numbers[part],
+                        len(devices) - len(there)))
+                numbers[part] += 1
+        return member_of

@@ -47,9 +47,11 @@ def floor(view, domains) -> tuple[int, ...]:
             apart = max(0, len(wish.members) - len(there))
         elif wish.key != puzzle.LINKS:
             apart = _fewest(view, domains, wish.members, values) - 1
-        penalty += wish.weight * (apart + sum(
-            min(view.off(wish, index) for index in domains[member])
-            for member in wish.members))
+        penalty += wish.weight * apart
+        if wish.guest or wish.network:
+            penalty += wish.weight * sum(
+                min(view.off(wish, index) for index in domains[member])
+                for member in wish.members)
     everyone = range(len(domains))
     return (penalty, *(_fewest(view, domains, everyone, view.spots[key])
                        for key in puzzle.LEVELS[:3]))

@@ -11,6 +11,7 @@ again, nor one like it.
 import collections
 import collections.abc
 import dataclasses
+import math
 import operator
 
 from nova_accel.core.arrangement import budget as budgets
@@ -27,6 +28,9 @@ MAX_DEMANDS = 512
 # that break.
 _MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
 _MAX_WHOLE_STEPS = 300
+# And for the first way, if all soft rules are to be kept; and with the links
+# that no rule is about.
+_MAX_KEEPING_STEPS, _MAX_JOINED_STEPS = 200, 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,18 +41,21 @@ class Answer:
         then how badly it packs: the lower the better, each in turn
     :param gave_up: where there may be a way after all, the steps after which
         it was not looked for any more; else 0
+    :param is_final: whether more steps would not change it
     """
 
     rows: tuple[int, ...] | None
     cost: tuple[int, ...] = ()
     gave_up: int = 0
+    is_final: bool = True
 
 
 def solve(problem: puzzle.Problem, steps: budgets.Steps) -> Answer:
     """The best way found that keeps all hard wishes.
 
     There is one whenever one exists, unless steps run out. It is the best by
-    its soft wishes and closeness for all but large requests.
+    its soft wishes and closeness for all but large requests. The first way is
+    looked for in at least two steps for each demand, whatever was given.
     """
     problem = dataclasses.replace(problem,
                                   wishes=puzzle.merged(problem.wishes))
@@ -56,25 +63,81 @@ def solve(problem: puzzle.Problem, steps: budgets.Steps) -> Answer:
     domains = narrowing.narrow(view, problem.wishes)
     if domains is None:
         return Answer(None)
-    floor = ranking.floor(view, domains)
-    best = None
-    if len(problem.demands) > 1:
+    best = _keeping_all(view, steps) or _first(
+        view, domains, problem.wishes, steps,
+        _MAX_JOINED_STEPS if _are_idle_sets(problem) else math.inf)
+    if best.gave_up and _are_idle_sets(problem):
+        best = _without_sets(problem, steps)
+    if best.rows is None:
+        return best
+    best = _improved(view, domains, best, steps)
+    return dataclasses.replace(best, is_final=not steps.are_over)
+
+
+def _keeping_all(view, steps) -> Answer | None:
+    """A way that keeps the soft wishes as well, if one is found soon."""
+    wishes = puzzle.merged(dataclasses.replace(wish, weight=0)
+                           for wish in view.problem.wishes)
+    if wishes == view.problem.wishes:
+        return None
+    domains = narrowing.narrow(view, wishes)
+    if domains is None:
+        return None
+    answer = _first(view, domains, wishes, steps, _MAX_KEEPING_STEPS)
+    return answer if answer.rows is not None else None
+
+
+def _first(view, domains, wishes, steps, most=math.inf) -> Answer:
+    """A way: inside of a small part of the host, or anywhere.
+
+    :param most: steps, if not as many as there are
+    """
+    best, floor = None, ranking.floor(view, domains)
+    if len(domains) > 1:
         for inside in ranking.inside(view, domains):
             if steps.left <= steps.limit // 2:
                 break
-            best = _better(best, _Search(view, inside).run(
+            best = _better(best, _Search(view, inside, wishes=wishes).run(
                 steps, _MAX_INSIDE_STEPS))
-    if best is None or best.cost[:4] != floor:
-        answer = _Search(view, domains).run(
-            steps, steps.left if best is None else _MAX_INSIDE_STEPS)
-        if best is None and answer.rows is None:
-            return answer
-        best = _better(best, answer)
+    if best is not None and best.cost[:4] == floor:
+        return best
+    answer = _Search(view, domains, wishes=wishes).run(
+        steps, *((most, 2 * len(domains)) if best is None else
+                 (_MAX_INSIDE_STEPS,)))
+    return _better(best, answer) or answer
+
+
+def _are_idle_sets(problem) -> bool:
+    """Whether there are links, and no hard wish has to know of them."""
+    return bool(problem.partitions or problem.islands) and not any(
+        wish.key == puzzle.LINKS and not wish.weight
+        for wish in problem.wishes)
+
+
+def _without_sets(problem, steps) -> Answer:
+    """The first way, as if nothing were joined.
+
+    What is joined otherwise tells parts of the host from each other that are
+    as good as each other.
+    """
+    view = puzzle.View(dataclasses.replace(problem, partitions=(),
+                                           islands=()))
+    answer = _first(view, narrowing.narrow(view, problem.wishes),
+                    problem.wishes, steps)
+    if answer.rows is None:
+        return answer
+    return dataclasses.replace(answer, cost=ranking.cost(puzzle.View(problem),
+                                                         answer.rows))
+
+
+def _improved(view, domains, best: Answer, steps) -> Answer:
+    """A better way, where one is found in few steps."""
+    floor = ranking.floor(view, domains)
     if best.cost[:4] != floor:
         best = _better(best, _Search(view, domains, floor, best.cost).run(
             steps, _MAX_BETTER_STEPS if best.cost[0] > floor[0] else
             _MAX_CLOSER_STEPS))
-    if view.whole and problem.pack:
+    if view.whole and view.problem.pack:
         floor += ranking.least_broken(view, domains)
         if best.cost[:len(floor)] > floor:
             best = _better(best, _Search(
@@ -93,7 +156,8 @@ def is_possible(view: puzzle.View,
     domains = narrowing.narrow(view, wishes)
     if domains is None:
         return False
-    answer = _Search(view, domains, wishes=wishes).run(steps, steps.left)
+    answer = _Search(view, domains, wishes=wishes).run(
+        steps, steps.left, 2 * len(domains))
     return answer.rows is not None or bool(answer.gave_up)
 
 
@@ -113,6 +177,9 @@ class _Tally:
         self.counts: dict = {}
         self.left = len(wish.members)
         self.given = 0
+        self._off = ([view.off(wish, index) for index in range(len(view.rows))]
+                     if wish.guest or wish.network else None)
+        self._misses: dict = {}
 
     @property
     def is_open(self) -> bool:
@@ -129,13 +196,27 @@ class _Tally:
 
     def penalty(self, index: int) -> int:
         """What a row adds to the penalty."""
-        before = self.view.unmet(self.wish, self.counts.keys(), self.given,
-                                 self.left) if self.given else 0
-        after = self.view.unmet(
-            self.wish, self.counts.keys() | {self.values[index]},
-            self.given + 1, self.left - 1)
-        return self.wish.weight * (
-            after - before + self.view.off(self.wish, index))
+        value = self.values[index]
+        if not self.wish.same:
+            added = int(value in self.counts)
+        elif self.wish.key != puzzle.LINKS:
+            added = int(self.given and value not in self.counts)
+        else:
+            there = frozenset(self.counts)
+            added = self._missed(there | {value}, self.left - 1)
+            if there:
+                added -= self._missed(there, self.left)
+        if self._off:
+            added += self._off[index]
+        return self.wish.weight * added
+
+    def _missed(self, devices: frozenset[int], more: int) -> int:
+        """By how much these devices miss being joined."""
+        question = devices, more
+        if question not in self._misses:
+            self._misses[question] = self.view.unmet(
+                self.wish, devices, len(self.wish.members) - more, more)
+        return self._misses[question]
 
     def push(self, index: int) -> None:
         value = self.values[index]
@@ -183,13 +264,18 @@ class _Search:
         self.seen: dict = {}
         self.steps = 0
 
-    def run(self, steps: budgets.Steps, most: int) -> Answer:
-        """What is found in so many steps at most, which are taken."""
-        self.steps = most = min(most, steps.left)
+    def run(self, steps: budgets.Steps, most: float, least: int = 0,
+            ) -> Answer:
+        """What is found in so many steps at most, which are taken.
+
+        :param least: how many it gets if fewer are left
+        """
+        self.steps = most = int(max(least, min(most, steps.left)))
         self._go(0, (0,) * (4 + len(self.view.sizes)))
         steps.left -= most - self.steps
         if self.best is None:
-            return Answer(None, gave_up=steps.limit if self.steps <= 0 else 0)
+            return Answer(None, gave_up=(max(most, steps.limit)
+                                         if self.steps <= 0 else 0))
         return Answer(tuple(self.best), ranking.cost(self.view, self.best))
 
     def _go(self, position: int, cost: tuple[int, ...]) -> bool:
@@ -204,11 +290,8 @@ class _Search:
         if self.steps <= 0:
             return True
         self.steps -= 1
-        # Which way led here does not matter, only what it came to.
-        state = position, self._state()
-        if state in self.seen and self.seen[state] <= cost:
+        if self._is_known(position, cost):
             return False
-        self.seen[state] = cost if self.below else ()
         member = self.order[position]
         for added, index in self._ways(member):
             reached = tuple(map(operator.add, cost, added))
@@ -220,6 +303,22 @@ class _Search:
             self._pop(member, index)
             if over:
                 return True
+        if self.below is None:
+            self.seen[position, self._state()] = ()
+        return False
+
+    def _is_known(self, position, cost) -> bool:
+        """Whether what comes from here was looked at already.
+
+        Which way led here does not matter, only what it came to.
+        """
+        if self.below is None:
+            # Where no way has failed yet, none is known.
+            return bool(self.seen) and (position, self._state()) in self.seen
+        state = position, self._state()
+        if state in self.seen and self.seen[state] <= cost:
+            return True
+        self.seen[state] = cost
         return False
 
     def _ways(self, member):

@@ -18,6 +18,7 @@ from nova_accel.core import profile
 from nova_accel.core.arrangement import budget as budgets
 from nova_accel.core.arrangement import objections
 from nova_accel.core.arrangement import search
+from tests.unit import brute_force
 
 _PLAIN = arrangement.Surroundings()
 
@@ -66,180 +67,12 @@ def test_of_equals_the_lowest_rank_is_taken(ranks):
         key=lambda stock: stock.rank).place.device]
 
 
-# What brute force says. Nothing of it is the module's own.
-
-
-def _same_value(key, one, other, around):
-    """True, False, or None if nobody knows."""
-    if one.device == other.device:
-        return True
-    if key == 'device':
-        return False
-    if key == 'link_domain':
-        return other.device in _reach(one.device, around)
-    if key == 'pcie_switch':
-        return one.pcie_switch is not None and (
-            one.pcie_switch == other.pcie_switch)
-    values = [(place.numa_node if place.numa_node is not None else
-               around.only_node) if key == 'numa_node' else
-              place.pcie_root or None for place in (one, other)]
-    return None if None in values else values[0] == values[1]
-
-
-def _reach(device, around):
-    reached = {device}
-    for _round in range(8):
-        for one in around.links.partitions + around.links.islands:
-            if one & reached:
-                reached |= one
-    return reached
-
-
-def _is_legal(places, around):
-    devices = {place.device for place in places}
-    return (len(devices) == 1 or devices in around.links.partitions
-            or any(devices <= one for one in around.links.islands))
-
-
-def _off(rule, place, around):
-    node = around.only_node if place.numa_node is None else place.numa_node
-    return sum(name in rule.groups and nodes is not None and node not in nodes
-               for name, nodes in (('guest', around.guest),
-                                   ('network', around.network)))
-
-
-def _keeps(rule, places, around):
-    if any(_off(rule, place, around) for place in places):
-        return False
-    if rule.same and rule.key == 'link_domain':
-        return _is_legal(places, around)
-    return all(_same_value(rule.key, one, other, around) is rule.same
-               for one, other in itertools.combinations(places, 2))
-
-
-def _penalty(rule, places, around):
-    """Greedy counting of values: being the same is transitive here."""
-    values = []
-    for place in places:
-        if not any(_same_value(rule.key, place, other, around) is not False
-                   and (_same_value(rule.key, place, other, around)
-                        or not rule.same and _unknown(rule, place, around)
-                        and _unknown(rule, other, around))
-                   for other in values):
-            values.append(place)
-    off = sum(_off(rule, place, around) for place in places)
-    if not rule.same:
-        return rule.weight * (len(places) - len(values) + off)
-    if rule.key == 'link_domain':
-        return rule.weight * (0 if _is_legal(places, around) else
-                              max(1, len(values) - 1))
-    return rule.weight * (len(values) - 1 + off)
-
-
-def _unknown(rule, place, around):
-    return rule.key in ('numa_node', 'pcie_root') and _same_value(
-        rule.key, place, arrangement.Place(0, 'r', 's', ''), around) is None
-
-
-def _fits(group, stock):
-    return group.resources.get(stock.resource_class, 0) and all(
-        (trait in stock.traits) == (wish == 'required')
-        for trait, wish in group.traits.items()
-        if trait != identity.MARKER_TRAIT)
-
-
-def _is_enough(groups, stocks):
-    left = {stock.provider: stock.free for stock in stocks}
-    for group, stock in zip(groups, stocks, strict=True):
-        left[stock.provider] -= sum(group.resources.values())
-    return min(left.values()) >= 0
-
-
-def _places(rule, names, stocks):
-    by_name = dict(zip(names, stocks, strict=True))
-    return [by_name[name].place for name in rule.members]
-
-
-def _is_right(groups, stocks, rules, around):
-    return (_is_enough(groups.values(), stocks)
-            and all(map(_fits, groups.values(), stocks))
-            and all(rule.weight or _keeps(
-                rule, _places(rule, groups, stocks), around)
-                for rule in rules))
-
-
-def _best(groups, stocks, rules, around):
-    """The least penalty of all assignments that are right, or None."""
-    possible = [[stock for stock in stocks if _fits(group, stock)]
-                for group in groups.values()]
-    return min((sum(_penalty(rule, _places(rule, groups, chosen), around)
-                    for rule in rules if rule.weight)
-                for chosen in itertools.product(*possible)
-                if _is_right(groups, chosen, rules, around)), default=None)
-
-
-_DEVICES = [f'd{index}' for index in range(6)]
-
-
-@st.composite
-def _hosts(draw, tree=True):
-    places = {}
-    for device in draw(st.lists(st.sampled_from(_DEVICES), min_size=1,
-                                max_size=6, unique=True)):
-        # A root of one node and a switch of one root, or anything.
-        switch = draw(st.sampled_from([None, 0, 1, 2, 3]))
-        root = draw(st.sampled_from([None, 0, 1, 2]))
-        node = draw(st.sampled_from([None, 0, 1]))
-        if tree and switch is not None:
-            root = switch // 2
-        if tree and root is not None:
-            node = root // 2
-        places[device] = arrangement.Place(
-            node, None if root is None else f'r{root}',
-            None if switch is None else f's{switch}', device)
-    stocks = []
-    for _device, place in sorted(places.items()):
-        for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
-            stocks.append(arrangement.Stock(
-                f'p{len(stocks)}', f'CUSTOM_{name}',
-                draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
-                draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
-    return stocks
-
-
-def _subsets(of, **how):
-    return st.sets(st.sampled_from(of), **how).map(frozenset)
-
-
-@st.composite
-def _requests(draw):
-    groups = {f'ACCEL{index}': _group(
-        draw(st.sampled_from([1, 1, 1, 2])),
-        draw(st.sampled_from(['CUSTOM_G', 'CUSTOM_G', 'CUSTOM_N'])),
-        **draw(st.sampled_from([{}, {}, {'CUSTOM_T': 'required'},
-                                {'CUSTOM_T': 'forbidden'}])))
-        for index in range(draw(st.integers(1, 4)))}
-    rules = []
-    for _index in range(draw(st.integers(0, 3))):
-        key, same = draw(st.sampled_from(affinity.KEYS)), draw(st.booleans())
-        others = draw(_subsets(['guest', 'network'])) if (
-            same and key == 'numa_node') else ()
-        rules.append(affinity.Rule(
-            key, same, (*draw(_subsets(list(groups), min_size=1)), *others),
-            draw(st.sampled_from([0, 0, 1, 5]))))
-    sets = st.lists(_subsets(_DEVICES, min_size=1), max_size=3).map(tuple)
-    nodes = st.sampled_from([None, None, frozenset({0}), frozenset({0, 1})])
-    around = arrangement.Surroundings(
-        draw(nodes), draw(nodes), draw(st.sampled_from([None, None, 0])),
-        model.Links(draw(sets), draw(sets)))
-    return groups, rules, around
-
-
-@given(_hosts() | _hosts(tree=False), _requests(), st.booleans())
+@given(brute_force.hosts() | brute_force.hosts(tree=False),
+       brute_force.requests(), st.booleans())
 def test_what_brute_force_finds_is_found_and_none_is_better(
         stocks, request, pack):
     groups, rules, around = request
-    best = _best(groups, stocks, rules, around)
+    best = brute_force.best(groups, stocks, rules, around)
     found = arrangement.arrange(groups, stocks, rules, around, pack)
     assert bool(found.objection) == (best is None) == bool(found.kind)
     if best is None:
@@ -247,13 +80,13 @@ def test_what_brute_force_finds_is_found_and_none_is_better(
         return
     by_provider = {stock.provider: stock for stock in stocks}
     chosen = [by_provider[found.chosen[name]] for name in groups]
-    assert _is_right(groups, chosen, rules, around)
-    assert found.cost[0] == best == sum(
-        _penalty(rule, _places(rule, groups, chosen), around)
-        for rule in rules if rule.weight)
+    assert brute_force.is_right(groups, chosen, rules, around)
+    assert found.cost[0] == best == brute_force.missed(
+        groups, chosen, rules, around)
 
 
-@given(_hosts(), _requests(), st.randoms(use_true_random=False))
+@given(brute_force.hosts(), brute_force.requests(),
+       st.randoms(use_true_random=False))
 def test_names_and_order_do_not_matter(stocks, request, chance):
     groups, rules, around = request
     other = [arrangement.Stock(
@@ -271,7 +104,7 @@ def test_names_and_order_do_not_matter(stocks, request, chance):
     assert there.objection == here.objection
 
 
-@given(_hosts(), _requests())
+@given(brute_force.hosts(), brute_force.requests())
 def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
     groups, rules, around = request
     found = arrangement.arrange(groups, stocks, rules, around)
@@ -279,12 +112,12 @@ def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
         ('same ', 'distinct '))
     if found.rule:
         assert found.rule in rules and not found.rule.weight
-        assert _best(groups, stocks, [found.rule], around) is None
-        assert _best(groups, stocks, [], around) is not None
+        assert brute_force.best(groups, stocks, [found.rule], around) is None
+        assert brute_force.best(groups, stocks, [], around) is not None
     elif found.kind in ('units', 'traits'):
-        assert _best(groups, stocks, [], around) is None
+        assert brute_force.best(groups, stocks, [], around) is None
     elif found.kind == 'together':
-        assert all(_best(groups, stocks, [rule], around) is not None
+        assert all(brute_force.best(groups, stocks, [rule], around) is not None
                    for rule in rules if not rule.weight)
 
 
@@ -477,7 +310,7 @@ def _joined_hosts(draw):
             stock.place, numa_node=0, pcie_root='r', pcie_switch=None))
             for stock in stocks]
     sets = draw(st.sampled_from([[], _nested(8)])) + draw(st.lists(
-        _subsets(names, min_size=1), max_size=6))
+        brute_force.subsets(names, min_size=1), max_size=6))
     split = draw(st.integers(0, len(sets)))
     groups = _groups(draw(st.integers(1, 5)))
     rules = [_rule(key, same, range(len(groups)), weight)
@@ -496,8 +329,7 @@ def test_no_choice_as_good_by_rules_and_closeness_leaves_more_whole(host):
 
     def rank(chosen):
         places = [stock.place for stock in chosen]
-        return (sum(_penalty(rule, _places(rule, groups, chosen), around)
-                    for rule in rules if rule.weight),
+        return (brute_force.missed(groups, chosen, rules, around),
                 len({place.numa_node for place in places}),
                 len({place.pcie_root for place in places}),
                 len({place.pcie_switch or place.pcie_root
@@ -507,7 +339,8 @@ def test_no_choice_as_good_by_rules_and_closeness_leaves_more_whole(host):
 
     best = min((rank(chosen) for chosen
                 in itertools.permutations(stocks, len(groups))
-                if _is_right(groups, chosen, rules, around)), default=None)
+                if brute_force.is_right(groups, chosen, rules, around)),
+               default=None)
     found = arrangement.arrange(groups, stocks, rules, around)
     assert bool(found.objection) == (best is None)
     if best:
@@ -560,8 +393,8 @@ def test_the_heavier_preference_wins():
 
 def _counted(groups, stocks, rules=(), around=_PLAIN):
     """What is found, and the steps that it took."""
-    search.cached.cache_clear()
-    objections._explain.cache_clear()
+    search.cached.memory.clear()
+    objections._explain.memory.clear()
     budget = budgets.Budget(budgets.REQUEST_STEPS)
     found = arrangement.arrange(groups, stocks, rules, around, budget=budget)
     return found, budgets.REQUEST_STEPS - budget._left
@@ -631,8 +464,28 @@ def test_sets_that_nest_take_few_more(count, missing):
     assert steps < 1_000, steps
 
 
+@pytest.mark.parametrize('joined', ['pairs', 'across'])
+def test_links_that_no_rule_names_cost_no_answer(joined):
+    """Eight nodes with two roots each, of two GPUs and a NIC; all free."""
+    nodes = range(8)
+    roots = [(node, f'r{node}.{root}') for node in nodes for root in (0, 1)]
+    gpus = [[f'{root}.{index}' for _node, root in roots] for index in (0, 1)]
+    stocks = [_stock(f'{root}.{index}', node, root, name=name)
+              for node, root in roots for index, name in enumerate(
+                  ['CUSTOM_GPU', 'CUSTOM_GPU', 'CUSTOM_NIC'])]
+    links = {'pairs': zip(*gpus, strict=True),
+             'across': zip(gpus[0], gpus[1][1:], strict=False)}[joined]
+    groups = {**_groups(9), **_groups(2, 9, name='CUSTOM_NIC')}
+    rules = [_rule('pcie_root', False, range(11)),
+             _rule('numa_node', False, range(1, 9))]
+    found, steps = _counted(groups, stocks, rules, _joined(
+        (), tuple(map(frozenset, links))))
+    assert found.chosen
+    assert steps < budgets.MAX_STEPS // 10, steps
+
+
 def test_hosts_that_look_alike_cost_one_search():
-    search.cached.cache_clear()
+    search.cached.memory.clear()
     for host in range(50):
         stocks = [arrangement.Stock(
             f'{host}/{stock.provider}', stock.resource_class,
@@ -641,7 +494,7 @@ def test_hosts_that_look_alike_cost_one_search():
         found = arrangement.arrange(_groups(2), stocks)
         assert set(found.chosen.values()) == {
             f'{host}/CUSTOM_GPU-d000', f'{host}/CUSTOM_GPU-d001'}
-    assert search.cached.cache_info().misses == 1
+    assert len(search.cached.memory) == 1
 
 
 @pytest.mark.parametrize('seed', range(8))

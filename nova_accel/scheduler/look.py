@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All hosts of a request looked at, the most promising of them again.
+
+A first look at a host takes a few milliseconds, and finds a way for all but
+the hardest requests. Better ways are then looked for where that is most
+likely to matter: with many unlike hosts it would take minutes on each.
+"""
+
+import collections.abc
+
+import nova.conf
+
+from nova_accel.core import arrangement
+from nova_accel.core.arrangement import budget
+from nova_accel.scheduler import candidates
+from nova_accel.scheduler import choice
+from nova_accel.scheduler import guest_nodes
+from nova_accel.scheduler import siblings
+
+CONF = nova.conf.CONF
+
+
+class Look:
+    """One host, looked at for a request.
+
+    :param host_state: nova.scheduler.host_manager.HostState, with candidates
+        that know what Placement said
+    :param spec_obj: nova.objects.RequestSpec
+    """
+
+    def __init__(self, host_state, spec_obj, wanted: choice.Request):
+        self.host_state = host_state
+        self.answer = candidates.of(host_state)
+        self._siblings = siblings.Siblings.of(host_state)
+        self._choice = choice.Choice(
+            host_state, wanted, guest_nodes.Nodes(
+                host_state, spec_obj, wanted, self.answer.fits).around,
+            CONF.nova_accel.pack_devices)
+        self._found: list[tuple[candidates.Candidate,
+                                arrangement.Arrangement | None]] = []
+
+    def take(self, steps: budget.Budget) -> None:
+        """Choose devices for each candidate, in so many steps."""
+        # Copies: what an earlier server of the request was given stays so.
+        fresh = [candidates.Candidate(candidate, self.answer)
+                 for candidate in self.host_state.allocation_candidates]
+        self._found = [
+            (candidate, self._choice.fill(candidate, self.answer, steps,
+                                          self._siblings.given))
+            for candidate in fresh]
+
+    @property
+    def arranged(self) -> list[arrangement.Arrangement | None]:
+        return [arranged for _candidate, arranged in self._found]
+
+    @property
+    def passes(self) -> bool:
+        """Whether the host serves the request."""
+        return any(map(_serves, self.arranged))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether another look would see the same."""
+        return all(arranged is None or arranged.is_final
+                   for arranged in self.arranged)
+
+    @property
+    def penalty(self) -> int:
+        """Of the best candidate."""
+        return min(arranged.penalty if arranged else 0
+                   for arranged in filter(_serves, self.arranged))
+
+    def settle(self) -> bool:
+        """Leave the host its candidates that will do, the best first.
+
+        :returns: whether there are any
+        """
+        self.host_state.allocation_candidates = [
+            candidate for candidate, arranged in sorted(
+                self._found, key=lambda item: item[1].cost if item[1] else ())
+            if _serves(arranged)]
+        self._siblings.expect(self.host_state.allocation_candidates)
+        return self.passes
+
+
+def _serves(arranged: arrangement.Arrangement | None) -> bool:
+    return arranged is None or not arranged.objection
+
+
+def at_all(looks: collections.abc.Sequence[Look]) -> None:
+    """Look at all hosts of a request, and at the most promising again."""
+    first = budget.Budget(0, least=budget.FIRST_STEPS)
+    for look in looks:
+        look.take(first)
+    for most in budget.ROUNDS:
+        passing = [look for look in looks if look.passes]
+        unsure = [look for look in passing or looks if not look.is_final]
+        if passing:
+            unsure.sort(key=lambda look: look.penalty)
+        for look in unsure:
+            steps = look.answer.better if passing else look.answer.steps
+            if steps.is_spent:
+                return
+            steps.most = most
+            look.take(steps)
