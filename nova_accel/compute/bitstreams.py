@@ -103,7 +103,7 @@ def _is_refusal(context, error: Exception) -> bool:
     if isinstance(error, _UNREACHABLE):
         return False
     # Without a token nobody is refused; but what is gone is gone.
-    return context.auth_token is not None or isinstance(
+    return getattr(context, 'auth_token', '') is not None or isinstance(
         error, exception.ImageNotFound)
 
 
