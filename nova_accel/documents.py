@@ -24,6 +24,10 @@ _MAX_WHY = 200
 # What libyaml says of nesting that is too deep for itself, since PyYAML 6.0.4.
 _TOO_DEEP = 'exceeded maximum nesting depth'
 
+# To YAML 1.1, 1:30 is 90, and the more colons, the dearer.
+_NUMBERS = frozenset({'tag:yaml.org,2002:int', 'tag:yaml.org,2002:float'})
+_BASE_60 = ':'
+
 # What an escape can write, and no output can.
 _LONE = re.compile('[\ud800-\udfff]')
 
@@ -44,9 +48,11 @@ class _Unique:
 
 
 class _Typed(_Unique, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
-    """Safe YAML."""
+    """Safe YAML, in which 1:30 is a text, as it is in YAML 1.2."""
 
     def construct_object(self, node, deep=False):
+        if node.tag in _NUMBERS and _BASE_60 in node.value:
+            return self.construct_scalar(node)
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError):

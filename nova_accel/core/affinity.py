@@ -10,6 +10,7 @@ value that ends with a comma goes on in the next.
 
 import collections.abc
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -96,7 +97,7 @@ class Rule:
                 thing, f'{others[0]} can be the same numa_node as a group, '
                 'and nothing else')
 
-    @property
+    @functools.cached_property
     def members(self) -> tuple[str, ...]:
         """The groups alone."""
         return tuple(name for name in self.groups if name not in _OTHERS)

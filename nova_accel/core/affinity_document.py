@@ -26,6 +26,9 @@ _WITHIN = {'device': ('device', 'pcie_switch', 'pcie_root', 'numa_node',
            'numa_node': ('numa_node',),
            'link_domain': ('link_domain',)}
 
+#: Most rules that a profile may come to after ``each``.
+MAX_RULES = 256
+
 #: Names of a document's groups, as written and by index, to the names that
 #: the groups have in a flavor: several where a group has a ``count``.
 Names = collections.abc.Mapping[str | int, tuple[str, ...]]
@@ -39,8 +42,15 @@ def parse(written: collections.abc.Sequence[
     :param where: the profile, for messages
     :raises errors.ProfileError: naming the rule, the reason and the remedy
     """
-    return tuple(rule for index, item in enumerate(written) for rule in
-                 _rules(item, names, f'{where}, affinity {index}'))
+    rules: list[affinity.Rule] = []
+    for index, item in enumerate(written):
+        here = f'{where}, affinity {index}'
+        rules.extend(_rules(item, names, here))
+        if len(rules) > MAX_RULES:
+            raise errors.ProfileError(
+                here, f'the profile comes to more than {MAX_RULES} rules',
+                'write fewer; one can be about any number of groups')
+    return tuple(rules)
 
 
 def check(rules: collections.abc.Iterable[affinity.Rule],

@@ -204,12 +204,12 @@ def is_mdev_of(text: str, server: str,
 
 def is_parent_name(text: str) -> bool:
     """Whether it can be a device's name in mdev_bus, and nothing else."""
-    return bool(re.fullmatch(r'[\w.:-]*[\w-][\w.:-]{0,63}', text, re.ASCII))
+    return bool(re.fullmatch(r'[.:]*[\w-][\w.:-]*', text, re.ASCII))
 
 
 def is_mdev_type(text: str) -> bool:
     """Whether it can be an mdev type's name in sysfs, and nothing else."""
-    return bool(re.fullmatch(r'[\w.+-]*[\w+-][\w.+-]*', text, re.ASCII))
+    return bool(re.fullmatch(r'\.*[\w+-][\w.+-]*', text, re.ASCII))
 
 
 def is_mdev_uuid(text: str) -> bool:

@@ -2,11 +2,11 @@
 """A profile's affinity section."""
 
 import itertools
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
-import yaml
 
 from nova_accel.core import affinity
 from nova_accel.core import affinity_document
@@ -23,7 +23,8 @@ _GROUPS = [{'name': 'gpu', 'resources': {'PGPU': 1}, 'count': 4},
 
 
 def _read(*items, groups=_GROUPS, **more):
-    found, problems = document.read(yaml.safe_dump(
+    # In YAML, what is there twice would be written as an alias.
+    found, problems = document.read(json.dumps(
         {'name': 'p', 'groups': groups, 'affinity': list(items), **more}),
         'a.yaml')
     return (found[0] if found else None), [str(error) for error in problems]
@@ -105,6 +106,25 @@ def test_rules_that_cannot_both_be_are_refused(one, other):
     ('link_domain', 'device'), ('pcie_root', 'pcie_switch')])
 def test_rules_that_can_both_be_are_rules(one, other):
     assert len(_rules({'same': one}, {'distinct': other})) == 2
+
+
+_MANY = [{'name': name, 'resources': {'PGPU': 1}, 'count': 128}
+         for name in ('gpu', 'nic')]
+_PAIRS = {'same': 'pcie_switch', 'groups': ['gpu', 'nic'], 'each': True}
+
+
+@pytest.mark.parametrize('items, says', [
+    ([{'same': 'numa_node'}] * 256, ''),
+    ([_PAIRS] * 2, ''),
+    ([{'same': 'numa_node'}] * 4_000, "profile 'p' in a.yaml, affinity 256"),
+    ([_PAIRS] * 3, "profile 'p' in a.yaml, affinity 2"),
+])
+def test_a_profile_has_no_more_rules_than_groups_can_be(items, says):
+    profile, problems = _read(*items, groups=_MANY)
+    assert (len(profile.rules) if profile else 0) == (0 if says else 256)
+    assert problems == ([] if not says else [
+        f'{says}: the profile comes to more than 256 rules; write fewer; one '
+        'can be about any number of groups'])
 
 
 def test_what_several_rules_come_to_can_contradict_another():

@@ -207,3 +207,15 @@ def test_a_devices_provider_is_not_taken_for_that_of_a_class():
     for name in ('host1_accel_0000:81:00.0', 'a_accel_0000:81:00.0_PGPU',
                  'host1_accel_matrix', 'a_accel_b', 'PGPU'):
         assert identity.class_of_provider(name) is None
+
+
+@pytest.mark.parametrize('is_name', [identity.is_mdev_type,
+                                     identity.is_parent_name])
+@pytest.mark.parametrize('text, accepted', [
+    ('nvidia-468', True), ('0.0.0313', True), ('.a', True), ('a.', True),
+    ('a' * 255, True), ('', False), ('.', False), ('..', False),
+    ('a/b', False), ('a\n', False), ('é', False),
+    # Looked at once, and not once for each of its characters.
+    ('a' * 500_000 + '/', False), ('.' * 500_000, False)])
+def test_a_name_in_sysfs_leads_nowhere_else(is_name, text, accepted):
+    assert is_name(text) is accepted
