@@ -71,17 +71,20 @@ class _Machine:
         self.named: dict[model.PciAddress, list[entries_.Entry]] = {}
         self.vfs = collections.Counter(
             function.physfn for function in self.functions.values())
-        self.groups = collections.defaultdict(list)
+        groups = collections.defaultdict(list)
         for function in self.functions.values():
             if function.iommu_group is not None:
-                self.groups[function.iommu_group].append(function)
+                groups[function.iommu_group].append(function)
+        #: Of each IOMMU group, what travels together.
+        self.groups: dict[str, model.Unit] = {
+            group: tuple(f.address for f in members if not f.may_stay)
+            for group, members in groups.items()}
 
     def bundle(self, function: model.Function) -> model.Unit:
         # A bridge drags nothing along: it is refused by itself.
-        group = [] if function.is_bridge else self.groups.get(
-            function.iommu_group, [])
-        return tuple(f.address for f in group
-                     if not f.may_stay) or (function.address,)
+        group = () if function.is_bridge else self.groups.get(
+            function.iommu_group, ())
+        return group or (function.address,)
 
 
 class _Offer:
@@ -97,6 +100,7 @@ class _Offer:
         self._hazards = hazards
         self._allow_unsafe_host = allow_unsafe_host
         self._named = self._machine.named
+        self._answers = collections.defaultdict(list)
         self._named.update({
             function.address: self._choose(function, matching)
             for function in self._functions.values()
@@ -174,7 +178,8 @@ class _Offer:
                 self._check_num_vfs(function, entry)
                 for pool in self._enumerators[entry.kind].pools(
                         function, entry, self._machine):
-                    yield entry, *self._judge(pool, entry)
+                    if self._is_new(pool, entry, function):
+                        yield entry, *self._judge(pool, entry)
             except kinds.Refused as refused:
                 yield entry, None, {alone: refused}
             except Exception as error:
@@ -183,6 +188,19 @@ class _Offer:
                     f'its kind {entry.kind} failed: '
                     + errors.quote(f'{type(error).__name__}: {error}'),
                     'report it to whoever wrote that kind')}
+
+    def _is_new(self, pool, entry, function) -> bool:
+        """Whether it is no answer that another function of its gave before.
+
+        Of functions that travel together, each is asked.
+        """
+        at = (pool.units[0][0] if pool.units
+              else function.physfn or function.address)
+        known = self._answers[entry, at]
+        if pool in known:
+            return False
+        known.append(pool)
+        return True
 
     def _check_card(self, function) -> None:
         if function.physfn and function.physfn not in self._functions:
@@ -284,8 +302,8 @@ class _Offer:
         for function in unit:
             self._check_company(named, function, entry)
         together = {function.address for function in unit}
-        for function in unit:
-            if set(self._machine.bundle(function)) - together:
+        for function in {f.iommu_group: f for f in unit}.values():
+            if not together.issuperset(self._machine.bundle(function)):
                 raise kinds.Refused(f'IOMMU group {function.iommu_group} '
                                     'would be torn apart')
         if len({f.physfn for f in unit if f.physfn}) > 1 or (
@@ -402,12 +420,10 @@ class _Offer:
 
     def _device(self, address, pools) -> model.Device:
         card = self._functions[address]
-        regions: dict[model.Region, list[kinds.Pool]] = {}
+        regions: dict[model.Region, dict[kinds.Pool, None]] = {}
         for region, pool in pools:
-            alike = regions.setdefault(region, [])
-            # Of functions that travel together, each was asked.
-            if pool not in alike:
-                alike.append(pool)
+            # Several entries can have had the same answer.
+            regions.setdefault(region, {})[pool] = None
         named: set[str] = set()
         return model.Device(address, card.ids, card.location, tuple(
             _called(_filled(region, alike, self._functions), named)

@@ -50,6 +50,21 @@ def test_functions_of_one_group_travel_together():
         'CUSTOM_PCI_10DE_2330': ['0000:82:00.0 0000:82:00.1']}
 
 
+@pytest.mark.parametrize('more, devices, refusals', [
+    ([], 1, 0),
+    (['ffff:00:00.0'], 0, 2000),
+])
+def test_a_large_group_is_looked_at_once(more, devices, refusals):
+    group = [build.function(f'{bus >> 8:04x}:{bus & 0xff:02x}:00.0',
+                            iommu_group='15') for bus in range(2000)]
+    group += [build.function(at, '1b36:0005', iommu_group='15')
+              for at in more]
+    # Once for each two of its functions, it would take half an hour.
+    host = build.host(group, _GPUS)
+    assert len(host.devices) == devices
+    assert len(host.refusals) == refusals
+
+
 def test_functions_of_two_groups_are_two_devices():
     pair = [build.function(f'0000:82:00.{number}') for number in range(2)]
     host = build.host(pair, _GPUS)
