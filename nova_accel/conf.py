@@ -156,9 +156,9 @@ nova-compute, which also compares when it starts.
 
 What disagrees is logged with its remedy, and units that somebody holds though
 nobody was promised them are reserved in Placement. Nothing is taken from a
-server. A comparison asks Placement once for each device; ``nova-accel host
-check`` makes one at any time. After as many seconds a device whose reset
-failed is tried again.
+server. A comparison asks Placement once for each device and each class;
+``nova-accel host check`` makes one at any time. After as many seconds a device
+whose reset failed is tried again.
 """),
     cfg.BoolOpt(
         'pack_devices', default=True,

@@ -37,6 +37,8 @@ class Auditor:
         self._last: float | None = None
         self._before: set[str] = set()
         self._said: set[str] = set()
+        # Consumers that Nova does not know, and since when.
+        self._unknown: dict[str, float] = {}
         #: Units by provider that nobody may have until somebody looks.
         self.disputed: dict[str, int] = {}
 
@@ -56,7 +58,9 @@ class Auditor:
         truths = self._gather(host, node)
         if self._clear_up(truths):
             truths = self._gather(host, node)
-        findings = reconciliation.compare(truths)
+        findings = (*reconciliation.compare(truths, self._unknown),
+                    *(reconciliation.allocated_to_nobody(truths, consumer)
+                      for consumer in self._nobodys()))
         self.disputed = _withheld(findings)
         self._say(findings)
         # One that failed is made again in the next round: until then nothing
@@ -76,33 +80,45 @@ class Auditor:
                                      self._record.read, only)
 
     def _clear_up(self, truths: reconciliation.Truths) -> bool:
-        """Whether a consumer that will not come was promised anything."""
-        consumers = {consumer for promised in truths.promised.values()
-                     for consumer in promised} - set(truths.held)
-        return any([self._give_back(consumer) for consumer in consumers])
-
-    def _give_back(self, consumer: str) -> bool:
-        """Free what a move was promised whose server is no more.
+        """Free what was promised to a server that is no more, or to its move.
 
         Nova deletes the allocations of a server with it, and forgets those of
-        its migration where it is deleted while it moves.
+        its migration where it is deleted while it moves. What a deleted server
+        has left of the compute node's own provider it deletes later, with all
+        others of the server
+        (``ResourceTracker._remove_deleted_instances_allocations``); but not
+        where ``nova-manage placement audit --delete`` took just that away.
 
-        :param consumer: a migration's uuid, or any other
-        :returns: whether that was so
+        :returns: whether there was any
         """
-        try:
-            move = objects.Migration.get_by_uuid(
-                context.get_admin_context(), consumer)
-        except exception.MigrationNotFound:
-            return False
-        # Its domain has to go first.
-        if _exists(move.instance_uuid) or self._record.held_by(
-                move.instance_uuid):
-            return False
-        LOG.info('Server %s was deleted while it moved: what its migration '
-                 '%s was promised is free', move.instance_uuid, consumer)
-        self._ledger.delete(consumer)
-        return True
+        freed, unknown = False, {}
+        for consumer in truths.consumers.keys() - truths.held.keys():
+            move = _find(objects.Migration, consumer)
+            uuid = move.instance_uuid if move else consumer
+            server = _find(objects.Instance, uuid)
+            if not server and not move:
+                unknown[consumer] = self._unknown.get(consumer,
+                                                      time.monotonic())
+            # Its domain has to go first.
+            elif _is_gone(server) and not self._record.held_by(uuid):
+                LOG.info('Server %s was deleted%s: what %s was promised is '
+                         'free', uuid, ' while it moved' if move else '',
+                         f'its migration {consumer}' if move else 'it')
+                self._ledger.delete(consumer)
+                freed = True
+        self._unknown = unknown
+        return freed
+
+    def _nobodys(self) -> list[str]:
+        """Consumers that Nova has not known for long.
+
+        A server comes into the cell's database after the scheduler has
+        claimed for it, and for all that were asked for with it; so long the
+        conductor waits for that.
+        """
+        now = time.monotonic()
+        return [consumer for consumer, since in self._unknown.items()
+                if now - since >= CONF.long_rpc_timeout]
 
     def _is_time(self) -> bool:
         interval = CONF.nova_accel.check_interval
@@ -129,9 +145,21 @@ def _withheld(findings: collections.abc.Iterable[reconciliation.Finding],
             for finding in findings if finding.withheld}
 
 
-def _exists(server: str) -> bool:
+def _find(kind, uuid: str):
+    """A server or a migration of this cell, also a deleted one; or None.
+
+    :param kind: nova.objects.Instance or nova.objects.Migration
+    """
     try:
-        objects.Instance.get_by_uuid(context.get_admin_context(), server)
-    except exception.InstanceNotFound:
-        return False
-    return True
+        return kind.get_by_uuid(
+            context.get_admin_context(read_deleted='yes'), uuid)
+    except (exception.InstanceNotFound, exception.MigrationNotFound):
+        return None
+
+
+def _is_gone(server) -> bool:
+    """Whether a server is deleted, and not just in another cell by now.
+
+    :param server: nova.objects.Instance, or None where Nova has none
+    """
+    return server is None or bool(server.deleted and not server.hidden)

@@ -50,6 +50,8 @@ class Truths:
     :param promised: amounts by consumer, by provider
     :param held: hostdevs by domain; also those that are not ours
     :param classes: of the units of a provider, whether it is offered or not
+    :param consumers: names of the providers of ours, those of classes as well,
+        that each consumer has allocations of
     """
 
     host: model.Host
@@ -58,6 +60,8 @@ class Truths:
     promised: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
     held: holding.Held
     classes: collections.abc.Mapping[str, collections.abc.Set[str]] = (
+        dataclasses.field(default_factory=dict))
+    consumers: collections.abc.Mapping[str, collections.abc.Sequence[str]] = (
         dataclasses.field(default_factory=dict))
 
     # Each looked up for each hostdev.
@@ -103,25 +107,46 @@ def gather(host: model.Host, node: providers.Node,
     offered = providers.by_uuid(host, node)
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
-    found = {uuid: allocations(uuid) for uuid in node.devices
+    every = {uuid: allocations(uuid) for uuid in node.ours
              if only is None or uuid in only}
+    found = {uuid: every[uuid] for uuid in node.devices if uuid in every}
     promised = {
         uuid: {consumer: amount for consumer, allocation in consumers.items()
                if (amount := assignment.count_units(
                    allocation['resources'], classes.get(uuid)))}
         for uuid, consumers in found.items()}
+    allocated = collections.defaultdict(list)
+    for uuid, consumers in every.items():
+        for consumer in consumers:
+            allocated[consumer].append(node.ours[uuid])
     return Truths(host, offered, node.ours, promised, held(), {
         uuid: {classes.get(uuid), *(
             identity.class_of_units(name)
             for allocation in consumers.values()
             for name in allocation['resources'])} - {None}
-        for uuid, consumers in found.items()})
+        for uuid, consumers in found.items()}, allocated)
 
 
-def compare(truths: Truths) -> tuple[Finding, ...]:
-    """Everything that does not fit, the worst first."""
+def compare(truths: Truths, unknown: collections.abc.Container[str] = (),
+            ) -> tuple[Finding, ...]:
+    """Everything that does not fit, the worst first.
+
+    :param unknown: consumers that Nova does not know; of what they were
+        promised, nothing is missed
+    """
     return (*_held_twice(truths), *unpromised(truths),
-            *_held_and_gone(truths), *_promised_not_held(truths))
+            *_held_and_gone(truths), *_promised_not_held(truths, unknown))
+
+
+def allocated_to_nobody(truths: Truths, consumer: str) -> Finding:
+    """Allocations of a consumer that is no server and no migration."""
+    names = ', '.join(sorted(truths.consumers[consumer]))
+    return Finding(
+        f'consumer {consumer}', f'has allocations of {names}, and no server '
+        'and no migration of this cell has this uuid',
+        f'if "openstack server show {consumer}" finds a server, it is in '
+        'ERROR and has no host: delete it; otherwise "openstack resource '
+        f'provider allocation delete {consumer}"')
 
 
 def _held_twice(truths) -> collections.abc.Iterator[Finding]:
@@ -214,7 +239,7 @@ def _why_gone(device, truths) -> tuple[str, str] | None:
             'nothing, the server keeps it; or put its entry back')
 
 
-def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
+def _promised_not_held(truths, unknown) -> collections.abc.Iterator[Finding]:
     """Units that the ledger has given away and that nobody has."""
     for provider, promised in truths.promised.items():
         units = _given(truths, provider)
@@ -222,7 +247,7 @@ def _promised_not_held(truths) -> collections.abc.Iterator[Finding]:
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
             consumer for consumer, amount in promised.items()
-            if has[consumer] < amount))
+            if has[consumer] < amount and consumer not in unknown))
         # A resize that waits to be confirmed has its own consumer.
         if not lacking or len(units) >= sum(promised.values()):
             continue

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where machine, ledger and record disagree: found, said, withheld, kept."""
 
+import contextlib
+import io
 import re
 import time
 from unittest import mock
 
 import fixtures
+from nova.cmd import manage
+import nova.conf
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
@@ -14,7 +18,12 @@ from nova_accel.core import errors
 from nova_accel.core import providers
 from tests.functional import cloud
 
+CONF = nova.conf.CONF
+
 PROVIDER = 'compute1_accel_0000:43:00.0'
+
+#: The uuid of no server and no migration.
+NOBODY = '5e5d6d0f-5c5d-4a5a-9e0e-0a3d5b1c2d3e'
 
 
 class Audited(cloud.Cloud):
@@ -49,12 +58,16 @@ class Audited(cloud.Cloud):
         """What nova-compute and the command find, and what only passes."""
         self.look()
         self.look()
+        findings = self.checked()
+        self.assertCountEqual(findings, self.said())
+        return findings
+
+    def checked(self):
+        """What the command finds, which does not ask Nova."""
         driver = self.computes['compute1'].driver
-        findings = check.compare(
+        return [str(finding) for finding in check.compare(
             driver._machine.read(), fakelibvirt,
-            driver._host.get_connection(), self.ask_placement, 'compute1')
-        self.assertCountEqual(map(str, findings), self.said())
-        return [str(finding) for finding in findings]
+            driver._host.get_connection(), self.ask_placement, 'compute1')]
 
     def ask_placement(self, path):
         answer = self.placement.get(path, version='1.14')
@@ -81,6 +94,23 @@ class Audited(cloud.Cloud):
         return (inventory['total'], inventory['reserved'],
                 {trait for trait in self._get_provider_traits(provider)
                  if trait in providers.REASONS})
+
+    def allocations(self, consumer):
+        """As Placement has them, and takes them again."""
+        return self.placement.get(f'/allocations/{consumer}',
+                                  version='1.28').body
+
+    def allocate(self, consumer, allocations):
+        self.assertEqual(204, self.placement.put(
+            f'/allocations/{consumer}',
+            {**allocations, 'consumer_generation': None},
+            version='1.28').status)
+
+    def leave_to(self, consumer, server):
+        """Delete a server, and leave its allocations to another consumer."""
+        left = self.allocations(server['id'])
+        self._delete_server(server)
+        self.allocate(consumer, left)
 
     def define(self, server, host='compute1', **changes):
         """Define a server's domain by hand, as it is on compute1."""
@@ -175,13 +205,10 @@ class DisputedTest(Audited):
         self._migrate_server(server)
         [migration] = self.api.api_get(
             f'/os-migrations?instance_uuid={server["id"]}').body['migrations']
-        left = self.placement.get(f'/allocations/{migration["uuid"]}',
-                                  version='1.28').body
+        left = self.allocations(migration['uuid'])
         self.flags(host='compute1')
         self._delete_server(server)
-        left['consumer_generation'] = None
-        self.assertEqual(204, self.placement.put(
-            f'/allocations/{migration["uuid"]}', left, version='1.28').status)
+        self.allocate(migration['uuid'], left)
         [held] = [name for name in self.providers()
                   if name.removeprefix('compute1_accel_') in address]
         provider = self.providers()[held]['uuid']
@@ -226,23 +253,14 @@ class DisputedTest(Audited):
 
     def test_device_that_went_with_nobody_there_any_more(self):
         """The command that is said frees its class as well."""
-        server = self.boot(self.gpu)
-        url = '/allocations/{}'
-        left = self.placement.get(url.format(server['id']),
-                                  version='1.28').body
-        self._delete_server(server)
-        ghost = url.format('5e5d6d0f-5c5d-4a5a-9e0e-0a3d5b1c2d3e')
-        left['consumer_generation'] = None
-        self.assertEqual(204, self.placement.put(
-            ghost, left, version='1.28').status)
+        self.leave_to(NOBODY, self.boot(self.gpu))
         (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
-        [command] = [match[1] for finding in self.found() if (
+        [command] = [match[1] for finding in self.checked() if (
             match := re.search('allocation unset (.*) <server>', finding))]
-        left = self.placement.get(ghost, version='1.28').body
+        left = self.allocations(NOBODY)['allocations']
         for provider in re.findall(r'--provider (\S+)', command):
-            left['allocations'].pop(provider)
-        self.assertEqual([self.compute_rp_uuids['compute1']],
-                         list(left['allocations']))
+            left.pop(provider)
+        self.assertEqual([self.compute_rp_uuids['compute1']], list(left))
 
     def test_comparison_that_failed_is_made_again_soon(self):
         server = self.boot(self.gpu)
@@ -254,6 +272,82 @@ class DisputedTest(Audited):
             self.restart_compute_service('compute1')
         self.look()
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
+
+
+class NovaManageTest(Audited):
+    """What ``nova-manage placement`` does, and what we say in its place."""
+
+    def manage(self, command, *args, **kwargs):
+        """The exit code of a command, and what it prints."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = getattr(manage.PlacementCommands(), command)(
+                *args, verbose=True, **kwargs)
+        return code, printed.getvalue()
+
+    def ours(self):
+        """The uuids of our providers."""
+        return {provider['uuid']
+                for provider in self._providers('compute1').values()}
+
+    def test_audit_of_a_consumer_that_is_nobody(self):
+        self.leave_to(NOBODY, self.boot(self.gpu))
+        code, printed = self.manage('audit', delete=True)
+        self.assertEqual(4, code)
+        self.assertIn(f'Deleted allocations for consumer UUID {NOBODY} on '
+                      f'Resource Provider {self.compute_rp_uuids["compute1"]}',
+                      printed)
+        self.assertEqual(self.ours(),
+                         set(self.allocations(NOBODY)['allocations']))
+        self.boot(self.gpu, state='ERROR')
+        # A server that is being scheduled looks the same.
+        self.look()
+        self.look()
+        self.assertEqual([], self.said())
+        self.ahead += CONF.long_rpc_timeout
+        self.look()
+        [line] = self.said()
+        self.assertIn(
+            f'consumer {NOBODY}: has allocations of {PROVIDER}, '
+            f'compute1_accel_{cloud.GPU}, and no server and no migration of '
+            'this cell has this uuid; ', line)
+        self.assertIn('"openstack resource provider allocation delete '
+                      f'{NOBODY}"', line)
+        self.look()
+        self.assertEqual([line], self.said())
+        # The command.
+        self.placement.delete(f'/allocations/{NOBODY}')
+        self.look()
+        self.assertEqual([], self.said())
+        self.boot(self.gpu)
+
+    def test_audit_of_a_server_that_was_deleted(self):
+        server = self.boot(self.gpu)
+        self.leave_to(server['id'], server)
+        self.assertEqual(4, self.manage('audit', delete=True)[0])
+        self.assertEqual(self.ours(),
+                         set(self.allocations(server['id'])['allocations']))
+        self.look()
+        self.assertEqual({}, self.allocations(server['id'])['allocations'])
+        self.boot(self.gpu)
+
+    def test_heal_allocations(self):
+        plain, server = self.boot(self.flavor()), self.boot(self.gpu)
+        for instance in (plain, server):
+            self.placement.delete(f'/allocations/{instance["id"]}')
+        # Nova writes the class down to the compute node's own provider.
+        self.assertEqual(3, self.heal(server))
+        self.assertEqual(0, self.heal(plain))
+        self.assertEqual([self.compute_rp_uuids['compute1']],
+                         list(self.allocations(plain['id'])['allocations']))
+        # Soon enough, before what it has is withheld.
+        self._reboot_server(server, hard=True)
+        self.assertEqual({PROVIDER: {cloud.GPU: 1}}, self.allocated(server))
+
+    def heal(self, server):
+        code, _printed = self.manage('heal_allocations',
+                                     instance_uuid=server['id'])
+        return code
 
 
 class PoolTest(Audited):

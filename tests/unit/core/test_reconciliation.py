@@ -345,6 +345,26 @@ def test_a_device_that_went_is_found(state, data):
         'is not there any more']
 
 
+def test_a_consumer_that_nova_does_not_know():
+    """Also of a class alone, of which nobody had chosen a device."""
+    of_class = identity.class_provider_uuid(build.ROOT, 'CUSTOM_QAT')
+    allocations = {uuid(GPU): {A: 'CUSTOM_UNIT_OF_ANY'},
+                   of_class: {A: 'CUSTOM_QAT', B: 'CUSTOM_QAT'}}
+    truths = reconciliation.gather(
+        HOST, providers.Node(build.ROOT, NAME, known() | {
+            of_class: identity.class_provider_name(NAME, 'CUSTOM_QAT')}),
+        lambda provider: {
+            consumer: {'resources': {name: 1}} for consumer, name
+            in allocations.get(provider, {}).items()}, dict)
+    [missed] = reconciliation.compare(truths)
+    assert f'{A} should have it' in missed.reason
+    assert reconciliation.compare(truths, {A, B}) == ()
+    assert [reconciliation.allocated_to_nobody(truths, consumer)
+            .reason.partition(', and')[0] for consumer in (A, B)] == [
+        f'has allocations of {NAME}_accel_{GPU}, {NAME}_accel_CUSTOM_QAT',
+        f'has allocations of {NAME}_accel_CUSTOM_QAT']
+
+
 _addresses = strategies.sampled_from(
     sorted(function.address for function in _FUNCTIONS)
     + [build.address('0000:f0:00.0'), model.MdevAddress(A)])
