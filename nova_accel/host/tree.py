@@ -28,7 +28,8 @@ from nova_accel.core import errors
 MAX_FILE = 1 << 20
 #: What is mounted, in proc, has a line for each mount of each container.
 MAX_PROC = 64 << 20
-#: Bounds on a recording, so that a hostile one cannot fill the memory.
+#: Bounds on a recording, so that a hostile one cannot fill the memory: its
+#: content, as well as the paths of its directories, in bytes; and its entries.
 MAX_RECORDING = 64 << 20
 MAX_ENTRIES = 500_000
 
@@ -190,6 +191,8 @@ class Recording:
     :param files: content by path
     :param links: target by path
     :param folders: directories that may be empty
+    :raises ValueError: if the paths of its directories are longer together
+        than :data:`MAX_RECORDING`
     """
 
     def __init__(self, files: collections.abc.Mapping[str, str] = {},
@@ -198,16 +201,23 @@ class Recording:
         self.files = dict(files)
         self.links = dict(links)
         self.folders = sorted(set(folders))
-        self._children = collections.defaultdict(set)
+        self._names: dict[str, set[str]] = collections.defaultdict(set)
+        room = MAX_RECORDING
         for path in (*self.files, *self.links, *self.folders):
-            while path and path not in self._children.get(
-                    posixpath.dirname(path), ()):
-                self._children[posixpath.dirname(path)].add(path)
-                path = posixpath.dirname(path)
+            above, name = posixpath.split(path)
+            while path and name not in self._names[above]:
+                if not self._names[above]:
+                    # A directory has one of its own, and those above it too.
+                    room -= len(above)
+                if room < 0:
+                    raise ValueError('has too many directories, or too deep '
+                                     f'ones: {errors.quote(path)}')
+                self._names[above].add(name)
+                path = above
+                above, name = posixpath.split(path)
 
     def names(self, path: str) -> list[str]:
-        return sorted(posixpath.basename(child)
-                      for child in self._children.get(path, ()))
+        return sorted(self._names.get(path, ()))
 
     def text(self, path: str) -> str | None:
         return self.files.get(path)
@@ -216,7 +226,8 @@ class Recording:
         return self.links.get(path)
 
     def has(self, path: str) -> bool:
-        return path in self._children.get(posixpath.dirname(path), ())
+        above, name = posixpath.split(path)
+        return name in self._names.get(above, ())
 
     def dumps(self) -> str:
         """One line a path, sorted, so that two recordings can be compared."""
@@ -310,6 +321,7 @@ def _from_tar(path: pathlib.Path) -> Recording:
         for member in archive:
             name = posixpath.normpath(member.name).lstrip('/')
             count += 1
+            size += len(name) + len(member.linkname)
             if member.issym():
                 links[name] = member.linkname
             elif member.isdir():

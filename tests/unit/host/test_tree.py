@@ -178,6 +178,13 @@ def test_what_is_no_recording_is_refused(text, says):
         tree.Recording.loads(text)
 
 
+@pytest.mark.parametrize('key', ['files', 'links', 'folders'])
+def test_directories_too_deep_are_refused(key):
+    paths = ['a/' * 100_000 + str(number) for number in range(20)]
+    with pytest.raises(ValueError, match="too deep ones: 'a/a/"):
+        tree.Recording(**{key: dict.fromkeys(paths, '')})
+
+
 @pytest.mark.parametrize('target, leads', [
     ('../../../devices/pci0000:00/x', 'sys/devices/pci0000:00/x'),
     ('/sys/devices/x', 'sys/devices/x'),
@@ -264,6 +271,17 @@ def test_what_a_tar_is_padded_with_does_not_count(tmp_path, monkeypatch):
             member.size = 4096
             archive.addfile(member, io.BytesIO(b'x'.ljust(4096, b'\0')))
     assert tree.open_tree(tmp_path / 'live.tar').text('sys/7') == 'x'
+
+
+def test_the_links_of_a_tar_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(tree, 'MAX_RECORDING', 4096)
+    path = tmp_path / 'links.tar'
+    with tarfile.open(path, 'w') as archive:
+        for number in range(8):
+            member = tarfile.TarInfo(f'sys/bus/{number}')
+            member.type, member.linkname = tarfile.SYMTYPE, 'x' * 1000
+            archive.addfile(member)
+    _check_refused(path)
 
 
 def _tar_of(*members):
