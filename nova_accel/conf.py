@@ -81,6 +81,14 @@ matches a device is the one that counts. The keys are those of Nova's own
   ``required`` (default): a device is offered only if it can be reset by itself
   before the next server has it. ``flr``, ``bus``: and it is reset in this way
   and no other. ``if_possible``: it is offered anyway.
+``one_time_use``
+  ``yes``: a whole device is for one server. Its resource provider, which has
+  the trait ``HW_PCI_ONE_TIME_USE``, is reserved when a server gets it, until
+  an operator sets ``reserved`` to 0. Default: ``no``.
+``keeps_data``
+  ``yes``: what a server writes to an NVMe disk may stay there for the next
+  one. A disk is refused unless its entry has this or ``one_time_use``.
+  Default: ``no``.
 ``mdev_type``
   Offer mediated devices of this type, ``nvidia-471``, of which the named
   devices are the parents, and not these devices themselves. One entry for

@@ -139,6 +139,10 @@ class Assigner:
             if self._upkeep.hand_over(chosen.hostdevs,
                                       self._record.holders()):
                 self._book(instance, chosen)
+                for item in chosen.once:
+                    # Before its guest is there: whatever happens next, it is
+                    # not forgotten.
+                    self._ledger.reserve(item)
                 return chosen.hostdevs
             # What failed is not offered any more; its like may do.
             self._claims.release(instance.uuid)

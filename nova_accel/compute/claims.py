@@ -31,11 +31,13 @@ class Chosen:
 
     :param unbooked: of these, what Placement does not know yet
     :param unused: what it was promised that it does not get
+    :param once: of these, the providers of what is for one server only
     """
 
     hostdevs: hostdev.Hostdevs
     unbooked: assignment.Promised
     unused: assignment.Promised
+    once: tuple[providers.Offered, ...] = ()
 
 
 class Claims:
@@ -91,10 +93,10 @@ class Claims:
             except errors.AssignmentError as error:
                 unfit = error
             elsewhere = {
-                item.uuid: sum(amount for consumer, amount
-                               in ledger(item.uuid, item.region
-                                         .resource_class).items()
-                               if consumer != instance.uuid)
+                item.uuid: item.region.total if item.uuid in node.used else
+                sum(amount for consumer, amount
+                    in ledger(item.uuid, item.region.resource_class).items()
+                    if consumer != instance.uuid)
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
             return self._claim(
@@ -120,7 +122,9 @@ class Claims:
                     'is there, or an entry names it no more')
             self._claimed[instance.uuid] = chosen = hostdev.plan(grants)
         return Chosen(chosen, assignment.unbooked(grants, promised),
-                      assignment.unused(grants, promised, instead_of or ()))
+                      assignment.unused(grants, promised, instead_of or ()),
+                      tuple(grant.offered for grant in grants
+                            if grant.offered.region.one_time_use))
 
     def _assign(self, uuid, promised, wanted, offered):
         while True:

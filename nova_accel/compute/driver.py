@@ -75,6 +75,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import migration
 from nova_accel.core import model
+from nova_accel.core import once
 from nova_accel.core import providers
 from nova_accel.core import summary
 from nova_accel.host import domains
@@ -135,8 +136,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             host = self._machine.read()
             offered = providers.offered(host, node.uuid, node.name)
             stats[summary.KEY] = summary.dumps(
-                offered, holding.counts(offered, self._record.read()),
-                host.links)
+                offered, holding.counts(offered, self._record.read())
+                | {item.uuid: item.region.total for item in offered
+                   if item.uuid in node.used}, host.links)
             resources['stats'] = stats
         return resources
 
@@ -153,7 +155,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('report devices to Placement'):
             provider_trees.update(
                 provider_tree, nodename, host or self._machine.read(),
-                self._ledger.classes, self._auditor.disputed)
+                self._ledger.classes, self._auditor.disputed,
+                self._record.holders())
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
 
@@ -575,7 +578,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         known = (provider_trees.existing(provider_tree, name)
                  if provider_tree else [])
         return providers.Node(self._host.get_node_uuid(), name, {
-            provider.uuid: provider.name for provider in known})
+            provider.uuid: provider.name for provider in known},
+            once.used(known))
 
 
 @contextlib.contextmanager

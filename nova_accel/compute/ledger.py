@@ -5,9 +5,10 @@ By Nova's own client, whose sessions, retries and generations serve us too;
 and as an administrator, for the context of an operation may have no token, at
 a host's boot say.
 
-Seams: ``SchedulerReportClient``: ``get``, ``get_allocs_for_consumer``,
-``get_allocations_for_resource_provider``, ``put_allocations`` and
-``delete_allocation_for_instance``; ``nova.scheduler.utils``:
+Seams: ``SchedulerReportClient``: ``get``, ``put``,
+``get_allocs_for_consumer``, ``get_allocations_for_resource_provider``,
+``put_allocations``, ``delete_allocation_for_instance`` and
+``invalidate_resource_provider``; ``nova.scheduler.utils``:
 ``ResourceRequest.from_request_spec``.
 """
 
@@ -24,8 +25,13 @@ from oslo_log import log as logging
 
 from nova_accel.core import assignment
 from nova_accel.core import errors
+from nova_accel.core import identity
+from nova_accel.core import providers
 
 LOG = logging.getLogger(__name__)
+
+# Each allocation of a provider gives it a new generation.
+_TRIES = 4
 
 
 class Ledger:
@@ -140,6 +146,44 @@ class Ledger:
             raise errors.AssignmentError(
                 f'server {consumer}', 'Placement does not take down which '
                 f'devices it has: {why}', 'try again')
+
+    def reserve(self, item: providers.Offered) -> None:
+        """Let nobody have anything more of a Region, until it is freed.
+
+        :raises errors.AssignmentError: if Placement does not agree
+        """
+        try:
+            why = self._reserve(
+                f'/resource_providers/{item.uuid}/inventories/'
+                f'{identity.unit_class(item.region.resource_class)}')
+        except keystone.ClientException as error:
+            why = str(error)
+        if why:
+            raise errors.AssignmentError(
+                f'resource provider {item.name}', 'is for one server only, '
+                f'and Placement does not reserve it: {why}', 'try again')
+        # Nova remembers inventories for some minutes.
+        self._client.invalidate_resource_provider(item.uuid, cacheonly=True)
+        LOG.info('Resource provider %s is for one server only, which has it '
+                 'now: it is reserved until an operator sets its "reserved" '
+                 'to 0', item.name)
+
+    def _reserve(self, url: str) -> str:
+        """Why Placement does not reserve all of an inventory, or ''."""
+        for _try in range(_TRIES):
+            answer = self._client.get(url)
+            if answer.status_code != 200:
+                break
+            record = answer.json()
+            if record['reserved'] == record['total']:
+                return ''
+            # As much as the total it can be since microversion 1.26.
+            answer = self._client.put(
+                url, {**record, 'reserved': record['total']}, version='1.26')
+            if answer.status_code != 409:
+                break
+        return '' if answer.status_code == 200 else (
+            f'{answer.status_code} {answer.text}')
 
     def _put(self, consumer: str, payload) -> str:
         """Why Placement does not take down allocations, or ''."""

@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import once
 from nova_accel.core import providers
 
 LOG = logging.getLogger(__name__)
@@ -18,28 +19,36 @@ LOG = logging.getLogger(__name__)
 
 def update(provider_tree, nodename: str, host: model.Host,
            allocated: collections.abc.Callable[[str], providers.Units],
-           disputed: collections.abc.Mapping[str, int] = {}) -> None:
+           disputed: collections.abc.Mapping[str, int] = {},
+           held: collections.abc.Container[model.Address] = ()) -> None:
     """Make the tree say what the Host offers.
 
     :param provider_tree: Nova's, of this compute node; changed in place
     :param allocated: amounts by class that somebody holds of a provider
     :param disputed: units by provider that nobody may have
+    :param held: what any domain has
     """
     root = provider_tree.data(nodename).uuid
-    wanted = providers.desired(host, root, nodename, disputed)
+    offered = providers.offered(host, root, nodename)
     there = existing(provider_tree, nodename, {
-        *(provider.uuid for provider in wanted),
+        *(uuid for item in offered for uuid in (item.uuid, item.otherwise)),
         *providers.of_classes(root, {
             region.resource_class for device in host.devices
             for region in device.regions})})
+    in_use = once.in_use(offered, held)
+    used = in_use | once.used(there)
+    wanted = providers.desired(host, root, nodename, disputed, used)
     of_classes = [provider for provider in there
                   if identity.class_of_provider(provider.name)]
     of_devices = [provider for provider in there
                   if provider not in of_classes]
     stuck = providers.stuck(wanted, of_devices, allocated)
     why = providers.why_gone(host, root)
-    changes = providers.diff(wanted, of_devices, stuck, why)
-    counting = providers.classes(host, root, nodename, disputed, stuck)
+    changes = providers.diff(
+        wanted, of_devices,
+        stuck.keys() | used.difference(item.uuid for item in wanted), why)
+    counting = providers.classes(host, root, nodename, disputed, stuck,
+                                 used - in_use)
     changes += providers.diff(counting, of_classes, providers.stuck(
         counting, of_classes, allocated), providers.why_class_gone(
             why, of_devices, stuck))
@@ -80,8 +89,8 @@ def _apply(provider_tree, change: providers.Change) -> None:
             if is_new:
                 LOG.warning(
                     'Resource provider %s is no longer offered as it is, and '
-                    'servers hold it: it is reserved until they have gone',
-                    name)
+                    'servers hold it, or had it and nobody has freed it: it '
+                    'is reserved until then', name)
             provider_tree.update_inventory(uuid, inventory)
             provider_tree.update_traits(uuid, traits)
         case providers.Remove(uuid, name):

@@ -53,6 +53,10 @@ class Entry:
         them be; what is given away are the virtual functions then
     :param reset: how it is to be reset, or whether what cannot be is given
         away; one of :data:`nova_accel.core.reset.CHOICES`
+    :param one_time_use: whether nobody has it after a server had, until it is
+        freed
+    :param keeps_data: whether what is written to it may stay there for the
+        next server
     :param kind: what it is about, by the name of its entry point
     :param several: whether others can name the same functions as well
     :param settings: what it says to its kind, by key
@@ -71,6 +75,8 @@ class Entry:
     live_migratable: bool = False
     num_vfs: int | typing.Literal['all'] | None = None
     reset: str = resets.REQUIRED
+    one_time_use: bool = False
+    keeps_data: bool = False
     kind: str = kinds.PCI
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()

@@ -186,4 +186,6 @@ READERS: dict[str, collections.abc.Callable[
     'live_migratable': _flag_reader('live_migratable', None),
     'num_vfs': _read_num_vfs,
     'reset': _read_reset,
+    'one_time_use': _flag_reader('one_time_use', False),
+    'keeps_data': _flag_reader('keeps_data', False),
 }

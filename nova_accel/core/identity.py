@@ -19,6 +19,10 @@ from nova_accel.core import model
 #: a profile off providers of Nova's or Cyborg's with the same class.
 MARKER_TRAIT = 'CUSTOM_NOVA_ACCEL'
 
+#: On what may be used by one server only. os-traits has it since 2025.2.
+ONE_TIME_USE_TRAIT = getattr(os_traits, 'HW_PCI_ONE_TIME_USE',
+                             'CUSTOM_HW_PCI_ONE_TIME_USE')
+
 #: Classes that Nova itself counts and that no device may claim to be.
 NOVAS_OWN_CLASSES = frozenset({
     orc.VCPU, orc.PCPU, orc.MEMORY_MB, orc.DISK_GB, orc.NUMA_SOCKET,

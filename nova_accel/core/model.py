@@ -275,6 +275,8 @@ class Region:
         entry says; '' if they are not
     :param needs_driver: whether a driver of the host's gets them again then,
         which makes them ready
+    :param one_time_use: whether nobody has it after a server had, until it is
+        freed
     :param instances: of the units that are mdevs, those of ours that there are
     :param ids: vendor and product id by function, of units that are functions
         and whatever is done with them stay what they are
@@ -293,6 +295,7 @@ class Region:
     limit: int | None = None
     reset: str = ''
     needs_driver: bool = False
+    one_time_use: bool = False
     instances: frozenset[MdevAddress] = frozenset()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
         default=(), compare=False)

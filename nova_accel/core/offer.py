@@ -23,6 +23,9 @@ from nova_accel.core import sriov
 #: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
 MAX_DOMAIN = 0xffff
 
+# PCI Code and ID Assignment Specification: a non-volatile memory controller.
+_DISK = 0x0108
+
 _NO_IOMMU = ('this host has no IOMMU groups',
              'switch the IOMMU on in firmware and with intel_iommu=on, or '
              'amd_iommu=on, on the kernel command line')
@@ -256,10 +259,13 @@ class _Offer:
 
     def _check(self, unit, pool, entry) -> None:
         functions = [self._functions[address] for address in unit]
+        if entry.one_time_use:
+            _check_whole_device(pool, functions)
         if pool.mdevs:
             self._check_parent(functions[0])
             return
         self._check_unit(functions, entry)
+        _check_data(functions, entry)
         if pool.resets:
             self._check_driver(functions, _is_managed(entry, pool))
             self._check_reset(unit, entry)
@@ -430,18 +436,40 @@ class _Offer:
             for region, alike in sorted(regions.items(), key=_place)))
 
 
+def _check_whole_device(pool, functions) -> None:
+    """Only of a device that is one thing is known whether it was used."""
+    if pool.mdevs or len(set(pool.units)) > 1 or functions[0].physfn:
+        raise kinds.Refused(
+            'its entry says one_time_use, which is for whole devices, and '
+            'this is a part of one', 'take one_time_use out of its entry')
+
+
+def _check_data(functions, entry) -> None:
+    """A reset takes nothing from a disk."""
+    for function in functions:
+        if function.class_code >> 8 == _DISK and not (
+                entry.one_time_use or entry.keeps_data):
+            raise kinds.Refused(
+                'it is an NVMe disk, and the next server would find what this '
+                'one has written', 'write "one_time_use": "yes" in its entry, '
+                'and wipe it each time before you free it; or "keeps_data": '
+                '"yes", if all its servers belong to one owner',
+                function.address)
+
+
 def _region(entry, pool, function) -> model.Region:
     """What a pool is of, without its units."""
     resource_class = (entry.resource_class or pool.resource_class
                       or identity.default_resource_class(function))
     managed = _is_managed(entry, pool)
-    traits = entry.traits | pool.traits
+    traits = entry.traits.union(
+        pool.traits, [identity.ONE_TIME_USE_TRAIT] * entry.one_time_use)
     return model.Region(
         identity.region_name(resource_class, traits, managed, pool.variant),
         resource_class, traits, (), managed, entry.kind, pool.variant,
         pool.mdevs, entry.live_migratable, entry.settings,
         reset=entry.reset if pool.resets and not pool.mdevs else '',
-        needs_driver=pool.needs_driver)
+        needs_driver=pool.needs_driver, one_time_use=entry.one_time_use)
 
 
 def _is_managed(entry, pool) -> bool:
@@ -483,4 +511,5 @@ def _subject(entry):
 
 def _facts(entry):
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
-            entry.settings, entry.live_migratable, entry.num_vfs, entry.reset)
+            entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,
+            entry.one_time_use, entry.keeps_data)

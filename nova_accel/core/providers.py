@@ -46,11 +46,14 @@ class Node:
 
     :param ours: names by uuid of the providers of ours below it, also of
         those whose device has gone
+    :param used: those of them that are reserved until an operator frees them
+        (:mod:`nova_accel.core.once`)
     """
 
     uuid: str
     name: str
     ours: collections.abc.Mapping[str, str]
+    used: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> dict[str, str]:
@@ -219,10 +222,12 @@ def withheld(host: model.Host, root: str) -> dict[str, model.Refusal]:
 
 def desired(host: model.Host, root: str, nodename: str,
             disputed: collections.abc.Mapping[str, int] = {},
+            used: collections.abc.Container[str] = (),
             ) -> tuple[Provider, ...]:
     """The providers that the Host should have, parents first.
 
     :param disputed: units by provider that nobody may have
+    :param used: providers that are reserved until an operator frees them
     """
     tree = []
     for device in host.devices:
@@ -239,20 +244,30 @@ def desired(host: model.Host, root: str, nodename: str,
                 root, item.device.address),
             {identity.unit_class(item.region.resource_class):
                  item.region.total},
-            OURS | item.region.traits | (
-                {DISPUTED} if disputed.get(item.uuid) else frozenset()),
-            disputed.get(item.uuid, 0)))
+            OURS.union(item.region.traits,
+                       [DISPUTED] * bool(disputed.get(item.uuid)),
+                       [identity.ONE_TIME_USE_TRAIT] * (item.uuid in used)),
+            _reserved(item, disputed, used)))
     return tuple(tree)
+
+
+def _reserved(item, disputed, used) -> int:
+    """Units of a Region that nobody may have."""
+    return item.region.total if item.uuid in used else disputed.get(
+        item.uuid, 0)
 
 
 def classes(host: model.Host, root: str, nodename: str,
             disputed: collections.abc.Mapping[str, int] = {},
             stuck: collections.abc.Mapping[str, Units] = {},
+            left: collections.abc.Container[str] = (),
             ) -> tuple[Provider, ...]:
     """The providers that count a class for the whole Host.
 
     :param disputed: units by provider that nobody may have
     :param stuck: as :func:`stuck` has it
+    :param left: reserved providers of which nobody has anything any more;
+        what servers have, Placement subtracts itself
     """
     regions = collections.defaultdict(list)
     for item in offered(host, root, nodename):
@@ -268,7 +283,7 @@ def classes(host: model.Host, root: str, nodename: str,
         {resource_class: sum(item.region.total for item in items)
             + kept[identity.unit_class(resource_class)]},
         OURS.union(*(item.region.traits for item in items)),
-        sum(disputed.get(item.uuid, 0) for item in items))
+        sum(_reserved(item, disputed, left) for item in items))
         for resource_class, items in regions.items())
 
 
@@ -342,8 +357,8 @@ def diff(wanted: collections.abc.Iterable[Provider],
     """What has to be done; empty where nothing changed.
 
     :param existing: our providers as they are, parents before children
-    :param stuck: those of them that servers hold, and that are not wanted as
-        they are
+    :param stuck: those of them that are not wanted as they are, and that
+        servers hold or nobody has freed yet
     :param why: the trait for a provider that has to stay, though it is not
         wanted any more
     """
@@ -405,7 +420,8 @@ def _reserve(provider: Existing,
     # where it finds it there already.
     traits = frozenset(
         trait for trait in provider.traits - REASONS
-        if trait.startswith('CUSTOM_')) | OURS | {reason}
+        if trait.startswith('CUSTOM_')
+        or trait == identity.ONE_TIME_USE_TRAIT) | OURS | {reason}
     before = {resource_class: record for resource_class, record
               in provider.inventory.items()
               if identity.class_of_units(resource_class)

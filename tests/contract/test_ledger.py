@@ -9,35 +9,51 @@ import requests
 
 from nova_accel.compute import ledger
 from nova_accel.core import errors
+from tests.unit import build
 
 _PROVIDER = 'a6a12670-7014-4cff-a563-cea949b57fb3'
 _SERVER = 'b069d97a-010a-4057-b70d-eca2b337fc9c'
 
 
 class _Placement:
-    """Answers every request alike.
+    """Answers every request to read alike.
 
     :param answer: an HTTP status and a body, or an exception
+    :param puts: the same for each request to write
     """
 
-    def __init__(self, answer):
+    def __init__(self, answer, *puts):
         self._answer = answer
+        self._puts = list(puts)
+        self.written = []
 
     def get(self, *_args, **_kwargs):
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        response = requests.Response()
-        response.status_code, response._content = self._answer
-        return response
+        return _response(self._answer)
+
+    def put(self, url, json, **_kwargs):
+        self.written.append((url, json))
+        return _response(self._puts.pop(0))
 
 
-def _consumers(answer):
+def _response(answer):
+    if isinstance(answer, Exception):
+        raise answer
+    response = requests.Response()
+    response.status_code, response._content = answer
+    return response
+
+
+def _ledger(placement):
     nova.conf.CONF([], project='nova', default_config_files=[])
 
     class Api:
-        reportclient = report.SchedulerReportClient(_Placement(answer))
+        reportclient = report.SchedulerReportClient(placement)
 
-    return ledger.Ledger(Api).consumers(_PROVIDER, 'CUSTOM_GPU')
+    return ledger.Ledger(Api)
+
+
+def _consumers(answer):
+    return _ledger(_Placement(answer)).consumers(_PROVIDER, 'CUSTOM_GPU')
 
 
 @pytest.mark.parametrize('answer, consumers', [
@@ -55,3 +71,28 @@ def test_who_was_promised_a_device(answer, consumers):
 def test_no_answer_is_not_nobody(answer):
     with pytest.raises(errors.AssignmentError, match='^Placement: '):
         _consumers(answer)
+
+
+_ITEM = build.offered(build.region('CUSTOM_X'))
+_FREE = (200, b'{"total": 1, "reserved": 0, '
+              b'"resource_provider_generation": 3}')
+_DONE, _CONFLICT = (200, b'{}'), (409, b'{"errors": []}')
+
+
+@pytest.mark.parametrize('puts', [[_DONE], [_CONFLICT] * 3 + [_DONE]])
+def test_what_is_for_one_server_is_reserved(puts):
+    placement = _Placement(_FREE, *puts)
+    _ledger(placement).reserve(_ITEM)
+    assert placement.written == [
+        (f'/resource_providers/{_ITEM.uuid}/inventories/'
+         'CUSTOM_UNIT_OF_CUSTOM_X',
+         {'total': 1, 'reserved': 1, 'resource_provider_generation': 3}),
+    ] * len(puts)
+
+
+@pytest.mark.parametrize('answers', [
+    [(404, b'')], [keystone.ConnectFailure()], [_FREE, (500, b'')],
+    [_FREE, keystone.ConnectFailure()], [_FREE] + [_CONFLICT] * 4])
+def test_nobody_gets_what_cannot_be_reserved(answers):
+    with pytest.raises(errors.AssignmentError, match='does not reserve it'):
+        _ledger(_Placement(*answers)).reserve(_ITEM)

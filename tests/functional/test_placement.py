@@ -59,6 +59,34 @@ class PlacementTest(cloud.Cloud):
             name: provider['generation']
             for name, provider in self.providers().items()})
 
+    def test_what_is_for_one_server_waits_to_be_freed(self):
+        """From its choice on, whatever happens between two reports."""
+        self.flags(sysfs_root=str(cloud.A100), device_spec=[
+            '{"address": "0000:81:00.0", "resource_class": "CUSTOM_SSD", '
+            '"one_time_use": "yes"}'], group='nova_accel')
+        self.start_compute('compute1')
+        [name] = self.totals()
+        self.assertIn('HW_PCI_ONE_TIME_USE', self.traits(name))
+        self.write_profile('ssd', groups=[{'resources': {'CUSTOM_SSD': 1}}])
+        flavor = self.flavor('ssd')
+        server = self.boot(flavor)
+        self.assertEqual({name: {'CUSTOM_SSD': (1, 1)}}, self.totals())
+        self._delete_server(server)
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.assertEqual({name: {'CUSTOM_SSD': (1, 1)}}, self.totals())
+        self.boot(flavor, state='ERROR')
+        # As "openstack resource provider inventory set --amend" does it.
+        url = (f'/resource_providers/{self.providers()[name]["uuid"]}'
+               '/inventories/CUSTOM_UNIT_OF_CUSTOM_SSD')
+        self.placement.put(
+            url, {**self.placement.get(url).body, 'reserved': 0},
+            version='1.26')
+        # As on SIGHUP; otherwise it is seen some minutes later.
+        self.computes['compute1'].manager.reset()
+        self._run_periodics()
+        self.boot(flavor)
+
     def test_virtual_functions_are_one_pool(self):
         self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
                    device_spec=['{"vendor_id": "8086", "product_id": "37c9", '

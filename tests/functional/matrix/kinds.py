@@ -124,7 +124,7 @@ SEVERAL = Kind(
     cloud.A100,
     (*(_spec('CARD', address=address) for address in _CARDS),
      _spec('VGPU', **_A100_VFS, mdev_type='nvidia-471'), _QAT_VFS,
-     _spec('NVME', address=_FAR)),
+     _spec('NVME', address=_FAR, keeps_data='yes')),
     {CARD: frozenset(f'0000:44:00.{function}' for function in range(4, 8)),
      **_whole(*_CARDS, _FAR), **_QAT_UNITS},
     small=(_group('CARD'), _group('VGPU', 2), _group('QAT')),

@@ -59,7 +59,7 @@ def test_what_is_refused_of_a_real_machine_says_why(name):
      ['0000:44:00.4', '0000:44:00.5', '0000:44:00.6', '0000:44:00.7']),
     ({'product_id': '37c9', 'resource_class': 'CUSTOM_X'},
      ['0000:85:01.0', '0000:85:01.1']),
-    ({'vendor_id': '1b36', 'product_id': '0010',
+    ({'vendor_id': '1b36', 'product_id': '0010', 'keeps_data': 'yes',
       'resource_class': 'CUSTOM_X'},
      ['0000:81:00.0', '0000:82:00.0 0000:82:00.1']),
     ({'address': {'bus': '42'}, 'resource_class': 'CUSTOM_X'},

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only one server is to have, in Nova's tree of providers."""
+
+from nova.compute import provider_tree
+import pytest
+
+from nova_accel.compute import provider_tree as provider_trees
+from nova_accel.core import identity
+from nova_accel.core import providers
+from tests.unit import build
+
+_ONCE = {'vendor_id': '10de', 'resource_class': 'CUSTOM_X',
+         'one_time_use': 'yes'}
+_FIRST, _SECOND = '0000:81:00.0', '0000:82:00.0'
+
+
+class _Node:
+    """A compute node with two GPUs, each for one server."""
+
+    def __init__(self):
+        self.gpus = {at: build.function(at) for at in (_FIRST, _SECOND)}
+        self.entry = dict(_ONCE)
+        self.held = set()
+        self._tree = provider_tree.ProviderTree()
+        self._tree.new_root('host1', build.ROOT)
+
+    def report(self, quarantined=()):
+        host = build.offer(
+            list(self.gpus.values()), build.entries(self.entry), quarantined={
+                build.address(at): ('its reset failed', '')
+                for at in quarantined})
+        held = {build.address(at) for at in self.held}
+        provider_trees.update(self._tree, 'host1', host, self._allocated,
+                              held=held)
+
+    def _allocated(self, uuid):
+        name = self._tree.data(uuid).name
+        return {'CUSTOM_UNIT_OF_CUSTOM_X': 1} if any(
+            at in name for at in self.held) else {}
+
+    def _uuid(self, at):
+        return identity.provider_uuid(build.ROOT, build.address(at))
+
+    def traits(self, at):
+        return self._tree.data(self._uuid(at)).traits
+
+    def reserved(self, at):
+        """Of how many units; None where there is no such provider."""
+        if not self._tree.exists(self._uuid(at)):
+            return None
+        [record] = self._tree.data(self._uuid(at)).inventory.values()
+        return record['reserved'], record['total']
+
+    def left(self):
+        """How many of the class somebody could be promised."""
+        [record] = self._tree.data('host1_accel_CUSTOM_X').inventory.values()
+        return record['total'] - record['reserved'] - len(self.held)
+
+    def free(self, at):
+        """What an operator does who has wiped it."""
+        inventory = self._tree.data(self._uuid(at)).inventory
+        self._tree.update_inventory(self._uuid(at), {
+            name: {**record, 'reserved': 0}
+            for name, record in inventory.items()})
+
+
+@pytest.fixture
+def node():
+    node = _Node()
+    node.report()
+    assert (node.reserved(_FIRST), node.left()) == ((0, 1), 2)
+    return node
+
+
+def _use(node):
+    node.held = {_FIRST}
+    node.report()
+    node.held.clear()
+    node.report()
+
+
+def test_reserved_from_its_first_server_until_somebody_frees_it(node):
+    node.held = {_FIRST}
+    for _round in range(2):
+        node.report()
+        assert (node.reserved(_FIRST), node.left()) == ((1, 1), 1)
+    # Freed under its server, it is reserved again.
+    node.free(_FIRST)
+    node.report()
+    assert node.reserved(_FIRST) == (1, 1)
+    node.held.clear()
+    for _round in range(2):
+        node.report()
+        assert (node.reserved(_FIRST), node.left()) == ((1, 1), 1)
+        assert node.reserved(_SECOND) == (0, 1)
+    node.free(_FIRST)
+    node.report()
+    assert (node.reserved(_FIRST), node.left()) == ((0, 1), 2)
+
+
+@pytest.mark.parametrize('entry', [
+    {'one_time_use': 'no'}, {'resource_class': 'CUSTOM_Y'},
+    {'product_id': 'ffff'}])
+def test_neither_a_reset_nor_another_entry_frees_it(node, entry):
+    _use(node)
+    node.report(quarantined=[_FIRST])
+    assert providers.REFUSED in node.traits(_FIRST)
+    node.report()
+    assert providers.REFUSED not in node.traits(_FIRST)
+    node.entry |= entry
+    node.report()
+    node.entry = dict(_ONCE)
+    node.report()
+    assert node.reserved(_FIRST) == (1, 1)
+    assert node.reserved(_SECOND) == (0, 1)
+
+
+def test_one_that_has_gone_stays_until_somebody_frees_it(node):
+    _use(node)
+    gone = node.gpus.pop(_FIRST)
+    node.report()
+    assert node.reserved(_FIRST) == (1, 1)
+    node.gpus[_FIRST] = gone
+    node.report()
+    assert node.reserved(_FIRST) == (1, 1)
+    del node.gpus[_FIRST]
+    node.report()
+    node.free(_FIRST)
+    node.report()
+    assert node.reserved(_FIRST) is None
