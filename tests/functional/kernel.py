@@ -12,7 +12,8 @@ import fixtures
 from nova_accel.core import model
 from nova_accel.host import operations
 
-#: How far from its card the first virtual function is, as routing ids go.
+#: How far from its card the first virtual function is, as routing ids go, if
+#: there is none in the recording that says so.
 VF_OFFSET = 8
 
 
@@ -26,6 +27,8 @@ class Functions(fixtures.Fixture):
 
     def __init__(self, machine):
         self._bus = pathlib.Path(machine) / 'sys/bus/pci/devices'
+        # A VF as the recording has it, by the place of its card.
+        self._examples = {}
         #: Functions that were reset, in order.
         self.resets = []
         #: How often somebody tried to reset one.
@@ -47,10 +50,41 @@ class Functions(fixtures.Fixture):
                        path).write_text(f'{text}\n')}
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.host.operations._write', lambda path, text: (
-                answers.get(pathlib.Path(path).name, before)(path, text))))
+                answers.get(pathlib.Path(path).name, before)
+                if pathlib.Path(path).is_relative_to(self._bus) else before
+            )(path, text)))
+        self._keep_examples()
         for path in self._bus.glob('*/sriov_totalvfs'):
-            path.with_name('sriov_offset').write_text(f'{VF_OFFSET}\n')
+            path.with_name('sriov_offset').write_text(
+                f'{self._offset(path.parent.resolve())}\n')
             path.with_name('sriov_stride').write_text('1\n')
+
+    def _keep_examples(self):
+        kept = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        for link in sorted(self._bus.glob('*/physfn')):
+            card = link.resolve()
+            if card not in self._examples:
+                self._examples[card] = kept / link.parent.name
+                shutil.copytree(link.parent, self._examples[card],
+                                symlinks=True)
+
+    def _offset(self, card):
+        """How far from its card the first virtual function is."""
+        example = self._examples.get(card)
+        return (_routing(example.name) - _routing(card.name) if example
+                else VF_OFFSET)
+
+    def _vf(self, card, index):
+        """The address of a card's virtual function."""
+        at = model.PciAddress.parse(card.name)
+        number = _routing(card.name) + self._offset(card) + index
+        return str(model.PciAddress(at.domain, at.bus, number // 8,
+                                    number % 8))
+
+    def reboot(self):
+        """No virtual function and no mdev outlives it."""
+        for path in self._bus.glob('*/sriov_numvfs'):
+            self._set_vfs(path, '0')
 
     def place(self, address):
         return (self._bus / address).resolve()
@@ -103,17 +137,33 @@ class Functions(fixtures.Fixture):
         if number and self.all_or_none:
             number = int((card / 'sriov_totalvfs').read_text())
         for index in range(now if not number else 0):
-            self._remove(_vf(card, index))
+            self._remove(self._vf(card, index))
         for index in range(number if not now else 0):
-            self._make(card, _vf(card, index))
+            self._make(card, self._vf(card, index))
         (card / 'sriov_numvfs').write_text(f'{number}\n')
 
     def _remove(self, name):
+        for mdev in self._bus.parents[1].glob('mdev/devices/*'):
+            if mdev.resolve().is_relative_to(self.place(name)):
+                mdev.unlink()
         shutil.rmtree(self.place(name))
         (self._bus / name).unlink()
 
     def _make(self, card, name):
         place = card.with_name(name)
+        if card in self._examples:
+            shutil.copytree(self._examples[card], place, symlinks=True)
+            (place / 'iommu_group').unlink()
+        else:
+            self._make_plain(card, place)
+        (place / 'iommu_group').symlink_to(
+            f'../../../../kernel/iommu_groups/{name}')
+        link = (self._bus / card.name).readlink()
+        (self._bus / name).symlink_to(link.with_name(name))
+        self.offer_reset(name)
+
+    @staticmethod
+    def _make_plain(card, place):
         place.mkdir()
         for attribute in ('vendor', 'class', 'revision', 'numa_node',
                           'subsystem_vendor', 'subsystem_device'):
@@ -121,15 +171,9 @@ class Functions(fixtures.Fixture):
         product = int((card / 'device').read_text(), 16)
         (place / 'device').write_text(f'{product + 1:#06x}\n')
         (place / 'physfn').symlink_to(f'../{card.name}')
-        (place / 'iommu_group').symlink_to(
-            f'../../../../kernel/iommu_groups/{name}')
-        link = (self._bus / card.name).readlink()
-        (self._bus / name).symlink_to(link.with_name(name))
-        self.offer_reset(name)
 
 
-def _vf(card, index):
-    """The address of a card's virtual function."""
-    at = model.PciAddress.parse(card.name)
-    number = at.slot * 8 + at.function + VF_OFFSET + index
-    return str(model.PciAddress(at.domain, at.bus, number // 8, number % 8))
+def _routing(name):
+    """Device and function of an address as one number."""
+    at = model.PciAddress.parse(name)
+    return at.slot * 8 + at.function

@@ -14,7 +14,7 @@ def main() -> int:
     results = []
     with futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for done in futures.as_completed(
-                [pool.submit(_blow, seed, arguments.steps)
+                [pool.submit(_blow, seed, arguments)
                  for seed in seeds]):
             results.append(done.result())
             if not arguments.json:
@@ -40,16 +40,21 @@ def _arguments() -> argparse.Namespace:
                         help='of each seed (%(default)s)')
     parser.add_argument('--jobs', type=int, default=1,
                         help='seeds at the same time (%(default)s)')
+    parser.add_argument('--entries', action='store_true',
+                        help='operators change device_spec as well, hosts '
+                        'reboot, and nova-compute is killed')
     parser.add_argument('--json', action='store_true',
                         help='one JSON document at the end, for programs')
     return parser.parse_args()
 
 
-def _blow(seed: int, steps: int) -> dict:
+def _blow(seed: int, arguments: argparse.Namespace) -> dict:
     # A process for each: what one seed leaves is no business of the next.
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.storm.seed', str(seed),
-         str(steps)], stdout=subprocess.PIPE, text=True)
+         str(arguments.steps),
+         *(['--entries'] if arguments.entries else [])],
+        stdout=subprocess.PIPE, text=True)
     if finished.returncode:
         return {'seed': seed, 'steps': 0, 'counts': {}, 'seconds': 0,
                 'history': [],

@@ -14,10 +14,11 @@ from tests import quiet
 
 
 def main() -> int:
-    seed, steps = map(int, sys.argv[1:])
+    seed, steps = map(int, sys.argv[1:3])
+    entries = '--entries' in sys.argv[3:]
     with quiet.quiet() as (out, err):
         try:
-            print(json.dumps(_blow(seed, steps)), file=out)
+            print(json.dumps(_blow(seed, steps, entries)), file=out)
         except Exception:
             # Not of the storm, which keeps its own.
             traceback.print_exc(file=err)
@@ -25,10 +26,11 @@ def main() -> int:
     return 0
 
 
-def _blow(seed: int, steps: int) -> dict:
+def _blow(seed: int, steps: int, entries: bool) -> dict:
+    from tests.storm import entries as entries_
     from tests.storm import storm
 
-    class Seed(storm.Storm):
+    class Seed(entries_.EntryStorm if entries else storm.Storm):
         def runTest(self):
             self.blow(seed, steps, log)
 

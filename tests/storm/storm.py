@@ -18,9 +18,6 @@ from tests.functional import faults
 
 HOSTS = ('compute1', 'compute2', 'compute3', 'compute4')
 
-#: Devices by profile.
-PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
-
 #: What can be done with a server, by its status; what is named twice is done
 #: twice as often.
 CHOICES = {
@@ -100,17 +97,23 @@ class Storm(faults.MortalCloud):
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
+    #: Devices by profile.
+    PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
+
     def setUp(self):
         super().setUp()
         for host in HOSTS:
             self.start_compute(host)
-        for profile, count in PROFILES.items():
+        for profile, count in self.PROFILES.items():
             if count:
-                self.gpu_profile(profile, count, numa='preferred')
+                self._write_profile(profile, count)
         self._flavors = {profile: self.flavor(profile)
-                         for profile in PROFILES}
+                         for profile in self.PROFILES}
         # What a server in VERIFY_RESIZE has on its source.
         self._before: dict[str, int] = {}
+
+    def _write_profile(self, name, count):
+        self.gpu_profile(name, count, numa='preferred')
 
     def blow(self, seed: int, steps: int, log: Log):
         """Do as the seed says.
@@ -120,14 +123,17 @@ class Storm(faults.MortalCloud):
         self._random = random.Random(seed)
         self._log = log
         for log.step in range(1, steps + 1):
-            if self._random.random() < 0.04:
-                self._lose_a_host()
-            else:
-                self._do(self._several())
+            self._step()
             self._check()
         self._clear()
 
     # What happens
+
+    def _step(self):
+        if self._random.random() < 0.04:
+            self._lose_a_host()
+        else:
+            self._do(self._several())
 
     def _several(self) -> list[Operation]:
         """Operations on servers that differ, to be done at the same time."""
@@ -142,17 +148,17 @@ class Storm(faults.MortalCloud):
 
     def _some(self, servers) -> Operation:
         if not servers or self._random.random() < 0.5 - len(servers) / 50:
-            return self._boot(self._random.choice(list(PROFILES)))
+            return self._boot(self._random.choice(list(self.PROFILES)))
         server = servers.pop()
         name = self._random.choice(CHOICES.get(server['status'], ['delete']))
         if name == 'delete':
             return self._delete(server)
         if name in ('migrate', 'resize'):
-            self._before[server['id']] = _size(server)
+            self._before[server['id']] = self._size(server)
         if name == 'resize':
             return self._resize(server, self._random.choice([
-                profile for profile, count in PROFILES.items()
-                if count != _size(server)]))
+                profile for profile in self.PROFILES
+                if profile != _profile(server)]))
         return self._act(name, server)
 
     def _boot(self, profile):
@@ -182,20 +188,27 @@ class Storm(faults.MortalCloud):
         """One loses its power, its servers go elsewhere, it comes back."""
         host = self._random.choice(HOSTS)
         self._log.write(f'{host} loses its power')
-        connection = self.computes[host].driver._host.get_connection()
-        for domain in connection._vms.values():
-            domain.destroy()
-        self.kill(host)
+        self._power_off(host)
         [service] = self.api.get_services(host=host, binary='nova-compute')
         self.api.put_service(service['id'], {'forced_down': True})
         self._do([self._act('evacuate', server)
                   for server in self._servers().values()
                   if server['OS-EXT-SRV-ATTR:host'] == host
                   and server['status'] in ('ACTIVE', 'SHUTOFF')])
-        self.restart_compute_service(host)
-        self.processes.settle()
+        self._start_again(host)
         self.api.put_service(service['id'], {'forced_down': False})
         self.run_periodic_tasks()
+
+    def _power_off(self, host):
+        connection = self.computes[host].driver._host.get_connection()
+        for domain in connection._vms.values():
+            domain.destroy()
+        self.kill(host)
+
+    def _start_again(self, host):
+        """Start a host's nova-compute, which was killed."""
+        self.restart_compute_service(host)
+        self.processes.settle()
 
     def _do(self, operations):
         threads = [threading.Thread(target=operation.perform)
@@ -243,6 +256,13 @@ class Storm(faults.MortalCloud):
             raise Violation('definitions that nobody needs: ' + ', '.join(
                 f'{host} {address} of {held[host, address]}'
                 for host, address in sorted(set(held) - set(rightly))))
+        self._check_promises(rightly)
+
+    def _check_promises(self, rightly):
+        """Placement says what the definitions say.
+
+        :param rightly: consumers by host and address
+        """
         promised = self._promised()
         if rightly != promised:
             raise Violation(
@@ -255,7 +275,7 @@ class Storm(faults.MortalCloud):
         By host and address, the consumer that has it in Placement.
         """
         uuid, status = server['id'], server['status']
-        places = [(server['OS-EXT-SRV-ATTR:host'], uuid, _size(server))]
+        places = [(server['OS-EXT-SRV-ATTR:host'], uuid, self._size(server))]
         if status == 'VERIFY_RESIZE':
             places.append((*self._source(uuid), self._before[uuid]))
         found = {}
@@ -303,11 +323,13 @@ class Storm(faults.MortalCloud):
         ).body['migrations']
         return migration['source_compute'], migration['uuid']
 
+    def _size(self, server) -> int:
+        """How many devices a server was promised."""
+        return self.PROFILES[_profile(server)]
 
-def _size(server) -> int:
-    """How many devices a server was promised."""
-    return PROFILES[server['flavor']['extra_specs'].get(
-        'nova_accel:profile', '')]
+
+def _profile(server) -> str:
+    return server['flavor']['extra_specs'].get('nova_accel:profile', '')
 
 
 def _only(left, right) -> str:

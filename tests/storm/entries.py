@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A storm in which operators change device_spec, and hosts and services die.
+
+Two hosts have a card that makes mdevs, one with plain virtual functions, and
+one that is given whole; two have cards of vGPU types. Before a nova-compute
+starts, its device_spec can be another: another class, other traits, another
+type, more or fewer virtual functions, another kind, or no entry at all.
+
+Whatever it says, a server keeps what it has as what it was, no other server
+has any part of that, and nothing is left once all servers are deleted.
+"""
+
+import collections
+import json
+import logging
+import pathlib
+import random
+
+import fixtures
+from nova import exception
+import nova.conf
+
+from nova_accel.compute import machine
+from nova_accel.core import errors
+from nova_accel.core import holding
+from nova_accel.host import reader
+from tests import nvidia
+from tests.functional import cloud
+from tests.functional import faults
+from tests.functional import kernel
+from tests.storm import storm
+
+CONF = nova.conf.CONF
+
+MDEV_HOST = cloud.DATA / 'hosts' / 'l1.json'
+VGPU_HOST = cloud.DATA / 'hosts' / 'l40s-modelled.json'
+
+#: The machine of each host.
+MACHINES = {'compute1': MDEV_HOST, 'compute2': MDEV_HOST,
+            'compute3': VGPU_HOST, 'compute4': VGPU_HOST}
+
+#: What each profile asks for.
+CLASSES = {'vf': 'CUSTOM_VF', 'pair': 'CUSTOM_VF', 'vgpu': 'VGPU',
+           'small': 'CUSTOM_SMALL', 'whole': 'CUSTOM_WHOLE'}
+
+#: Operations after which a server has what it had before.
+KEEPING = frozenset({'reboot', 'rebuild', 'resume', 'start', 'stop',
+                     'suspend'})
+#: What leaves traces on two hosts.
+MOVES = frozenset({'confirm', 'live', 'migrate', 'resize', 'revert'})
+
+
+class Card:
+    """What entries an operator can write for one card.
+
+    :param address: its own function
+    :param parts: what an entry can say of its virtual functions; a list for
+        several entries, each for another thing that they can be
+    """
+
+    def __init__(self, address: str, parts: list[list[dict]] = ()):
+        self._address = address
+        self._parts = parts
+
+    def first(self) -> list[dict]:
+        """What there is before and after all changes."""
+        return (self._of_parts(self._parts[0], 4) if self._parts
+                else self._whole())
+
+    def choose(self, chance: random.Random, regions_file: str) -> list[dict]:
+        if chance.random() < 0.15:
+            return []
+        if not self._parts or chance.random() < 0.15:
+            return chance.choice([
+                self._whole(), self._whole(traits='CUSTOM_FAST'),
+                self._whole(resource_class='CUSTOM_VF'),
+                self._whole(kind='declared', regions_file=regions_file)])
+        return self._of_parts(
+            chance.choice(self._parts), chance.choice((None, 2, 4, 6)),
+            **chance.choice(({}, {}, {'traits': 'CUSTOM_FAST'},
+                             {'resource_class': 'CUSTOM_VF'})))
+
+    def _whole(self, **more):
+        return [{'address': self._address, 'resource_class': 'CUSTOM_WHOLE',
+                 'live_migratable': 'yes', **more}]
+
+    def _of_parts(self, parts, num_vfs, **more):
+        bus = self._address.removesuffix('00.0')
+        return [{'address': f'{bus}*.*', 'live_migratable': 'yes', **part,
+                 **({'num_vfs': num_vfs} if num_vfs else {}),
+                 **(more if index == 0 else {})}
+                for index, part in enumerate(parts)]
+
+
+_PLAIN = {'resource_class': 'CUSTOM_VF'}
+_MDEVS = {'mdev_type': 'nvidia-471'}
+_SMALL_MDEVS = {'mdev_type': 'nvidia-468', 'resource_class': 'CUSTOM_SMALL'}
+_VGPUS = {'vgpu_type': 'NVIDIA L40S-24Q'}
+_SMALL_VGPUS = {'vgpu_type': 'NVIDIA L40S-16Q',
+                'resource_class': 'CUSTOM_SMALL'}
+
+CARDS = {
+    MDEV_HOST: [
+        Card('0000:44:00.0', [[_MDEVS], [_SMALL_MDEVS], [_PLAIN],
+                              [_MDEVS, _SMALL_MDEVS],
+                              [{**_MDEVS, 'max_instances': 2}]]),
+        Card('0000:85:00.0', [[_PLAIN]]),
+        Card('0000:84:00.0')],
+    VGPU_HOST: [
+        Card('0000:41:00.0', [[_VGPUS], [_SMALL_VGPUS], [_PLAIN],
+                              [_VGPUS, _SMALL_VGPUS]]),
+        Card('0000:c1:00.0', [[_PLAIN], [_SMALL_VGPUS]])],
+}
+
+
+class OwnEntries(fixtures.Fixture):
+    """Each nova-compute goes by the device_spec that it started with."""
+
+    def _setUp(self):
+        begin = machine.Machine.__init__
+
+        def begun(this, *args, **kwargs):
+            begin(this, *args, **kwargs)
+            specs = list(CONF.nova_accel.device_spec)
+            this.entries = lambda: reader.parse(specs)
+
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.machine.Machine.__init__', begun))
+
+
+class Unexpected(logging.Handler):
+    """Keeps stack traces of what nobody has thought of."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record):
+        if record.exc_info and record.exc_info[1] and (
+                record.name.startswith('nova_accel')
+                or _comes_from_us(record.exc_info)):
+            self.found.append(logging.Formatter().format(record))
+
+
+def _comes_from_us(exc_info) -> bool:
+    _kind, error, trace = exc_info
+    if isinstance(error, (exception.NovaException, errors.AccelError)):
+        return False
+    while trace.tb_next:
+        trace = trace.tb_next
+    return '/nova_accel/' in trace.tb_frame.f_code.co_filename
+
+
+class EntryStorm(storm.Storm):
+    """Servers with parts of cards, and with whole ones."""
+
+    PROFILES = {'': 0, **{name: 1 for name in CLASSES}, 'pair': 2}
+
+    #: How long somebody waits for an answer of the dead.
+    PATIENCE = 20
+
+    def setUp(self):
+        self.useFixture(OwnEntries())
+        self._paths: dict[str, pathlib.Path] = {}
+        self._kernels: dict[str, kernel.Functions] = {}
+        self._managers: dict[str, nvidia.VgpuManager] = {}
+        self._specs = {
+            host: [spec for card in CARDS[recording] for spec in card.first()]
+            for host, recording in MACHINES.items()}
+        self._regions = self._write_regions()
+        # What servers have, as it was when they ran with it.
+        self._meanings: dict[tuple, object] = {}
+        super().setUp()
+        self._unexpected = Unexpected()
+        logging.getLogger().addHandler(self._unexpected)
+        self.addCleanup(logging.getLogger().removeHandler, self._unexpected)
+        self._pristine = self._trees()
+
+    def _write_regions(self):
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path,
+                            'regions.json')
+        path.write_text(json.dumps({'regions': [
+            {'name': 'whole', 'functions': [card._address],
+             'resource_class': 'CUSTOM_WHOLE'}
+            for cards in CARDS.values() for card in cards]}))
+        return str(path)
+
+    def _write_profile(self, name, count):
+        self.write_profile(name, groups=[
+            {'resources': {CLASSES[name]: 1}, 'count': count}],
+            group_policy='none')
+
+    def start_compute(self, hostname='compute1', *args, **facts):
+        if hostname not in self._paths:
+            self._build(hostname)
+        self.flags(sysfs_root=f'{self._paths[hostname]}/sys',
+                   device_spec=list(map(json.dumps, self._specs[hostname])),
+                   group='nova_accel')
+        return super().start_compute(hostname, *args, **facts)
+
+    def _build(self, host):
+        path = self._paths[host] = self.directory_host(MACHINES[host])
+        functions = self._kernels[host] = self.useFixture(
+            kernel.Functions(path))
+        functions.offer_reset(*(place.name for place in path.glob(
+            'sys/bus/pci/devices/*')))
+        if MACHINES[host] == VGPU_HOST:
+            self._managers[host] = self.useFixture(nvidia.VgpuManager(path))
+
+    # What happens
+
+    def _step(self):
+        happens, = self._random.choices(
+            (self._lose_a_host, self._change_entries, self._restart,
+             self._reboot_a_host, self._die_amid, self._go_on),
+            (3, 22, 5, 8, 12, 50))
+        happens()
+        if self._unexpected.found:
+            raise storm.Violation('\n'.join(self._unexpected.found))
+
+    def _go_on(self):
+        self._do(self._several())
+
+    def _change_entries(self):
+        host = self._random.choice(storm.HOSTS)
+        self._specs[host] = [
+            spec for card in CARDS[MACHINES[host]]
+            for spec in card.choose(self._random, self._regions)]
+        self._log.write(f'{host} is to offer {json.dumps(self._specs[host])}')
+        self._kill_and_start(host)
+
+    def _restart(self):
+        host = self._random.choice(storm.HOSTS)
+        self._log.write(f'nova-compute of {host} dies')
+        self._kill_and_start(host)
+
+    def _kill_and_start(self, host):
+        self.kill(host)
+        self._start_again(host)
+        self.run_periodic_tasks()
+
+    def _reboot_a_host(self):
+        host = self._random.choice(storm.HOSTS)
+        resume = self._random.random() < 0.5
+        self._log.write(f'{host} reboots, its servers '
+                        + ('start again' if resume else 'do not'))
+        self.flags(resume_guests_state_on_host_boot=resume)
+        self._power_off(host)
+        self._start_again(host)
+        self.flags(resume_guests_state_on_host_boot=False)
+        self.run_periodic_tasks()
+
+    def _power_off(self, host):
+        super()._power_off(host)
+        if host in self._managers:
+            self._managers[host].reboot()
+        self._kernels[host].reboot()
+
+    def _die_amid(self):
+        """A nova-compute dies in the middle of an operation."""
+        servers = list(self._servers().values())
+        self._random.shuffle(servers)
+        operation = self._some(servers)
+        server = self._servers().get(operation.server)
+        host = (server and server['OS-EXT-SRV-ATTR:host']
+                or self._random.choice(storm.HOSTS))
+        if operation.name in MOVES and self._random.random() < 0.5:
+            host = self._random.choice(storm.HOSTS)
+        fault = faults.Fault(host, self._random.randint(1, 12))
+        self.processes.fault = fault
+        self._do([operation])
+        self.processes.fault = None
+        if not fault.struck:
+            return
+        self._log.write(f'{fault}')
+        self._kill_and_start(host)
+        self._look_after(operation)
+
+    def _look_after(self, operation):
+        """An administrator deletes what was left half-way."""
+        server = self._servers().get(operation.server)
+        if server and (operation.name in MOVES
+                       or server['OS-EXT-STS:task_state']
+                       or server['status'] not in storm.CHOICES):
+            self._do([self._delete(server)])
+            self.run_periodic_tasks()
+
+    def _do(self, operations):
+        before = self._by_server()
+        super()._do(operations)
+        if self.processes.fault:
+            return
+        after, servers = self._by_server(), self._servers()
+        for operation in operations:
+            server = servers.get(operation.server)
+            if not server or operation.name not in KEEPING or (
+                    server['status'] == 'ERROR'):
+                continue
+            had, has = before[server['id']], after[server['id']]
+            if had != has and had:
+                raise storm.Violation(f'{server["id"]} had {sorted(had)}, '
+                                      f'and has {sorted(has)}')
+
+    def _by_server(self):
+        found = collections.defaultdict(set)
+        for place, uuid in self._held().items():
+            found[uuid].add(place)
+        return found
+
+    def _clear(self):
+        super()._clear()
+        for host, recording in MACHINES.items():
+            self._specs[host] = [spec for card in CARDS[recording]
+                                 for spec in card.first()]
+            self._kill_and_start(host)
+        self._check()
+        self._check_left()
+
+    # What must be true
+
+    def _check(self):
+        super()._check()
+        held = self._held()
+        for (host, address), uuid in held.items():
+            for part_of in self._containing(host, address):
+                if holder := held.get((host, part_of)):
+                    raise storm.Violation(
+                        f'{holder} holds {part_of} of {host}, and {uuid} '
+                        f'{address}, a part of it')
+        self._check_meanings(held)
+
+    def _check_meanings(self, held):
+        """What servers have is what it was."""
+        active = {uuid for uuid, server in self._servers().items()
+                  if server['status'] == 'ACTIVE'}
+        for (host, address), uuid in held.items():
+            now = self._meaning(host, address)
+            if now is None:
+                if uuid in active and self._is_here(uuid, host):
+                    raise storm.Violation(f'{uuid} runs with {address} of '
+                                          f'{host}, which is not there')
+                continue
+            if uuid not in active:
+                continue
+            was = self._meanings.setdefault((host, uuid, address), now)
+            if was != now:
+                raise storm.Violation(f'{address} of {host}, which {uuid} '
+                                      f'has, was {was}, and is {now}')
+        for key in set(self._meanings) - {
+                (host, uuid, address)
+                for (host, address), uuid in held.items()}:
+            del self._meanings[key]
+
+    def _is_here(self, uuid, host):
+        return self._servers()[uuid]['OS-EXT-SRV-ATTR:host'] == host
+
+    def _meaning(self, host, address):
+        """What a function or an mdev is; None if it is not there."""
+        place = self._place(host, address)
+        if place is None:
+            return None
+        if 'mdev_supported_types' in place.parts:
+            return place.parts[-3]
+        current = place / 'nvidia/current_vgpu_type'
+        return (place / 'device').read_text(), (
+            current.read_text() if current.exists() else '')
+
+    def _place(self, host, address):
+        for bus in 'pci', 'mdev':
+            place = self._paths[host] / f'sys/bus/{bus}/devices/{address}'
+            if place.exists():
+                return place.resolve()
+        return None
+
+    def _containing(self, host, address):
+        """The functions that an mdev or a virtual function is a part of."""
+        place = self._place(host, address)
+        if place is None:
+            return
+        if 'mdev_supported_types' in place.parts:
+            place = place.parents[3]
+            yield place.name
+        if (place / 'physfn').exists():
+            yield (place / 'physfn').resolve().name
+
+    def _check_promises(self, rightly):
+        """Placement promises each server as much of what it has."""
+        held = collections.Counter()
+        for host in storm.HOSTS:
+            for _uuid, device in holding.each(
+                    self.computes[host].driver._record.read()):
+                held[holding.provider_of(device),
+                     rightly[host, str(device.address)]] += 1
+        promised = collections.Counter()
+        for host in storm.HOSTS:
+            for provider in self.providers(host).values():
+                for consumer, allocation in (
+                        self._get_allocations_by_provider_uuid(
+                            provider['uuid']).items()):
+                    promised[provider['uuid'], consumer] += sum(
+                        allocation['resources'].values())
+        if held != promised:
+            names = {provider['uuid']: name for host in storm.HOSTS
+                     for name, provider in self._providers(host).items()}
+            raise storm.Violation('\n'.join(
+                f'{consumer} has {held[provider, consumer]} of '
+                f'{names.get(provider, provider)}, and is promised '
+                f'{promised[provider, consumer]}'
+                for provider, consumer in sorted(held.keys()
+                                                 | promised.keys())
+                if held[provider, consumer] != promised[provider, consumer]))
+
+    def _check_left(self):
+        """Without servers, it is as if there never were any."""
+        for host, path in self._paths.items():
+            if left := [mdev.name for mdev in path.glob(
+                    'sys/bus/mdev/devices/*')]:
+                raise storm.Violation(f'mdevs of {host} are left: {left}')
+        for host, manager in self._managers.items():
+            if left := manager.current():
+                raise storm.Violation(f'types of {host} are left: {left}')
+        if (trees := self._trees()) != self._pristine:
+            raise storm.Violation(f'Placement had {self._pristine}, and has '
+                                  f'{trees}')
+
+    def _trees(self):
+        """Units that can be had, by class, by provider."""
+        return {name: {resource_class: record['total'] - record['reserved']
+                       for resource_class, record in
+                       self._get_provider_inventory(
+                           provider['uuid']).items()}
+                for host in storm.HOSTS
+                for name, provider in self._providers(host).items()}
