@@ -95,8 +95,8 @@ class Card:
 _PLAIN = {'resource_class': 'CUSTOM_VF'}
 _MDEVS = {'mdev_type': 'nvidia-471'}
 _SMALL_MDEVS = {'mdev_type': 'nvidia-468', 'resource_class': 'CUSTOM_SMALL'}
-_VGPUS = {'vgpu_type': 'NVIDIA L40S-24Q'}
-_SMALL_VGPUS = {'vgpu_type': 'NVIDIA L40S-16Q',
+_VGPUS = {'vgpu_type': '1155 : NVIDIA L40S-24Q', 'max_instances': 2}
+_SMALL_VGPUS = {'vgpu_type': '1154 : NVIDIA L40S-16Q', 'max_instances': 3,
                 'resource_class': 'CUSTOM_SMALL'}
 
 CARDS = {
@@ -156,7 +156,9 @@ class EntryStorm(storm.Storm):
 
     PROFILES = {'': 0, **{name: 1 for name in CLASSES}, 'pair': 2}
 
-    #: How long somebody waits for an answer of the dead.
+    AT_ONCE = (2, 3, 4, 5)
+
+    #: How long somebody waits for an answer of the dead, in seconds.
     PATIENCE = 20
 
     def setUp(self):
@@ -168,6 +170,8 @@ class EntryStorm(storm.Storm):
             host: [spec for card in CARDS[recording] for spec in card.first()]
             for host, recording in MACHINES.items()}
         self._regions = self._write_regions()
+        # The cards that are known to have an mdev or a virtual function.
+        self._cards: dict[tuple[str, str], str] = {}
         # What servers have, as it was when they ran with it.
         self._meanings: dict[tuple, object] = {}
         super().setUp()
@@ -213,7 +217,7 @@ class EntryStorm(storm.Storm):
         happens, = self._random.choices(
             (self._lose_a_host, self._change_entries, self._restart,
              self._reboot_a_host, self._die_amid, self._go_on),
-            (3, 22, 5, 8, 12, 50))
+            (3, 20, 3, 14, 10, 50))
         happens()
         if self._unexpected.found:
             raise storm.Violation('\n'.join(self._unexpected.found))
@@ -223,11 +227,14 @@ class EntryStorm(storm.Storm):
 
     def _change_entries(self):
         host = self._random.choice(storm.HOSTS)
+        self._write_entries(host)
+        self._kill_and_start(host)
+
+    def _write_entries(self, host):
         self._specs[host] = [
             spec for card in CARDS[MACHINES[host]]
             for spec in card.choose(self._random, self._regions)]
         self._log.write(f'{host} is to offer {json.dumps(self._specs[host])}')
-        self._kill_and_start(host)
 
     def _restart(self):
         host = self._random.choice(storm.HOSTS)
@@ -241,6 +248,8 @@ class EntryStorm(storm.Storm):
 
     def _reboot_a_host(self):
         host = self._random.choice(storm.HOSTS)
+        if self._random.random() < 0.5:
+            self._write_entries(host)
         resume = self._random.random() < 0.5
         self._log.write(f'{host} reboots, its servers '
                         + ('start again' if resume else 'do not'))
@@ -329,6 +338,14 @@ class EntryStorm(storm.Storm):
                         f'{address}, a part of it')
         self._check_meanings(held)
 
+    def _rightly_held(self, server, held):
+        if server['status'] != 'ERROR':
+            return super()._rightly_held(server, held)
+        # Nova has left it between here and there.
+        uuid = server['id']
+        return {place: uuid for place, holder in held.items()
+                if holder == uuid}
+
     def _check_meanings(self, held):
         """What servers have is what it was."""
         active = {uuid for uuid, server in self._servers().items()
@@ -373,15 +390,18 @@ class EntryStorm(storm.Storm):
         return None
 
     def _containing(self, host, address):
-        """The functions that an mdev or a virtual function is a part of."""
+        """The functions that an mdev or a virtual function is a part of.
+
+        One that is not there is of the card that it was of.
+        """
         place = self._place(host, address)
-        if place is None:
-            return
-        if 'mdev_supported_types' in place.parts:
+        if place and 'mdev_supported_types' in place.parts:
             place = place.parents[3]
             yield place.name
-        if (place / 'physfn').exists():
-            yield (place / 'physfn').resolve().name
+        if place and (place / 'physfn').exists():
+            self._cards[host, address] = (place / 'physfn').resolve().name
+        if card := self._cards.get((host, address)):
+            yield card
 
     def _check_promises(self, rightly):
         """Placement promises each server as much of what it has."""
@@ -399,6 +419,10 @@ class EntryStorm(storm.Storm):
                             provider['uuid']).items()):
                     promised[provider['uuid'], consumer] += sum(
                         allocation['resources'].values())
+        broken = self._broken()
+        for counter in held, promised:
+            for key in [key for key in counter if key[1] in broken]:
+                del counter[key]
         if held != promised:
             names = {provider['uuid']: name for host in storm.HOSTS
                      for name, provider in self._providers(host).items()}
@@ -409,6 +433,15 @@ class EntryStorm(storm.Storm):
                 for provider, consumer in sorted(held.keys()
                                                  | promised.keys())
                 if held[provider, consumer] != promised[provider, consumer]))
+
+    def _broken(self):
+        """Servers in ERROR and their moves, of which Nova forgets some."""
+        broken = {uuid for uuid, server in self._servers().items()
+                  if server['status'] == 'ERROR'}
+        return broken.union(*(
+            {migration['uuid'] for migration in self.api.api_get(
+                f'/os-migrations?instance_uuid={uuid}').body['migrations']}
+            for uuid in broken))
 
     def _check_left(self):
         """Without servers, it is as if there never were any."""

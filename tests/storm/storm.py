@@ -99,6 +99,8 @@ class Storm(faults.MortalCloud):
 
     #: Devices by profile.
     PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
+    #: How many operations there are at the same time.
+    AT_ONCE = (1, 1, 2, 3, 4)
 
     def setUp(self):
         super().setUp()
@@ -142,7 +144,7 @@ class Storm(faults.MortalCloud):
         self._random.shuffle(servers)
         return [
             *(self._some(servers) for _time in range(
-                self._random.choice((1, 1, 2, 3, 4)))),
+                self._random.choice(self.AT_ONCE))),
             *(self._audit(host) for host in HOSTS
               if self._random.random() < 0.05)]
 
