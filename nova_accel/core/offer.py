@@ -291,6 +291,18 @@ class _Offer:
                 f'a server holds {address} as a whole', 'nothing, it is kept '
                 'for the server; move or delete the server to have its parts')
 
+    def _check_parts(self, function) -> None:
+        """Refuse a card of which a server holds virtual functions.
+
+        A reboot of the host has taken them, and its entry makes them no more.
+        """
+        if function.total_vfs and (
+                needed := sriov.needed(function, self._held)):
+            raise kinds.Refused(
+                f'a server holds {function.vf(needed - 1)} of it, which is '
+                'not there', 'name its virtual functions again with num_vfs, '
+                'and restart nova-compute; or move or delete the server')
+
     def _check_unit(self, unit, entry) -> None:
         if not self._machine.groups:
             raise kinds.Refused(*_NO_IOMMU)
@@ -356,6 +368,7 @@ class _Offer:
                 'its sriov_numvfs')
         self._check_card(function)
         self._check_whole(function.physfn)
+        self._check_parts(function)
         mdevs = sum(len(mdev_type.instances)
                     for mdev_type in function.mdev_types)
         if mdevs:

@@ -100,6 +100,22 @@ def test_a_card_that_is_held_itself_gets_none():
     assert (changes, len(problems)) == ([], 1)
 
 
+@pytest.mark.parametrize('held, refused', [
+    ((), False), (('0000:85:00.2',), True), (('0000:85:01.2', _AT), True),
+    ((_AT,), False), (('0000:85:03.0',), False)])
+def test_a_card_is_not_given_whole_while_its_functions_are_held(held,
+                                                                refused):
+    """They went with a reboot of the host, and no entry makes them again."""
+    [card] = build.card(_AT, 0)
+    card = dataclasses.replace(card, vf_offset=1, vf_stride=1)
+    host = build.offer([card], build.entries({'product_id': '37c8'}),
+                       held=lambda: {build.address(at) for at in held})
+    assert bool(host.devices) != refused
+    assert build.refusals(host) == ({
+        _AT: f'a server holds {held[0]} of it, which is not there'}
+        if refused else {})
+
+
 @pytest.mark.parametrize('claim', [
     {'product_id': '37c8'}, {'product_id': '37c9'},
     {'address': '0000:85:00.2'}])
