@@ -14,8 +14,8 @@ _NAMES = re.compile('|'.join((
     # Quotations; one that was cut ends with an ellipsis.
     r'''(?<!\w)'(?:[^'\\…]|\\.)*(?:['…]|$)''',
     r'''(?<!\w)"(?:[^"\\…]|\\.)*(?:["…]|$)''',
-    # Paths, URLs, and resource providers.
-    r'(?<!\S)\S*(?:/|_accel_)\S*',
+    # Paths and URLs, but for "Input/output error"; and resource providers.
+    r'(?<!\S)\S*(?:(?<![A-Za-z])/|/\S*/|_accel_)\S*',
     # Uuids, PCI addresses, and libvirt's domains.
     r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}',
     r'(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]',

@@ -210,7 +210,7 @@ class VgpuTest(cloud.Cloud):
 
     def test_a_driver_that_refuses_is_quoted(self):
         self.driver.on_write = self.refuse
-        log = self.useFixture(fixtures.FakeLogger(level='ERROR'))
+        log = self.useFixture(fixtures.FakeLogger(level='WARNING'))
         self.boot(self.small, state='ERROR')
         self.assertIn('device 0000:41:00.4 (10de:26b9): vGPU type NVIDIA '
                       'L40S-16Q cannot be set: the driver says', log.output)

@@ -97,6 +97,7 @@ def test_a_quote_of_the_limit_is_whole():
     # What is no name.
     ('wants 3 of CUSTOM_GPU on one NUMA node; libvirt 10.0.0 can, the most '
      'is 2, IOMMU group 7', None),
+    ('the driver says Input/output error', None),
 ])
 def test_who_owns_a_server_reads_no_names(text, told):
     assert errors.public(text, ('compute-1', 'node-1.x', '')) == (
