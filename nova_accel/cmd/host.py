@@ -53,7 +53,8 @@ def add_parser(topics) -> None:
                        'file, without what identifies the machine')
     _add_root(record)
     record.add_argument('--identifying', action='store_true',
-                        help='keep serial numbers, MAC and IP addresses')
+                        help='keep serial numbers, MAC and IP addresses, '
+                             'uuids and names that people gave')
     record.add_argument('file', help='where to; "-" is standard output, a '
                                      'name in .gz is compressed')
     record.set_defaults(run=_record)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings: all that the reader reads, and nothing that identifies."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.host import fpga
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
@@ -107,10 +110,10 @@ def test_a_recording_is_the_same_host_but_for_names(tmp_path):
     before, after = _host(machine), _host(recorder.record(machine))
     assert after.devices == before.devices
     assert [(refusal.address, refusal.reason.replace(
-        _MAC_NAME, 'enx000000000000')) for refusal in before.refusals] == [
+        _MAC_NAME, 'name0')) for refusal in before.refusals] == [
         (refusal.address, refusal.reason) for refusal in after.refusals]
     assert [refusal.reason for refusal in after.refusals] == [
-        'the host uses it: network port enx000000000000 has an address',
+        'the host uses it: network port name0 has an address',
         'the host uses it: disk sda is mounted']
 
 
@@ -151,10 +154,9 @@ def test_two_ports_named_by_mac_stay_two(tmp_path):
 
 
 @pytest.mark.parametrize('name, recorded', [
-    ('rocex001122fffe334455', 'rocex0000000000000000'),
-    ('ibx001122fffe334455', 'ibx0000000000000000'),
-    ('iwx001122334455', 'iwx000000000000'), ('mlx5_0', 'mlx5_0'),
-    ('rocex001122fffe3344556', 'rocex001122fffe3344556')])
+    ('rocex001122fffe334455', 'name0'), ('ibx001122fffe334455', 'name0'),
+    ('iwx001122334455', 'name0'), ('mlx5_0', 'mlx5_0'),
+    ('rocep129s0f1', 'rocep129s0f1')])
 def test_an_rdma_device_named_by_guid_has_another_name(name, recorded):
     path = 'sys/devices/pci0000:80/0000:81:00.0/infiniband'
     machine = build.sysfs({'pci0000:80/0000:81:00.0': {}},
@@ -222,6 +224,207 @@ def test_what_is_recorded_of_proc_is_what_the_reader_needs(
         path: recorded}
 
 
+_GPU = 'sys/devices/pci0000:80/0000:83:00.0'
+_DISK_AT = 'devices/pci0000:80/0000:82:00.0'
+_FPGA = 'sys/devices/pci0000:80/0000:83:00.0/fpga_manager/fpga0'
+_TYPE = f'{_GPU}/mdev_supported_types/nvidia-468'
+
+_ID4 = '3f1c9a52-7d0e-4b8a-9c61-5e2f7a90b1d4'
+_ID5 = '3f1c9a52-7d0e-5b8a-9c61-5e2f7a90b1d4'
+
+
+def _port(name, **links):
+    path = f'devices/pci0000:80/0000:81:00.0/net/{name}'
+    return {f'sys/class/net/{name}': f'../../{path}',
+            **{f'sys/{path}/{link}': target
+               for link, target in links.items()}}
+
+
+def _disk(name, below='block'):
+    path = f'{_DISK_AT}/{below}/{name}'
+    return {f'sys/class/block/{name}': f'../../{path}'}
+
+
+# What a machine's owner, or a tool, can call things: where that is seen.
+_NAMED = {
+    **{f'a port, {name}': (name, {
+        'proc/net/route': f'Iface\n{name} 0 0\n'}, _port(name))
+       for name in ('tap3f1c9a52-7d', 'br-9f86d081884c', 'eth001122334455',
+                    'enx001122334455', 'veth9f86d08', 'acme', 'eth0.1234',
+                    'name-of-acme', 'enp1s0f0np0-acme', '001122334455')},
+    'a port with an address': (
+        'acme0', {'proc/net/if_inet6': 'fe80 02 40 20 80 acme0\n'},
+        _port('acme0')),
+    'a port that is not there': (
+        'acme0', {'proc/net/route': 'Iface\nacme0 0 0\n'}, {}),
+    'what a port belongs to': ('br-acme', {}, _port(
+        'eth0', master='../../../../virtual/net/br-acme')),
+    'what is on a port': ('bond.acme', {}, _port(
+        'eth0', **{'upper_bond.acme': '../../../../virtual/net/bond.acme'})),
+    'what a port is on': ('bond.acme', {}, _port(
+        'eth0', **{'lower_bond.acme': '../../../../virtual/net/bond.acme'})),
+    'an attribute of a port': ('acme_id', {
+        'sys/devices/pci0000:80/0000:81:00.0/net/eth0/acme_id': ''},
+        _port('eth0')),
+    'an mdev of ours': (_ID5, {f'{_TYPE}/devices/{_ID5}/x': ''}, {}),
+    'an mdev of others': (_ID4, {f'{_TYPE}/devices/{_ID4}/x': ''}, {}),
+    'a parent of mdevs': ('acme-css', {
+        'sys/devices/acme-css/mdev_supported_types/acme-1/device_api':
+            'vfio-pci\n'},
+        {'sys/class/mdev_bus/acme-css': '../../devices/acme-css'}),
+    'an RDMA device': ('acme_0', {
+        f'{_GPU}/infiniband/acme_0/fw_ver': '22.39.1048\n'}, {}),
+    'an NVMe controller': ('nvme-acme', {
+        f'{_GPU}/nvme/nvme-acme/firmware_rev': 'GDC5902Q\n'}, {}),
+    "a function's vfio device": ('acme0', {f'{_GPU}/vfio-dev/acme0/dev': ''},
+                                 {}),
+    'a disk that is mounted': ('SN12345678', {
+        'proc/1/mountinfo': '1 1 0:40 / / rw - x /dev/SN12345678 rw\n'},
+        _disk('SN12345678')),
+    'a disk that a log is on': ('SN12345678', {
+        'proc/1/mountinfo': '1 1 8:1 / / rw - xfs /dev/sdb '
+                            'rw,logdev=/dev/SN12345678\n'},
+        _disk('SN12345678')),
+    'a disk that is mounted, in a table': ('SN12345678', {
+        'proc/1/mounts': '/dev/SN12345678 / ext4 rw\n'},
+        _disk('SN12345678')),
+    'a disk that is swapped to': ('SN12345678', {
+        'proc/1/mountinfo': '',
+        'proc/swaps': 'Filename\n/dev/SN12345678 partition\n'},
+        _disk('SN12345678')),
+    'a disk that has a file system': ('SN12345678', {
+        'sys/fs/ext4/SN12345678/x': ''}, _disk('SN12345678')),
+    "a partition where only disks are listed": ('md_acme', {
+        'proc/1/mounts': '/dev/md_acme1 / ext4 rw\n',
+        f'sys/{_DISK_AT}/block/md_acme/md_acme1/dev': '9:1\n'}, {
+        'sys/block/md_acme': f'../{_DISK_AT}/block/md_acme'}),
+    'what a disk is part of': ('acme-vg', {
+        f'sys/{_DISK_AT}/block/sda/holders/acme-vg/x': ''}, _disk('sda')),
+    'a file system of several disks': (_ID4, {
+        f'sys/fs/btrfs/{_ID4}/devices/sda/x': ''}, _disk('sda')),
+    'a pool': ('acme-tank', {
+        'proc/spl/kstat/zfs/acme-tank/io': '',
+        f'sys/{_DISK_AT}/block/sda/dev': '8:0\n',
+        'run/udev/data/b8:0': 'E:ID_FS_TYPE=zfs_member\n'
+                              'E:ID_FS_LABEL=acme-tank\n'}, _disk('sda')),
+    'an iSCSI target': ('iqn.2026-01.org.acme:disk', {
+        'proc/1/mounts': '/dev/sda / ext4 rw\n'},
+        _disk('sda', 'host6/session1/iqn.2026-01.org.acme:disk/block')),
+    'a bus of Hyper-V': (_ID4, {
+        'proc/1/mounts': '/dev/sda / ext4 rw\n'},
+        _disk('sda', f'VMBUS:01/{_ID4}/block')),
+    'an NVMe subsystem': ('nvme-subsys-acme', {
+        'proc/1/mounts': '/dev/nvme0n1 / ext4 rw\n'}, {
+        'sys/class/block/nvme0n1': '../../devices/virtual/nvme-subsystem/'
+                                   'nvme-subsys-acme/nvme0n1',
+        'sys/devices/virtual/nvme-subsystem/nvme-subsys-acme/nvme0':
+            f'../../../../{_DISK_AT[8:]}/nvme/nvme0'}),
+    'an FPGA manager': ('acme-manager', {
+        f'{_GPU}/fpga_manager/acme-manager/state': 'write error\n'}, {
+        'sys/class/fpga_manager/acme-manager':
+            f'../../{_GPU[4:]}/fpga_manager/acme-manager'}),
+    'an FPGA region': ('acme-region', {
+        f'{_GPU}/fpga_region/acme-region/compat_id': '0' * 31 + '1\n'}, {
+        'sys/class/fpga_region/acme-region':
+            f'../../{_GPU[4:]}/fpga_region/acme-region'}),
+    'an FPGA port': ('SN12345678', {
+        f'{_GPU}/fpga_region/region0/dfl-port.SN12345678/afu_id':
+            '0' * 31 + '1\n'}, {
+        'sys/class/fpga_region/region0':
+            f'../../{_GPU[4:]}/fpga_region/region0'}),
+    'a NUMA node': ('node-of-acme', {
+        'sys/devices/system/node/node-of-acme/x': ''}, {}),
+    'an IOMMU group': ('acme-group', {}, {
+        'sys/devices/pci0000:80/0000:83:00.0/iommu_group':
+            '../../../kernel/iommu_groups/acme-group'}),
+}
+
+
+def _machine_with(files, links):
+    base = build.sysfs(
+        {'pci0000:80/0000:81:00.0': {'class': '0x020000\n'},
+         'pci0000:80/0000:82:00.0': {'class': '0x010802\n'},
+         'pci0000:80/0000:83:00.0': {}})
+    return tree.Recording({**base.files, **files}, {**base.links, **links})
+
+
+def _told(machine, what):
+    """What is made of a machine, with a star for what has a name."""
+    return re.sub(what, '*', repr((_host(machine), fpga.read(machine))))
+
+
+_ALIAS = r'name\d+(p\d+)?|0000000\d-0000-[45]000-8000-0{12}'
+
+
+@pytest.mark.parametrize('what', _NAMED)
+def test_a_name_that_is_not_the_kernels_has_an_alias(what):
+    marker, files, links = _NAMED[what]
+    machine = _machine_with(files, links)
+    recording = recorder.record(machine)
+    assert marker in recorder.record(machine, identifying=True).dumps()
+    assert marker not in recording.dumps()
+    assert _told(recording, _ALIAS) == _told(machine,
+                                             rf'{re.escape(marker)}\d?')
+    again = recorder.record(recording)
+    assert (again.files, again.links) == (recording.files, recording.links)
+
+
+@pytest.mark.parametrize('path', [
+    f'{_GPU}/vendor', f'{_GPU}/numa_node', f'{_GPU}/reset_method',
+    f'{_GPU}/sriov_totalvfs', f'{_GPU}/resource',
+    f'{_GPU}/infiniband/mlx5_0/fw_ver', f'{_GPU}/nvme/nvme0/firmware_rev',
+    f'{_TYPE}/available_instances', f'{_TYPE}/device_api', f'{_FPGA}/state',
+    f'{_GPU}/fpga_region/region0/compat_id',
+    f'{_GPU}/fpga_region/region0/dfl-port.0/afu_id',
+    f'sys/{_DISK_AT}/block/sda/dev', 'proc/1/mountinfo', 'proc/1/mounts',
+    'proc/swaps', 'proc/cmdline', 'proc/net/route', 'proc/net/if_inet6',
+    'sys/module/vfio_pci/parameters/disable_denylist'])
+@pytest.mark.parametrize('text', [
+    'acme-SN12345678\n', '1 acme-SN12345678 2\n', '\nacme-SN12345678',
+    'pcie_acs_override=acme-SN12345678\n',
+    '0 0 acme-SN12345678 / / rw - ext4 none rw\n'])
+def test_content_that_is_not_the_kernels_is_not_recorded(path, text):
+    machine = _machine_with({path: text}, {
+        'sys/class/fpga_region/region0':
+            f'../../{_GPU[4:]}/fpga_region/region0',
+        'sys/class/fpga_manager/fpga0': f'../../{_FPGA[4:]}',
+        **_disk('sda')})
+    recording = recorder.record(machine)
+    assert path in recording.files
+    assert 'SN12345678' not in recording.dumps()
+    assert build.units(_host(recording)) == build.units(_host(machine))
+
+
+@pytest.mark.parametrize('status, recorded', [
+    ('reconfig CRC error\nreconfig fifo overflow error\n', None),
+    ('board SN12345678\n', '? ?\n')])
+def test_of_the_status_of_an_fpga_the_kernels_words_are_kept(
+        status, recorded):
+    machine = _machine_with({f'{_FPGA}/state': 'write error\n',
+                             f'{_FPGA}/status': status}, {
+        'sys/class/fpga_manager/fpga0': f'../../{_FPGA[4:]}'})
+    recording = recorder.record(machine)
+    assert recording.text(f'{_FPGA}/state') == 'write error\n'
+    assert recording.text(f'{_FPGA}/status') == recorded or status
+
+
+def test_two_names_have_two_aliases_that_nothing_else_has():
+    names = ['acme0', 'acme1', 'name0', 'name2']
+    machine = tree.Recording(links=dict(
+        link for name in names for link in _port(name).items()))
+    recorded = recorder.record(machine).names('sys/class/net')
+    assert recorded == ['name0', 'name1', 'name2', 'name3']
+
+
+@pytest.mark.parametrize('name', [
+    'l1', 'l1-8gpu', 'l1-fpga', 'l1-kinds', 'l40s-modelled',
+    'fpga-modelled'])
+def test_names_of_the_kernels_are_recorded_as_they_are(name):
+    machine = build.recorded(name)
+    assert recorder.record(machine).dumps() == recorder.record(
+        machine, identifying=True).dumps()
+
+
 def test_ports_named_by_mac_are_numbered_in_one_order():
     machine = tree.Recording(
         {'proc/net/route': 'Iface\nenx00aa00aa00aa\nwlx00bb00bb00bb\n'},
@@ -229,9 +432,9 @@ def test_ports_named_by_mac_are_numbered_in_one_order():
          for name in ('wlx00bb00bb00bb', 'enx00aa00aa00aa')})
     recording = recorder.record(machine)
     assert recording.text('proc/net/route') == (
-        'Iface\nenx000000000000\nwlx000000000001\n')
-    assert set(recording.links) == {'sys/class/net/enx000000000000',
-                                    'sys/class/net/wlx000000000001'}
+        'Iface\nname0\nname1\n')
+    assert set(recording.links) == {'sys/class/net/name0',
+                                    'sys/class/net/name1'}
 
 
 @given(st.dictionaries(

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording without what tells its machine from others of its kind.
+
+What is not known to be the kernel's own is not kept. Of names these are those
+that the reader asks for, and the patterns by which the kernel, and systemd
+after a device's place, name things; any other name has an alias, the same in
+all places. Of a file's content they are numbers and the kernel's words.
+
+Sources: Documentation/admin-guide/devices.txt (disks);
+Documentation/ABI/testing/sysfs-class-net; systemd.net-naming-scheme(7);
+rdma-core, kernel-boot/rdma_rename.c; drivers/fpga/fpga-mgr.c (states and
+errors); Documentation/ABI/testing/sysfs-bus-vfio-mdev (types, ``device_api``).
+"""
+
+import collections.abc
+import posixpath
+import re
+import uuid
+
+from nova_accel.core import identity
+from nova_accel.core import reset
+from nova_accel.host import links
+from nova_accel.host import tree as trees
+from nova_accel.host import usage
+from nova_accel.host import vfio
+from nova_accel.host import zfs
+
+# Directories and links that the reader goes through, and what else sysfs has
+# beside what it looks for.
+_WORDS = frozenset('''
+    block btrfs bus class data devices driver drivers ext4 f2fs fpga_manager
+    fpga_region fs holders infiniband iommu_group iommu_groups iommufd kernel
+    kstat master mdev_bus mdev_supported_types module net node nvme
+    nvme-subsystem parameters pci physfn platform proc run self spl sys system
+    udev vfio vfio-dev vfio_iommu_type1 vfio_pci virtual xfs xgmi_hive_info zfs
+
+    features has_cpu has_generic_initiator has_memory has_normal_memory online
+    possible power stats subsystem uevent
+
+    addr_assign_type addr_len address broadcast carrier carrier_changes
+    carrier_down_count carrier_up_count dev_id dev_port device dormant duplex
+    flags gro_flush_timeout ifalias ifindex iflink link_mode mtu
+    name_assign_type napi_defer_hard_irqs netdev_group operstate phys_port_id
+    phys_port_name phys_switch_id proto_down queues speed statistics testing
+    threaded tx_queue_len type
+'''.split())
+
+_KERNEL = re.compile('|'.join((
+    r'|\.\.?', r'\d{1,5}',
+    # PCI functions and host bridges; what has a number for a name.
+    r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]',
+    r'pci[0-9a-f]{4,8}:[0-9a-f]{2}',
+    r'(node|vfio|virtio|ata|host|session|nvme|nvme-subsys|fpga|region)\d{1,5}',
+    r'dfl-(fme|fme-mgr|fme-region|port)\.\d{1,5}',
+    r'dfl-pci|mtty|mdpy|mbochs|matrix|[0-9a-f]\.[0-3]\.[0-9a-f]{4}',
+    # Disks and partitions.
+    r'target(\d{1,5}:){2}\d{1,5}|(\d{1,5}:){3}\d{1,5}',
+    r'(sd|hd|vd|xvd|dasd)[a-z]{1,3}\d{0,3}',
+    r'(nvme\d{1,4}(c\d{1,4})?n|dm-|md|mmcblk|loop|nbd|sr|fd|ram|zram|pmem|'
+    r'bcache|rbd|drbd|zd|ublkb)\d{1,4}(p\d{1,3})?',
+    # Network ports and RDMA devices, by number or by place.
+    r'lo|(eth|wlan|wwan|usb|ib|ibs|bond|br|virbr|docker|team|dummy|ifb|tun|tap|'
+    r'veth|vnet|macvlan|macvtap|ipvlan|vxlan|sit|gre|tunl|ip6tnl|wg)\d{1,3}',
+    r'(mlx[45]_|hfi1_|qib|bnxt_re|irdma|i40iw|efa_|erdma_|mana_|hns_|qedr|'
+    r'cxgb4_|ocrdma|usnic_|vmw_pvrdma|mthca|rxe|siw)\d{1,4}',
+    r'(en|ib|sl|wl|ww|mc|roce|iw|opa|rdma)(P\d{1,5})?'
+    r'(o\d{1,5}|s\d{1,4}|p\d{1,3}s\d{1,3})(f\d{1,3})?'
+    r'(v\d{1,4}|r\d{1,4}|d\d{1,3}|np?\d{1,3}(s\d{1,3})?){0,2}',
+    # Our own.
+    r'name\d{1,6}(p\d{1,3})?',
+    r'0{8}-0{4}-[45]0{3}-80{3}-0{6}[0-9a-f]{6}')))
+
+# What drivers are called, and what they call what they make, below these.
+_DRIVERS = {'drivers': re.compile(r'[\w-]{1,32}', re.ASCII),
+            'mdev_supported_types': re.compile(
+                r'[a-z]\w{0,31}-[\w.+-]{1,40}', re.ASCII)}
+
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.IGNORECASE)
+
+# The reader goes by what a name starts with.
+_PREFIXED = re.compile(r'(upper_|lower_|dfl-port\.|dfl-fme\.)(.+)', re.DOTALL)
+_PARTITION = re.compile(r'p?(\d{1,3})')
+
+_DISK = re.compile(r'/dev/([^/]+)')
+_DEVICE_NUMBER = re.compile(r'\d{1,5}:\d{1,7}')
+# All that it can say.
+_OVERRIDE = re.compile(r'[a-z_-]+(=(downstream|multifunction|'
+                       r'id(:[0-9a-f]{4}){2}|,)*)?')
+
+_NUMBER = re.compile(r'-?\d{1,10}|0x[0-9a-f]{1,16}|\d{1,5}:\d{1,7}')
+_WORDS_OF_FILES = reset.METHODS.union('''
+    Y N vfio-pci vfio-ccw vfio-ap vfio-platform vfio-noiommu
+
+    unknown power off up reset firmware request parse header write init
+    complete operating error reconfig operation CRC incompatible image IP
+    protocol fifo overflow
+'''.split())
+_ID = re.compile(r'[0-9a-f]{1,32}')
+_FILES = {'afu_id': _ID, 'compat_id': _ID,
+          'fw_ver': re.compile(r'[\d.]{1,32}'),
+          # NVM Express Base Specification, Identify Controller: 8 bytes.
+          'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII)}
+#: Stands for what else is in a file.
+UNKNOWN = '?'
+
+
+def anonymous(recording: trees.Recording,
+              asked: collections.abc.Iterable[str],
+              of_kinds: collections.abc.Iterable[str],
+              ) -> trees.Recording:
+    """A recording of which the reader makes the same, apart from names.
+
+    :param recording: with all that there is
+    :param asked: names that the reader knows
+    :param of_kinds: files, relative to a function's directory, whose content
+        is kept, as a kind alone knows what may be in it
+    """
+    of_kinds = tuple(f'/{name}' for name in of_kinds)
+    names = _Names(recording, _WORDS.union(
+        asked, *(name.split('/') for name in of_kinds)))
+    hives: dict[str, int] = {}
+
+    def content(path: str, text: str) -> str:
+        if path.endswith(of_kinds):
+            return text
+        if path.endswith(f'/{links.HIVE_ID}'):
+            # Unique in the world; which are equal is all that matters.
+            return f'{hives.setdefault(text, len(hives) + 1)}\n'
+        if path.startswith(f'{zfs.UDEV}/'):
+            return _udev(text, names)
+        if path in _TABLES:
+            return _TABLES[path](text, names)
+        return _attribute(posixpath.basename(path), text)
+
+    return trees.Recording(
+        {names.path(path): content(path, text)
+         for path, text in sorted(recording.files.items())},
+        {names.path(path): names.path(target)
+         for path, target in sorted(recording.links.items())},
+        map(names.path, recording.folders))
+
+
+class _Names:
+    """Names of a recording: those that are kept, and aliases of the others."""
+
+    def __init__(self, recording: trees.Recording,
+                 words: frozenset[str]):
+        self._words = words
+        paths = [path.split('/') for path in sorted({
+            *recording.files, *recording.links, *recording.folders})]
+        self._taken = {name for parts in paths for name in parts}
+        self._aliases: dict[str, str] = {}
+        # Where there is a link to each, a partition's name still has to start
+        # with its disk's.
+        for parts in paths:
+            for disk, name in zip(parts, parts[1:], strict=False):
+                self._add_partition(disk, name)
+
+    def _add_partition(self, disk: str, name: str) -> None:
+        match = name.startswith(disk) and _PARTITION.fullmatch(
+            name, len(disk))
+        if match and not self._is_kept(disk) and not self._is_kept(name):
+            self._aliases.setdefault(name, f'{self.name(disk)}p{match[1]}')
+
+    def path(self, path: str) -> str:
+        parts = path.split('/')
+        return '/'.join(self.name(name, above) for above, name
+                        in zip(['', *parts], parts, strict=False))
+
+    def name(self, name: str, above: str = '') -> str:
+        """The name itself, or its alias.
+
+        :param above: the directory that it is in
+        """
+        if self._is_kept(name) or (
+                above in _DRIVERS and _DRIVERS[above].fullmatch(name)):
+            return name
+        if match := _PREFIXED.fullmatch(name):
+            return match[1] + self.name(match[2])
+        if name not in self._aliases:
+            self._aliases[name] = self._alias(name)
+        return self._aliases[name]
+
+    def _is_kept(self, name) -> bool:
+        return name in self._words or bool(_KERNEL.fullmatch(name))
+
+    def _alias(self, name) -> str:
+        number = len(self._aliases)
+        while (alias := _uuid(name, number) if _UUID.fullmatch(name)
+               else f'name{number}') in self._taken:
+            number += 1
+        self._taken.add(alias)
+        return alias
+
+
+def _uuid(text, number) -> str:
+    # Of mdevs, it tells ours from others'.
+    return str(uuid.UUID(int=number,
+                         version=5 if identity.is_mdev_uuid(text) else 4))
+
+
+def _attribute(name, text) -> str:
+    allowed = _FILES.get(name, _NUMBER)
+    return re.sub(r'\S+', lambda word: word[0] if allowed.fullmatch(word[0])
+                  or word[0] in _WORDS_OF_FILES else UNKNOWN, text)
+
+
+def _mounts(text, names) -> str:
+    """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
+    lines = []
+    for number, source in usage.mounts(text):
+        disks = ':'.join(_disks(source.split(':'), names))
+        if not _DEVICE_NUMBER.fullmatch(number):
+            number = '0:0'
+        # Everything that is not on a disk has major number 0.
+        if disks or not number.startswith('0:'):
+            lines.append(f'0 0 {number} / / rw - fs {disks or "none"}')
+    return _joined(lines)
+
+
+def _disks(sources, names) -> list[str]:
+    """Disks; other names have a folder, and may be unique ids."""
+    return [f'/dev/{names.name(match[1])}' for match
+            in map(_DISK.fullmatch, sources) if match]
+
+
+def _mount_table(text, names) -> str:
+    """``/dev/sda1 / ext4 rw``: the device."""
+    sources = dict.fromkeys(words[0] for words in usage.fields(text))
+    return _joined(f'{disk} / fs rw' for disk in _disks(sources, names))
+
+
+def _udev(text, names) -> str:
+    lines = text.splitlines()
+    if zfs.MEMBER not in lines:
+        return ''
+    return _joined(
+        line if line == zfs.MEMBER
+        else zfs.LABEL + names.name(line.removeprefix(zfs.LABEL))
+        for line in lines if line == zfs.MEMBER or line.startswith(zfs.LABEL))
+
+
+def _command_line(text, names) -> str:
+    return ' '.join(word if _OVERRIDE.fullmatch(word)
+                    else word.partition('=')[0]
+                    for word in vfio.acs_overrides(text)) + '\n'
+
+
+def _swaps(text, names) -> str:
+    return _joined(['Filename', *_disks(
+        [words[0] for words in usage.fields(text)[1:]], names)])
+
+
+def _routes(text, names) -> str:
+    ports = dict.fromkeys(words[0] for words in usage.fields(text)[1:])
+    return _joined(['Iface', *map(names.name, ports)])
+
+
+def _addresses(text, names) -> str:
+    ports = dict.fromkeys(words[-1] for words in usage.fields(text))
+    return _joined(f'{0:032x} 00 00 00 00 {names.name(port)}'
+                   for port in ports)
+
+
+def _joined(lines: collections.abc.Iterable[str]) -> str:
+    return ''.join(f'{line}\n' for line in lines)
+
+
+_TABLES = {
+    **dict.fromkeys(usage.MOUNTS, _mounts),
+    **dict.fromkeys(usage.TABLES, _mount_table),
+    usage.SWAPS: _swaps,
+    vfio.COMMAND_LINE: _command_line,
+    usage.ROUTES: _routes,
+    usage.ADDRESSES: _addresses,
+}
