@@ -182,7 +182,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         driver=driver,
         physfn=attributes.linked_address('physfn'),
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
-        num_vfs=max(0, attributes.decimal('sriov_numvfs') or 0),
+        num_vfs=_count_vfs(tree, path),
         vf_offset=max(0, attributes.decimal('sriov_offset') or 0),
         vf_stride=max(0, attributes.decimal('sriov_stride') or 0),
         mdev_types=read_mdev_types(tree, path),
@@ -193,6 +193,22 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         open=bound and is_enabled(tree, address),
         denied=ids in denylist,
         firmware=_firmware(tree, path))
+
+
+def _count_vfs(tree, path) -> int:
+    """How many VFs a function has enabled: a link for each.
+
+    ``sriov_numvfs`` says it too, but some kernels let its reader wait for the
+    device's lock (drivers/pci/iov.c: sriov_numvfs_show), which a reset of the
+    card and an unbinding of its driver hold, and neither need ever end. A copy
+    of sysfs has no locks, and can lack the links.
+    """
+    if not trees.is_live(tree):
+        number = _Attributes(tree, path).decimal('sriov_numvfs')
+        return max(0, number or 0)
+    if not tree.has(f'{path}/sriov_totalvfs'):
+        return 0
+    return sum(name.startswith('virtfn') for name in tree.names(path))
 
 
 def _bars(tree, path) -> tuple[model.Bar, ...] | None:

@@ -43,6 +43,22 @@ def test_a_function_is_read_whole():
                                   model.MdevType('nvidia-475', None)))
 
 
+def test_nothing_is_read_that_waits_for_a_card(tmp_path, monkeypatch):
+    """Not the number of VFs: a card that is being reset keeps it locked."""
+    build.sysfs({_AT: {'sriov_totalvfs': '16\n', 'sriov_numvfs': '2\n',
+                       'virtfn0': '../0000:81:00.1',
+                       'virtfn1': '../0000:81:00.2'}}).write(tmp_path)
+    machine, read = tree.Directory(tmp_path / 'sys'), []
+    text = machine.text
+    monkeypatch.setattr(machine, 'text', lambda path: (
+        read.append(path.rpartition('/')[-1]) or text(path)))
+    monkeypatch.setattr(tree, 'is_live', lambda _tree: True)
+    [function], _problems = pci.read(machine)
+    assert function.num_vfs == 2
+    assert 'sriov_totalvfs' in read
+    assert 'sriov_numvfs' not in read
+
+
 def test_a_virtual_function_knows_its_card():
     assert _read(physfn='../0000:81:00.7').physfn == build.address(
         '0000:81:00.7')
