@@ -41,6 +41,8 @@ class Functions(fixtures.Fixture):
         self.all_or_none = False
         #: Called with a function before it is reset.
         self.on_reset = lambda address: None
+        #: Called with a function before it is taken from its driver.
+        self.on_unbind = lambda address: None
 
     def _setUp(self):
         before = operations._write
@@ -122,6 +124,7 @@ class Functions(fixtures.Fixture):
 
     def _unbind(self, path, text):
         assert pathlib.Path(path).parent.parent.name == text
+        self.on_unbind(text)
         (self.place(text) / 'driver').unlink()
 
     def _set_vfs(self, path, text):

@@ -314,6 +314,30 @@ class SeveralTest(Reset):
         self.assertEqual([1] * 3, list(self.totals().values()))
         self.assertNotIn(PROVIDER, self.totals())
 
+    def test_an_unbinding_that_hangs_holds_up_its_own_server_alone(self):
+        begun, over = threading.Event(), threading.Event()
+
+        def hang(_address):
+            if not begun.is_set():
+                begun.set()
+                over.wait(60)
+
+        self.addCleanup(over.set)
+        for address in GPUS:
+            self.kernel.bind(address, 'nvidia')
+        self.kernel.on_unbind = hang
+        self.start_compute('compute1')
+        waiting = self.api.post_server({'server': self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=self.gpu, networks='none')})
+        self.assertTrue(begun.wait(60))
+        self._delete_server(self.boot(self.gpu))
+        self._run_periodics()
+        self._delete_server(self.boot(self.flavor()))
+        self.assertEqual('BUILD', self.api.get_server(
+            waiting['id'])['status'])
+        over.set()
+        self._wait_for_state_change(waiting, 'ACTIVE')
+
     def test_another_does_where_those_that_were_promised_fail(self):
         """Down to the last; and Placement knows."""
         for address in GPUS:
