@@ -203,11 +203,11 @@ def _count_vfs(tree, path) -> int:
     card and an unbinding of its driver hold, and neither need ever end. A copy
     of sysfs has no locks, and can lack the links.
     """
+    if not tree.has(f'{path}/sriov_numvfs'):
+        return 0
     if not trees.is_live(tree):
         number = _Attributes(tree, path).decimal('sriov_numvfs')
         return max(0, number or 0)
-    if not tree.has(f'{path}/sriov_totalvfs'):
-        return 0
     return sum(name.startswith('virtfn') for name in tree.names(path))
 
 
