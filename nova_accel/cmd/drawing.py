@@ -5,18 +5,16 @@ import bisect
 import collections
 import collections.abc
 import itertools
+import json
+import textwrap
 
+from nova_accel.core import errors
 from nova_accel.core import mmio
 from nova_accel.core import model
+from nova_accel.core import suggestion
 
-# PCI Code and ID Assignment Specification: base class, or base class and
-# subclass. Those of the first table are shown unless an entry names them.
-_ACCELERATORS = {
-    0x0300: 'VGA controller', 0x0302: '3D controller',
-    0x0380: 'display controller', 0x0b40: 'co-processor',
-    0x1000: 'network encryption', 0x1080: 'encryption',
-    0x1200: 'processing accelerator',
-}
+# PCI Code and ID Assignment Specification: base class and subclass. Those of
+# the first table are shown, as accelerators are, also if no entry names them.
 _COMPANIONS = {
     0x0108: 'NVMe', 0x0200: 'Ethernet', 0x0207: 'InfiniBand',
     0x0280: 'network controller',
@@ -27,7 +25,7 @@ _OTHERS = {
     0x0601: 'ISA bridge', 0x0604: 'PCI bridge', 0x0880: 'system peripheral',
     0x0c03: 'USB', 0x0c05: 'SMBus', 0x1101: 'performance counters',
 }
-_NAMES = {**_ACCELERATORS, **_COMPANIONS, **_OTHERS}
+_NAMES = {**suggestion.ACCELERATORS, **_COMPANIONS, **_OTHERS}
 
 Branch = dict[str, 'Branch']
 
@@ -51,32 +49,50 @@ def draw(host: model.Host, source: str, problems: list[str],
     yield from _lines({**_branches(host, everything),
                        **_link_domains(host.links)})
     yield from _address_bits(host)
-    remedies: dict[str, str] = {}
-    for refusal in host.refusals:
-        remedies.setdefault(refusal.remedy, refusal.reason)
-    remedies.pop('', None)
-    for remedy, reason in remedies.items():
-        yield f'! {reason}: {remedy}'
     for problem in problems:
         yield f'! {problem}'
 
 
-def suggest(host: model.Host) -> collections.abc.Iterator[str]:
-    """For a host without entries: entries that would name its devices."""
-    found = collections.Counter(
-        (function.vendor_id, function.product_id)
-        for function in host.functions
-        if function.class_code >> 8 in _ACCELERATORS)
-    if not found:
+def suggest(found: suggestion.Suggestions) -> collections.abc.Iterator[str]:
+    """The lines of what could be offered, and why other devices could not."""
+    for error in group(found.refusals):
+        yield f'! Not suggested: {error}'
+    if not found.entries:
         return
     yield ('Nothing is offered, because no device_spec names it. In nova.conf '
            'under [nova_accel], these would:')
-    for (vendor, product), count in sorted(found.items()):
+    for entry in found.entries:
         # To be pasted: to oslo.config a line that begins with a blank goes on
         # with the one before, and only a line of its own is a comment.
-        yield f'# {count} functions'
-        yield (f'device_spec = {{"vendor_id": "{vendor}", '
-               f'"product_id": "{product}"}}')
+        yield from _comments(entry)
+        yield f'device_spec = {json.dumps(entry.item)}'
+
+
+def _comments(entry: suggestion.Suggestion) -> collections.abc.Iterator[str]:
+    yield '# ' + ', '.join(f'{name}: {count}'
+                           for name, count in entry.units.items())
+    others = [str(value) for other in entry.others
+              for key, value in other.items() if entry.item.get(key) != value]
+    if others:
+        yield from textwrap.wrap(
+            f'Other types: {", ".join(others)}', 79, initial_indent='# ',
+            subsequent_indent='#   ', break_long_words=False,
+            break_on_hyphens=False)
+    if entry.is_shared:
+        yield ('# A card that cannot have so many at a time needs '
+               'max_instances.')
+
+
+def group(refusals: collections.abc.Iterable[model.Refusal],
+          ) -> collections.abc.Iterator[errors.DeviceError]:
+    """One for each reason for which functions are refused."""
+    alike = collections.defaultdict(list)
+    for refusal in refusals:
+        alike[refusal.reason, refusal.remedy].append(refusal)
+    for (reason, remedy), (first, *others) in alike.items():
+        yield errors.DeviceError(
+            f'{first.address} ({first.ids})'
+            + (f' and {len(others)} more' if others else ''), reason, remedy)
 
 
 def _iommu_groups(host: model.Host) -> str:
@@ -90,7 +106,8 @@ def _branches(host: model.Host, everything: bool) -> Branch:
     states = _states(host)
     tree: Branch = {}
     for function in sorted(host.functions, key=_place):
-        known = (function.class_code >> 8 in {**_ACCELERATORS, **_COMPANIONS}
+        known = (function.class_code >> 8 in {**suggestion.ACCELERATORS,
+                                              **_COMPANIONS}
                  or isinstance(function.address, model.ParentName))
         if not (function.address in states or everything or (
                 known and not function.physfn)):

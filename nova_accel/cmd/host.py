@@ -2,6 +2,7 @@
 """``nova-accel host``: what a machine has, offers and refuses."""
 
 import argparse
+import collections.abc
 import gzip
 import json
 import pathlib
@@ -11,10 +12,15 @@ from oslo_config import cfg
 
 from nova_accel import foreign
 from nova_accel.cmd import drawing
+from nova_accel.core import entry as entries_
+from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core import offer
+from nova_accel.core import suggestion
+from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import recorder
-from nova_accel.host import tree
+from nova_accel.host import tree as trees
 
 _OPTION = '[nova_accel] device_spec'
 
@@ -36,6 +42,9 @@ def add_parser(topics) -> None:
                       help='try this file in place of that in nova.conf')
     show.add_argument('--all', action='store_true',
                       help='also functions that are no accelerators')
+    show.add_argument('--strict', action='store_true',
+                      help='exit with 1 also where a function that an entry '
+                           'names is refused, or an entry names nothing')
     show.add_argument('--json', action='store_true', help='for programs')
     show.set_defaults(run=_show)
     check = verbs.add_parser(
@@ -71,23 +80,56 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     texts, option = ((arguments.device_spec, '--device-spec')
                      if arguments.device_spec else
                      (conf.nova_accel.device_spec, _OPTION))
-    host, broken = _read(root, texts, option, conf, arguments.link_domains)
-    problems = [*broken, *host.problems]
+    entries, broken = reader.parse(texts, option)
+    tree = trees.open_tree(root)
+    kinds = loader.open_all(tree)
+    decide, unusable = _look(tree, conf, arguments.link_domains, kinds)
+    host = decide(entries)
+    problems = [*broken, *unusable, *host.problems]
+    warnings = [*map(str, _unmatched(entries, host)), *(
+        f'Refused: {error}' for error in drawing.group(host.refusals))]
+    found = (suggestion.Suggestions() if texts else
+             _suggest(host, kinds, decide))
     if arguments.json:
-        print(json.dumps(as_data(host, problems), indent=2))
+        print(json.dumps(as_data(host, problems, warnings, found), indent=2))
     else:
-        print('\n'.join(drawing.draw(host, root, problems, arguments.all)))
-        if not texts:
-            print('\n'.join(drawing.suggest(host)))
-    return 1 if broken else 0
+        for line in (*drawing.draw(host, root, problems, arguments.all),
+                     *drawing.suggest(found)):
+            print(line)
+    for warning in warnings:
+        print(f'nova-accel: {warning}', file=sys.stderr)
+    is_wrong = broken or unusable or (arguments.strict and warnings)
+    return 1 if is_wrong else 0
+
+
+def _suggest(host: model.Host, kinds: offer.Enumerators,
+             decide: reader.Decide) -> suggestion.Suggestions:
+    # As texts, as they are going to be pasted.
+    return suggestion.suggest(
+        host.functions, kinds.values(), lambda items: decide(reader.parse(
+            map(json.dumps, items), 'suggestion')[0]))
+
+
+def _unmatched(entries: collections.abc.Iterable[entries_.Entry],
+               host: model.Host,
+               ) -> collections.abc.Iterator[errors.EntryError]:
+    """Entries that name nothing on this machine."""
+    functions = {function.address: function for function in host.functions}
+    for entry in entries:
+        if not any(entry.names(function, functions.get(function.physfn))
+                   for function in host.functions):
+            yield errors.EntryError(
+                entry.label, 'names no device of this machine', 'compare it '
+                'with what nova-accel host show --all lists')
 
 
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     # keystoneauth1 takes its time to load, and only this verb needs it.
     from nova_accel.cmd import check
-    host, broken = _read(_root(arguments, conf), conf.nova_accel.device_spec,
-                         _OPTION, conf)
-    for problem in (*broken, *host.problems):
+    entries, broken = reader.parse(conf.nova_accel.device_spec, _OPTION)
+    decide, unusable = _look(trees.open_tree(_root(arguments, conf)), conf)
+    host = decide(entries)
+    for problem in (*broken, *unusable, *host.problems):
         print(f'nova-accel: {problem}', file=sys.stderr)
     return check.check(host, arguments, conf)
 
@@ -96,20 +138,20 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
     return arguments.sysfs_root or conf.nova_accel.sysfs_root
 
 
-def _read(root: str, texts: list[str], option: str, conf: cfg.ConfigOpts,
-          link_domains: str | None = None) -> tuple[model.Host, list[str]]:
-    """The Host, and what is wrong with entries and link domains."""
-    entries, broken = reader.parse(texts, option)
+def _look(tree: trees.Tree, conf: cfg.ConfigOpts,
+          link_domains: str | None = None,
+          kinds: offer.Enumerators | None = None,
+          ) -> tuple[reader.Decide, list[errors.LinksError]]:
+    """The machine as it was read, and what is wrong with link domains."""
     links, unusable = reader.parse_links(
         link_domains or conf.nova_accel.link_domains)
-    return reader.read(
-        tree.open_tree(root), entries, foreign.claims(conf),
-        links=links, allow_unsafe_host=conf.nova_accel.allow_unsafe_host), [
-            *map(str, broken), *map(str, unusable)]
+    return reader.look(
+        tree, foreign.claims(conf), kinds, links=links,
+        allow_unsafe_host=conf.nova_accel.allow_unsafe_host), unusable
 
 
 def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    recording = recorder.record(tree.open_tree(_root(arguments, conf)),
+    recording = recorder.record(trees.open_tree(_root(arguments, conf)),
                                 arguments.identifying)
     text = recording.dumps()
     if arguments.file == '-':
@@ -125,7 +167,10 @@ def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     return 0
 
 
-def as_data(host: model.Host, problems: list[str]) -> dict:
+def as_data(host: model.Host,
+            problems: collections.abc.Iterable[errors.AccelError | str],
+            warnings: list[str],
+            found: suggestion.Suggestions) -> dict:
     """The Host for programs: plain data, addresses as sysfs writes them."""
     offered = {address for device in host.devices
                for region in device.regions
@@ -136,17 +181,25 @@ def as_data(host: model.Host, problems: list[str]) -> dict:
                             for function in host.functions),
         'numa_nodes': list(host.numa_nodes),
         'devices': [_device(device) for device in host.devices],
-        'refused': [{'address': str(refusal.address), 'ids': refusal.ids,
-                     'reason': refusal.reason, 'remedy': refusal.remedy}
-                    for refusal in host.refusals],
+        'refused': [*map(_refusal, host.refusals)],
         'functions': [_function(function, 'offered'
                                 if function.address in offered else 'refused'
                                 if function.address in refused else 'unnamed')
                       for function in host.functions],
         'links': {'partitions': [*map(sorted, host.links.partitions)],
                   'islands': [*map(sorted, host.links.islands)]},
-        'problems': problems,
+        'problems': [*map(str, problems)],
+        'warnings': warnings,
+        'suggestions': [{
+            'entry': entry.item, 'units': entry.units, 'others': entry.others}
+            for entry in found.entries],
+        'not_suggested': [*map(_refusal, found.refusals)],
     }
+
+
+def _refusal(refusal: model.Refusal) -> dict:
+    return {'address': str(refusal.address), 'ids': refusal.ids,
+            'reason': refusal.reason, 'remedy': refusal.remedy}
 
 
 def _device(device: model.Device) -> dict:
@@ -196,6 +249,7 @@ def _function(function: model.Function, state: str) -> dict:
         'bars': (None if function.bars is None
                  else [_bar(bar) for bar in function.bars]),
         'use': function.use,
+        'console': function.console,
     }
 
 

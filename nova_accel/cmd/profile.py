@@ -4,6 +4,7 @@
 
 import argparse
 import collections
+import collections.abc
 import json
 import os
 import sys
@@ -31,6 +32,9 @@ def add_parser(topics) -> None:
     _add_common(check)
     check.add_argument('file', nargs='*', help='files to check in place of '
                                                'the directories')
+    check.add_argument('--strict', action='store_true',
+                       help='exit with 1 also where a directory of nova.conf '
+                            'is not there, or one has no profiles')
     check.set_defaults(run=_check)
 
 
@@ -50,8 +54,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     kept = _store(arguments, conf)
     found = [profile for profile in kept.all()
              if arguments.name in (None, profile.name)]
-    for problem in kept.problems():
-        print(f'nova-accel: {problem}', file=sys.stderr)
+    _warn((*kept.problems(), *kept.missing(), *kept.empty()))
     if arguments.name is not None and not found:
         raise errors.ProfileError(
             f'profile {errors.quote(arguments.name)}', 'is not known; looked '
@@ -81,8 +84,9 @@ def _show_one(profile: profiles.Profile) -> None:
 
 
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    found, problems = (_read(arguments.file) if arguments.file else
-                       _read_directories(arguments, conf))
+    found, problems, warnings = (
+        (*_read(arguments.file), []) if arguments.file else
+        _read_directories(arguments, conf))
     for profile in found:
         try:
             flavor.expand(profile, {})
@@ -91,14 +95,25 @@ def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     if arguments.json:
         print(json.dumps({
             'profiles': [profile.name for profile in found],
-            'problems': [{'thing': error.thing, 'reason': error.reason,
-                          'remedy': error.remedy} for error in problems],
+            'problems': [*map(_error, problems)],
+            'warnings': [*map(_error, warnings)],
         }, indent=2))
     else:
         for error in problems:
             print(f'! {error}')
         print(f'{len(found)} profiles, {len(problems)} problems')
-    return 1 if problems else 0
+    _warn(warnings)
+    return 1 if problems or (arguments.strict and warnings) else 0
+
+
+def _warn(warnings: collections.abc.Iterable[errors.ProfileError]) -> None:
+    for warning in warnings:
+        print(f'nova-accel: {warning}', file=sys.stderr)
+
+
+def _error(error: errors.ProfileError) -> dict[str, str]:
+    return {'thing': error.thing, 'reason': error.reason,
+            'remedy': error.remedy}
 
 
 def _read(files: list[str]):
@@ -118,11 +133,10 @@ def _read(files: list[str]):
 
 def _read_directories(arguments, conf):
     kept = _store(arguments, conf)
+    problems, warnings = list(kept.problems()), kept.empty()
     # Where nova.conf says, there may be none yet.
-    missing = [errors.ProfileError(errors.path(directory), 'is no directory')
-               for directory in arguments.profile_dir or ()
-               if not os.path.isdir(directory)]
-    return kept.all(), [*missing, *kept.problems()]
+    (problems if arguments.profile_dir else warnings).extend(kept.missing())
+    return kept.all(), problems, warnings
 
 
 def as_data(profile: profiles.Profile) -> dict:

@@ -154,6 +154,20 @@ class Enumerator(typing.Protocol):
 
 
 @typing.runtime_checkable
+class Suggester(typing.Protocol):
+    """An Enumerator that can tell what an entry could say."""
+
+    def suggest(self, function: model.Function,
+                ) -> collections.abc.Iterable[
+                    collections.abc.Mapping[str, typing.Any]]:
+        """Keys and values, as in JSON, for an entry that names a function.
+
+        The best first; nothing if the function is of another kind. Each is
+        tried before an operator sees it.
+        """
+
+
+@typing.runtime_checkable
 class Preparer(typing.Protocol):
     """Makes units ready for guests, and takes them back."""
 

@@ -183,6 +183,8 @@ class Function:
     :param firmware: the version that its driver reports, or ''
     :param bars: its memory, or None if nobody says
     :param use: how the host itself uses it, in words, or ''
+    :param console: whether the host has its console on it; so it may have on
+        a VGA controller that does not say
     :param unreadable: nothing is known of it but its address and its group
     """
 
@@ -211,6 +213,7 @@ class Function:
     firmware: str = ''
     bars: tuple[Bar, ...] | None = None
     use: str = ''
+    console: bool = False
     unreadable: bool = False
 
     def vf(self, index: int) -> PciAddress | None:

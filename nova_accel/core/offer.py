@@ -34,6 +34,9 @@ _DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
            'make use of', 'load vfio-pci with disable_denylist=1 if the '
            'guests can be trusted, or take it out of device_spec')
 
+#: Of a function with the console of the host: offered, but never suggested.
+CONSOLE = 'the console of the host is on it, or may be'
+
 #: Kinds opened on this machine, by name.
 Enumerators = collections.abc.Mapping[str, kinds.Enumerator]
 
@@ -418,8 +421,12 @@ class _Offer:
                 f'by itself, and is offered as {entry.label} says')
 
     def _check_use(self, unit, entry) -> None:
-        """Report what may be of no use to a guest."""
+        """Report what the host may miss, or a guest have no use for."""
         for function in unit:
+            if function.console:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as '
+                    f'{entry.label} says, though {CONSOLE}')
             if function.physfn and function.mdev_types:
                 self._problems.append(
                     f'{function.address} ({function.ids}): offered as it is, '

@@ -2,11 +2,12 @@
 """PCI functions, as the kernel's sysfs shows them.
 
 Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
-``physfn``, ``sriov_*``), sysfs-kernel-iommu_groups, sysfs-bus-vfio-mdev
-(``mdev_supported_types``), sysfs-driver-vfio and the kernel's vfio
-documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst (``config``,
-``enable``, ``resource``), and the layout of /sys/devices, where each bridge is
-a directory that holds what is behind it.
+``physfn``, ``sriov_*``, ``boot_display``), sysfs-kernel-iommu_groups,
+sysfs-bus-vfio-mdev (``mdev_supported_types``), sysfs-driver-vfio and the
+kernel's vfio documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst
+(``config``, ``enable``, ``resource``), drivers/pci/pci-sysfs.c (``boot_vga``),
+and the layout of /sys/devices, where each bridge is a directory that holds
+what is behind it.
 """
 
 import collections
@@ -29,8 +30,9 @@ _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
 # include/linux/ioport.h: the type of a resource, and two of its flags.
 _TYPE, _IO, _MEMORY = 0x1f00, 0x100, 0x200
 _PREFETCH, _WIDE = 0x2000, 0x100000
-# PCI Code and ID Assignment Specification: an audio device.
-_SOUND = 0x0403
+# PCI Code and ID Assignment Specification: an audio device, a VGA controller,
+# and the base class of display controllers.
+_SOUND, _VGA, _DISPLAY = 0x0403, 0x0300, 0x03
 # Its address is said elsewhere (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
@@ -167,11 +169,12 @@ def _read_one(tree: trees.Tree, name: str, path: str,
     driver = attributes.linked('driver')
     bound = 'vfio' in (driver or '')
     ids = attributes.id('vendor'), attributes.id('device')
+    class_code = attributes.hexadecimal('class')
     return model.Function(
         address=address,
         vendor_id=ids[0],
         product_id=ids[1],
-        class_code=attributes.hexadecimal('class'),
+        class_code=class_code,
         subsystem_vendor_id=attributes.id('subsystem_vendor', ''),
         subsystem_product_id=attributes.id('subsystem_device', ''),
         revision=attributes.hexadecimal('revision', 0),
@@ -192,7 +195,17 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
         open=bound and is_enabled(tree, address),
         denied=ids in denylist,
-        firmware=_firmware(tree, path))
+        firmware=_firmware(tree, path),
+        console=_may_be_console(attributes, class_code))
+
+
+def _may_be_console(attributes, class_code) -> bool:
+    if class_code >> 16 != _DISPLAY:
+        return False
+    if attributes.decimal('boot_display'):
+        return True
+    # The kernel says it of each VGA controller; older recordings do not.
+    return class_code >> 8 == _VGA and attributes.decimal('boot_vga') != 0
 
 
 def _count_vfs(tree, path) -> int:

@@ -18,6 +18,10 @@ from nova_accel.host import tree as trees
 from nova_accel.host import usage
 from nova_accel.host import vfio
 
+#: From entries to what a machine, as it was read, offers by them.
+Decide = collections.abc.Callable[
+    [collections.abc.Sequence[entries_.Entry]], model.Host]
+
 
 def parse(texts: collections.abc.Iterable[str],
           option: str = '[nova_accel] device_spec',
@@ -45,7 +49,22 @@ def read(tree: trees.Tree,
          allow_unsafe_host: bool = False) -> model.Host:
     """Read what is there and decide what of it is offered.
 
-    :param entries: the parsed ``device_spec``
+    :param entries: the parsed ``device_spec``; the others as in :func:`look`
+    """
+    return look(tree, foreign, kinds, quarantined, links, held,
+                allow_unsafe_host)(entries)
+
+
+def look(tree: trees.Tree,
+         foreign: collections.abc.Sequence[entries_.Entry] = (),
+         kinds: offer.Enumerators | None = None,
+         quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
+         links: model.Links | None = None,
+         held: collections.abc.Callable[
+             [], collections.abc.Container[model.Address]] = frozenset,
+         allow_unsafe_host: bool = False) -> Decide:
+    """Read what is there once, to decide by any entries what is offered.
+
     :param foreign: entries by which another program claims devices
     :param kinds: opened on this tree; those that are installed, if none are
         given
@@ -64,12 +83,16 @@ def read(tree: trees.Tree,
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(parents.read(tree))
     links, strangers = links_.read(tree, functions, links or model.Links())
-    host = offer.offer(
-        functions, entries, kinds, foreign,
-        [*problems, *unknown, *strangers], {
-            function.address: (quarantined[function.address],
-                               reset.remedy(function))
-            for function in functions if function.address in quarantined},
-        held, vfio.hazards(tree), allow_unsafe_host)
-    return dataclasses.replace(
-        host, numa_nodes=pci.read_numa_nodes(tree), links=links)
+    numa_nodes, hazards = pci.read_numa_nodes(tree), vfio.hazards(tree)
+
+    def decide(entries: collections.abc.Sequence[entries_.Entry],
+               ) -> model.Host:
+        host = offer.offer(
+            functions, entries, kinds, foreign,
+            [*problems, *unknown, *strangers], {
+                function.address: (quarantined[function.address],
+                                   reset.remedy(function))
+                for function in functions if function.address in quarantined},
+            held, hazards, allow_unsafe_host)
+        return dataclasses.replace(host, numa_nodes=numa_nodes, links=links)
+    return decide

@@ -2,6 +2,7 @@
 """The Profiles of ``[nova_accel] profile_dirs``, kept true to their files."""
 
 import collections.abc
+import contextlib
 import dataclasses
 import os
 import threading
@@ -59,6 +60,24 @@ class Store:
         self.refresh()
         return self._problems
 
+    def missing(self) -> list[errors.ProfileError]:
+        """Which of its directories are not there."""
+        return [errors.ProfileError(errors.path(directory), 'is no directory')
+                for directory in self.directories
+                if not os.path.isdir(directory)]
+
+    def empty(self) -> list[errors.ProfileError]:
+        """Which of its directories have no file of profiles."""
+        found = []
+        for directory in self.directories:
+            # One that cannot be listed is among the problems.
+            with contextlib.suppress(OSError):
+                if not _names(directory):
+                    found.append(errors.ProfileError(
+                        errors.path(directory), 'has no file of profiles, '
+                        f'whose name ends in {", ".join(SUFFIXES)}'))
+        return found
+
     def refresh(self) -> None:
         """Read what changed, and report what is newly wrong."""
         with self._lock:
@@ -84,7 +103,7 @@ class Store:
         paths, problems = [], []
         for directory in self.directories:
             try:
-                names = sorted(os.listdir(directory))
+                names = _names(directory)
             except FileNotFoundError:
                 # Most hosts, and every cloud before its first profile.
                 continue
@@ -96,9 +115,7 @@ class Store:
                 paths.extend(path for path in self._files if path.startswith(
                     os.path.join(directory, '')))
                 continue
-            paths.extend(os.path.join(directory, name) for name in names
-                         if name.endswith(SUFFIXES)
-                         and not name.startswith('.'))
+            paths.extend(os.path.join(directory, name) for name in names)
         return paths, problems
 
     def _update(self, path: str, file: _File) -> None:
@@ -141,6 +158,15 @@ class Store:
                         'which is used',
                         'give one of them another name'))
         return collected, doubles
+
+
+def _names(directory: str) -> list[str]:
+    """The files of profiles in a directory, in order.
+
+    :raises OSError: if it cannot be listed
+    """
+    return sorted(name for name in os.listdir(directory)
+                  if name.endswith(SUFFIXES) and not name.startswith('.'))
 
 
 def unreadable(path: str, error: OSError) -> errors.ProfileError:

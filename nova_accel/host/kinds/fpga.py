@@ -139,6 +139,11 @@ class Regions:
             raise kind.Refused(fault, _HEAL)
         yield pool
 
+    def suggest(self, function: model.Function,
+                ) -> collections.abc.Iterator[dict[str, str]]:
+        if function.address in reader.read(self._tree):
+            yield {'kind': 'fpga'}
+
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Have what the server's Profile asks for in the region.

@@ -68,6 +68,11 @@ class Mdevs:
                 'look into available_instances of the type, and into the log '
                 'of its driver')
 
+    def suggest(self, function: model.Function,
+                ) -> collections.abc.Iterator[dict[str, str]]:
+        for mdev_type in function.mdev_types:
+            yield {TYPE: mdev_type.name}
+
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Make an mdev on a parent that has room for it."""

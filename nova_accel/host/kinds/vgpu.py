@@ -111,6 +111,14 @@ class VirtualGpus:
             raise kind.Refused(f'it cannot have the vGPU type {wanted}: '
                                + _text(listed), _remedy(listed))
 
+    def suggest(self, function: model.Function,
+                ) -> collections.abc.Iterator[dict[str, str]]:
+        if function.physfn:
+            with contextlib.suppress(kind.Refused):
+                for number, name in self._creatable(
+                        function.physfn, function.address).items():
+                    yield {TYPE: f'{number} : {name}'}
+
     def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Set the type of a VF."""

@@ -32,20 +32,6 @@ groups:
 """
 
 
-@pytest.fixture
-def run(capsys, tmp_path):
-    """Call the command; exit code, what it printed, what it complained."""
-    nova_conf = tmp_path / 'nova.conf'
-    nova_conf.write_text('')
-
-    def call(*arguments, conf=''):
-        nova_conf.write_text(conf)
-        code = main.main(['--config-file', str(nova_conf), *arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-    return call
-
-
 def show(run, *arguments, **more):
     code, out, _err = run('host', 'show', '--json', *arguments, **more)
     return code, json.loads(out)
@@ -221,6 +207,40 @@ def test_host_show_says_why_a_device_is_refused(run):
     assert '0000:00:02.0  1af4:1001  SCSI: REFUSED, the host uses it' in out
 
 
+@pytest.mark.parametrize('spec, complaint', [
+    ('{"vendor_id": "10de", "product_id": "2331"}',
+     '--device-spec #1: names no device of this machine; '),
+    ('{"vendor_id": "10de"}', 'Refused: 0000:43:00.0 (10de:2330) and 7 more: '
+     'the IOMMU groups of this host are not true, '),
+])
+def test_host_show_warns_of_an_entry_that_comes_to_nothing(
+        run, tmp_path, spec, complaint):
+    recording = json.loads(pathlib.Path(EIGHT_GPUS).read_text())
+    recording['files']['proc/cmdline'] = 'pcie_acs_override=downstream\n'
+    path = tmp_path / 'host.json'
+    path.write_text(json.dumps(recording))
+    arguments = ('host', 'show', '--sysfs-root', str(path),
+                 '--device-spec', spec)
+    code, out, err = run(*arguments)
+    assert (code, out.count('\n! ')) == (0, 0)
+    [warning] = err.splitlines()
+    assert warning.startswith(f'nova-accel: {complaint}')
+    assert run(*arguments, '--strict') == (1, out, err)
+    code, out, also = run(*arguments, '--json')
+    assert (code, also) == (0, err)
+    assert json.loads(out)['warnings'] == [
+        warning.removeprefix('nova-accel: ')]
+
+
+def test_host_show_is_strict_with_what_is_wrong_only(run):
+    assert run('host', 'show', '--sysfs-root', EIGHT_GPUS, '--strict',
+               '--device-spec', GPUS)[::2] == (0, '')
+    # An entry for cards names their virtual functions.
+    assert run('host', 'show', '--sysfs-root', L1, '--strict', '--device-spec',
+               '{"vendor_id": "8086", "product_id": "37c8", "num_vfs": 2}',
+               )[::2] == (0, '')
+
+
 def test_host_show_reads_nova_conf(run):
     code, data = show(run, conf=f"""
 [nova_accel]
@@ -257,7 +277,7 @@ device_addresses = 0000:44:00.5
 def test_host_show_suggests_entries_that_can_be_pasted(run):
     _code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS)
     _drawn, suggested = out.split('would:\n')
-    assert '# 8 functions\n' in suggested
+    assert '# CUSTOM_PCI_10DE_2330: 8\n' in suggested
     for above in '', 'profile_dirs = /tmp\n':
         code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
                               conf=f'[nova_accel]\n{above}{suggested}')
@@ -398,13 +418,31 @@ def test_profile_check_takes_a_bare_off(run, profiles):
 
 
 def test_profile_check_of_a_directory_that_is_not_there(run, tmp_path):
-    code, out, _err = run('profile', 'check', '--profile-dir',
-                          str(tmp_path / 'nothing'))
-    assert code == 1
+    code, out, err = run('profile', 'check', '--profile-dir',
+                         str(tmp_path / 'nothing'))
+    assert (code, err) == (1, '')
     assert 'nothing: is no directory' in out
+
+
+@pytest.mark.parametrize('option', [[], ['--profile-dir', '{}/empty']])
+def test_profile_check_warns_of_directories_without_profiles(
+        run, tmp_path, option):
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'empty' / 'README').write_text('none yet')
     # Where nova.conf says, there may be none yet.
-    assert run('profile', 'check', conf='[nova_accel]\nprofile_dirs = '
-               f'{tmp_path}/nothing\n')[0] == 0
+    conf = (f'[nova_accel]\nprofile_dirs = {tmp_path}/nothing, '
+            f'{tmp_path}/empty\n')
+    arguments = 'profile', 'check', *(part.format(tmp_path)
+                                      for part in option)
+    code, out, err = run(*arguments, conf=conf)
+    assert (code, out) == (0, '0 profiles, 0 problems\n')
+    assert ('nothing: is no directory' in err) == (not option)
+    assert 'empty: has no file of profiles' in err
+    assert run(*arguments, '--strict', conf=conf) == (1, out, err)
+    _code, out, _err = run(*arguments, '--json', conf=conf)
+    assert [f'nova-accel: {one["thing"]}: {one["reason"]}'
+            for one in json.loads(out)['warnings']] == err.splitlines()
+    assert run('profile', 'show', conf=conf)[2]
 
 
 def test_profile_check_goes_on_after_a_file_that_is_not_there(run, tmp_path):
