@@ -142,7 +142,7 @@ def _why(error) -> str:
                     f'{error.schema["maximum"]}')
         case 'minItems' | 'maxItems':
             return (f'has {len(error.instance)} groups, and may have 1 to '
-                    f'{profiles.MAX_GROUPS}')
+                    f'{error.schema["maxItems"]}')
         case 'pattern' if error.path[0] == 'groups' and (
                 error.path[-1] == 'name'):
             return (f"{value} is no group's name: a letter, then up to 63 "

@@ -21,8 +21,10 @@ _AFFINITY = {'type': 'array', 'items': {
     'properties': {
         'same': _COMMON,
         'distinct': _COMMON,
-        'groups': {'type': 'array', 'minItems': 1, 'items': {
-            'type': ['string', 'integer']}},
+        'groups': {'type': 'array', 'minItems': 1,
+                   # The guest and the network beside them.
+                   'maxItems': profile.MAX_GROUPS + 2,
+                   'items': {'type': ['string', 'integer']}},
         'each': {'type': 'boolean'},
         'policy': {'enum': [profile.REQUIRED, profile.PREFERRED]},
         'weight': {'type': 'integer', 'minimum': 1,

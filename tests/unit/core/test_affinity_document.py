@@ -64,7 +64,8 @@ def test_a_rule_is_about_the_groups_that_it_names(item, rules):
      "affinity 0: there is no group 'gpus'; groups have a name or a number: "
      '0, gpu, 1, nic, 2'),
     ({'same': 'device', 'groups': [3]}, "there is no group '3'"),
-    ({'same': 'device', 'groups': []}, 'groups'),
+    ({'same': 'device', 'groups': []}, 'has 0 groups, and may have 1 to 258'),
+    ({'same': 'device', 'groups': ['gpu'] * 259}, 'has 259 groups, and may '),
     ({'same': 'device', 'groups': [2]}, 'is about one group only'),
     ({'same': 'device', 'groups': [2, 2]}, 'is about one group only'),
     ({'same': 'device', 'weight': 2}, 'has a weight, and is required anyhow'),
