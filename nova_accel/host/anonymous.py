@@ -150,8 +150,8 @@ class _Names:
             *recording.files, *recording.links, *recording.folders})]
         self._taken = {name for parts in paths for name in parts}
         self._aliases: dict[str, str] = {}
-        # Where there is a link to each, a partition's name still has to start
-        # with its disk's.
+        # Where disks alone are listed, a partition is known by its name, which
+        # starts with that of its disk.
         for parts in paths:
             for disk, name in zip(parts, parts[1:], strict=False):
                 self._add_partition(disk, name)
