@@ -60,7 +60,8 @@ _KERNEL = re.compile('|'.join((
     r'bcache|rbd|drbd|zd|ublkb)\d{1,4}(p\d{1,3})?',
     # Network ports and RDMA devices, by number or by place.
     r'lo|(eth|wlan|wwan|usb|ib|ibs|bond|br|virbr|docker|team|dummy|ifb|tun|tap|'
-    r'veth|vnet|macvlan|macvtap|ipvlan|vxlan|sit|gre|tunl|ip6tnl|wg)\d{1,3}',
+    r'veth|vnet|macvlan|macvtap|ipvlan|vxlan|sit|gre|tunl|ip6tnl|wg)\d{1,3}'
+    r'(v\d{1,4})?',
     r'(mlx[45]_|hfi1_|qib|bnxt_re|irdma|i40iw|efa_|erdma_|mana_|hns_|qedr|'
     r'cxgb4_|ocrdma|usnic_|vmw_pvrdma|mthca|rxe|siw)\d{1,4}',
     r'(en|ib|sl|wl|ww|mc|roce|iw|opa|rdma)(P\d{1,5})?'
