@@ -217,7 +217,7 @@ class EntryStorm(storm.Storm):
         happens, = self._random.choices(
             (self._lose_a_host, self._change_entries, self._restart,
              self._reboot_a_host, self._die_amid, self._go_on),
-            (3, 20, 3, 14, 10, 50))
+            (3, 20, 3, 14, 14, 46))
         happens()
         if self._unexpected.found:
             raise storm.Violation('\n'.join(self._unexpected.found))
@@ -229,6 +229,16 @@ class EntryStorm(storm.Storm):
         host = self._random.choice(storm.HOSTS)
         self._write_entries(host)
         self._kill_and_start(host)
+        self._use(host)
+
+    def _use(self, host):
+        """Whoever has something on a host that is another does something."""
+        self._check()
+        self._do([
+            *(self._boot(self._random.choice(list(CLASSES)))
+              for _time in range(2)),
+            *(self._something(server) for server in self._servers().values()
+              if server['OS-EXT-SRV-ATTR:host'] == host)])
 
     def _write_entries(self, host):
         self._specs[host] = [
@@ -258,6 +268,7 @@ class EntryStorm(storm.Storm):
         self._start_again(host)
         self.flags(resume_guests_state_on_host_boot=False)
         self.run_periodic_tasks()
+        self._use(host)
 
     def _power_off(self, host):
         super()._power_off(host)
@@ -267,15 +278,8 @@ class EntryStorm(storm.Storm):
 
     def _die_amid(self):
         """A nova-compute dies in the middle of an operation."""
-        servers = list(self._servers().values())
-        self._random.shuffle(servers)
-        operation = self._some(servers)
-        server = self._servers().get(operation.server)
-        host = (server and server['OS-EXT-SRV-ATTR:host']
-                or self._random.choice(storm.HOSTS))
-        if operation.name in MOVES and self._random.random() < 0.5:
-            host = self._random.choice(storm.HOSTS)
-        fault = faults.Fault(host, self._random.randint(1, 12))
+        operation, host = self._one()
+        fault = faults.Fault(host, self._random.randint(1, 6))
         self.processes.fault = fault
         self._do([operation])
         self.processes.fault = None
@@ -284,6 +288,20 @@ class EntryStorm(storm.Storm):
         self._log.write(f'{fault}')
         self._kill_and_start(host)
         self._look_after(operation)
+
+    def _one(self) -> tuple[storm.Operation, str]:
+        """One operation, and a host that has work with it, as a rule."""
+        host = self._random.choice(storm.HOSTS)
+        servers = sorted((server for server in self._servers().values()
+                          if server['OS-EXT-SRV-ATTR:host']),
+                         key=lambda server: server['created'])
+        if not servers or self._random.random() < 0.2:
+            return self._boot(self._random.choice(list(CLASSES))), host
+        server = self._random.choice(servers)
+        operation = self._something(server)
+        if operation.name not in MOVES or self._random.random() < 0.5:
+            host = server['OS-EXT-SRV-ATTR:host']
+        return operation, host
 
     def _look_after(self, operation):
         """An administrator deletes what was left half-way."""

@@ -151,7 +151,9 @@ class Storm(faults.MortalCloud):
     def _some(self, servers) -> Operation:
         if not servers or self._random.random() < 0.5 - len(servers) / 50:
             return self._boot(self._random.choice(list(self.PROFILES)))
-        server = servers.pop()
+        return self._something(servers.pop())
+
+    def _something(self, server) -> Operation:
         name = self._random.choice(CHOICES.get(server['status'], ['delete']))
         if name == 'delete':
             return self._delete(server)
