@@ -50,8 +50,8 @@ class Truths:
     :param promised: amounts by consumer, by provider
     :param held: hostdevs by domain; also those that are not ours
     :param classes: of the units of a provider, whether it is offered or not
-    :param consumers: names of the providers of ours, those of classes as well,
-        that each consumer has allocations of
+    :param consumers: the providers of ours, those of classes as well, that
+        each consumer has allocations of
     """
 
     host: model.Host
@@ -118,7 +118,7 @@ def gather(host: model.Host, node: providers.Node,
     allocated = collections.defaultdict(list)
     for uuid, consumers in every.items():
         for consumer in consumers:
-            allocated[consumer].append(node.ours[uuid])
+            allocated[consumer].append(uuid)
     return Truths(host, offered, node.ours, promised, held(), {
         uuid: {classes.get(uuid), *(
             identity.class_of_units(name)
@@ -140,13 +140,16 @@ def compare(truths: Truths, unknown: collections.abc.Container[str] = (),
 
 def allocated_to_nobody(truths: Truths, consumer: str) -> Finding:
     """Allocations of a consumer that is no server and no migration."""
-    names = ', '.join(sorted(truths.consumers[consumer]))
+    uuids = sorted(truths.consumers[consumer], key=truths.known.get)
+    names = ', '.join(truths.known[uuid] for uuid in uuids)
+    options = ' '.join(f'--provider {uuid}' for uuid in uuids)
+    command = 'openstack resource provider allocation'
     return Finding(
         f'consumer {consumer}', f'has allocations of {names}, and no server '
         'and no migration of this cell has this uuid',
-        f'if "openstack server show {consumer}" finds a server, it is in '
-        'ERROR and has no host: delete it; otherwise "openstack resource '
-        f'provider allocation delete {consumer}"')
+        f'if "openstack server show {consumer}" finds no server, "{command} '
+        f'delete {consumer}"; a server in ERROR that has no host, delete; of '
+        f'one that has a host, "{command} unset {options} {consumer}"')
 
 
 def _held_twice(truths) -> collections.abc.Iterator[Finding]:
