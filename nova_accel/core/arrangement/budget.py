@@ -21,12 +21,12 @@ MAX_STEPS = 30_000
 #: What each host of a request gets first.
 FIRST_STEPS = 50
 #: What one host gets in each round after that, of what its request has left.
-ROUNDS = 500, 5_000, MAX_STEPS
+ROUNDS = 250, 2_500, MAX_STEPS
 #: What the hosts of one request share where none has served it yet, and where
 #: a better way is looked for: some seconds, and less
 #: than one.
 REQUEST_STEPS = MAX_STEPS
-BETTER_STEPS = 2_000
+BETTER_STEPS = 1_000
 
 # Of all that is remembered, in stocks: some ten megabytes.
 _MEMORY = 1 << 18
