@@ -8,7 +8,7 @@ a host's boot say.
 Seams: ``SchedulerReportClient``: ``get``, ``put``,
 ``get_allocs_for_consumer``, ``get_allocations_for_resource_provider``,
 ``put_allocations``, ``delete_allocation_for_instance`` and
-``invalidate_resource_provider``; ``nova.scheduler.utils``:
+``clear_provider_cache``; ``nova.scheduler.utils``:
 ``ResourceRequest.from_request_spec``.
 """
 
@@ -163,7 +163,7 @@ class Ledger:
                 f'resource provider {item.name}', 'is for one server only, '
                 f'and Placement does not reserve it: {why}', 'try again')
         # Nova remembers inventories for some minutes.
-        self._client.invalidate_resource_provider(item.uuid, cacheonly=True)
+        self._client.clear_provider_cache()
         LOG.info('Resource provider %s is for one server only, which has it '
                  'now: it is reserved until an operator sets its "reserved" '
                  'to 0', item.name)
