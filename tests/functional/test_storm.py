@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short storm. The long ones: ``python -m tests.storm``."""
+"""Short storms. The long ones: ``python -m tests.storm``."""
 
 from tests.functional import cloud
+from tests.storm import entries
 from tests.storm import storm
 
 
@@ -11,3 +12,9 @@ class StormTest(storm.Storm):
 
     def test_a_short_one(self):
         self.blow(seed=1, steps=12, log=storm.Log())
+
+
+class EntryStormTest(entries.EntryStorm):
+
+    def test_a_short_one(self):
+        self.blow(seed=1, steps=6, log=storm.Log())
