@@ -44,8 +44,7 @@ class Place:
         assert (f'device {self._card} of server {server.id}: is not there any '
                 'more') in self._inside.disagreements()
         server.act('reboot_server', 'HARD', status='ERROR')
-        assert 'put the card back where it was' in (
-            server.view.fault['message'])
+        assert 'is not there any more' in server.view.fault['message']
 
     def is_taken_again(self, server):
         """The server had it all along, and a reboot lets its guest know."""
