@@ -22,10 +22,9 @@ MAX_STEPS = 30_000
 FIRST_STEPS = 50
 #: What one host gets in each round after that, of what its request has left.
 ROUNDS = 250, 2_500, MAX_STEPS
-#: What the hosts of one request share where none has served it yet, and where
-#: a better way is looked for: some seconds, and less
-#: than one.
+#: What the hosts of one request share while none can serve it: some seconds.
 REQUEST_STEPS = MAX_STEPS
+#: And while better ways are looked for: less than a second.
 BETTER_STEPS = 1_000
 
 # Of all that is remembered, in stocks: some ten megabytes.

@@ -299,13 +299,14 @@ class _Tree:
             problem.rows, self.paths, strict=True)}
         numbers: collections.Counter = collections.Counter()
         member_of = collections.defaultdict(list)
-        for sets in (problem.partitions, problem.islands):
+        for is_island, sets in enumerate((problem.partitions,
+                                          problem.islands)):
             for devices in sets:
                 there = sorted(filter(paths.get, devices))
                 part = os.path.commonprefix(list(map(paths.get, there)))
                 for device in there:
                     member_of[device].append((
-                        sets is problem.islands, len(part), numbers[part],
+                        is_island, len(part), numbers[part],
                         len(devices) - len(there)))
                 numbers[part] += 1
         return member_of

@@ -28,8 +28,8 @@ MAX_DEMANDS = 512
 # that break.
 _MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
 _MAX_WHOLE_STEPS = 300
-# And for the first way, if all soft rules are to be kept; and with the links
-# that no rule is about.
+# Steps for the first way: if it is to keep all soft rules, and while links
+# count though no hard rule names them.
 _MAX_KEEPING_STEPS, _MAX_JOINED_STEPS = 200, 500
 
 
@@ -63,14 +63,18 @@ def solve(problem: puzzle.Problem, steps: budgets.Steps) -> Answer:
     domains = narrowing.narrow(view, problem.wishes)
     if domains is None:
         return Answer(None)
+    floor = ranking.floor(view, domains)
+    can_ignore_links = bool(view.sets) and not any(
+        wish.key == puzzle.LINKS and not wish.weight
+        for wish in problem.wishes)
     best = _keeping_all(view, steps) or _first(
-        view, domains, problem.wishes, steps,
-        _MAX_JOINED_STEPS if _are_idle_sets(problem) else math.inf)
-    if best.gave_up and _are_idle_sets(problem):
-        best = _without_sets(problem, steps)
+        view, domains, floor, problem.wishes, steps,
+        _MAX_JOINED_STEPS if can_ignore_links else math.inf)
+    if best.gave_up and can_ignore_links:
+        best = _without_links(view, domains, steps)
     if best.rows is None:
         return best
-    best = _improved(view, domains, best, steps)
+    best = _improved(view, domains, floor, best, steps)
     return dataclasses.replace(best, is_final=not steps.are_over)
 
 
@@ -83,16 +87,18 @@ def _keeping_all(view, steps) -> Answer | None:
     domains = narrowing.narrow(view, wishes)
     if domains is None:
         return None
-    answer = _first(view, domains, wishes, steps, _MAX_KEEPING_STEPS)
+    answer = _first(view, domains, ranking.floor(view, domains), wishes, steps,
+                    _MAX_KEEPING_STEPS)
     return answer if answer.rows is not None else None
 
 
-def _first(view, domains, wishes, steps, most=math.inf) -> Answer:
+def _first(view, domains, floor, wishes, steps, most=math.inf) -> Answer:
     """A way: inside of a small part of the host, or anywhere.
 
+    :param floor: what no answer costs less than
     :param most: steps, if not as many as there are
     """
-    best, floor = None, ranking.floor(view, domains)
+    best = None
     if len(domains) > 1:
         for inside in ranking.inside(view, domains):
             if steps.left <= steps.limit // 2:
@@ -101,38 +107,29 @@ def _first(view, domains, wishes, steps, most=math.inf) -> Answer:
                 steps, _MAX_INSIDE_STEPS))
     if best is not None and best.cost[:4] == floor:
         return best
-    answer = _Search(view, domains, wishes=wishes).run(
-        steps, *((most, 2 * len(domains)) if best is None else
-                 (_MAX_INSIDE_STEPS,)))
-    return _better(best, answer) or answer
+    search = _Search(view, domains, wishes=wishes)
+    if best is None:
+        return search.run(steps, most, 2 * len(domains))
+    return _better(best, search.run(steps, _MAX_INSIDE_STEPS))
 
 
-def _are_idle_sets(problem) -> bool:
-    """Whether there are links, and no hard wish has to know of them."""
-    return bool(problem.partitions or problem.islands) and not any(
-        wish.key == puzzle.LINKS and not wish.weight
-        for wish in problem.wishes)
+def _without_links(view, domains, steps) -> Answer:
+    """The first way, as if no devices were linked.
 
-
-def _without_sets(problem, steps) -> Answer:
-    """The first way, as if nothing were joined.
-
-    What is joined otherwise tells parts of the host from each other that are
-    as good as each other.
+    Links tell parts of the host from each other that are otherwise as good as
+    each other. No hard wish is about links, so the domains are the same.
     """
-    view = puzzle.View(dataclasses.replace(problem, partitions=(),
-                                           islands=()))
-    answer = _first(view, narrowing.narrow(view, problem.wishes),
-                    problem.wishes, steps)
+    plain = puzzle.View(dataclasses.replace(view.problem, partitions=(),
+                                            islands=()))
+    answer = _first(plain, domains, ranking.floor(plain, domains),
+                    view.problem.wishes, steps)
     if answer.rows is None:
         return answer
-    return dataclasses.replace(answer, cost=ranking.cost(puzzle.View(problem),
-                                                         answer.rows))
+    return dataclasses.replace(answer, cost=ranking.cost(view, answer.rows))
 
 
-def _improved(view, domains, best: Answer, steps) -> Answer:
+def _improved(view, domains, floor, best: Answer, steps) -> Answer:
     """A better way, where one is found in few steps."""
-    floor = ranking.floor(view, domains)
     if best.cost[:4] != floor:
         best = _better(best, _Search(view, domains, floor, best.cost).run(
             steps, _MAX_BETTER_STEPS if best.cost[0] > floor[0] else
