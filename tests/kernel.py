@@ -14,7 +14,7 @@ class Mdevs(fixtures.Fixture):
 
     def _setUp(self):
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.operations._write', self._write))
+            'nova_accel.host.operations.write', self._write))
 
     @staticmethod
     def _write(path, text):

@@ -59,9 +59,9 @@ class VgpuManager(fixtures.Fixture):
     def _setUp(self):
         self.types = _parse(next(self._vfs.glob(
             '*/nvidia/creatable_vgpu_types')).read_text())
-        self._others = operations._write
+        self._others = operations.write
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.operations._write', self._write))
+            'nova_accel.host.operations.write', self._write))
         self.list()
 
     def current(self):

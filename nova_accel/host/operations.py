@@ -227,7 +227,7 @@ class Operations:
         root = os.path.realpath(self._root)
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
             raise OSError(errno.EXDEV, f'{path} leads out of {self._root}')
-        _write(path, text)
+        write(path, text)
 
     @contextlib.contextmanager
     def _copied(self, bitstream: str, folder: str, name: str):
@@ -245,7 +245,7 @@ class Operations:
                     os.unlink(place)
 
     def _open(self, bitstream: str) -> int:
-        return trust.open_regular(bitstream, os.O_RDONLY, lambda _file: None)
+        return trust.open_regular(bitstream, os.O_RDONLY)
 
 
 def _parent(text: str) -> str:
@@ -266,9 +266,13 @@ def _filled(word: str, values: dict[str, str]) -> str:
                   lambda match: values[match[0]], word)
 
 
-def _write(path: str, text: str) -> None:
-    # An attribute is there or not; a write must never make a file.
-    descriptor = trust.open_regular(path, os.O_WRONLY, lambda _file: None)
+def write(path: str, text: str,
+          check: collections.abc.Callable[[int], None] | None = None) -> None:
+    """Write an attribute, which has to be there.
+
+    :param check: as for :func:`trust.open_regular`
+    """
+    descriptor = trust.open_regular(path, os.O_WRONLY, check)
     try:
         os.write(descriptor, text.encode())
     finally:

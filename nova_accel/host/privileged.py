@@ -55,12 +55,7 @@ class _ByRoot(operations.Operations):
     _temporary = _TEMPORARY
 
     def _set(self, text: str, *parts: str) -> None:
-        attribute = trust.open_regular(
-            os.path.join(self._root, *parts), os.O_WRONLY, _check_sysfs)
-        try:
-            os.write(attribute, text.encode())
-        finally:
-            os.close(attribute)
+        operations.write(os.path.join(self._root, *parts), text, _check_sysfs)
 
     def _open(self, bitstream: str) -> int:
         owner = _owner(_configuration())

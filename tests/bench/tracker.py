@@ -109,7 +109,7 @@ class Ours(_Side):
                        for slot, function in _functions(self._regions)])
         # No kernel is behind these files.
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.operations._write', lambda path, text: None))
+            'nova_accel.host.operations.write', lambda path, text: None))
 
     def toggle(self):
         # The last card's last one.

@@ -47,7 +47,7 @@ EFFECTS = {
         'delete', 'post', 'put'),
     'nova.objects.instance:Instance': ('destroy', 'save'),
     'nova.objects.migration:Migration': ('save',),
-    'nova_accel.host.operations': ('_write',),
+    'nova_accel.host.operations': ('write',),
     'oslo_messaging._drivers.impl_fake:FakeDriver': ('_send',),
 }
 

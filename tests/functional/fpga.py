@@ -28,7 +28,7 @@ class Kernel(fixtures.Fixture):
         self.programmed = []
 
     def _setUp(self):
-        theirs = operations._write
+        theirs = operations.write
 
         def write(path, text):
             path = pathlib.Path(path)
@@ -38,7 +38,7 @@ class Kernel(fixtures.Fixture):
                 theirs(path, text)
 
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.operations._write', write))
+            'nova_accel.host.operations.write', write))
 
     def _program(self, manager, name):
         """As drivers/fpga/fpga-mgr.c does it."""

@@ -45,13 +45,13 @@ class Functions(fixtures.Fixture):
         self.on_unbind = lambda address: None
 
     def _setUp(self):
-        before = operations._write
+        before = operations.write
         answers = {'reset': self._reset, 'sriov_numvfs': self._set_vfs,
                    'unbind': self._unbind,
                    'reset_method': lambda path, text: pathlib.Path(
                        path).write_text(f'{text}\n')}
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.host.operations._write', lambda path, text: (
+            'nova_accel.host.operations.write', lambda path, text: (
                 answers.get(pathlib.Path(path).name, before)
                 if pathlib.Path(path).is_relative_to(self._bus) else before
             )(path, text)))

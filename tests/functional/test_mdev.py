@@ -360,7 +360,7 @@ class MdevTest(cloud.Cloud):
         """The kernel waits until it has not."""
         left = self.leave_behind()
         upkeep = self.computes['compute1'].driver._upkeep
-        write, closed, tries = operations._write, threading.Event(), []
+        write, closed, tries = operations.write, threading.Event(), []
 
         def wait(path, text):
             if left in path:
@@ -370,7 +370,7 @@ class MdevTest(cloud.Cloud):
 
         self.addCleanup(closed.set)
         with (fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1),
-              fixtures.MonkeyPatch('nova_accel.host.operations._write', wait)):
+              fixtures.MonkeyPatch('nova_accel.host.operations.write', wait)):
             self._run_periodics()
             server = self.boot(self.vgpu)
             self._run_periodics()

@@ -30,7 +30,7 @@ def kernel(machine, monkeypatch):
     def write(path, name):
         file = machine / 'lib/firmware' / name
         read.append((path, file.read_bytes(), file.stat().st_mode & 0o777))
-    monkeypatch.setattr(operations, '_write', write)
+    monkeypatch.setattr(operations, 'write', write)
     return read
 
 
@@ -61,7 +61,7 @@ def test_the_file_is_there_while_the_kernel_reads_it(machine, kernel):
 def test_it_goes_also_where_the_kernel_refuses(machine, monkeypatch):
     def refuse(path, name):
         raise OSError(22, 'Invalid argument')
-    monkeypatch.setattr(operations, '_write', refuse)
+    monkeypatch.setattr(operations, 'write', refuse)
     with pytest.raises(OSError):
         _by_manager(machine)
     assert os.listdir(machine / 'lib/firmware') == []

@@ -130,16 +130,16 @@ class _Kernel:
 
 @contextlib.contextmanager
 def _kernel(machine=_MACHINE):
-    write = operations._write
+    write = operations.write
     try:
         with tempfile.TemporaryDirectory() as root:
             build.sysfs(machine).write(root)
             kernel = _Kernel(root)
-            operations._write = kernel.write
+            operations.write = kernel.write
             yield kernel
             assert kernel.wrongs == []
     finally:
-        operations._write = write
+        operations.write = write
 
 
 @pytest.fixture
