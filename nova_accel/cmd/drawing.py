@@ -86,10 +86,7 @@ def _comments(entry: suggestion.Suggestion) -> collections.abc.Iterator[str]:
 def group(refusals: collections.abc.Iterable[model.Refusal],
           ) -> collections.abc.Iterator[errors.DeviceError]:
     """One for each reason for which functions are refused."""
-    alike = collections.defaultdict(list)
-    for refusal in refusals:
-        alike[refusal.reason, refusal.remedy].append(refusal)
-    for (reason, remedy), (first, *others) in alike.items():
+    for (reason, remedy), (first, *others) in model.group(refusals).items():
         yield errors.DeviceError(
             f'{first.address} ({first.ids})'
             + (f' and {len(others)} more' if others else ''), reason, remedy)

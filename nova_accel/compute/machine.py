@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compute node's Host, read afresh, and what the log should say of it."""
 
-import collections
 import collections.abc
 import math
 import threading
@@ -127,7 +126,7 @@ class Machine:
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, foreign.claims(CONF),
                            self._kinds, quarantined, links, self._held,
-            CONF.nova_accel.allow_unsafe_host), [
+                           CONF.nova_accel.allow_unsafe_host), [
             *broken, *unusable]
 
     def _open(self) -> None:
@@ -145,19 +144,12 @@ class Machine:
 
 def _report(host: model.Host) -> list[tuple[int, str]]:
     lines = [(logging.WARNING, problem) for problem in host.problems]
-    refused = collections.defaultdict(list)
-    for refusal in host.refusals:
-        refused[refusal.reason, refusal.remedy].append(
-            f'{refusal.address} ({refusal.ids})')
-    for (reason, remedy), devices in refused.items():
-        lines.append((logging.WARNING,
-                      f'Not offered: {", ".join(devices)}: {reason}'
+    for (reason, remedy), alike in model.group(host.refusals).items():
+        devices = ', '.join(f'{refusal.address} ({refusal.ids})'
+                            for refusal in alike)
+        lines.append((logging.WARNING, f'Not offered: {devices}: {reason}'
                       + (f'; {remedy}' if remedy else '')))
-    counts = collections.Counter()
-    for device in host.devices:
-        for region in device.regions:
-            counts[region.resource_class] += region.total
-    if counts:
+    if counts := host.units:
         lines.append((logging.INFO, 'Offered: ' + ', '.join(
             f'{total} {name}' for name, total in sorted(counts.items()))
             + f' on {len(host.devices)} devices'))

@@ -5,6 +5,7 @@ Everything here is frozen: a Host is a photograph of a machine, taken by
 :mod:`nova_accel.host` and handed on.
 """
 
+import collections
 import collections.abc
 import dataclasses
 import functools
@@ -342,6 +343,15 @@ class Refusal:
     remedy: str = ''
 
 
+def group(refusals: collections.abc.Iterable[Refusal],
+          ) -> dict[tuple[str, str], list[Refusal]]:
+    """Refusals by reason and remedy."""
+    alike: dict[tuple[str, str], list[Refusal]] = collections.defaultdict(list)
+    for refusal in refusals:
+        alike[refusal.reason, refusal.remedy].append(refusal)
+    return alike
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Links:
     """What joins Devices directly: NVLink, xGMI, UALink.
@@ -378,6 +388,15 @@ class Host:
             str(address) in mdev_type.instances
             for mdev_type in function.mdev_types)
             for function in self.functions)
+
+    @property
+    def units(self) -> collections.Counter[str]:
+        """How many units are offered of each resource class."""
+        counts: collections.Counter[str] = collections.Counter()
+        for device in self.devices:
+            for region in device.regions:
+                counts[region.resource_class] += region.total
+        return counts
 
     @property
     def only_node(self) -> int | None:

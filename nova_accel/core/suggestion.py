@@ -5,7 +5,6 @@ What is suggested is offered as it stands: nothing that it names is refused,
 and the console of the host is no part of it.
 """
 
-import collections
 import collections.abc
 import dataclasses
 import itertools
@@ -142,7 +141,7 @@ class _Search:
     def _try(self, place, said) -> _Trial:
         item = {**place, **said}
         host = self._decide([*(found.item for found in self._found), item])
-        return _Trial(said, item, host, _units(host) - _units(self._host),
+        return _Trial(said, item, host, host.units - self._host.units,
                       self._objections(host))
 
     def _objections(self, host) -> dict[model.Address, model.Refusal]:
@@ -180,15 +179,6 @@ class _Search:
             trial.item, trial.units, tuple(others), bool(others) and any(
                 function.physfn for function in functions)))
         self._host = trial.host
-
-
-def _units(host) -> collections.Counter[str]:
-    """How many there are of each resource class."""
-    counts = collections.Counter()
-    for device in host.devices:
-        for region in device.regions:
-            counts[region.resource_class] += region.total
-    return counts
 
 
 def _offered(host) -> collections.abc.Iterator[model.Address]:
