@@ -40,19 +40,13 @@ def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
 
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[entries_.Entry] = (),
-         foreign: collections.abc.Sequence[entries_.Entry] = (),
-         kinds: offer.Enumerators | None = None,
-         quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
-         links: model.Links | None = None,
-         held: collections.abc.Callable[
-             [], collections.abc.Container[model.Address]] = frozenset,
-         allow_unsafe_host: bool = False) -> model.Host:
+         *args, **kwargs) -> model.Host:
     """Read what is there and decide what of it is offered.
 
-    :param entries: the parsed ``device_spec``; the others as in :func:`look`
+    :param entries: the parsed ``device_spec``
+    :param args: the others as for :func:`look`, as are ``kwargs``
     """
-    return look(tree, foreign, kinds, quarantined, links, held,
-                allow_unsafe_host)(entries)
+    return look(tree, *args, **kwargs)(entries)
 
 
 def look(tree: trees.Tree,
