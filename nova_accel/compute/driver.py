@@ -89,7 +89,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
         self._record = record.Record(self._host)
-        self._machine = machine.Machine(self._record.holders)
+        self._machine = machine.Machine(self._record.read)
         self._upkeep = upkeep.Upkeep(self._machine)
         self._claims = claims.Claims(self._record)
         self._ledger = ledger.Ledger(virtapi)

@@ -14,6 +14,7 @@ from nova_accel import foreign
 from nova_accel.compute import said
 from nova_accel.core import entry
 from nova_accel.core import errors
+from nova_accel.core import holding
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.host import loader
@@ -42,9 +43,8 @@ class Machine:
     :ivar resets: of which those that failed are withheld
     """
 
-    def __init__(self, held: collections.abc.Callable[
-            [], collections.abc.Container[model.Address]] = frozenset,
-            ) -> None:
+    def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
+                 ) -> None:
         conf.register_opts(CONF)
         self._held = held
         self.resets = reset.Resets()

@@ -8,6 +8,7 @@ import dataclasses
 from nova_accel.core import assignment
 from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import providers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Hostdev:
     managed: bool = True
     guest_address: model.PciAddress | None = dataclasses.field(
         default=None, compare=False)
+
+    @property
+    def card(self) -> model.PciAddress | None:
+        """The card that an mdev is of; None for a function."""
+        return identity.card_of_alias(self.alias)
 
     @property
     def ids(self) -> str:
@@ -54,7 +60,14 @@ def plan(grants: collections.abc.Iterable[assignment.Grant],
             hostdevs.append(Hostdev(
                 address, identity.alias(
                     *key, seen[key], grant.offered.region.ids_of(address),
-                    grant.offered.region.variant),
+                    grant.offered.region.variant, _card(grant.offered)),
                 grant.offered.region.managed))
             seen[key] += 1
     return tuple(hostdevs)
+
+
+def _card(item: providers.Offered) -> model.PciAddress | None:
+    """What the alias of an mdev says that it is of."""
+    address = item.device.address
+    return (address if item.region.mdevs
+            and isinstance(address, model.PciAddress) else None)

@@ -163,7 +163,7 @@ def provider_uuid(root: str, address: model.PciAddress | str,
 
 
 def alias(group: str, provider: str, index: int, ids: str = '',
-          variant: str = '') -> str:
+          variant: str = '', card: model.PciAddress | None = None) -> str:
     """The user alias of a ``<hostdev>``, naming what it serves and what it is.
 
     libvirt (formatdomain, "Devices"): a user alias starts with ``ua-`` and
@@ -178,10 +178,12 @@ def alias(group: str, provider: str, index: int, ids: str = '',
         where it can have others another time
     :param variant: the Region's; what it was made of, which the uuid does not
         tell: a Device's only Region has that of the Device
+    :param card: the Device of an mdev, which its uuid does not tell
     """
     return f'ua-accel-{group or "flavor"}-{provider}-{index}' + (
         f'-{ids.replace(":", "")}' if ids else '') + (
-        f'-t{_digest(variant)}' if variant else '')
+        f'-t{_digest(variant)}' if variant else '') + (
+        '-c' + re.sub('[:.]', '-', str(card)) if card else '')
 
 
 def mdev_uuid(server: str, provider: str, index: int) -> str:
@@ -228,7 +230,9 @@ _ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'
                     r'(?P<provider>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-'
                     r'[0-9a-f]{12})-(?P<index>\d+)'
                     r'(?:-(?P<vendor>[0-9a-f]{4})(?P<product>[0-9a-f]{4}))?'
-                    r'(?:-t(?P<variant>[0-9a-f]{8}))?')
+                    r'(?:-t(?P<variant>[0-9a-f]{8}))?'
+                    r'(?:-c(?P<domain>[0-9a-f]{4,8})-(?P<bus>[0-9a-f]{2})'
+                    r'-(?P<slot>[01][0-9a-f])-(?P<function>[0-7]))?')
 
 
 def parse_alias(text: str) -> tuple[str, str] | None:
@@ -242,6 +246,13 @@ def ids_of_alias(text: str) -> str:
     match = _ALIAS.fullmatch(text)
     return (f'{match["vendor"]}:{match["product"]}'
             if match and match['vendor'] else '')
+
+
+def card_of_alias(text: str) -> model.PciAddress | None:
+    """The Device that an alias of ours says an mdev is of, None if none."""
+    match = _ALIAS.fullmatch(text)
+    return (model.PciAddress.parse('{domain}:{bus}:{slot}.{function}'.format(
+        **match.groupdict())) if match and match['domain'] else None)
 
 
 def is_of_variant(text: str, variant: str) -> bool | None:

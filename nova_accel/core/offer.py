@@ -14,6 +14,8 @@ import functools
 from nova_accel.core import entry as entries_
 from nova_accel.core import errors
 from nova_accel.core import hazards as hazards_
+from nova_accel.core import holding
+from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
@@ -48,8 +50,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
           problems: collections.abc.Iterable[str] = (),
           quarantined: collections.abc.Mapping[
               model.PciAddress, tuple[str, str]] = {},
-          held: collections.abc.Callable[
-              [], collections.abc.Container[model.Address]] = frozenset,
+          held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[hazards_.Hazard] = (),
           allow_unsafe_host: bool = False) -> model.Host:
     """Decide what is given away.
@@ -59,8 +60,8 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param foreign: entries by which another program claims devices
     :param problems: what the reader of the machine had to report
     :param quarantined: why nobody may have a function, and the remedy
-    :param held: what domains hold, of which no part is given away; asked
-        where something that is a part is named
+    :param held: what domains hold, of which no part is given away, and which
+        is made of no other thing; asked where an entry names something
     :param hazards: of this host
     :param allow_unsafe_host: offer devices all the same
     """
@@ -118,8 +119,25 @@ class _Offer:
         self._count_vfs(entries)
 
     @functools.cached_property
-    def _held(self) -> collections.abc.Container[model.Address]:
-        return self._ask_held()
+    def _hostdevs(self) -> hostdev.Hostdevs:
+        return tuple(device for _uuid, device in holding.each(
+            self._ask_held()))
+
+    @functools.cached_property
+    def _held(self) -> collections.abc.Set[model.Address]:
+        return {device.address for device in self._hostdevs}
+
+    @functools.cached_property
+    def _lost(self) -> dict[model.PciAddress, list[hostdev.Hostdev]]:
+        """Held mdevs that a reboot of the host has taken, by card."""
+        there = {uuid for function in self._functions.values()
+                 for mdev_type in function.mdev_types
+                 for uuid in mdev_type.instances}
+        lost = collections.defaultdict(list)
+        for device in self._hostdevs:
+            if device.card and str(device.address) not in there:
+                lost[device.card].append(device)
+        return lost
 
     def _choose(self, function, matching) -> list[entries_.Entry]:
         """Of the entries that name a function, those that count."""
@@ -264,6 +282,7 @@ class _Offer:
         functions = [self._functions[address] for address in unit]
         if entry.one_time_use:
             _check_whole_device(pool, functions)
+        self._check_lost(pool, functions[0])
         if pool.mdevs:
             self._check_parent(functions[0])
             return
@@ -305,6 +324,19 @@ class _Offer:
                 f'a server holds {function.vf(needed - 1)} of it, which is '
                 'not there', 'name its virtual functions again with num_vfs, '
                 'and restart nova-compute; or move or delete the server')
+
+    def _check_lost(self, pool, function) -> None:
+        """Refuse all that a card is beside a held mdev that is not there.
+
+        A reboot of the host has taken it, and no entry makes it again.
+        """
+        for device in self._lost.get(function.physfn or function.address, ()):
+            if not (pool.mdevs and identity.is_of_variant(device.alias,
+                                                          pool.variant)):
+                raise kinds.Refused(
+                    'a server holds an mdev of this card, which is not there',
+                    'name its mdev_type again, and restart nova-compute; or '
+                    'move or delete the server')
 
     def _check_unit(self, unit, entry) -> None:
         if not self._machine.groups:

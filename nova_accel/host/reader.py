@@ -6,6 +6,7 @@ import dataclasses
 
 from nova_accel.core import entry as entries_
 from nova_accel.core import errors
+from nova_accel.core import holding
 from nova_accel.core import model
 from nova_accel.core import offer
 from nova_accel.host import links as links_
@@ -54,8 +55,7 @@ def look(tree: trees.Tree,
          kinds: offer.Enumerators | None = None,
          quarantined: collections.abc.Mapping[model.PciAddress, str] = {},
          links: model.Links | None = None,
-         held: collections.abc.Callable[
-             [], collections.abc.Container[model.Address]] = frozenset,
+         held: collections.abc.Callable[[], holding.Held] = dict,
          allow_unsafe_host: bool = False) -> Decide:
     """Read what is there once, to decide by any entries what is offered.
 

@@ -133,11 +133,14 @@ class MdevTest(cloud.Cloud):
             group='nova_accel')
         self._run_periodics()
 
+    def small(self):
+        """A flavor of the other type."""
+        return self._create_flavor(extra_spec={
+            'resources:CUSTOM_VGPU_SMALL': 1})
+
     def test_another_type_of_the_same_card(self):
         self.offer_another_type()
-        small = self._create_flavor(extra_spec={
-            'resources:CUSTOM_VGPU_SMALL': 1})
-        self.boot(small)
+        self.boot(self.small())
         for _number in range(3):
             self.boot(self.vgpu)
         self._run_periodics()
@@ -202,6 +205,10 @@ class MdevTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.mdevs())
         self.assertIn('no entry names', self.stdlog.logger.output)
+        # What the server could come back for, nobody else gets meanwhile.
+        self.assertIn('a server holds an mdev of this card',
+                      self.stdlog.logger.output)
+        self.boot(self.small(), state='ERROR')
 
     def test_mdev_of_a_type_that_no_entry_names_any_more(self):
         server = self.boot(self.vgpu)

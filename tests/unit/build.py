@@ -4,6 +4,7 @@
 import json
 import pathlib
 
+from nova_accel.core import hostdev
 from nova_accel.core import identity
 from nova_accel.core import model
 from nova_accel.core import offer as offers
@@ -61,6 +62,12 @@ def offer(functions, entries_, foreign=(), **more):
     """The same of parsed entries, with the kinds that are installed."""
     return offers.offer(functions, entries_,
                         loader.open_all(tree.Recording()), foreign, **more)
+
+
+def holding(*texts):
+    """What domains hold, for :func:`offer`: PCI functions of one server."""
+    hostdevs = tuple(hostdev.Hostdev(address(text), '') for text in texts)
+    return lambda: {'server': hostdevs}
 
 
 def units(host_):

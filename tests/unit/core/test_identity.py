@@ -167,13 +167,16 @@ def test_providers_of_other_hosts_and_devices_have_other_uuids():
 
 @given(st.sampled_from(['', 'ACCEL0', 'ACCEL255', 'a-b']), st.uuids(),
        st.integers(0, 5000), st.sampled_from(['', '10de:2330', '1bcf:001c']),
-       st.sampled_from(['', 'nvidia-471', '1154_:_NVIDIA_L40S-16Q']))
+       st.sampled_from(['', 'nvidia-471', '1154_:_NVIDIA_L40S-16Q']),
+       st.sampled_from([None, '0000:81:00.0', '10000:ff:1f.7']))
 def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index,
-                                                      ids, variant):
-    alias = identity.alias(group, str(provider), index, ids, variant)
+                                                      ids, variant, card):
+    card = card and build.address(card)
+    alias = identity.alias(group, str(provider), index, ids, variant, card)
     assert re.fullmatch(r'ua-[A-Za-z0-9_-]+', alias)
     assert identity.parse_alias(alias) == (group or 'flavor', str(provider))
     assert identity.ids_of_alias(alias) == ids
+    assert identity.card_of_alias(alias) == card
     assert identity.is_of_variant(alias, variant) is (bool(variant) or None)
     assert not identity.is_of_variant(alias, 'nvidia-468')
 

@@ -104,9 +104,32 @@ def test_of_what_is_held_whole_no_part_is_offered(spec, types, held, parts):
                  *(parent(*types, at=f'0000:81:00.{number}',
                           physfn='0000:81:00.0') for number in (4, 5))]
     host = build.offer(functions, build.entries(spec),
-                       held=lambda: {build.address(held)})
+                       held=build.holding(held))
     assert build.refusals(host) == dict.fromkeys(
         parts, f'a server holds {held} as a whole')
+
+
+@pytest.mark.parametrize('spec, vfs, is_offered', [
+    ({'address': '0000:81:00.*', 'resource_class': 'PGPU'}, 0, False),
+    ({'address': '0000:81:00.*', 'resource_class': 'CUSTOM_VF'}, 2, False),
+    (_SMALL, 2, False), (_SPEC, 2, True), (_SPEC, 0, True)])
+def test_while_a_held_mdev_is_not_there_its_card_is_nothing_else(
+        spec, vfs, is_offered):
+    """A reboot of the host took it, and entries mean another thing now."""
+    types = [model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')]
+    [item] = providers.offered(build.host([parent(*types)], _SPEC), build.ROOT,
+                               'host1')
+    held = hostdev.plan([assignment.Grant(
+        'ACCEL0', item, (model.MdevAddress(ours(1)[0]),))])
+    functions = [parent(*(() if vfs else types), num_vfs=vfs),
+                 *(parent(*types, at=f'0000:81:00.{4 + number}',
+                          physfn='0000:81:00.0') for number in range(vfs))]
+    host = build.offer(functions, build.entries(spec),
+                       held=lambda: {_OTHER: held})
+    assert bool(host.devices) is is_offered
+    assert set(build.refusals(host).values()) == (
+        set() if is_offered else
+        {'a server holds an mdev of this card, which is not there'})
 
 
 def test_a_card_has_no_more_than_its_entry_says():

@@ -109,7 +109,7 @@ def test_a_card_is_not_given_whole_while_its_functions_are_held(held,
     [card] = build.card(_AT, 0)
     card = dataclasses.replace(card, vf_offset=1, vf_stride=1)
     host = build.offer([card], build.entries({'product_id': '37c8'}),
-                       held=lambda: {build.address(at) for at in held})
+                       held=build.holding(*held))
     assert bool(host.devices) != refused
     assert build.refusals(host) == ({
         _AT: f'a server holds {held[0]} of it, which is not there'}
