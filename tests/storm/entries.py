@@ -284,6 +284,7 @@ class EntryStorm(storm.Storm):
         self._do([operation])
         self.processes.fault = None
         if not fault.struck:
+            self._clear_sources([operation])
             return
         self._log.write(f'{fault}')
         self._kill_and_start(host)
@@ -314,9 +315,12 @@ class EntryStorm(storm.Storm):
 
     def _do(self, operations):
         before = self._by_server()
+        self._failed = {uuid for uuid, server in self._servers().items()
+                        if server['status'] == 'ERROR'}
         super()._do(operations)
         if self.processes.fault:
             return
+        self._clear_sources(operations)
         after, servers = self._by_server(), self._servers()
         for operation in operations:
             server = servers.get(operation.server)
@@ -327,6 +331,30 @@ class EntryStorm(storm.Storm):
             if had != has and had:
                 raise storm.Violation(f'{server["id"]} had {sorted(had)}, '
                                       f'and has {sorted(has)}')
+
+    def _clear_sources(self, operations):
+        """An administrator removes what Nova leaves of servers.
+
+        One that has not started again on the host to which it was resized is
+        in ERROR, and Nova deletes it on that host only.
+        """
+        servers = self._servers()
+        for operation in operations:
+            uuid = operation.server
+            if uuid in servers or uuid not in self._failed:
+                continue
+            for host in storm.HOSTS:
+                for domain in list(self._connection(host)._vms.values()):
+                    if domain.UUIDString() == uuid:
+                        self._log.write(f'{uuid} is undefined on {host}')
+                        domain.undefine()
+            for migration in self._migrations(uuid):
+                self.placement.delete(f'/allocations/{migration["uuid"]}')
+            self.run_periodic_tasks()
+
+    def _migrations(self, uuid):
+        return self.api.api_get(
+            f'/os-migrations?instance_uuid={uuid}').body['migrations']
 
     def _by_server(self):
         found = collections.defaultdict(set)
@@ -457,8 +485,7 @@ class EntryStorm(storm.Storm):
         broken = {uuid for uuid, server in self._servers().items()
                   if server['status'] == 'ERROR'}
         return broken.union(*(
-            {migration['uuid'] for migration in self.api.api_get(
-                f'/os-migrations?instance_uuid={uuid}').body['migrations']}
+            {migration['uuid'] for migration in self._migrations(uuid)}
             for uuid in broken))
 
     def _check_left(self):

@@ -204,10 +204,13 @@ class Storm(faults.MortalCloud):
         self.run_periodic_tasks()
 
     def _power_off(self, host):
-        connection = self.computes[host].driver._host.get_connection()
-        for domain in connection._vms.values():
+        for domain in self._connection(host)._vms.values():
             domain.destroy()
         self.kill(host)
+
+    def _connection(self, host):
+        """libvirt's, of a host."""
+        return self.computes[host].driver._host.get_connection()
 
     def _start_again(self, host):
         """Start a host's nova-compute, which was killed."""
