@@ -305,9 +305,13 @@ class EntryStorm(storm.Storm):
         return operation, host
 
     def _look_after(self, operation):
-        """An administrator deletes what was left half-way."""
+        """An administrator deletes what was left half-way.
+
+        As well as what was being deleted: Nova forgets that of a server whose
+        resize had to be confirmed for it.
+        """
         server = self._servers().get(operation.server)
-        if server and (operation.name in MOVES
+        if server and (operation.name in MOVES | {'delete'}
                        or server['OS-EXT-STS:task_state']
                        or server['status'] not in storm.CHOICES):
             self._do([self._delete(server)])
