@@ -5,7 +5,7 @@ import copy
 
 from oslo_config import cfg
 
-from nova_accel.core import hazards
+from nova_accel.core.device_spec import unsafe_host
 
 GROUP = cfg.OptGroup(
     'nova_accel', title='Accelerators without an accelerator service',
@@ -266,7 +266,7 @@ one bus, whatever this says. It counts when a guest is defined: at boot, at a
 hard reboot and after a move.
 """),
     cfg.BoolOpt(
-        hazards.OPTION, default=False,
+        unsafe_host.OPTION, default=False,
         help="""
 Whether devices are offered on a host that cannot keep guests apart from each
 other and from itself. Used by nova-compute.

@@ -10,12 +10,13 @@ Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, wrapped.
 import collections.abc
 import contextlib
 import contextvars
-import functools
 import itertools
 import math
 
 from nova import objects
 from nova.virt import hardware
+
+from nova_accel import seams
 
 #: How many sets of nodes are tried; all of a host with eight are 70 at most.
 MOST = 128
@@ -39,27 +40,20 @@ def near(nodes: collections.abc.Iterable[int]):
         _near.reset(token)
 
 
-def install() -> None:
-    """Wrap the function; once, however often called."""
-    original = hardware.numa_fit_instance_to_host
-    if hasattr(original, 'nova_accel'):
-        return
-
-    @functools.wraps(original)
-    def fit(host_topology, instance_topology, *args, **kwargs):
-        if host_topology and instance_topology:
-            for cells in _choices(host_topology, len(instance_topology),
-                                  _near.get()):
-                fitted = original(
-                    part(host_topology, cells),
-                    # The function writes into what it is given.
-                    instance_topology.obj_clone(), *args, **kwargs)
-                if fitted:
-                    return fitted
-        return original(host_topology, instance_topology, *args, **kwargs)
-
-    fit.nova_accel = original
-    hardware.numa_fit_instance_to_host = fit
+@seams.wrap(hardware, 'numa_fit_instance_to_host')
+def numa_fit_instance_to_host(original, host_topology, instance_topology,
+                              *args, **kwargs):
+    """Fit a guest to the nodes that :func:`near` says, or as Nova does."""
+    if host_topology and instance_topology:
+        for cells in _choices(host_topology, len(instance_topology),
+                              _near.get()):
+            fitted = original(
+                part(host_topology, cells),
+                # The function writes into what it is given.
+                instance_topology.obj_clone(), *args, **kwargs)
+            if fitted:
+                return fitted
+    return original(host_topology, instance_topology, *args, **kwargs)
 
 
 def part(host_topology, nodes: collections.abc.Set[int]):

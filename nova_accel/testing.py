@@ -19,14 +19,14 @@ import pathlib
 import tempfile
 import typing
 
-from nova_accel.core import assignment
-from nova_accel.core import entry as entries_
 from nova_accel.core import errors
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.assignment import assign
+from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.placement import inventory
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
@@ -95,8 +95,8 @@ class KindTests:
         assert any(region.total for region in regions), 'nothing is offered'
         for region in regions:
             assert region.kind == self.kind
-            assert identity.is_resource_class(region.resource_class), region
-            assert all(map(identity.is_trait, region.traits)), region
+            assert naming.is_resource_class(region.resource_class), region
+            assert all(map(naming.is_trait, region.traits)), region
             if not region.mdevs:
                 assert len(set(region.units)) == len(region.units), (
                     f'{region.name} has a unit twice')
@@ -168,7 +168,7 @@ class KindTests:
 
     # How that is found out
 
-    def _parsed(self) -> list[entries_.Entry]:
+    def _parsed(self) -> list[spec_entry.Entry]:
         parsed, broken = reader.parse(map(json.dumps, self.entries))
         assert not broken, broken
         return parsed
@@ -211,8 +211,8 @@ class KindTests:
             assert ' failed: ' not in refusal.reason, (cause, refusal)
             assert '\n' not in refusal.reason, (cause, refusal)
         for region in self._regions(host):
-            assert identity.is_resource_class(region.resource_class), cause
-            assert all(map(identity.is_trait, region.traits)), cause
+            assert naming.is_resource_class(region.resource_class), cause
+            assert all(map(naming.is_trait, region.traits)), cause
         assert {function.address for function in host.functions} <= {
             function.address for function in whole.functions}, cause
 
@@ -220,8 +220,9 @@ class KindTests:
         return [region for device in host.devices
                 for region in device.regions]
 
-    def _offered(self, host) -> tuple[providers.Offered, ...]:
-        return providers.offered(host, ROOT, NODE)
+    def _offered(self, host) -> tuple[inventory.Offered, ...]:
+        return inventory.NodeInventory(
+            host, inventory.Node(ROOT, NODE)).offered
 
     def _preparer(self, tree) -> kinds.Preparer | None:
         opened = loader.load()[self.kind].open(tree)
@@ -229,14 +230,14 @@ class KindTests:
 
     def _plans(self, tree, server: str = ONE,
                ) -> collections.abc.Iterator[
-                   tuple[providers.Offered, hostdev.Hostdev]]:
+                   tuple[inventory.Offered, hostdev.Hostdev]]:
         """A Hostdev of each Region that has units."""
         for item in self._offered(self._read(tree)):
             if item.region.total:
-                grants = assignment.assign(
+                grants = assign.assign(
                     {item.uuid: {item.region.resource_class: 1}},
-                    assignment.Wanted({}), [item], {}, server)
-                yield item, hostdev.plan(grants)[0]
+                    assign.Wanted({}), [item], {}, server)
+                yield item, assign.plan(grants)[0]
 
     def _prepare_one_of_each(self, tree):
         preparer = self._preparer(tree)

@@ -15,8 +15,9 @@ import nova.conf
 from oslo_log import log as logging
 
 from nova_accel import conf
+from nova_accel import seams
 from nova_accel.core import errors
-from nova_accel.core import flavor as flavor_
+from nova_accel.core.request import flavor_specs
 from nova_accel.profiles import store
 
 LOG = logging.getLogger(__name__)
@@ -30,23 +31,20 @@ class DeviceProfileRejected(exception.InvalidRequest):
     msg_fmt = '%(reason)s'
 
 
+@seams.wrap(flavors, 'get_flavor_by_flavor_id')
+def get_flavor_by_flavor_id(original, *args, **kwargs):
+    """Load a flavor; its profile expanded, if a server is to have it."""
+    # Nova 34 has the context before the id, Nova 33 after it.
+    flavor = original(*args, **kwargs)
+    if kwargs.get('read_deleted') == 'no':
+        expand(flavor)
+    return flavor
+
+
 def install() -> None:
-    """Wrap the function that loads a flavor; once, however often called."""
-    if hasattr(flavors.get_flavor_by_flavor_id, 'nova_accel'):
-        return
+    """Wrap the function that loads a flavor."""
     conf.register_opts(CONF)
-    original = flavors.get_flavor_by_flavor_id
-
-    @functools.wraps(original)
-    def get_flavor_by_flavor_id(*args, **kwargs):
-        # Nova 34 has the context before the id, Nova 33 after it.
-        flavor = original(*args, **kwargs)
-        if kwargs.get('read_deleted') == 'no':
-            expand(flavor)
-        return flavor
-
-    get_flavor_by_flavor_id.nova_accel = original
-    flavors.get_flavor_by_flavor_id = get_flavor_by_flavor_id
+    get_flavor_by_flavor_id.install()
 
 
 def expand(flavor) -> None:
@@ -58,13 +56,13 @@ def expand(flavor) -> None:
     :param flavor: nova.objects.Flavor
     :raises DeviceProfileRejected: if the profile cannot be used
     """
-    name = flavor.extra_specs.get(flavor_.PROFILE_KEY)
+    name = flavor.extra_specs.get(flavor_specs.PROFILE_KEY)
     if name is None:
         return
     if not name.strip():
         # Nova takes it for no key, and the server would have no device.
         raise DeviceProfileRejected(reason=str(errors.ProfileError(
-            f"the flavor's {flavor_.PROFILE_KEY}",
+            f"the flavor's {flavor_specs.PROFILE_KEY}",
             f'{errors.quote(name)} names no device profile',
             'write the name of one, or take the key off the flavor')))
     profiles = _store(tuple(CONF.nova_accel.profile_dirs))
@@ -75,7 +73,7 @@ def expand(flavor) -> None:
             return
         raise DeviceProfileRejected(reason=_unknown(name, profiles))
     try:
-        flavor.extra_specs = flavor_.expand(profile, flavor.extra_specs)
+        flavor.extra_specs = flavor_specs.expand(profile, flavor.extra_specs)
     except errors.ProfileError as error:
         raise DeviceProfileRejected(reason=str(error)) from None
     # These are now part of what was loaded, not a change to be saved.

@@ -8,9 +8,9 @@ by itself; it is what brings nova_accel into nova-api at all.
 from nova.api.validation.extra_specs import base
 
 from nova_accel.api import expansion
-from nova_accel.core import affinity
-from nova_accel.core import flavor
-from nova_accel.core import profile
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
 
 _GROUP = {
     'name': 'group',
@@ -20,26 +20,26 @@ _GROUP = {
 
 VALIDATORS = [
     base.ExtraSpecValidator(
-        name=flavor.EXPANDED_KEY,
+        name=flavor_specs.EXPANDED_KEY,
         description='The device profile that was put into the flavor of a '
                     'server. Written by nova_accel; on a flavor, write '
-                    f'{flavor.PROFILE_KEY} instead.',
+                    f'{flavor_specs.PROFILE_KEY} instead.',
         value={'type': str, 'description': 'A device profile\'s name.'},
     ),
     base.ExtraSpecValidator(
-        name=flavor.NUMA_KEY + '{group}',
+        name=flavor_specs.NUMA_KEY + '{group}',
         description='Whether the devices of a group are to be on one NUMA '
                     'node with those of the other groups that say so, and '
                     'with the guest where that has a NUMA topology.',
         value={
             'type': str,
             'description': 'How much it matters.',
-            'enum': [profile.REQUIRED, profile.PREFERRED],
+            'enum': [device_profile.REQUIRED, device_profile.PREFERRED],
         },
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
-        name=flavor.BITSTREAM_KEY + '{group}',
+        name=flavor_specs.BITSTREAM_KEY + '{group}',
         description='What is to be programmed into the FPGA region of a '
                     'group before the server starts.',
         value={
@@ -50,15 +50,15 @@ VALIDATORS = [
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
-        name=flavor.COUNT_KEY + '{group}',
+        name=flavor_specs.COUNT_KEY + '{group}',
         description='How many groups a group stands for, whose amounts it '
                     'asks for. Written by nova_accel.',
         value={'type': int, 'description': 'How many.', 'min': 1,
-               'max': profile.MAX_GROUPS},
+               'max': device_profile.MAX_GROUPS},
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
-        name=flavor.FORBIDDEN_KEY + '{group}:{trait}',
+        name=flavor_specs.FORBIDDEN_KEY + '{group}:{trait}',
         description='A trait that no device of a group may have. Written by '
                     'nova_accel.',
         value={'type': str, 'description': 'Says nothing more.',

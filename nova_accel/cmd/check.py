@@ -12,11 +12,12 @@ import json
 
 from oslo_config import cfg
 
-from nova_accel.cmd import ledger
+from nova_accel.cmd import placement
 from nova_accel.core import errors
 from nova_accel.core import model
-from nova_accel.core import reconciliation
-from nova_accel.host import domains
+from nova_accel.core.assignment import consistency
+from nova_accel.core.placement import inventory
+from nova_accel.host import libvirt_xml
 
 
 def check(host: model.Host, arguments: argparse.Namespace,
@@ -30,7 +31,7 @@ def check(host: model.Host, arguments: argparse.Namespace,
     libvirt = _load_libvirt()
     with _as_we_say_it(libvirt), _connect(libvirt, conf) as connection:
         name = arguments.host or connection.getHostname()
-        findings = compare(host, libvirt, connection, ledger.connect(conf),
+        findings = compare(host, libvirt, connection, placement.connect(conf),
                            name)
     if arguments.json:
         print(json.dumps({'host': name, 'findings': [
@@ -43,8 +44,9 @@ def check(host: model.Host, arguments: argparse.Namespace,
     return 1 if findings else 0
 
 
-def compare(host: model.Host, libvirt, connection, get: ledger.Get, name: str,
-            ) -> tuple[reconciliation.Finding, ...]:
+def compare(host: model.Host, libvirt, connection, get: placement.Get,
+            name: str,
+            ) -> tuple[consistency.Finding, ...]:
     """What disagrees.
 
     :param libvirt: the module
@@ -52,10 +54,10 @@ def compare(host: model.Host, libvirt, connection, get: ledger.Get, name: str,
     :param get: Placement
     :param name: the compute node's
     """
-    return reconciliation.compare(reconciliation.gather(
-        host, ledger.find(get, name),
-        lambda provider: ledger.allocations(get, provider),
-        lambda: domains.read(connection.listAllDomains(
+    return consistency.compare(consistency.gather(
+        inventory.NodeInventory(host, placement.find(get, name)),
+        lambda provider: placement.allocations(get, provider),
+        lambda: libvirt_xml.read(connection.listAllDomains(
             libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
             | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)))
 

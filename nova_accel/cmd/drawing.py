@@ -9,9 +9,9 @@ import json
 import textwrap
 
 from nova_accel.core import errors
-from nova_accel.core import mmio
 from nova_accel.core import model
-from nova_accel.core import suggestion
+from nova_accel.core.device_spec import suggestion
+from nova_accel.core.guest import bar_window
 
 # PCI Code and ID Assignment Specification: base class and subclass. Those of
 # the first table are shown, as accelerators are, also if no entry names them.
@@ -147,8 +147,9 @@ def _label(function: model.Function, state: str) -> str:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:
         kind += f', {function.num_vfs} VFs'
-    kind += ''.join(f', BAR {bar.number}: {mmio.text(bar.size)}'
-                    for bar in function.bars or () if bar.size >= mmio.GIB)
+    kind += ''.join(f', BAR {bar.number}: {bar_window.text(bar.size)}'
+                    for bar in function.bars or ()
+                    if bar.size >= bar_window.GIB)
     return f'{function.address}  {function.ids}  {kind}: {state}'
 
 
@@ -195,13 +196,14 @@ def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:
                    f'{"; ".join(texts)}')
 
 
-def _need(units, count: int) -> mmio.Need | None:
-    return mmio.need(itertools.chain(*units[:count]))
+def _need(units, count: int) -> bar_window.Need | None:
+    return bar_window.need(itertools.chain(*units[:count]))
 
 
 def _fits(units, count: int) -> bool:
     needed = _need(units, count)
-    return not needed or mmio.choose(needed, mmio.MAX_BITS) is not None
+    return not needed or bar_window.choose(needed,
+                                           bar_window.MAX_BITS) is not None
 
 
 def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:

@@ -10,13 +10,13 @@ import sys
 
 from oslo_config import cfg
 
-from nova_accel import foreign
+from nova_accel import nova_claims
 from nova_accel.cmd import drawing
-from nova_accel.core import entry as entries_
 from nova_accel.core import errors
 from nova_accel.core import model
-from nova_accel.core import offer
-from nova_accel.core import suggestion
+from nova_accel.core.device_spec import discovery
+from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.device_spec import suggestion
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import recorder
@@ -102,7 +102,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     return 1 if is_wrong else 0
 
 
-def _suggest(host: model.Host, kinds: offer.Enumerators,
+def _suggest(host: model.Host, kinds: discovery.Enumerators,
              decide: reader.Decide) -> suggestion.Suggestions:
     # As texts, as they are going to be pasted.
     return suggestion.suggest(
@@ -110,7 +110,7 @@ def _suggest(host: model.Host, kinds: offer.Enumerators,
             map(json.dumps, items), 'suggestion')[0]))
 
 
-def _unmatched(entries: collections.abc.Iterable[entries_.Entry],
+def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
                host: model.Host,
                ) -> collections.abc.Iterator[errors.EntryError]:
     """Entries that name nothing on this machine."""
@@ -140,13 +140,13 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
 
 def _look(tree: trees.Tree, conf: cfg.ConfigOpts,
           link_domains: str | None = None,
-          kinds: offer.Enumerators | None = None,
+          kinds: discovery.Enumerators | None = None,
           ) -> tuple[reader.Decide, list[errors.LinksError]]:
     """The machine as it was read, and what is wrong with link domains."""
     links, unusable = reader.parse_links(
         link_domains or conf.nova_accel.link_domains)
     return reader.look(
-        tree, foreign.claims(conf), kinds, links=links,
+        tree, nova_claims.claims(conf), kinds, links=links,
         allow_unsafe_host=conf.nova_accel.allow_unsafe_host), unusable
 
 

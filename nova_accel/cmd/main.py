@@ -14,7 +14,7 @@ import sys
 from oslo_config import cfg
 
 from nova_accel import conf
-from nova_accel import foreign
+from nova_accel import nova_claims
 from nova_accel.cmd import host
 from nova_accel.cmd import profile
 from nova_accel.core import errors
@@ -73,7 +73,7 @@ def _configuration(arguments: argparse.Namespace) -> cfg.ConfigOpts:
     except UnicodeDecodeError as error:
         raise errors.AccelError(
             'nova.conf', f'cannot be read as text ({error})') from None
-    foreign.register_opts(configuration)
+    nova_claims.register_opts(configuration)
     return configuration
 
 

@@ -13,8 +13,8 @@ from oslo_config import cfg
 import prettytable
 
 from nova_accel.core import errors
-from nova_accel.core import flavor
-from nova_accel.core import profile as profiles
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
 from nova_accel.profiles import store
 
 
@@ -70,16 +70,17 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     return 0
 
 
-def _show_one(profile: profiles.Profile) -> None:
+def _show_one(profile: device_profile.Profile) -> None:
     print(f'{profile.name}: {profile.description or "(no description)"}')
     print(_table(('group', 'resources', 'traits', 'numa'), [
         (f'ACCEL{index}', _wish(group), _traits(group), group.numa)
         for index, group in enumerate(profile.groups)]))
     for rule in profile.rules:
         print(rule)
-    print(f'A flavor with {flavor.PROFILE_KEY}={profile.name} becomes, for '
-          'its servers:')
-    for key, value in flavor.expand(profile, {}).items():
+    print(
+        f'A flavor with {flavor_specs.PROFILE_KEY}={profile.name} becomes, '
+        'for its servers:')
+    for key, value in flavor_specs.expand(profile, {}).items():
         print(f'  {key}={value}')
 
 
@@ -89,7 +90,7 @@ def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
         _read_directories(arguments, conf))
     for profile in found:
         try:
-            flavor.expand(profile, {})
+            flavor_specs.expand(profile, {})
         except errors.ProfileError as error:
             problems.append(error)
     if arguments.json:
@@ -117,7 +118,7 @@ def _error(error: errors.ProfileError) -> dict[str, str]:
 
 
 def _read(files: list[str]):
-    found: list[profiles.Profile] = []
+    found: list[device_profile.Profile] = []
     problems: list[errors.ProfileError] = []
     for path in files:
         try:
@@ -139,7 +140,7 @@ def _read_directories(arguments, conf):
     return kept.all(), problems, warnings
 
 
-def as_data(profile: profiles.Profile) -> dict:
+def as_data(profile: device_profile.Profile) -> dict:
     """The Profile for programs."""
     return {
         'name': profile.name,
@@ -156,30 +157,30 @@ def as_data(profile: profiles.Profile) -> dict:
     }
 
 
-def _extra_specs(profile: profiles.Profile) -> dict[str, str] | None:
+def _extra_specs(profile: device_profile.Profile) -> dict[str, str] | None:
     """None of one that no flavor can hold, which ``check`` explains."""
     try:
-        return flavor.expand(profile, {})
+        return flavor_specs.expand(profile, {})
     except errors.ProfileError:
         return None
 
 
-def _wish(group: profiles.Group) -> str:
+def _wish(group: device_profile.Group) -> str:
     wishes = [f'{amount} {name}' for name, amount in group.resources.items()]
     if group.bitstream:
         wishes.append(f'bitstream {group.bitstream}')
     return ', '.join(wishes)
 
 
-def _wishes(profile: profiles.Profile) -> str:
+def _wishes(profile: device_profile.Profile) -> str:
     """Equal groups on one line: ``2 × 1 CUSTOM_GPU``."""
     counts = collections.Counter(map(_wish, profile.groups))
     return '\n'.join(wish if count == 1 else f'{count} × {wish}'
                      for wish, count in counts.items())
 
 
-def _traits(group: profiles.Group) -> str:
-    return '\n'.join(name if wish == profiles.REQUIRED else f'not {name}'
+def _traits(group: device_profile.Group) -> str:
+    return '\n'.join(name if wish == device_profile.REQUIRED else f'not {name}'
                      for name, wish in group.traits.items())
 
 

@@ -42,43 +42,42 @@ import copy
 from nova import exception
 from nova.compute import task_states
 from nova.virt.libvirt import driver
-from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
 from oslo_utils import excutils
 
-from nova_accel.compute import address_width
-from nova_accel.compute import assigner
-from nova_accel.compute import auditor
-from nova_accel.compute import beside
-from nova_accel.compute import claims
+from nova_accel.compute import allocator
+from nova_accel.compute import background
 from nova_accel.compute import faults
-from nova_accel.compute import guest
-from nova_accel.compute import ledger
-from nova_accel.compute import live_migration
-from nova_accel.compute import machine
-from nova_accel.compute import promise
-from nova_accel.compute import provider_tree as provider_trees
-from nova_accel.compute import rebuild
-from nova_accel.compute import record
-from nova_accel.compute import said
-from nova_accel.compute import startup
-from nova_accel.compute import suspension
-from nova_accel.compute import tracker
-from nova_accel.compute import upkeep
-from nova_accel.compute import waiting
-from nova_accel.compute import wishes
+from nova_accel.compute import instance_request
+from nova_accel.compute import log_once
+from nova_accel.compute import patches
+from nova_accel.compute.devices import device_config
+from nova_accel.compute.devices import prepare
+from nova_accel.compute.devices import reclaim
+from nova_accel.compute.devices import virtual_functions
+from nova_accel.compute.guest import address_bits
+from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import live_migration
+from nova_accel.compute.guest import migration_message
+from nova_accel.compute.guest import suspend
+from nova_accel.compute.reporting import audit
+from nova_accel.compute.reporting import tree_update
+from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import local_host
+from nova_accel.compute.state import placement
 from nova_accel.core import errors
-from nova_accel.core import flavor
-from nova_accel.core import guest_topology
 from nova_accel.core import holding
 from nova_accel.core import hostdev
-from nova_accel.core import identity
-from nova_accel.core import migration
 from nova_accel.core import model
-from nova_accel.core import once
-from nova_accel.core import providers
-from nova_accel.core import summary
-from nova_accel.host import domains
+from nova_accel.core import naming
+from nova_accel.core.assignment import verify
+from nova_accel.core.guest import pcie_topology
+from nova_accel.core.placement import host_summary
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import one_time_use
+from nova_accel.core.request import flavor_request
+from nova_accel.host import libvirt_xml
 
 LOG = logging.getLogger(__name__)
 
@@ -88,26 +87,32 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
-        self._record = record.Record(self._host)
-        self._machine = machine.Machine(self._record.read)
-        self._upkeep = upkeep.Upkeep(self._machine)
-        self._claims = claims.Claims(self._record)
-        self._ledger = ledger.Ledger(virtapi)
-        self._auditor = auditor.Auditor(self._record, self._ledger)
-        self._completing = beside.Beside()
-        tracker.install()
-        startup.install()
-        self._short = said.Said(LOG)
-        self._assigner = assigner.Assigner(
-            self._machine, self._upkeep, self._record, self._claims,
+        self._record = libvirt_domains.Record(self._host)
+        self._machine = local_host.Machine(self._record.read)
+        self._preparation = prepare.Preparation(self._machine)
+        self._claims = device_claims.Claims(self._record)
+        self._ledger = placement.Ledger(virtapi)
+        self._reclamation = reclaim.Reclamation(
+            self._machine, self._preparation, self._claims, self._ledger,
+            self._record)
+        self._auditor = audit.Auditor(self._record, self._ledger)
+        self._completing = background.Beside()
+        patches.install()
+        self._short = log_once.Said(LOG)
+        self._allocator = allocator.Allocator(
+            self._machine, self._reclamation, self._record, self._claims,
             self._ledger, self._node)
+        self._device_migration = live_migration.LiveMigration(
+            self._host, self._machine, self._node, self._allocator,
+            self._reclamation, self._claims, self._record, self._ledger)
 
     # What there is
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
         with _never_fatal('set the number of virtual functions'):
-            self._upkeep.set_vfs(self._record.holders())
+            virtual_functions.set_numbers(self._machine,
+                                          self._record.holders())
         with _never_fatal('read which devices servers hold'):
             host = self._machine.read()
             held = [ours for hostdevs in self._record.read().values()
@@ -123,7 +128,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._complete()
 
     def _complete(self) -> None:
-        self._short.say(suspension.complete(
+        self._short.say(suspend.complete(
             self._record.short(self._claims.is_busy), self._prepare))
 
     def get_available_resource(self, *args, **kwargs):
@@ -132,13 +137,12 @@ class LibvirtDriver(driver.LibvirtDriver):
             # A round of the periodic tasks begins here.
             self._record.refresh()
             stats = dict(resources.get('stats') or {})
-            node = self._node()
-            host = self._machine.read()
-            offered = providers.offered(host, node.uuid, node.name)
-            stats[summary.KEY] = summary.dumps(
-                offered, holding.counts(offered, self._record.read())
-                | {item.uuid: item.region.total for item in offered
-                   if item.uuid in node.used}, host.links)
+            here = self._inventory()
+            stats[host_summary.KEY] = host_summary.dumps(
+                here.offered,
+                holding.counts(here.offered, self._record.read())
+                | {item.uuid: item.region.total for item in here.offered
+                   if item.uuid in here.node.used}, here.host.links)
             resources['stats'] = stats
         return resources
 
@@ -146,15 +150,16 @@ class LibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
         host = None
         with _never_fatal('clear up what nobody holds'):
-            host = self._clear_up(self._node(provider_tree))
+            host = self._reclamation.clear_up(self._node(provider_tree))
         with _never_fatal('complete guests that run without their devices'):
             self._completing.do(self._complete)
         with _never_fatal('compare what is held with what is promised'):
-            self._auditor.audit(self._machine.read_lately,
-                                self._node(provider_tree))
+            self._auditor.audit(lambda: inventory.NodeInventory(
+                self._machine.read_lately(), self._node(provider_tree)))
         with _never_fatal('report devices to Placement'):
-            provider_trees.update(
-                provider_tree, nodename, host or self._machine.read(),
+            tree_update.update(
+                provider_tree, inventory.NodeInventory(
+                    host or self._machine.read(), self._node(provider_tree)),
                 self._ledger.classes, self._auditor.disputed,
                 self._record.holders())
             # Nova keeps the tree for itself; so it has to have ours in it.
@@ -165,16 +170,18 @@ class LibvirtDriver(driver.LibvirtDriver):
     def nodes_for(self, flavor, allocations) -> frozenset[int]:
         """The NUMA nodes that a guest should be on, for its devices."""
         with _never_fatal('see where the devices of a guest are'):
-            return promise.nodes(
-                flavor.extra_specs, ledger.promised(allocations),
-                lambda: self._machine.look(lately=True)[0],
-                self._record.read, self._node())
+            asked = flavor_request.parse(flavor.extra_specs)
+            # Of a plain server, the machine is not read.
+            return asked.classes and verify.nodes(
+                asked, placement.promised(allocations),
+                inventory.NodeInventory(self._machine.look(lately=True)[0],
+                                        self._node()), self._record.read)
         return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assigner.assign(instance, allocations, lately=True)
+            self._allocator.for_spawn(instance, allocations)
             return super().spawn(context, instance, image_meta,
                                  injected_files, admin_password, allocations,
                                  *args, **kwargs)
@@ -183,15 +190,14 @@ class LibvirtDriver(driver.LibvirtDriver):
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
         with self._claims.during(instance):
-            self._assigner.assign(instance, allocations, is_resized=True)
+            self._allocator.for_move(instance, allocations)
             return super().finish_migration(
                 context, migration, instance, disk_info, network_info,
                 image_meta, resize_instance, allocations, *args, **kwargs)
 
     def finish_revert_migration(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
-            self._assigner.assign_as_placement_says(instance,
-                                                    is_resized=True)
+            self._allocator.for_restart(instance, is_reverted=True)
             return super().finish_revert_migration(context, instance, *args,
                                                    **kwargs)
 
@@ -200,7 +206,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         try:
             with self._claims.during(instance):
                 # Its definition, the record, is about to be undefined.
-                self._assigner.assign_as_placement_says(instance)
+                self._allocator.for_restart(instance)
                 claimed = self._claims.of(instance)
                 self._check_there(instance, claimed or ())
                 return super()._hard_reboot(context, instance, *args,
@@ -215,7 +221,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         """Keep the definition of a guest that could not be defined again."""
         with _as_nova_says_it():
             try:
-                self._upkeep.check(held, self._node())
+                self._preparation.check(held, self._node())
             except errors.AccelError:
                 with excutils.save_and_reraise_exception():
                     # One that still runs, with what is left, is ACTIVE to
@@ -225,7 +231,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def destroy(self, context, instance, *args, **kwargs):
         if (instance.task_state == task_states.REBUILDING
                 and instance.node == self._host.get_hostname()
-                and flavor.classes(instance.flavor.extra_specs)):
+                and instance_request.of(instance).classes):
             # Its definition goes, and spawn comes: for the same devices. One
             # that was evacuated is rebuilt on another node.
             self._claims.claim(instance, self._claims.held(instance))
@@ -245,28 +251,29 @@ class LibvirtDriver(driver.LibvirtDriver):
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._claims.during(instance):
             if self._claims.of(instance) is None:
-                self._assigner.assign_as_placement_says(instance)
+                self._allocator.for_restart(instance)
             claimed = self._claims.of(instance) or ()
             addresses = {device.address for device in claimed}
 
             def is_ours(address):
-                return address in addresses or identity.is_mdev_of(
+                return address in addresses or naming.is_mdev_of(
                     str(address), instance.uuid, self._node().ours)
 
             # Nova puts back the mdevs that it finds in the old XML.
             config.devices = [element for element in config.devices
-                              if not guest.holds(element, is_ours)]
+                              if not hostdev_xml.holds(element, is_ours)]
             if claimed:
                 host, _unreadable = self._machine.look(lately=True)
-                guest.add(config, claimed, guest_topology.locate(
-                    claimed, host, providers.by_uuid(host, self._node())))
+                here = inventory.NodeInventory(host, self._node())
+                hostdev_xml.add(config, claimed, pcie_topology.locate(
+                    claimed, host, here.by_uuid))
                 with _never_fatal('see how wide addresses have to be'):
-                    address_width.fit(config, claimed, host, self._host,
-                                      instance)
+                    address_bits.fit(config, claimed, host, self._host,
+                                     instance)
         return config
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
-        held = hostdev.ours(domains.parse(xml)[1])
+        held = hostdev.ours(libvirt_xml.parse(xml)[1])
         with self._claims.during(instance):
             with _as_nova_says_it():
                 if held:
@@ -279,7 +286,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
         # When the host boots, Nova has no tree yet.
-        ours = {*node.ours, *providers.of_classes(node.uuid, {
+        ours = {*node.ours, *inventory.counting(node.uuid, {
             name for allocation in (allocations or {}).values()
             for name in allocation['resources']})}
         return super()._allocate_mdevs({
@@ -295,9 +302,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._claims.claim(instance, held)
             domain = self._host.get_guest(instance)
             if held:
-                suspension.check_awake(domain.get_power_state(self._host))
-            suspension.let_go(domain, held,
-                              lambda: self._record.running(instance.uuid))
+                suspend.check_awake(domain.get_power_state(self._host))
+            suspend.let_go(domain, held,
+                           lambda: self._record.running(instance.uuid))
             try:
                 super().suspend(context, instance, *args, **kwargs)
             except Exception:
@@ -350,8 +357,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         there = {device.address
                  for device in self._record.running(instance.uuid)}
         try:
-            suspension.take_up(domain, [device for device in held
-                                        if device.address not in there])
+            suspend.take_up(domain, [device for device in held
+                                     if device.address not in there])
         except errors.AccelError as error:
             domain.poweroff()
             why = faults.told('Guest is stopped', error, instance)
@@ -362,7 +369,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         # Nova defines the domain anew from the XML of the running guest, which
         # leaves out what the guest lacks.
         self._record.forget(guest.uuid)
-        lacks = suspension.complete(
+        lacks = suspend.complete(
             self._record.short(lambda uuid: uuid != guest.uuid),
             self._prepare)
         if lacks:
@@ -373,43 +380,35 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
         held = {device.address
-                for device in hostdev.ours(domains.parse(xml)[1])}
+                for device in hostdev.ours(libvirt_xml.parse(xml)[1])}
         return [element for element
                 in super()._get_mdevs_from_guest_config(
                     xml, *args, **kwargs)
-                if not guest.holds(element, held.__contains__)]
+                if not hostdev_xml.holds(element, held.__contains__)]
 
     # A guest that moves
 
     def check_can_live_migrate_source(self, context, instance, *args,
                                       **kwargs):
-        running = hostdev.ours(self._record.running(instance.uuid))
-        described = {}
-        with _as_migration_check():
-            migration.check_whole(running, self._claims.held(instance))
-            if running:
-                described = self._describe(running)
+        with live_migration.refusal():
+            described = self._device_migration.describe(instance)
         data = super().check_can_live_migrate_source(context, instance, *args,
                                                      **kwargs)
         if described:
-            live_migration.announce(data, described)
+            migration_message.announce(data, described)
         return data
 
     def check_source_migrate_data_at_dest(self, ctxt, instance, migrate_data,
                                           migration, limits, allocs, *args,
                                           **kwargs):
-        announced = live_migration.take_announced(migrate_data)
+        announced = migration_message.take_announced(migrate_data)
         pairs = {}
-        with _as_migration_check(), instance.mutated_migration_context():
+        with live_migration.refusal(), instance.mutated_migration_context():
             if announced:
-                pairs = self._choose_likes(instance, allocs, announced)
-            elif flavor.classes(instance.flavor.extra_specs) and (
-                    promise.concerns_us(instance, ledger.promised(allocs),
-                                       self._machine.look()[0],
-                                       self._node())):
-                raise errors.AssignmentError(
-                    f'server {instance.uuid}', 'its host does not say which '
-                    'devices it has')
+                pairs = self._device_migration.choose(instance, allocs,
+                                                      announced)
+            else:
+                self._device_migration.check_without(instance, allocs)
         try:
             data = super().check_source_migrate_data_at_dest(
                 ctxt, instance, migrate_data, migration, limits, allocs,
@@ -418,7 +417,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             with excutils.save_and_reraise_exception():
                 self._claims.release(instance.uuid)
         if pairs:
-            live_migration.answer(data, pairs, {
+            migration_message.answer(data, pairs, {
                 alias: address
                 for alias, (address, _text) in announced.items()})
         return data
@@ -426,43 +425,20 @@ class LibvirtDriver(driver.LibvirtDriver):
     def pre_live_migration(self, context, instance, block_device_info,
                            network_info, disk_info, migrate_data, *args,
                            **kwargs):
-        planned = live_migration.answered(migrate_data)
+        planned = migration_message.answered(migrate_data)
         if planned:
-            with _as_migration_check():
-                self._check_planned(instance, planned)
-                # The claim is lost if nova-compute was restarted meanwhile.
-                self._claims.claim_again(instance, planned)
-                if not self._upkeep.hand_over(planned,
-                                              self._record.holders()):
-                    raise errors.AssignmentError(
-                        f'server {instance.uuid}', 'the reset of a device '
-                        'that was chosen for it failed')
+            with live_migration.refusal():
+                self._device_migration.accept(instance, planned)
                 self._prepare(planned, instance, context)
         return super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
             migrate_data, *args, **kwargs)
 
-    def _check_planned(self, instance, planned: hostdev.Hostdevs) -> None:
-        """Check that the source says what was chosen here.
-
-        :raises errors.AssignmentError: if not
-        """
-        claimed = self._claims.of(instance)
-        if not (promise.keeps(planned, instance, ledger.promised(
-                    self._ledger.of_consumer(instance.uuid)),
-                    self._machine.read(), self._node(), exactly=True)
-                if claimed is None else
-                {device.address for device in planned} ==
-                {device.address for device in claimed}):
-            raise errors.AssignmentError(
-                f'server {instance.uuid}', 'its host names devices of this '
-                'one that were not chosen for it', 'try again')
-
     def _live_migration_operation(self, context, instance, dest,
                                   block_migration, migrate_data, guest,
                                   *args, **kwargs):
-        if live_migration.answered(migrate_data):
-            guest = live_migration.Moving(guest, migrate_data)
+        if migration_message.answered(migrate_data):
+            guest = migration_message.Moving(guest, migrate_data)
         return super()._live_migration_operation(
             context, instance, dest, block_migration, migrate_data, guest,
             *args, **kwargs)
@@ -470,13 +446,13 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _live_migration_monitor(self, context, instance, guest, dest,
                                 post_method, recover_method, block_migration,
                                 migrate_data, *args, **kwargs):
-        with live_migration.moving(migrate_data):
+        with migration_message.moving(migrate_data):
             return super()._live_migration_monitor(
                 context, instance, guest, dest, post_method, recover_method,
                 block_migration, migrate_data, *args, **kwargs)
 
     def _is_post_copy_enabled(self, *args, **kwargs):
-        return (live_migration.can_post_copy()
+        return (migration_message.can_post_copy()
                 and super()._is_post_copy_enabled(*args, **kwargs))
 
     def post_live_migration_at_destination(self, context, instance, *args,
@@ -493,48 +469,6 @@ class LibvirtDriver(driver.LibvirtDriver):
         finally:
             self._claims.release(instance.uuid)
 
-    def _describe(self, held) -> dict[hostdev.Hostdev, str]:
-        host = self._machine.read()
-        offered = providers.by_uuid(host, self._node())
-        migration.check_source(held, offered)
-        self._check_versions('this host')
-        return {device: migration.describe(device, host, offered)
-                for device in held}
-
-    def _check_versions(self, here: str) -> None:
-        """Check that libvirt and QEMU can move the state of devices.
-
-        :param here: what an error calls this host
-        :raises errors.AssignmentError: if not
-        """
-        if not self._host.has_min_version(
-                lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
-                hv_ver=driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION,
-                hv_type=libvirt_host.HV_DRIVER_QEMU):
-            raise errors.AssignmentError(
-                here, 'its libvirt or QEMU is too old to move the state of '
-                'devices', 'libvirt 10.0.0 and QEMU 8.2.2 can')
-
-    def _choose_likes(self, instance, allocs, announced):
-        self._check_versions('the destination')
-        host = self._machine.read()
-        offered = providers.by_uuid(host, self._node())
-        texts = {alias: text for alias, (_address, text) in announced.items()}
-        promised = ledger.promised(allocs)
-        try:
-            try:
-                chosen = self._assigner.choose(
-                    instance, promised, migration.only_like(
-                        host, offered, texts.values()), comes_live=True)
-            except errors.AssignmentError:
-                # Of all there are, so that it is said what is unlike.
-                chosen = self._assigner.choose(instance, promised, host,
-                                               comes_live=True)
-            return migration.pair(texts, chosen, host, offered)
-        except Exception:
-            with excutils.save_and_reraise_exception():
-                self._claims.release(instance.uuid)
-
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
                  context=None, host: model.Host | None = None) -> None:
         """Make ready what a guest is to have.
@@ -544,55 +478,26 @@ class LibvirtDriver(driver.LibvirtDriver):
         :param host: the machine, if it has just been read
         """
         if hostdevs:
-            self._upkeep.prepare(
-                hostdevs, self._node(), wishes.Wishes(
+            self._preparation.prepare(
+                hostdevs, self._node(), device_config.Wishes(
                     context, instance, self._claims, self._record).of, host)
 
-    def _clear_up(self, node: providers.Node) -> model.Host:
-        """Let go of what an operation left behind that did not end.
+    def _inventory(self) -> inventory.NodeInventory:
+        """What this compute node offers now.
 
-        :returns: what there is then
+        :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        ours = set(node.ours)
-        for uuid, claim in self._claims.lingering().items():
-            promised = self._ledger.of_consumer(uuid)
-            if (promised is not None and ours.isdisjoint(promised)
-                    and not rebuild.goes_on(uuid)
-                    and self._claims.release_lingering(uuid, claim)):
-                LOG.info('Server %s is not coming: its claim ends', uuid)
-        host = self._machine.read()
-        if self._upkeep.sweep(
-                host, self._claims.everything, self._claims.aside,
-                lambda left, there: waiting.kept(left, there, node,
-                                                 self._ledger, self._record)):
-            host = self._machine.read()
-        if self._upkeep.reset_free(host, self._claims.everything,
-                                   self._claims.aside):
-            host = self._machine.read()
-        return host
+        return inventory.NodeInventory(self._machine.read(), self._node())
 
-    def _node(self, provider_tree=None) -> providers.Node:
+    def _node(self, provider_tree=None) -> inventory.Node:
         name = self._host.get_hostname()
         # Nova's copy of the tree; None until the first update.
         provider_tree = provider_tree or self.provider_tree
-        known = (provider_trees.existing(provider_tree, name)
+        known = (tree_update.existing(provider_tree, name)
                  if provider_tree else [])
-        return providers.Node(self._host.get_node_uuid(), name, {
+        return inventory.Node(self._host.get_node_uuid(), name, {
             provider.uuid: provider.name for provider in known},
-            once.used(known))
-
-
-@contextlib.contextmanager
-def _as_migration_check():
-    """Have Nova leave the server where and as it is, and say why."""
-    try:
-        yield
-    except exception.MigrationPreCheckError:
-        raise
-    except Exception as error:
-        # Of anything else Nova would put a server that runs into ERROR.
-        raise exception.MigrationPreCheckError(reason=faults.told(
-            'Server cannot be migrated live', error)) from None
+            one_time_use.used(known))
 
 
 @contextlib.contextmanager

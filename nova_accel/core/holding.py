@@ -5,9 +5,9 @@ import collections
 import collections.abc
 
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
 
 #: Hostdevs by domain; also those that are not ours.
 Held = collections.abc.Mapping[str, hostdev.Hostdevs]
@@ -30,7 +30,7 @@ def holders(pairs: Pairs) -> dict[model.Address, set[str]]:
     return found
 
 
-def units(pairs: Pairs, item: providers.Offered | None,
+def units(pairs: Pairs, item: inventory.Offered | None,
           ) -> dict[model.Unit, set[str]]:
     """Domains by unit of a Region, where they hold any of its functions.
 
@@ -47,7 +47,7 @@ def units(pairs: Pairs, item: providers.Offered | None,
 
 
 def by_region(held: Held,
-              offered: collections.abc.Collection[providers.Offered],
+              offered: collections.abc.Collection[inventory.Offered],
               ) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
     """What could be of each Region, by its provider.
 
@@ -76,8 +76,8 @@ def by_region(held: Held,
     return found
 
 
-def _is_anothers(item: providers.Offered,
-                 given_as: providers.Offered | None) -> bool:
+def _is_anothers(item: inventory.Offered,
+                 given_as: inventory.Offered | None) -> bool:
     """Whether a function of a Region was given as another thing of its card.
 
     Of several that the function could be.
@@ -87,7 +87,7 @@ def _is_anothers(item: providers.Offered,
                 and given_as.device.address == item.device.address)
 
 
-def counts(offered: collections.abc.Collection[providers.Offered],
+def counts(offered: collections.abc.Collection[inventory.Offered],
            held: Held) -> dict[str, int]:
     """How many units are held, by provider."""
     found = by_region(held, offered)
@@ -96,5 +96,5 @@ def counts(offered: collections.abc.Collection[providers.Offered],
 
 def provider_of(device: hostdev.Hostdev) -> str | None:
     """The provider that a hostdev serves, if it is one of ours."""
-    alias = identity.parse_alias(device.alias)
+    alias = naming.parse_alias(device.alias)
     return alias[1] if alias else None

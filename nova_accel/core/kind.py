@@ -7,7 +7,7 @@ something has to be done before a guest can have a unit and after it had one.
 
 A kind decides what can be given away, and the rest of us whether it may: that
 nobody else claims or uses it, and that no IOMMU group is torn apart, is
-checked for every kind in :mod:`nova_accel.core.offer`.
+checked for every kind in :mod:`nova_accel.core.device_spec.discovery`.
 """
 
 import collections.abc
@@ -17,7 +17,7 @@ import typing
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core.placement import inventory
 
 #: Of entry points, by which kinds are found.
 NAMESPACE = 'nova_accel.kinds'
@@ -106,7 +106,9 @@ class Pool:
 
 
 class Entry(typing.Protocol):
-    """What a kind sees of an entry (:class:`nova_accel.core.entry.Entry`).
+    """What a kind sees of an entry.
+
+    It is a :class:`nova_accel.core.device_spec.spec_entry.Entry`.
 
     :ivar managed: whether libvirt is to bind and unbind the driver, None
         where it does not say
@@ -171,7 +173,7 @@ class Suggester(typing.Protocol):
 class Preparer(typing.Protocol):
     """Makes units ready for guests, and takes them back."""
 
-    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+    def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Make a unit ready for the guest that is about to start with it.
 

@@ -120,6 +120,22 @@ def nearest_switch(ports: tuple[str, ...],
                 None)
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a Device is.
+
+    :param numa_node: None where the host does not say
+    :param pcie_root: the host bridge, ``pci0000:40``; None where unknown
+    :param pcie_switch: the nearest switch, None where there is none above it
+    :param device: the card's PCI address as text
+    """
+
+    numa_node: int | None
+    pcie_root: str | None
+    pcie_switch: str | None
+    device: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MdevType:
     """A type of mediated device that a function's driver makes.
@@ -331,6 +347,14 @@ class Device:
     ids: str
     location: Location
     regions: tuple[Region, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Withheld:
+    """Why nobody gets a device for the time being, and what can be done."""
+
+    reason: str
+    remedy: str = ''
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ import posixpath
 import re
 import uuid
 
-from nova_accel.core import identity
-from nova_accel.core import reset
-from nova_accel.host import links
+from nova_accel.core import naming
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.host import host_use
+from nova_accel.host import link_domains
 from nova_accel.host import tree as trees
-from nova_accel.host import usage
 from nova_accel.host import vfio
 from nova_accel.host import zfs
 
@@ -89,7 +89,7 @@ _OVERRIDE = re.compile(r'[a-z_-]+(=(downstream|multifunction|'
                        r'id(:[0-9a-f]{4}){2}|,)*)?')
 
 _NUMBER = re.compile(r'-?\d{1,10}|0x[0-9a-f]{1,16}|\d{1,5}:\d{1,7}')
-_WORDS_OF_FILES = reset.METHODS.union('''
+_WORDS_OF_FILES = reset_methods.METHODS.union('''
     Y N vfio-pci vfio-ccw vfio-ap vfio-platform vfio-noiommu
 
     unknown power off up reset firmware request parse header write init
@@ -124,7 +124,7 @@ def anonymous(recording: trees.Recording,
     def content(path: str, text: str) -> str:
         if path.endswith(of_kinds):
             return text
-        if path.endswith(f'/{links.HIVE_ID}'):
+        if path.endswith(f'/{link_domains.HIVE_ID}'):
             # Unique in the world; which are equal is all that matters.
             return f'{hives.setdefault(text, len(hives) + 1)}\n'
         if path.startswith(f'{zfs.UDEV}/'):
@@ -197,7 +197,7 @@ class _Names:
 def _uuid(text, number) -> str:
     # Of mdevs, it tells ours from others'.
     return str(uuid.UUID(int=number,
-                         version=5 if identity.is_mdev_uuid(text) else 4))
+                         version=5 if naming.is_mdev_uuid(text) else 4))
 
 
 def _attribute(name, text) -> str:
@@ -209,7 +209,7 @@ def _attribute(name, text) -> str:
 def _mounts(text, names) -> str:
     """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
     lines = []
-    for number, source in usage.mounts(text):
+    for number, source in host_use.mounts(text):
         disks = ':'.join(_disks(source.split(':'), names))
         if not _DEVICE_NUMBER.fullmatch(number):
             number = '0:0'
@@ -227,7 +227,7 @@ def _disks(sources, names) -> list[str]:
 
 def _mount_table(text, names) -> str:
     """``/dev/sda1 / ext4 rw``: the device."""
-    sources = dict.fromkeys(words[0] for words in usage.fields(text))
+    sources = dict.fromkeys(words[0] for words in host_use.fields(text))
     return _joined(f'{disk} / fs rw' for disk in _disks(sources, names))
 
 
@@ -249,16 +249,16 @@ def _command_line(text, names) -> str:
 
 def _swaps(text, names) -> str:
     return _joined(['Filename', *_disks(
-        [words[0] for words in usage.fields(text)[1:]], names)])
+        [words[0] for words in host_use.fields(text)[1:]], names)])
 
 
 def _routes(text, names) -> str:
-    ports = dict.fromkeys(words[0] for words in usage.fields(text)[1:])
+    ports = dict.fromkeys(words[0] for words in host_use.fields(text)[1:])
     return _joined(['Iface', *map(names.name, ports)])
 
 
 def _addresses(text, names) -> str:
-    ports = dict.fromkeys(words[-1] for words in usage.fields(text))
+    ports = dict.fromkeys(words[-1] for words in host_use.fields(text))
     return _joined(f'{0:032x} 00 00 00 00 {names.name(port)}'
                    for port in ports)
 
@@ -268,10 +268,10 @@ def _joined(lines: collections.abc.Iterable[str]) -> str:
 
 
 _TABLES = {
-    **dict.fromkeys(usage.MOUNTS, _mounts),
-    **dict.fromkeys(usage.TABLES, _mount_table),
-    usage.SWAPS: _swaps,
+    **dict.fromkeys(host_use.MOUNTS, _mounts),
+    **dict.fromkeys(host_use.TABLES, _mount_table),
+    host_use.SWAPS: _swaps,
     vfio.COMMAND_LINE: _command_line,
-    usage.ROUTES: _routes,
-    usage.ADDRESSES: _addresses,
+    host_use.ROUTES: _routes,
+    host_use.ADDRESSES: _addresses,
 }

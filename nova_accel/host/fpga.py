@@ -11,8 +11,8 @@ import collections
 import dataclasses
 
 from nova_accel.core import errors
-from nova_accel.core import fpga
 from nova_accel.core import model
+from nova_accel.core.request import fpga
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 

@@ -15,9 +15,9 @@ import shutil
 import tempfile
 import uuid
 
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import reset as resets
+from nova_accel.core import naming
+from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
@@ -62,7 +62,7 @@ class Operations:
         :raises ValueError: if an argument is not what it should be
         :raises OSError: if the driver refuses
         """
-        if not identity.is_mdev_type(mdev_type):
+        if not naming.is_mdev_type(mdev_type):
             raise ValueError(f'not the name of an mdev type: {mdev_type!r}')
         self._set(str(uuid.UUID(address)), _parent(parent),
                   'mdev_supported_types', mdev_type, 'create')
@@ -130,7 +130,7 @@ class Operations:
         :raises OSError: if the function has no such method
         """
         methods = tuple(methods)
-        if not resets.METHODS.issuperset(methods):
+        if not reset_methods.METHODS.issuperset(methods):
             raise ValueError(f'not methods to reset a function: {methods!r}')
         self._set(' '.join(methods) or 'default', _function(address),
                   'reset_method')
@@ -252,7 +252,7 @@ def _parent(text: str) -> str:
     try:
         return _function(text)
     except ValueError:
-        if not identity.is_parent_name(text):
+        if not naming.is_parent_name(text):
             raise
         return f'class/mdev_bus/{text}'
 

@@ -14,7 +14,7 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from nova_accel import conf
-from nova_accel.core import entry as entries_
+from nova_accel.core.device_spec import spec_entry
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
@@ -129,7 +129,7 @@ def _owner(configuration: cfg.ConfigOpts) -> int:
 
 def _programs(configuration: cfg.ConfigOpts) -> set[str | tuple[str, ...]]:
     """What entries name as "program"."""
-    entries, _others = entries_.parse_all(
+    entries, _others = spec_entry.parse_all(
         configuration.nova_accel.device_spec, {'fpga': fpga.KIND})
     return {entry.setting(fpga.PROGRAM) for entry in entries}
 

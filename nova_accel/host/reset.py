@@ -20,7 +20,7 @@ import time
 
 from nova_accel.core import errors
 from nova_accel.core import model
-from nova_accel.core import reset as resets
+from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
@@ -54,6 +54,14 @@ class Resets:
         self._failed: dict[model.Unit, _Failure] = {}
         self._lock = threading.Lock()
 
+    def withheld(self, functions: collections.abc.Iterable[model.Function],
+                 ) -> dict[model.PciAddress, model.Withheld]:
+        """Those of the functions whose reset failed."""
+        refused = self.refused()
+        return {function.address: model.Withheld(
+            refused[function.address], _remedy(function))
+            for function in functions if function.address in refused}
+
     def refused(self) -> dict[model.PciAddress, str]:
         """Why nobody may have a function, of those whose reset failed."""
         with self._lock:
@@ -73,7 +81,7 @@ class Resets:
 
         :param host: with what is refused only for its reset
         """
-        units = set(resets.units(host))
+        units = set(reset_methods.units(host))
         with self._lock:
             self._clean &= units
             self._failed = {unit: failure for unit, failure
@@ -93,12 +101,13 @@ class Resets:
         functions = {function.address: function
                      for function in host.functions}
         with self._lock:
-            return [unit for unit in resets.units(host)
+            return [unit for unit in reset_methods.units(host)
                     if unit not in self._clean
                     and not any(address in held for address in unit)
                     and not (unit in self._failed
                              and now - self._failed[unit].at < patience)
-                    and not any(resets.has_host_driver(functions[address])
+                    and not any(reset_methods.has_host_driver(
+                        functions[address])
                                 for address in unit)]
 
     def reset(self, tree: trees.Tree, host: model.Host,
@@ -121,9 +130,9 @@ class Resets:
         return not refused
 
 
-def remedy(function: model.Function) -> str:
+def _remedy(function: model.Function) -> str:
     """What a person can do about a function whose reset failed."""
-    if resets.has_host_driver(function):
+    if reset_methods.has_host_driver(function):
         return _REMEDY_DRIVER.format(driver=function.driver)
     return _REMEDY
 
@@ -131,11 +140,11 @@ def remedy(function: model.Function) -> str:
 def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     """Which function cannot be reset, and why."""
     functions = {function.address: function for function in host.functions}
-    region = resets.regions(host)[unit]
-    ways = resets.ways(unit, functions, region.reset)
+    region = reset_methods.regions(host)[unit]
+    ways = reset_methods.ways(unit, functions, region.reset)
     if ways is None:
         # It is offered only where its entry says so.
-        ways = resets.remnants(unit, functions)
+        ways = reset_methods.remnants(unit, functions)
     for way in ways:
         if _is_silent(tree, way, functions[way.address]):
             continue
@@ -166,7 +175,7 @@ def _give_back(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
         except Exception as error:
             why = f': {_why(error)}'
         # The kernel tells of no driver only where one was found and failed.
-        if (resets.has_host_driver(functions[address])
+        if (reset_methods.has_host_driver(functions[address])
                 and not pci.has_driver(tree, address)):
             return address, f'it was reset, and no driver took it again{why}'
     return None
@@ -205,7 +214,7 @@ def _check_addresses(tree, functions) -> None:
 
 def _let_go(tree, function) -> None:
     """Take a function from a driver of the host's."""
-    if resets.has_host_driver(function):
+    if reset_methods.has_host_driver(function):
         # It has let go where this is the second of two resets.
         if pci.has_driver(tree, function.address):
             operations.on(tree).unbind_driver(str(function.address))

@@ -6,13 +6,13 @@ Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 
 import contextlib
 
-from nova_accel.core import sriov
+from nova_accel.core.device_spec import virtual_functions
 from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 
-def change(tree: trees.Tree, wanted: sriov.Change) -> int:
+def change(tree: trees.Tree, wanted: virtual_functions.Change) -> int:
     """Bring a card to a number of virtual functions.
 
     :returns: how many it has then; some drivers (Intel's QAT) give all that

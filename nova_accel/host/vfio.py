@@ -3,10 +3,10 @@
 
 Sources: drivers/vfio/pci/vfio_pci.c (``disable_denylist``, since Linux 5.9),
 drivers/vfio/group.c (a group named ``vfio-noiommu``). Those of hazards:
-:mod:`nova_accel.core.hazards`.
+:mod:`nova_accel.core.device_spec.unsafe_host`.
 """
 
-from nova_accel.core import hazards as hazards_
+from nova_accel.core.device_spec import unsafe_host
 from nova_accel.host import tree as trees
 
 PARAMETER = 'sys/module/vfio_pci/parameters/disable_denylist'
@@ -14,10 +14,10 @@ COMMAND_LINE = 'proc/cmdline'
 
 _HAZARDS = {
     'vfio_iommu_type1/parameters/allow_unsafe_interrupts':
-        hazards_.Hazard.UNSAFE_INTERRUPTS,
+        unsafe_host.Hazard.UNSAFE_INTERRUPTS,
     'iommufd/parameters/allow_unsafe_interrupts':
-        hazards_.Hazard.UNSAFE_INTERRUPTS,
-    'vfio/parameters/enable_unsafe_noiommu_mode': hazards_.Hazard.NO_IOMMU,
+        unsafe_host.Hazard.UNSAFE_INTERRUPTS,
+    'vfio/parameters/enable_unsafe_noiommu_mode': unsafe_host.Hazard.NO_IOMMU,
 }
 _ACS_OVERRIDE = 'pcie_acs_override'
 
@@ -38,12 +38,12 @@ def denylist(tree: trees.Tree) -> frozenset[tuple[str, str]]:
     return _DENYLIST if disabled == 'N' else frozenset()
 
 
-def hazards(tree: trees.Tree) -> tuple[hazards_.Hazard, ...]:
+def hazards(tree: trees.Tree) -> tuple[unsafe_host.Hazard, ...]:
     """What this host is told to do that is not safe, each once."""
     found = [hazard for name, hazard in _HAZARDS.items()
              if (tree.text(f'sys/module/{name}') or '').strip() == 'Y']
     if acs_overrides(tree.text(COMMAND_LINE) or ''):
-        found.append(hazards_.Hazard.ACS_OVERRIDE)
+        found.append(unsafe_host.Hazard.ACS_OVERRIDE)
     return tuple(dict.fromkeys(found))
 
 

@@ -13,9 +13,9 @@ import typing
 import jsonschema
 import yaml
 
-from nova_accel import documents
+from nova_accel import safe_yaml
 from nova_accel.core import errors
-from nova_accel.core import profile as profiles
+from nova_accel.core.request import device_profile
 from nova_accel.profiles import schema
 
 #: Largest file that is read, in bytes. A thousand profiles fit.
@@ -23,20 +23,20 @@ MAX_BYTES = 512 * 1024
 
 
 def read(text: str, source: str, name: str = '',
-         ) -> tuple[list[profiles.Profile], list[errors.ProfileError]]:
+         ) -> tuple[list[device_profile.Profile], list[errors.ProfileError]]:
     """Every profile of a file that can be used.
 
     :param source: the file, for messages
     :param name: what a bare list of groups is called
     :raises errors.ProfileError: if the file as a whole cannot be read
     """
-    found: list[profiles.Profile] = []
+    found: list[device_profile.Profile] = []
     problems: list[errors.ProfileError] = []
     for document in _documents(text, source, name):
         try:
             _check_numbers(document, source)
             _check_shape(document, source)
-            found.append(profiles.parse(document, source))
+            found.append(device_profile.parse(document, source))
         except errors.ProfileError as error:
             error.profile = _name(document)
             problems.append(error)
@@ -64,13 +64,13 @@ def _documents(text, source, name) -> collections.abc.Iterator[typing.Any]:
 
 def _is_bare_group(item: object) -> bool:
     return isinstance(item, dict) and 'groups' not in item and (
-        'resources' in item or profiles.is_cyborgs(item))
+        'resources' in item or device_profile.is_cyborgs(item))
 
 
 def _load(text: str, source: str) -> list[typing.Any]:
     try:
-        loaded = (documents.load_json(text) if source.endswith('.json')
-                  else documents.load_yaml(text))
+        loaded = (safe_yaml.load_json(text) if source.endswith('.json')
+                  else safe_yaml.load_yaml(text))
         found = [document for document in loaded if document is not None]
         if not found:
             # As a file is while somebody is about to write it.
@@ -78,7 +78,7 @@ def _load(text: str, source: str) -> list[typing.Any]:
         return found
     except (ValueError, yaml.YAMLError) as error:
         raise errors.ProfileError(
-            source, f'cannot be read ({documents.why(error)})') from None
+            source, f'cannot be read ({safe_yaml.why(error)})') from None
     except RecursionError:
         raise errors.ProfileError(source, 'is nested too deep') from None
 
@@ -97,7 +97,7 @@ def _check_numbers(document, source) -> None:
 
 def _check_shape(document, source) -> None:
     groups = document.get('groups') if isinstance(document, dict) else None
-    validator = _CYBORGS if profiles.are_cyborgs(groups) else _OURS
+    validator = _CYBORGS if device_profile.are_cyborgs(groups) else _OURS
     error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is not None:
         raise errors.ProfileError(_where(document, source, error.path),
@@ -151,7 +151,8 @@ def _why(error) -> str:
             return (f'{value} is no name: 1 to 255 letters, digits, hyphens '
                     'and underscores')
         case 'pattern':
-            return f'{value} is no amount between 1 and {profiles.MAX_AMOUNT}'
+            return (f'{value} is no amount between 1 and '
+                    f'{device_profile.MAX_AMOUNT}')
     return f'{value} does not fit'
 
 

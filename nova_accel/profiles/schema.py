@@ -6,12 +6,13 @@ know (what it gives has ``links`` and dates), and ours must not: there an
 unknown key is a misspelt one.
 """
 
-from nova_accel.core import affinity
-from nova_accel.core import profile
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
 
 _NAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_-]{1,255}\Z'}
-_WISH = {'enum': [profile.REQUIRED, profile.FORBIDDEN]}
-_GROUPS = {'type': 'array', 'minItems': 1, 'maxItems': profile.MAX_GROUPS}
+_WISH = {'enum': [device_profile.REQUIRED, device_profile.FORBIDDEN]}
+_GROUPS = {'type': 'array', 'minItems': 1,
+           'maxItems': device_profile.MAX_GROUPS}
 
 _GROUP_NAME = {'type': 'string', 'pattern': r'^[A-Za-z][A-Za-z0-9_-]{0,63}\Z'}
 _COMMON = {'enum': list(affinity.KEYS)}
@@ -23,16 +24,17 @@ _AFFINITY = {'type': 'array', 'items': {
         'distinct': _COMMON,
         'groups': {'type': 'array', 'minItems': 1,
                    # The guest and the network beside them.
-                   'maxItems': profile.MAX_GROUPS + 2,
+                   'maxItems': device_profile.MAX_GROUPS + 2,
                    'items': {'type': ['string', 'integer']}},
         'each': {'type': 'boolean'},
-        'policy': {'enum': [profile.REQUIRED, profile.PREFERRED]},
+        'policy': {'enum': [device_profile.REQUIRED,
+                            device_profile.PREFERRED]},
         'weight': {'type': 'integer', 'minimum': 1,
                    'maximum': affinity.MAX_WEIGHT},
     },
 }}
 # What is said of the groups together, however each of them is written.
-_TOGETHER = {'group_policy': {'enum': ['none', profile.ISOLATE]},
+_TOGETHER = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
              'affinity': _AFFINITY}
 
 OURS = {
@@ -53,14 +55,15 @@ OURS = {
                     'type': 'object',
                     'additionalProperties': {
                         'type': 'integer', 'minimum': 1,
-                        'maximum': profile.MAX_AMOUNT},
+                        'maximum': device_profile.MAX_AMOUNT},
                 },
                 'traits': {'type': 'object', 'additionalProperties': _WISH},
                 'count': {'type': 'integer', 'minimum': 1,
-                          'maximum': profile.MAX_GROUPS},
+                          'maximum': device_profile.MAX_GROUPS},
                 # To YAML 1.1, a bare off is false.
-                'numa': {'enum': [profile.REQUIRED, profile.PREFERRED,
-                                  profile.OFF, False]},
+                'numa': {'enum': [device_profile.REQUIRED,
+                                  device_profile.PREFERRED,
+                                  device_profile.OFF, False]},
                 'bitstream': {'type': 'string'},
                 'function': {'type': 'string'},
             },
@@ -83,7 +86,7 @@ CYBORGS = {
                 # int() takes no more than 4300 digits.
                 '^resources:': {
                     'type': ['integer', 'string'], 'minimum': 1,
-                    'maximum': profile.MAX_AMOUNT,
+                    'maximum': device_profile.MAX_AMOUNT,
                     'pattern': r'^\s*0{0,99}([1-9][0-9]{0,3})\s*\Z'},
                 '^trait:': _WISH,
                 '^accel:': {'type': ['string', 'integer', 'null']},

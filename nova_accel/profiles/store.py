@@ -9,9 +9,9 @@ import threading
 
 from oslo_log import log as logging
 
-from nova_accel import documents
+from nova_accel import safe_yaml
 from nova_accel.core import errors
-from nova_accel.core import profile as model
+from nova_accel.core.request import device_profile
 from nova_accel.profiles import document
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class _File:
     """What a file last said, and what it last said that made sense."""
 
     signature: tuple | None = None
-    profiles: tuple[model.Profile, ...] = ()
+    profiles: tuple[device_profile.Profile, ...] = ()
     problems: tuple[errors.ProfileError, ...] = ()
 
 
@@ -41,17 +41,17 @@ class Store:
     def __init__(self, directories: collections.abc.Iterable[str]):
         self.directories = tuple(directories)
         self._files: dict[str, _File] = {}
-        self._profiles: dict[str, model.Profile] = {}
+        self._profiles: dict[str, device_profile.Profile] = {}
         self._problems: tuple[errors.ProfileError, ...] = ()
         # A file's entry is filled step by step, and nova-api has threads.
         self._lock = threading.Lock()
 
-    def get(self, name: str) -> model.Profile | None:
+    def get(self, name: str) -> device_profile.Profile | None:
         """The profile as its file has it now, or None."""
         self.refresh()
         return self._profiles.get(name)
 
-    def all(self) -> list[model.Profile]:
+    def all(self) -> list[device_profile.Profile]:
         self.refresh()
         return [self._profiles[name] for name in sorted(self._profiles)]
 
@@ -120,7 +120,7 @@ class Store:
 
     def _update(self, path: str, file: _File) -> None:
         try:
-            signature = documents.signature(path)
+            signature = safe_yaml.signature(path)
             if signature == file.signature:
                 return
             file.signature = signature
@@ -143,7 +143,7 @@ class Store:
     @staticmethod
     def _collect(files):
         owners: dict[str, str] = {}
-        collected: dict[str, model.Profile] = {}
+        collected: dict[str, device_profile.Profile] = {}
         doubles = []
         for path, file in files.items():
             for profile in file.profiles:
@@ -175,7 +175,7 @@ def unreadable(path: str, error: OSError) -> errors.ProfileError:
                                f'cannot be read ({error.strerror})')
 
 
-def read_file(path: str) -> tuple[list[model.Profile],
+def read_file(path: str) -> tuple[list[device_profile.Profile],
                                   list[errors.ProfileError]]:
     """The profiles of one file.
 
@@ -184,8 +184,8 @@ def read_file(path: str) -> tuple[list[model.Profile],
     """
     label = errors.path(path)
     try:
-        text = documents.read(path, document.MAX_BYTES)
-    except documents.TooLarge as error:
+        text = safe_yaml.read(path, document.MAX_BYTES)
+    except safe_yaml.TooLarge as error:
         raise errors.ProfileError(
             label, str(error),
             'spread its profiles over several files') from None
@@ -200,9 +200,9 @@ def read_file(path: str) -> tuple[list[model.Profile],
         # Whatever it is, the other files are as good as they were.
         raise errors.ProfileError(
             label, f'cannot be understood ({type(error).__name__}: '
-            f'{documents.why(error)})', 'this is a bug of nova_accel; write '
+            f'{safe_yaml.why(error)})', 'this is a bug of nova_accel; write '
             'the file in another way') from error
-    unique: dict[str, model.Profile] = {}
+    unique: dict[str, device_profile.Profile] = {}
     for profile in found:
         if profile.name in unique:
             double = errors.ProfileError(

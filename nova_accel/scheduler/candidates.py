@@ -5,8 +5,6 @@ With the candidates Placement tells, for each provider of their trees, how
 much of it is used and which traits it has. Nova keeps of that only which
 hosts there are. Here each candidate keeps it all, so that which devices are
 free is known as exactly as the ledger knows it, at no request more.
-
-Seam: ``SchedulerReportClient.get_allocation_candidates``, wrapped.
 """
 
 import collections
@@ -14,13 +12,12 @@ import collections.abc
 import copy
 import functools
 
-from nova.scheduler.client import report
-
 from nova_accel import numa_fit
-from nova_accel.core import arrangement
-from nova_accel.core import identity
-from nova_accel.core import summary
-from nova_accel.core.arrangement import budget
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.placement import host_summary
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
 
 # All, of a guest with one NUMA node on a host with eight.
 _LEAST_FITS = 8
@@ -42,17 +39,17 @@ class Answer:
         self._summaries = summaries
         self.resources = resources
         self.claimed: set[str] = set()
-        self.steps = budget.Budget(budget.REQUEST_STEPS)
-        self.better = budget.Budget(budget.BETTER_STEPS)
+        self.steps = search_budget.Budget(search_budget.REQUEST_STEPS)
+        self.better = search_budget.Budget(search_budget.BETTER_STEPS)
         # A fit takes Nova a millisecond or some; Nova itself makes one a host.
-        self.fits = budget.Budget(8 * numa_fit.MOST, least=_LEAST_FITS,
-                                  most=numa_fit.MOST)
+        self.fits = search_budget.Budget(8 * numa_fit.MOST, least=_LEAST_FITS,
+                                         most=numa_fit.MOST)
 
     @functools.cached_property
     def _trees(self) -> dict[str, dict[str, dict]]:
         trees: dict[str, dict[str, dict]] = collections.defaultdict(dict)
         for uuid, said in self._summaries.items():
-            if identity.MARKER_TRAIT in said['traits']:
+            if naming.MARKER_TRAIT in said['traits']:
                 trees[said['root_provider_uuid']][uuid] = said
         return trees
 
@@ -89,32 +86,9 @@ class Candidate(dict):
                          self.choice, self.penalty)
 
 
-def install() -> None:
-    """Wrap the client's method; once, however often called."""
-    client = report.SchedulerReportClient
-    original = client.get_allocation_candidates
-    if hasattr(original, 'nova_accel'):
-        return
-
-    @functools.wraps(original)
-    def get_allocation_candidates(self, context, resources, *args, **kwargs):
-        answered = original(self, context, resources, *args, **kwargs)
-        if not answered:
-            # Placement cannot be reached; Nova knows what to do.
-            return answered
-        found, summaries, *rest = answered
-        if found and summaries:
-            answer = Answer(summaries, resources)
-            found = [Candidate(candidate, answer) for candidate in found]
-        return (found, summaries, *rest)
-
-    get_allocation_candidates.nova_accel = original
-    client.get_allocation_candidates = get_allocation_candidates
-
-
 def stocks(host_state, answer: Answer,
            given: collections.abc.Mapping[str, int] = {},
-           ) -> tuple[arrangement.Stock, ...]:
+           ) -> tuple[arrange.Stock, ...]:
     """What of a host's devices is free, as Placement said.
 
     :param host_state: nova.scheduler.host_manager.HostState
@@ -122,14 +96,14 @@ def stocks(host_state, answer: Answer,
     """
     places = said(host_state).places
     return tuple(
-        arrangement.Stock(
+        arrange.Stock(
             uuid, resource_class, frozenset(provider['traits']),
             record['capacity'] - record['used'] - given.get(uuid, 0),
-            places.get(uuid) or arrangement.Place(None, None, None, uuid),
+            places.get(uuid) or model.Place(None, None, None, uuid),
             record['capacity'])
         for uuid, provider in answer.ours(host_state.uuid).items()
         for name, record in provider['resources'].items()
-        if (resource_class := identity.class_of_units(name)))
+        if (resource_class := naming.class_of_units(name)))
 
 
 def of(host_state) -> Answer | None:
@@ -151,12 +125,12 @@ def has_our_driver(host_state) -> bool:
     which would have the server run without its devices.
     """
     stats = getattr(host_state, 'stats', None)
-    return stats is None or summary.KEY in stats
+    return stats is None or host_summary.KEY in stats
 
 
-def said(host_state) -> summary.Summary:
+def said(host_state) -> host_summary.Summary:
     """What the host itself said last."""
     # Nova sets the attribute when it has first read the compute node.
     stats = getattr(host_state, 'stats', None) or {}
-    return summary.loads(stats.get(summary.KEY), host_state.uuid)
+    return host_summary.loads(stats.get(host_summary.KEY), host_state.uuid)
 

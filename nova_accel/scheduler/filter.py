@@ -12,15 +12,12 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel.core import errors
-from nova_accel.core import flavor
-from nova_accel.scheduler import alternates
+from nova_accel.core.request import flavor_request
+from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
-from nova_accel.scheduler import claim
-from nova_accel.scheduler import consumption
 from nova_accel.scheduler import look
-from nova_accel.scheduler import policy
-from nova_accel.scheduler import verdicts
+from nova_accel.scheduler import patches
+from nova_accel.scheduler import rejections
 
 LOG = logging.getLogger(__name__)
 
@@ -46,11 +43,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
     def __init__(self):
         super().__init__()
         conf.register_opts(CONF)
-        policy.install()
-        candidates.install()
-        claim.install()
-        consumption.install()
-        alternates.install()
+        patches.install()
 
     def host_passes(self, host_state, spec_obj):
         """Whether one host passes, and why not."""
@@ -63,9 +56,11 @@ class AcceleratorFilter(filters.BaseHostFilter):
             yield from filter_obj_list
             return
         try:
-            wanted = choice.request(
-                spec_obj.flavor.extra_specs, flavor.image_traits(
+            wanted = flavor_request.parse(
+                spec_obj.flavor.extra_specs, flavor_specs.image_traits(
                     spec_obj.image if 'image' in spec_obj else None))
+            # What cannot be understood, no host can keep.
+            wanted.rules  # noqa: B018
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return
@@ -85,7 +80,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
     @staticmethod
     def _explain(looks, spec_obj, wanted, served) -> None:
         """Say why there is no host, if there is none."""
-        fallen = verdicts.Verdicts()
+        fallen = rejections.Verdicts()
         for one in looks:
             fallen.add(one.host_state.host, one.passes, one.arranged)
         uuid = (spec_obj.instance_uuid if spec_obj.obj_attr_is_set(

@@ -10,12 +10,13 @@ import collections.abc
 
 import nova.conf
 
-from nova_accel.core import arrangement
-from nova_accel.core.arrangement import budget
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
-from nova_accel.scheduler import guest_nodes
-from nova_accel.scheduler import siblings
+from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import guest_numa
+from nova_accel.scheduler import multi_create
 
 CONF = nova.conf.CONF
 
@@ -28,18 +29,18 @@ class Look:
     :param spec_obj: nova.objects.RequestSpec
     """
 
-    def __init__(self, host_state, spec_obj, wanted: choice.Request):
+    def __init__(self, host_state, spec_obj, wanted: flavor_request.Request):
         self.host_state = host_state
         self.answer = candidates.of(host_state)
-        self._siblings = siblings.Siblings.of(host_state)
-        self._choice = choice.Choice(
-            host_state, wanted, guest_nodes.Nodes(
+        self._siblings = multi_create.Siblings.of(host_state)
+        self._choice = choose_devices.Choice(
+            host_state, wanted, guest_numa.Nodes(
                 host_state, spec_obj, wanted, self.answer.fits).around,
             CONF.nova_accel.pack_devices)
         self._found: list[tuple[candidates.Candidate,
-                                arrangement.Arrangement | None]] = []
+                                arrange.Arrangement | None]] = []
 
-    def take(self, steps: budget.Budget) -> None:
+    def take(self, steps: search_budget.Budget) -> None:
         """Choose devices for each candidate, in so many steps."""
         # Copies: what an earlier server of the request was given stays so.
         fresh = [candidates.Candidate(candidate, self.answer)
@@ -50,7 +51,7 @@ class Look:
             for candidate in fresh]
 
     @property
-    def arranged(self) -> list[arrangement.Arrangement | None]:
+    def arranged(self) -> list[arrange.Arrangement | None]:
         return [arranged for _candidate, arranged in self._found]
 
     @property
@@ -83,16 +84,16 @@ class Look:
         return self.passes
 
 
-def _serves(arranged: arrangement.Arrangement | None) -> bool:
+def _serves(arranged: arrange.Arrangement | None) -> bool:
     return arranged is None or not arranged.objection
 
 
 def at_all(looks: collections.abc.Sequence[Look]) -> None:
     """Look at all hosts of a request, and at the most promising again."""
-    first = budget.Budget(0, least=budget.FIRST_STEPS)
+    first = search_budget.Budget(0, least=search_budget.FIRST_STEPS)
     for look in looks:
         look.take(first)
-    for most in budget.ROUNDS:
+    for most in search_budget.ROUNDS:
         passing = [look for look in looks if look.passes]
         unsure = [look for look in passing or looks if not look.is_final]
         if passing:

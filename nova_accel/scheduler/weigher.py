@@ -14,13 +14,13 @@ from nova.scheduler import utils
 from nova.scheduler import weights
 
 from nova_accel import conf
-from nova_accel.core import flavor
-from nova_accel.core import providers
-from nova_accel.core import room
+from nova_accel.core.placement import inventory
+from nova_accel.core.request import flavor_specs
+from nova_accel.core.solver import fragmentation
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
-from nova_accel.scheduler import policy
-from nova_accel.scheduler import siblings
+from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import multi_create
+from nova_accel.scheduler import patches
 
 CONF = nova.conf.CONF
 conf.register_opts(CONF)
@@ -49,7 +49,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
     def __init__(self):
         super().__init__()
         # Where the filter is not enabled, Placement wants to hear it, too.
-        policy.install()
+        patches.from_request_spec.install()
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
         hosts = [weighed.obj for weighed in weighed_obj_list]
@@ -73,11 +73,11 @@ def _wants_devices(hosts, extra_specs) -> bool:
     A flavor's other classes can be anybody's: persistent memory, a licence
     from provider.yaml. Without candidates, as in a rebuild, nobody can tell.
     """
-    classes = flavor.classes(extra_specs)
+    classes = flavor_specs.classes(extra_specs)
     found = [host for host in hosts if host.allocation_candidates]
     return bool(classes) and (not found or any(
-        choice.units(providers.of_classes(host.uuid, classes),
-                     host.allocation_candidates[0]['allocations'])
+        choose_devices.units(inventory.counting(host.uuid, classes),
+                             host.allocation_candidates[0]['allocations'])
         for host in found))
 
 
@@ -98,7 +98,7 @@ def _without_devices(hosts) -> dict[str, list[float]]:
         units = candidates.said(host_state).units.values()
         if not units:
             return 1.
-        return (1 - room.free_share(units)) * _BEST_WITH_DEVICES
+        return (1 - fragmentation.free_share(units)) * _BEST_WITH_DEVICES
 
     return {'accel_avoid_weight_multiplier': [
         weigh(host_state) for host_state in hosts]}
@@ -130,14 +130,14 @@ def _multiplier(host_state, name: str) -> float:
     return utils.get_weight_multiplier(host_state, name, CONF.nova_accel[name])
 
 
-def _room(host_state) -> room.Room:
+def _room(host_state) -> fragmentation.Room:
     """What becomes of a host with the candidate that Nova will claim."""
     answer = candidates.of(host_state)
     if answer is None:
         # A rebuild, and a host that was forced, can be without any.
-        return room.Room(left=0., broken=0.)
-    return room.after(
+        return fragmentation.Room(left=0., broken=0.)
+    return fragmentation.after(
         candidates.stocks(host_state, answer,
-                          siblings.Siblings.of(host_state).given),
-        choice.devices(host_state.allocation_candidates[0]),
+                          multi_create.Siblings.of(host_state).given),
+        choose_devices.devices(host_state.allocation_candidates[0]),
         candidates.said(host_state).links)

@@ -27,9 +27,10 @@ from nova.virt import hardware
 from oslo_messaging.rpc import dispatcher
 from oslo_utils import uuidutils
 
-from nova_accel.core import flavor
-from nova_accel.core import profile
-from nova_accel.core import providers
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
 from nova_accel.host import reader
 from nova_accel.host import tree
 from tests.bench import clones
@@ -183,8 +184,12 @@ class Ours(_Deployment):
     @staticmethod
     def derived(root, name):
         return {provider.name: provider.uuid for provider in (
-            *providers.classes(_host(), root, name),
-            *providers.desired(_host(), root, name))}
+            *providers.classes(inventory.NodeInventory(_host(),
+                                                       inventory.Node(root,
+                                                                      name))),
+            *providers.desired(inventory.NodeInventory(_host(),
+                                                       inventory.Node(root,
+                                                                      name))))}
 
     @staticmethod
     def one_device(host, address):
@@ -197,10 +202,11 @@ class Ours(_Deployment):
     def specs(self, count, one_node):
         if not count:
             return {}
-        wanted = profile.parse({'name': 'bench', 'groups': [{
+        wanted = device_profile.parse({'name': 'bench', 'groups': [{
             'resources': {cloud.GPU: 1}, 'count': count,
-            'numa': profile.REQUIRED if one_node else profile.OFF}]}, 'bench')
-        return flavor.expand(wanted, _guest(one_node))
+            'numa': device_profile.REQUIRED if one_node
+            else device_profile.OFF}]}, 'bench')
+        return flavor_specs.expand(wanted, _guest(one_node))
 
 
 class Novas(_Deployment):

@@ -13,14 +13,15 @@ import uuid
 from nova import objects
 from nova.scheduler import host_manager
 
-from nova_accel.core import flavor
-from nova_accel.core import profile
-from nova_accel.core import providers
-from nova_accel.core import summary
+from nova_accel.core.placement import host_summary
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
 from nova_accel.host import reader
 from nova_accel.host import tree
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
+from nova_accel.scheduler import choose_devices
 from tests.functional import cloud
 
 #: Of each host; they are shared out with the devices.
@@ -56,9 +57,14 @@ class Fleet:
     def _host(self, machine, number) -> Host:
         name = f'host{number}'
         root = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-        offered = providers.offered(machine, root, name)
-        tree_ = (*providers.desired(machine, root, name),
-                 *providers.classes(machine, root, name))
+        offered = inventory.NodeInventory(machine,
+                                          inventory.Node(root, name)).offered
+        tree_ = (*providers.desired(inventory.NodeInventory(machine,
+                                                            inventory.Node(
+                                                                root, name))),
+                 *providers.classes(inventory.NodeInventory(machine,
+                                                            inventory.Node(
+                                                                root, name))))
         for provider in tree_:
             self._summaries[provider.uuid] = {
                 'root_provider_uuid': root, 'traits': sorted(provider.traits),
@@ -115,18 +121,19 @@ class Fleet:
 
 def chosen(state: host_manager.HostState) -> list[str]:
     """The devices that the filter has put into what Nova would claim."""
-    return list(choice.devices(state.allocation_candidates[0]))
+    return list(choose_devices.devices(state.allocation_candidates[0]))
 
 
-def request(count: int, numa: str = profile.PREFERRED) -> objects.RequestSpec:
+def request(count: int,
+            numa: str = device_profile.PREFERRED) -> objects.RequestSpec:
     """What nova-scheduler is asked for a server with some devices."""
-    group = profile.Group({cloud.GPU: 1}, {}, numa)
+    group = device_profile.Group({cloud.GPU: 1}, {}, numa)
     return objects.RequestSpec(
         flavor=objects.Flavor(
             vcpus=VCPUS * count // DEVICES, root_gb=1, ephemeral_gb=0, swap=0,
             memory_mb=MEMORY_MB * count // DEVICES,
-            extra_specs=flavor.expand(
-                profile.Profile(f'gpu-{count}', (group,) * count), {})),
+            extra_specs=flavor_specs.expand(
+                device_profile.Profile(f'gpu-{count}', (group,) * count), {})),
         num_instances=1, numa_topology=None, pci_requests=None,
         instance_group=None, image=objects.ImageMeta(
             properties=objects.ImageMetaProps()),
@@ -136,7 +143,7 @@ def request(count: int, numa: str = profile.PREFERRED) -> objects.RequestSpec:
 def _state(name, root, offered) -> host_manager.HostState:
     state = host_manager.HostState(name, name, 'cell')
     state.uuid = root
-    state.stats = {summary.KEY: summary.dumps(offered)}
+    state.stats = {host_summary.KEY: host_summary.dumps(offered)}
     state.vcpus_total = VCPUS
     state.total_usable_ram_mb = state.free_ram_mb = MEMORY_MB
     state.total_usable_disk_gb = DISK_GB

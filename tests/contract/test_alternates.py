@@ -9,7 +9,7 @@ from nova.scheduler import manager
 from oslo_serialization import jsonutils
 import pytest
 
-from nova_accel.scheduler import choice
+from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
 from tests.bench import fleet as fleets
 from tests.functional import cloud
@@ -37,7 +37,7 @@ def test_an_alternate_is_promised_as_many_of_the_class(passed):
     [candidate] = state.allocation_candidates
     before = copy.deepcopy(dict(candidate))
     sent = _sent(state, candidate)
-    assert not choice.devices(sent)
+    assert not choose_devices.devices(sent)
     assert sent['mappings'] == candidate['mappings']
     assert sent['allocations'][fleet.hosts[0].counter] == {
         'resources': {cloud.GPU: 2}}
@@ -49,7 +49,7 @@ def test_what_was_claimed_is_sent_as_it_was_claimed(passed):
     [candidate] = state.allocation_candidates
     candidate.claim(_SERVER)
     assert _sent(state, candidate) == candidate
-    assert len(choice.devices(candidate)) == 2
+    assert len(choose_devices.devices(candidate)) == 2
 
 
 @pytest.mark.parametrize('candidate', [

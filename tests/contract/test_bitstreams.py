@@ -13,7 +13,7 @@ from nova.image import glance
 import pytest
 
 from nova_accel import conf
-from nova_accel.compute import bitstreams
+from nova_accel.compute.devices import bitstreams
 from nova_accel.core import errors
 
 CONF = nova.conf.CONF

@@ -18,16 +18,16 @@ from nova.scheduler import host_manager
 from nova.scheduler import weights
 import pytest
 
-from nova_accel.core import arrangement
 from nova_accel.core import errors
-from nova_accel.core import flavor
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import profile
-from nova_accel.core import providers
-from nova_accel.core import summary
+from nova_accel.core import naming
+from nova_accel.core.placement import host_summary
+from nova_accel.core.placement import inventory
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from nova_accel.core.solver import arrange
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
+from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
 from nova_accel.scheduler import weigher
 from tests.unit import brute_force
@@ -73,23 +73,26 @@ class _Host:
         self.name = f'host{number}'
         self.root = str(uuid.uuid5(uuid.NAMESPACE_DNS, self.name))
         self.links = links
-        offered = providers.offered(
-            model.Host((), tuple(_devices(stocks))), self.root, self.name)
+        offered = inventory.NodeInventory(model.Host((),
+                                                     tuple(_devices(stocks))),
+                                                     inventory.Node(self.root,
+                                                                    self.name)).offered
         by_name = {item.region.name: item.uuid for item in offered}
         self.stocks = [
             dataclasses.replace(stock, provider=by_name[f'R{number}'])
             for number, stock in enumerate(stocks)]
         self.state = host_manager.HostState(self.name, self.name, 'cell')
         self.state.uuid = self.root
-        self.state.stats = {summary.KEY: summary.dumps(offered,
-                                                       links=_named(links))}
+        self.state.stats = {host_summary.KEY: host_summary.dumps(offered,
+                                                                 links=_named(
+                                                                     links))}
 
     def said(self):
         """What Placement says of each of its providers."""
         return {stock.provider: {
-            'resources': {identity.unit_class(stock.resource_class): {
+            'resources': {naming.unit_class(stock.resource_class): {
                 'capacity': _TOTAL, 'used': _TOTAL - stock.free}},
-            'traits': [*stock.traits, *providers.OURS],
+            'traits': [*stock.traits, *naming.OUR_TRAITS],
             'parent_provider_uuid': self.root,
             'root_provider_uuid': self.root} for stock in self.stocks}
 
@@ -103,24 +106,24 @@ class _Host:
         if not wanted <= free:
             return None
         return candidates.Candidate({'allocations': {
-            identity.class_provider_uuid(self.root, name): {
+            naming.class_provider_uuid(self.root, name): {
                 'resources': {name: amount}}
             for name, amount in wanted.items()}, 'mappings': {}}, answer)
 
     def best(self, groups, rules):
         return brute_force.best(groups, self.stocks, rules,
-                                arrangement.Surroundings(links=self.links))
+                                arrange.Surroundings(links=self.links))
 
 
 def _expanded(groups, rules):
     """A flavor's extra specs, through a profile."""
-    document = profile.Profile('at-random', tuple(
-        profile.Group(group.resources, {
+    document = device_profile.Profile('at-random', tuple(
+        device_profile.Group(group.resources, {
             trait: wish for trait, wish in group.traits.items()
-            if trait not in providers.OURS}, profile.OFF)
+            if trait not in naming.OUR_TRAITS}, device_profile.OFF)
         for group in groups.values()), rules=tuple(rules))
     try:
-        return flavor.expand(document, {})
+        return flavor_specs.expand(document, {})
     except errors.ProfileError:
         hypothesis.reject()
 
@@ -144,7 +147,7 @@ def test_hosts_pass_that_can_serve_and_the_best_keeps_most(fleet, request):
         if host.state.allocation_candidates:
             asked.append(host.state)
     passed = list(filter_.AcceleratorFilter().filter_all(asked, spec))
-    best = {host.name: host.best(groups, flavor.rules(specs))
+    best = {host.name: host.best(groups, flavor_specs.rules(specs))
             for host in hosts}
     assert [state.host for state in passed] == [
         name for name, penalty in best.items() if penalty is not None]
@@ -152,7 +155,8 @@ def test_hosts_pass_that_can_serve_and_the_best_keeps_most(fleet, request):
         return
     by_name = {host.name: host for host in hosts}
     for state in passed:
-        _check_right(by_name[state.host], groups, flavor.rules(specs), state)
+        _check_right(by_name[state.host], groups, flavor_specs.rules(specs),
+                     state)
     [first, *_others] = weights.HostWeightHandler().get_weighed_objects(
         [weigher.AcceleratorWeigher()], passed, spec)
     assert best[first.obj.host] == min(
@@ -161,12 +165,12 @@ def test_hosts_pass_that_can_serve_and_the_best_keeps_most(fleet, request):
 
 def _check_right(host, groups, rules, state):
     """What Nova would claim is enough, and keeps the rules in some order."""
-    claimed = choice.devices(state.allocation_candidates[0])
+    claimed = choose_devices.devices(state.allocation_candidates[0])
     assert sum(claimed.values()) == sum(
         sum(group.resources.values()) for group in groups.values())
     left = [dataclasses.replace(stock, free=claimed[stock.provider])
             for stock in host.stocks if stock.provider in claimed]
     assert all(amount <= stock.free for stock in host.stocks
                for amount in [claimed.get(stock.provider, 0)])
-    assert brute_force.best(groups, left, rules, arrangement.Surroundings(
+    assert brute_force.best(groups, left, rules, arrange.Surroundings(
         links=host.links)) == state.allocation_candidates[0].penalty

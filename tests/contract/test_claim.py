@@ -11,14 +11,14 @@ from nova.scheduler import host_manager
 from nova.scheduler import utils
 import pytest
 
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import providers
-from nova_accel.core import summary
+from nova_accel.core import naming
+from nova_accel.core.placement import host_summary
+from nova_accel.core.placement import inventory
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
-from nova_accel.scheduler import claim
+from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import patches
 from tests.bench import fleet as fleets
 from tests.unit import build
 
@@ -55,7 +55,7 @@ class _Resources:
 def installed(monkeypatch):
     monkeypatch.setattr(utils, 'claim_resources', getattr(
         utils.claim_resources, 'nova_accel', utils.claim_resources))
-    claim.install()
+    patches.claim_resources.install()
 
 
 def _passed(count, hosts=1):
@@ -110,7 +110,7 @@ def test_a_claim_that_finds_nothing_else_says_why(caplog):
     assert not _claim(_Client([False], [before]), spec, state, _ONE)
     [text] = _infos(caplog)
     assert _ONE in text and 'host0' in text and 'free' in text
-    assert len(choice.devices(before)) == 8
+    assert len(choose_devices.devices(before)) == 8
 
 
 def test_a_claim_that_finds_no_candidate_says_so(caplog):
@@ -129,23 +129,24 @@ class _Ledger:
     """
 
     def __init__(self):
-        self.offered = providers.offered(model.Host(devices=tuple(
+        self.offered = inventory.NodeInventory(model.Host(devices=tuple(
             build.device(
                 build.region('CUSTOM_GPU', 1, bus=number),
                 at=f'0000:{number:02x}:00.0', location=model.Location(
                     number // 8, f'pci0000:{number // 4:02x}', ('port',),
                     f'0000:{number // 4:02x}:01.0'))
-            for number in range(32))), build.ROOT, 'host')
+            for number in range(32))),
+            inventory.Node(build.ROOT, 'host')).offered
         self.taken = set()
 
     def candidate(self):
-        counter = identity.class_provider_uuid(build.ROOT, 'CUSTOM_GPU')
+        counter = naming.class_provider_uuid(build.ROOT, 'CUSTOM_GPU')
         return candidates.Candidate(
             {'allocations': {counter: {'resources': {'CUSTOM_GPU': 1}}},
              'mappings': {'_ACCEL0': [counter]}},
             candidates.Answer({
                 counter: _said('CUSTOM_GPU', 32, len(self.taken)),
-                **{item.uuid: _said(identity.unit_class('CUSTOM_GPU'), 1,
+                **{item.uuid: _said(naming.unit_class('CUSTOM_GPU'), 1,
                                     item.uuid in self.taken)
                    for item in self.offered}}, _Resources()))
 
@@ -155,7 +156,7 @@ class _Ledger:
 
     def claim_resources(self, _context, _uuid, candidate, *_args, **_kwargs):
         greenlet.getcurrent().parent.switch()
-        wanted = set(choice.devices(candidate))
+        wanted = set(choose_devices.devices(candidate))
         is_free = wanted.isdisjoint(self.taken)
         if is_free:
             self.taken |= wanted
@@ -165,7 +166,7 @@ class _Ledger:
 def _said(resource_class, capacity, used):
     return {'resources': {resource_class: {
         'capacity': capacity, 'used': int(used)}},
-        'traits': [*providers.OURS], 'parent_provider_uuid': build.ROOT,
+        'traits': [*naming.OUR_TRAITS], 'parent_provider_uuid': build.ROOT,
         'root_provider_uuid': build.ROOT}
 
 
@@ -173,7 +174,7 @@ def _schedule(ledger):
     """Whether a scheduler of its own places a server."""
     state = host_manager.HostState('host', 'host', 'cell')
     state.uuid = build.ROOT
-    state.stats = {summary.KEY: summary.dumps(ledger.offered)}
+    state.stats = {host_summary.KEY: host_summary.dumps(ledger.offered)}
     state.allocation_candidates = [ledger.candidate()]
     spec = objects.RequestSpec(
         flavor=objects.Flavor(extra_specs={
@@ -188,7 +189,7 @@ def _schedule(ledger):
 def test_schedulers_that_come_at_once_all_find_a_device(monkeypatch, seed):
     nova.conf.CONF([], project='nova', default_config_files=[])
     objects.register_all()
-    monkeypatch.setattr(claim, '_CHANCE', random.Random(seed), raising=False)
+    monkeypatch.setattr(patches, '_CHANCE', random.Random(seed), raising=False)
     ledger = _Ledger()
     placed = []
     schedulers = [

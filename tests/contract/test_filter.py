@@ -18,21 +18,22 @@ from nova.scheduler.client import report
 from oslo_serialization import jsonutils
 import pytest
 
-from nova_accel.core import affinity
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import providers
-from nova_accel.core import summary
-from nova_accel.core.arrangement import budget
-from nova_accel.core.arrangement import search
+from nova_accel.core import naming
+from nova_accel.core.placement import host_summary
+from nova_accel.core.request import affinity
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import search
+from nova_accel.core.solver import search_budget
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import choice
+from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
-from nova_accel.scheduler import guest_nodes
+from nova_accel.scheduler import guest_numa
+from nova_accel.scheduler import patches
 from tests.unit import build
 
 _IMAGE = 'a6a12670-7014-4cff-a563-cea949b57fb3'
-_CLASS = identity.class_provider_uuid(build.ROOT, 'FPGA')
+_CLASS = naming.class_provider_uuid(build.ROOT, 'FPGA')
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -48,7 +49,7 @@ def _region(bus):
 def _said(resource_class, capacity, used):
     return {'resources': {resource_class: {
         'capacity': capacity, 'used': used}},
-        'traits': [*providers.OURS], 'parent_provider_uuid': build.ROOT,
+        'traits': [*naming.OUR_TRAITS], 'parent_provider_uuid': build.ROOT,
         'root_provider_uuid': build.ROOT}
 
 
@@ -67,7 +68,7 @@ def _candidate(amount, order, used):
 def _host(order, *found):
     host = host_manager.HostState('host', 'node', 'cell')
     host.uuid = build.ROOT
-    host.stats = {summary.KEY: summary.dumps(map(_region, order))}
+    host.stats = {host_summary.KEY: host_summary.dumps(map(_region, order))}
     host.allocation_candidates = list(found)
     return host
 
@@ -85,7 +86,7 @@ def _chosen(order, amount=1, used=None, **specs):
     assert filter_.AcceleratorFilter().host_passes(host, _spec(
         **{'resources_ACCEL0:FPGA': str(amount), **specs}))
     buses = {_region(bus).uuid: bus for bus in order}
-    return {buses[uuid]: number for uuid, number in choice.devices(
+    return {buses[uuid]: number for uuid, number in choose_devices.devices(
         host.allocation_candidates[0]).items()}
 
 
@@ -128,7 +129,7 @@ def _chain(seed):
     pairs = [frozenset(pair) for pair in itertools.product(
         names[:9], names[9:])]
     host = _host(buses, _candidate(16, buses, dict.fromkeys(buses, 1)))
-    host.stats = {summary.KEY: summary.dumps(
+    host.stats = {host_summary.KEY: host_summary.dumps(
         map(_region, buses), links=model.Links(islands=tuple(
             random.Random(seed).sample(pairs, 50))))}
     groups = [f'ACCEL{index}' for index in range(16)]
@@ -154,30 +155,30 @@ def steps(monkeypatch):
 def test_hosts_that_come_to_no_end_share_the_steps_of_their_request(
         caplog, steps, monkeypatch):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(budget, 'REQUEST_STEPS', 4_000)
+    monkeypatch.setattr(search_budget, 'REQUEST_STEPS', 4_000)
     hosts = [_chain(seed) for seed in range(20)]
     assert not list(filter_.AcceleratorFilter().filter_all(
         _of_one_request([host for host, _spec in hosts]), hosts[0][1]))
     # A few for each, then what the request has.
-    assert len(steps) < 4_000 + 20 * 2 * budget.FIRST_STEPS
+    assert len(steps) < 4_000 + 20 * 2 * search_budget.FIRST_STEPS
     assert 'limit: 20 hosts, 20 candidates (host: no way' in caplog.text
 
 
 def test_a_host_that_is_alone_gets_all_of_them(steps):
     host, spec = _chain(0)
     assert not filter_.AcceleratorFilter().host_passes(host, spec)
-    assert len(steps) > budget.MAX_STEPS // 3
+    assert len(steps) > search_budget.MAX_STEPS // 3
 
 
 def test_an_easy_host_is_found_behind_many_that_come_to_no_end(steps):
     hosts = [_chain(seed)[0] for seed in range(20)]
     easy, spec = _chain(0)
-    easy.stats = {summary.KEY: summary.dumps(
+    easy.stats = {host_summary.KEY: host_summary.dumps(
         map(_region, range(1, 17)), links=model.Links(islands=(frozenset(
             str(_region(bus).device.address) for bus in range(1, 17)),)))}
     assert list(filter_.AcceleratorFilter().filter_all(
         _of_one_request([*hosts, easy]), spec)) == [easy]
-    assert len(steps) < 21 * 2 * budget.FIRST_STEPS
+    assert len(steps) < 21 * 2 * search_budget.FIRST_STEPS
 
 
 def _of_one_request(hosts):
@@ -212,7 +213,7 @@ def test_what_provider_yaml_adds_to_a_device_is_claimed_too(used):
         assert {provider: allocation['resources']['CUSTOM_LICENCE']
                 for provider, allocation in claimed['allocations'].items()
                 if 'CUSTOM_LICENCE' in allocation['resources']} == licences
-        assert sum(choice.devices(claimed).values()) == 1
+        assert sum(choose_devices.devices(claimed).values()) == 1
 
 
 def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
@@ -249,7 +250,7 @@ def test_a_class_gets_a_device_with_the_traits_beside_it(order, specs,
     candidate = _with_traits(order, 2)
     host = _host(order, candidate)
     assert filter_.AcceleratorFilter().host_passes(host, spec)
-    assert choice.devices(host.allocation_candidates[0]) == {
+    assert choose_devices.devices(host.allocation_candidates[0]) == {
         _region(2).uuid: 1}
     candidate.answer.ours(build.ROOT)[_region(2).uuid]['resources'][
         'CUSTOM_UNIT_OF_FPGA']['used'] = 2
@@ -266,7 +267,7 @@ def test_a_class_gets_no_device_with_a_trait_that_is_forbidden(order, image):
     spec.image = image
     host = _host(order, _with_traits(order, 1, 3))
     assert filter_.AcceleratorFilter().host_passes(host, spec)
-    assert choice.devices(host.allocation_candidates[0]) == {
+    assert choose_devices.devices(host.allocation_candidates[0]) == {
         _region(2).uuid: 1}
 
 
@@ -319,7 +320,7 @@ def test_placement_that_cannot_be_reached_is_novas_business(monkeypatch):
     def get(*_args, **_kwargs):
         raise exceptions.ConnectFailure()
 
-    candidates.install()
+    patches.get_allocation_candidates.install()
     client = report.SchedulerReportClient
     monkeypatch.setattr(client, '__init__', lambda self: None)
     monkeypatch.setattr(client, 'get', get)
@@ -335,11 +336,11 @@ def test_a_candidate_that_was_claimed_is_not_changed_for_the_next():
     enabled = filter_.AcceleratorFilter()
     assert enabled.host_passes(host, spec)
     claimed = host.allocation_candidates[0]
-    first = choice.devices(claimed)
+    first = choose_devices.devices(claimed)
     for _server in range(3):
         host.num_instances += 1
         assert enabled.host_passes(host, spec)
-    assert choice.devices(claimed) == first
+    assert choose_devices.devices(claimed) == first
     host.num_instances += 1
     assert not enabled.host_passes(host, spec)
 
@@ -382,9 +383,9 @@ def _around(host, ports=0, guest=None, **more):
     spec.numa_topology = guest
     for name, value in more.items():
         setattr(spec, name, value)
-    return next(guest_nodes.Nodes(
-        host, spec, choice.request(spec.flavor.extra_specs),
-        budget.Budget()).around({'mappings': {}}))
+    return next(guest_numa.Nodes(
+        host, spec, flavor_request.parse(spec.flavor.extra_specs),
+        search_budget.Budget()).around({'mappings': {}}))
 
 
 def _guest():

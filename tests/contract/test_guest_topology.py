@@ -11,10 +11,10 @@ from nova.virt.libvirt import driver
 import pytest
 
 from nova_accel import conf
-from nova_accel.compute import guest
+from nova_accel.compute.guest import hostdev_xml
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import naming
 from tests.guest import numa
 
 CONF = nova.conf.CONF
@@ -34,7 +34,7 @@ LOCATED = {
     model.PciAddress(0, 0xe3, 0, 0): model.Location(2, 'pci0000:e0'),
 }
 HOSTDEVS = tuple(
-    hostdev.Hostdev(address, identity.alias('ACCEL0', PROVIDER, index))
+    hostdev.Hostdev(address, naming.alias('ACCEL0', PROVIDER, index))
     for index, address in enumerate(LOCATED))
 
 
@@ -59,7 +59,7 @@ def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
 
 
 def devices(made):
-    guest.add(made, HOSTDEVS, LOCATED)
+    hostdev_xml.add(made, HOSTDEVS, LOCATED)
     wrapper = etree.Element('devices')
     wrapper.extend(device.format_dom() for device in made.devices)
     return wrapper

@@ -7,7 +7,7 @@ from nova.scheduler.client import report
 import pytest
 import requests
 
-from nova_accel.compute import ledger
+from nova_accel.compute.state import placement as placement_
 from nova_accel.core import errors
 from tests.unit import build
 
@@ -49,7 +49,7 @@ def _ledger(placement):
     class Api:
         reportclient = report.SchedulerReportClient(placement)
 
-    return ledger.Ledger(Api)
+    return placement_.Ledger(Api)
 
 
 def _consumers(answer):

@@ -8,11 +8,11 @@ from nova import objects
 from nova.virt.libvirt import migration
 import pytest
 
-from nova_accel.compute import guest
-from nova_accel.compute import live_migration
+from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import migration_message
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import naming
 
 objects.register_all()
 
@@ -24,12 +24,12 @@ MDEVS = ['83b8f4f2-509f-582f-8c1e-e6bfe0fa1001',
 
 def function(slot, group, provider):
     return hostdev.Hostdev(model.PciAddress(0, 0x81, slot, 0),
-                           identity.alias(f'ACCEL{group}', provider, 0))
+                           naming.alias(f'ACCEL{group}', provider, 0))
 
 
 def mdev(uuid, group, provider):
     return hostdev.Hostdev(model.MdevAddress(uuid),
-                           identity.alias(f'ACCEL{group}', provider, 0),
+                           naming.alias(f'ACCEL{group}', provider, 0),
                            managed=False)
 
 
@@ -43,7 +43,7 @@ class Guest:
     def __init__(self, hostdevs):
         # The guest's addresses look like the host's.
         self._elements = ''.join(
-            guest.hostdev_config(device, place(number)).to_xml()
+            hostdev_xml.hostdev_config(device, place(number)).to_xml()
             for number, device in enumerate(hostdevs))
 
     def get_xml_desc(self, dump_migratable=False):
@@ -58,23 +58,23 @@ def moved(source, destination):
         serial_listen_addr=None, bdms=[], supported_perf_events=[],
         serial_listen_ports=[], dst_wants_file_backed_memory=False,
         graphics_listen_addr_vnc=None)
-    live_migration.announce(data, {device: 'alike' for device in source})
+    migration_message.announce(data, {device: 'alike' for device in source})
     # As it goes over the wire.
     data = objects.LibvirtLiveMigrateData.obj_from_primitive(
         data.obj_to_primitive())
-    announced = live_migration.take_announced(data)
+    announced = migration_message.take_announced(data)
     assert not data.source_mdev_types
     # The manager has set this by now.
     data.pci_dev_map_src_dst = {}
     pairs = dict(zip(announced, destination, strict=True))
-    live_migration.answer(data, pairs, {
+    migration_message.answer(data, pairs, {
         alias: address for alias, (address, _text) in announced.items()})
-    claimed = live_migration.answered(data)
+    claimed = migration_message.answered(data)
     assert {(device.address, device.alias) for device in claimed} == {
         (device.address, device.alias) for device in destination}
     xml = migration.get_updated_guest_xml(
         objects.Instance(flavor=objects.Flavor(extra_specs={})),
-        live_migration.Moving(Guest(source), data), data, None)
+        migration_message.Moving(Guest(source), data), data, None)
     elements = list(etree.fromstring(xml).iterfind('.//hostdev'))
     assert [element.get('managed') == 'yes' for element in elements
             if element.get('type') == 'pci'] == [

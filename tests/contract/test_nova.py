@@ -15,7 +15,6 @@ from nova import objects
 from nova.api.openstack.compute import servers
 from nova.api.validation.extra_specs import base as extra_specs
 from nova.api.validation.extra_specs import validators
-from nova.compute import flavors
 from nova.compute import manager as compute_manager
 from nova.compute import provider_tree
 from nova.compute import resource_tracker
@@ -34,8 +33,9 @@ from nova.virt.libvirt import host as libvirt_host
 from oslo_utils import importutils
 import pytest
 
+from nova_accel.api import expansion
 from nova_accel.compute import driver
-from nova_accel.compute import tracker
+from nova_accel.compute import patches
 from nova_accel.scheduler import filter as filter_
 
 
@@ -99,11 +99,11 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_planned', '_check_there', '_check_versions',
-           '_choose_likes', '_clear_up', '_complete', '_describe',
-           '_have_again', '_node', '_prepare', '_prepare_to_resume'}
-OUR_ATTRIBUTES = {'_assigner', '_auditor', '_claims', '_completing', '_ledger',
-                  '_machine', '_record', '_short', '_upkeep'}
+OUR_OWN = {'nodes_for', '_check_there', '_complete', '_have_again',
+           '_inventory', '_node', '_prepare', '_prepare_to_resume'}
+OUR_ATTRIBUTES = {'_allocator', '_auditor', '_claims', '_completing',
+                  '_device_migration', '_ledger', '_machine', '_preparation',
+                  '_reclamation', '_record', '_short'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
@@ -225,7 +225,8 @@ def test_provider_data_has_what_we_read():
 
 
 def test_hostdev_element_still_leaves_its_alias_out():
-    # Should Nova write it one day, compute/guest.py has nothing left to do.
+    # Should Nova write it one day, compute/guest/hostdev_xml.py has nothing
+    # left to do.
     element = config.LibvirtConfigGuestHostdevPCI()
     element.domain = element.bus = element.slot = element.function = '0'
     element.alias = 'ua-x'
@@ -248,7 +249,7 @@ def test_address_bits_are_what_nova_makes_of_a_flavor():
 
 
 def test_a_flavor_with_address_bits_needs_an_older_api_version():
-    # When Nova's validators know them, compute/address_width.py and
+    # When Nova's validators know them, compute/guest/address_bits.py and
     # doc/source/large-bars.rst need not say so any more.
     assert not [name for name in validators.VALIDATORS
                 if name.startswith('hw:maxphysaddr')]
@@ -287,7 +288,7 @@ def test_flavor_is_loaded_in_these_places_only():
 
 
 def test_flavor_loader_is_wrapped_by_loading_the_validators():
-    assert hasattr(flavors.get_flavor_by_flavor_id, 'nova_accel')
+    assert expansion.get_flavor_by_flavor_id.is_installed
 
 
 def test_rejection_becomes_a_400():
@@ -391,15 +392,14 @@ def test_each_who_fits_a_guest_asks_for_it_where_we_have_put_ours():
     assert set(callers.values()) == {'hardware.numa_fit_instance_to_host'}
 
 
-@pytest.mark.parametrize('name, argument', tracker.CLAIMS.items())
-def test_claims_know_their_allocations(name, argument):
-    names = parameters(getattr(resource_tracker.ResourceTracker, name))
+@pytest.mark.parametrize('seam', patches.CLAIMS, ids=str)
+def test_claims_know_their_allocations(seam):
+    names = parameters(seam.original)
+    [argument] = seam.wrapper.args
     assert 'instance' in names and argument in names
-    assert ('flavor' in names) is (name == 'resize_claim')
+    assert ('flavor' in names) is (seam.name == 'resize_claim')
 
 
 def test_what_a_server_takes_of_a_host_is_noted_by_this_method():
-    assert parameters(host_manager.HostState.consume_from_request) == [
-        'spec_obj']
     assert 'numa_fit_instance_to_host' in inspect.getsource(
         host_manager.HostState)

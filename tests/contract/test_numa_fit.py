@@ -85,7 +85,7 @@ def test_what_is_full_is_soon_given_up(monkeypatch):
         return original(host_topology, *args, **kwargs)
 
     monkeypatch.setattr(hardware, 'numa_fit_instance_to_host', count)
-    numa_fit.install()
+    numa_fit.numa_fit_instance_to_host.install()
     with numa_fit.near({0}):
         fitted = hardware.numa_fit_instance_to_host(
             _host(16, full={0}), _guest(8), provider_mapping={})

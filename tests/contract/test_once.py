@@ -4,9 +4,10 @@
 from nova.compute import provider_tree
 import pytest
 
-from nova_accel.compute import provider_tree as provider_trees
-from nova_accel.core import identity
-from nova_accel.core import providers
+from nova_accel.compute.reporting import tree_update
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.placement import providers
 from tests.unit import build
 
 _ONCE = {'vendor_id': '10de', 'resource_class': 'CUSTOM_X',
@@ -24,14 +25,16 @@ class _Node:
         self._tree = provider_tree.ProviderTree()
         self._tree.new_root('host1', build.ROOT)
 
-    def report(self, quarantined=()):
+    def report(self, failed=()):
         host = build.offer(
-            list(self.gpus.values()), build.entries(self.entry), quarantined={
-                build.address(at): ('its reset failed', '')
-                for at in quarantined})
+            list(self.gpus.values()), build.entries(self.entry), withheld={
+                build.address(at): model.Withheld('its reset failed')
+                for at in failed})
         held = {build.address(at) for at in self.held}
-        provider_trees.update(self._tree, 'host1', host, self._allocated,
-                              held=held)
+        tree_update.update(
+            self._tree, build.inventory(
+                host, root=self._tree.data('host1').uuid),
+            self._allocated, held=held)
 
     def _allocated(self, uuid):
         name = self._tree.data(uuid).name
@@ -39,7 +42,7 @@ class _Node:
             at in name for at in self.held) else {}
 
     def _uuid(self, at):
-        return identity.provider_uuid(build.ROOT, build.address(at))
+        return naming.provider_uuid(build.ROOT, build.address(at))
 
     def traits(self, at):
         return self._tree.data(self._uuid(at)).traits
@@ -103,7 +106,7 @@ def test_reserved_from_its_first_server_until_somebody_frees_it(node):
     {'product_id': 'ffff'}])
 def test_neither_a_reset_nor_another_entry_frees_it(node, entry):
     _use(node)
-    node.report(quarantined=[_FIRST])
+    node.report(failed=[_FIRST])
     assert providers.REFUSED in node.traits(_FIRST)
     node.report()
     assert providers.REFUSED not in node.traits(_FIRST)

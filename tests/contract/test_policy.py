@@ -7,13 +7,14 @@ from nova import objects
 from nova.scheduler import utils
 import pytest
 
-from nova_accel.core import flavor
-from nova_accel.core import profile
-from nova_accel.scheduler import policy
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from nova_accel.scheduler import patches
 
 objects.register_all()
 
-_GROUPS = tuple(profile.Group({name: 1}, {}) for name in ('PGPU', 'FPGA'))
+_GROUPS = tuple(device_profile.Group({name: 1}, {})
+                for name in ('PGPU', 'FPGA'))
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +22,7 @@ def installed(monkeypatch):
     monkeypatch.setattr(
         utils.ResourceRequest, 'from_request_spec',
         utils.ResourceRequest.__dict__['from_request_spec'])
-    policy.install()
-    policy.install()
+    patches.from_request_spec.install()
 
 
 def _asked(specs):
@@ -45,9 +45,9 @@ def _asked(specs):
      ['isolate']),
 ])
 def test_several_groups_come_with_a_policy(count, own, policies):
-    wanted = profile.Profile('p', _GROUPS[:count])
-    assert _asked(flavor.expand(
-        wanted, {flavor.PROFILE_KEY: 'p', **own})) == policies
+    wanted = device_profile.Profile('p', _GROUPS[:count])
+    assert _asked(flavor_specs.expand(
+        wanted, {flavor_specs.PROFILE_KEY: 'p', **own})) == policies
 
 
 def test_flavors_without_a_profile_are_novas_business():
@@ -61,6 +61,3 @@ def test_flavors_without_a_profile_are_novas_business():
 def test_nova_asks_for_it_where_it_is_wrapped():
     assert 'ResourceRequest.from_request_spec(' in inspect.getsource(
         utils.resources_from_request_spec)
-    wrapped = utils.ResourceRequest.from_request_spec.nova_accel
-    assert list(inspect.signature(wrapped).parameters) == [
-        'request_spec', 'enable_pinning_translate']

@@ -11,14 +11,14 @@ import types
 import nova.conf
 import pytest
 
-from nova_accel.compute import beside
-from nova_accel.compute import claims
-from nova_accel.compute import machine
-from nova_accel.compute import record
-from nova_accel.compute import said
+from nova_accel.compute import background
+from nova_accel.compute import log_once
+from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import local_host
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.host import domains
+from nova_accel.host import libvirt_xml
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -48,7 +48,7 @@ def opened(monkeypatch):
 
 def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
     """Who reads it meanwhile would have no kind for any device."""
-    looked_at = machine.Machine()
+    looked_at = local_host.Machine()
     early = []
     monkeypatch.setattr(loader, 'open_all',
                         lambda _tree: early.append(looked_at.tree) or {})
@@ -59,8 +59,8 @@ def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
 
 def test_a_machine_is_opened_once(monkeypatch, opened):
     """Kinds remember things."""
-    other = meanwhile.Meanwhile(monkeypatch, machine)
-    looked_at = machine.Machine()
+    other = meanwhile.Meanwhile(monkeypatch, local_host)
+    looked_at = local_host.Machine()
     open_tree = tree.open_tree
 
     def open_slowly(root):
@@ -76,15 +76,15 @@ def test_a_machine_is_opened_once(monkeypatch, opened):
 
 def test_what_is_changed_while_a_host_is_kept_is_read_again(
         monkeypatch, opened):
-    looked_at = machine.Machine()
+    looked_at = local_host.Machine()
     assert looked_at.read() is looked_at.lately()
 
     def monotonic():
         monkeypatch.undo()
         looked_at.forget()
-        return machine.time.monotonic()
+        return local_host.time.monotonic()
 
-    monkeypatch.setattr(machine, 'time', types.SimpleNamespace(
+    monkeypatch.setattr(local_host, 'time', types.SimpleNamespace(
         monotonic=monotonic))
     looked_at.read()
     assert looked_at.lately() is None
@@ -92,7 +92,7 @@ def test_what_is_changed_while_a_host_is_kept_is_read_again(
 
 def test_what_is_changed_while_a_machine_is_read_is_read_again(
         monkeypatch, opened):
-    looked_at = machine.Machine()
+    looked_at = local_host.Machine()
 
     def read(*_args):
         looked_at.forget()
@@ -104,7 +104,7 @@ def test_what_is_changed_while_a_machine_is_read_is_read_again(
 
 
 def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
-    one = beside.Beside()
+    one = background.Beside()
     with monkeypatch.context() as full:
         def start(_thread):
             raise RuntimeError("can't start new thread")
@@ -129,14 +129,14 @@ def test_what_two_find_is_said_once():
                 # Another thread has looked as well.
                 spoken.say([line])
 
-    spoken = said.Said(Log())
+    spoken = log_once.Said(Log())
     spoken.say([line])
     assert len(told) == 1
 
 
 def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
     """Its claim begins, and then its definition goes."""
-    other = meanwhile.Meanwhile(monkeypatch, claims)
+    other = meanwhile.Meanwhile(monkeypatch, device_claims)
     defined = {'server': (_DEVICE,)}
 
     class Record:
@@ -149,7 +149,7 @@ def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
         held.claim(types.SimpleNamespace(uuid='server'), (_DEVICE,))
         defined.clear()
 
-    held = claims.Claims(Record())
+    held = device_claims.Claims(Record())
     assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
     other.end()
     assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
@@ -157,7 +157,8 @@ def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
 
 def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
     server = types.SimpleNamespace(uuid='server')
-    held = claims.Claims(types.SimpleNamespace(forget=lambda uuid: None))
+    held = device_claims.Claims(types.SimpleNamespace(
+        forget=lambda uuid: None))
     held.claim(server, (_DEVICE,))
     found = held.lingering()
     # A rebuild has begun since, and has claimed the same.
@@ -182,7 +183,8 @@ def test_a_domain_can_be_forgotten_while_all_are_read(monkeypatch):
             recorded.forget('two')
             return (_DEVICE,)
 
-    monkeypatch.setattr(domains, 'look', lambda _domain, _libvirt: Domain())
-    recorded = record.Record(types.SimpleNamespace(
+    monkeypatch.setattr(libvirt_xml, 'look', lambda _domain,
+                        _libvirt: Domain())
+    recorded = libvirt_domains.Record(types.SimpleNamespace(
         list_instance_domains=lambda only_running: there))
     assert recorded.read() == {'one': (_DEVICE,), 'two': (_DEVICE,)}

@@ -10,7 +10,7 @@ from nova.scheduler import host_manager
 from nova.scheduler import weights
 import pytest
 
-from nova_accel.core import summary
+from nova_accel.core.placement import host_summary
 from nova_accel.scheduler import filter as filter_
 from nova_accel.scheduler import weigher
 from tests.bench import fleet as fleets
@@ -132,11 +132,11 @@ def test_what_another_server_of_the_request_was_given_is_not_free():
 
 def _in_use(stats):
     """What a host says when all of its devices are in use."""
-    tables = json.loads(stats[summary.KEY])
+    tables = json.loads(stats[host_summary.KEY])
     for _address, _place, regions in tables['cards']:
         for region in regions:
             region[2] = 0
-    return {summary.KEY: json.dumps(tables)}
+    return {host_summary.KEY: json.dumps(tables)}
 
 
 def test_servers_without_devices_go_where_none_are():
@@ -172,8 +172,9 @@ def test_nova_says_no_more_than_that_together():
 
 
 @pytest.mark.parametrize('stats', [
-    None, {}, {summary.KEY: None}, {summary.KEY: 'zlib:x'},
-    {summary.KEY: '{"v":2,"cards":[["x",0,[[null,0,0]]]],"places":[[0]]}'}])
+    None, {}, {host_summary.KEY: None}, {host_summary.KEY: 'zlib:x'},
+    {host_summary.KEY: '{"v":2,"cards":[["x",0,[[null,0,0]]]],'
+                       '"places":[[0]]}'}])
 def test_whatever_a_host_says(stats):
     states, spec = _states(_fleet([], _HALF), 1)
     for state in states:

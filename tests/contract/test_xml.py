@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from nova_accel.compute import guest
+from nova_accel.compute.guest import hostdev_xml
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.host import domains
+from nova_accel.core import naming
+from nova_accel.host import libvirt_xml
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'data' / 'golden' / 'domain.xml'
 UUID = '5a1c7f0e-7c55-4d0c-9f3a-3f0f6d2f9a11'
@@ -28,7 +28,7 @@ functions = st.builds(
     address=st.builds(model.PciAddress, st.integers(0, 0xffff),
                       st.integers(0, 0xff), st.integers(0, 0x1f),
                       st.integers(0, 7)),
-    alias=st.builds(identity.alias, st.sampled_from(['', 'ACCEL0', 'ACCEL12']),
+    alias=st.builds(naming.alias, st.sampled_from(['', 'ACCEL0', 'ACCEL12']),
                     st.uuids().map(str), st.integers(0, 99),
                     st.sampled_from(['', '10de:2330'])),
     managed=st.booleans())
@@ -36,20 +36,20 @@ functions = st.builds(
 mdevs = st.builds(
     hostdev.Hostdev,
     address=st.builds(model.MdevAddress, st.uuids().map(str)),
-    alias=st.builds(identity.alias, st.just('ACCEL0'), st.uuids().map(str),
+    alias=st.builds(naming.alias, st.just('ACCEL0'), st.uuids().map(str),
                     st.integers(0, 99)),
     managed=st.just(False))
 hostdevs = functions | mdevs
 
 
 def test_golden_definition_is_read():
-    uuid, held = domains.parse(GOLDEN.read_text())
+    uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     assert uuid == UUID
     assert held[3:] == (FIRST, SECOND)
 
 
 def test_where_the_guest_has_it_is_no_part_of_what_it_is():
-    _uuid, held = domains.parse(GOLDEN.read_text())
+    _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     assert [device.guest_address and str(device.guest_address)
             for device in held] == [
         None, '0000:01:00.0', None, '0000:02:00.0', None]
@@ -57,16 +57,17 @@ def test_where_the_guest_has_it_is_no_part_of_what_it_is():
 
 
 def test_it_can_be_given_back_where_it_was():
-    _uuid, held = domains.parse(GOLDEN.read_text())
+    _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     for device in held[2:]:
-        element = guest.hostdev_config(device, device.guest_address).to_xml()
-        _uuid, [again] = domains.parse(
+        element = hostdev_xml.hostdev_config(device,
+                                             device.guest_address).to_xml()
+        _uuid, [again] = libvirt_xml.parse(
             f'<domain><uuid/><devices>{element}</devices></domain>')
         assert again.guest_address == device.guest_address
 
 
 def test_whatever_holds_a_function_is_seen_and_nothing_else():
-    _uuid, held = domains.parse(GOLDEN.read_text())
+    _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     assert [str(device.address) for device in held] == [
         '0000:05:00.0', '0000:06:10.2',
         '83b8f4f2-509f-382f-3c1e-e6bfe0fa1001', '0000:81:00.0',
@@ -79,16 +80,17 @@ def test_golden_elements_are_written():
         # What libvirt adds to what it is given.
         for added in element.findall('driver') + element.findall('address'):
             element.remove(added)
-        written = etree.fromstring(guest.hostdev_config(planned).to_xml())
+        written = etree.fromstring(
+            hostdev_xml.hostdev_config(planned).to_xml())
         assert etree.tostring(written, method='c14n2', strip_text=True) == (
             etree.tostring(element, method='c14n2', strip_text=True))
 
 
 @given(st.lists(hostdevs))
 def test_what_is_written_is_read(planned):
-    elements = ''.join(guest.hostdev_config(device).to_xml()
+    elements = ''.join(hostdev_xml.hostdev_config(device).to_xml()
                        for device in planned)
-    assert domains.parse(
+    assert libvirt_xml.parse(
         f'<domain><uuid>{UUID}</uuid><devices>{elements}</devices></domain>'
     ) == (UUID, tuple(planned))
 
@@ -96,5 +98,5 @@ def test_what_is_written_is_read(planned):
 @given(st.sampled_from(['', 'ACCEL0', 'ACCEL99', 'a-b']), st.uuids().map(str),
        st.integers(0, 99))
 def test_alias_says_group_and_provider(group, provider, index):
-    text = identity.alias(group, provider, index)
-    assert identity.parse_alias(text) == (group or 'flavor', provider)
+    text = naming.alias(group, provider, index)
+    assert naming.parse_alias(text) == (group or 'flavor', provider)

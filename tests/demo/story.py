@@ -13,7 +13,7 @@ from lxml import etree
 import prettytable
 
 from nova_accel.cmd import drawing
-from nova_accel.core import flavor
+from nova_accel.core.request import flavor_specs
 from nova_accel.host import reader
 from nova_accel.host import tree
 from nova_accel.profiles import store
@@ -92,7 +92,8 @@ class Story(cloud.Cloud):
                 if name == 'h100-pair':
                     self._screen.show(path.read_text())
             pair = store.Store([self.profiles]).get('h100-pair')
-            specs = flavor.expand(pair, {flavor.PROFILE_KEY: pair.name})
+            specs = flavor_specs.expand(pair,
+                                        {flavor_specs.PROFILE_KEY: pair.name})
             for key, value in specs.items():
                 self._screen.show(f'→ {key}={value}')
             facts['extra_specs'] = specs

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What core.mmio says of firmware, tried with QEMU; see __main__."""
+"""What core.guest.bar_window says of firmware, tried with QEMU.
+
+See __main__.
+"""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try what core.mmio says: ``python -m tests.firmware OVMF_CODE OVMF_VARS``.
+"""Try what core.guest.bar_window says of firmware.
+
+``python -m tests.firmware OVMF_CODE OVMF_VARS``.
 
 It needs QEMU for x86, and OVMF of edk2-stable202211 or later as two files; and
 takes some minutes. QEMU's own SeaBIOS is tried as well. The exit code is 1 if
@@ -10,11 +12,11 @@ import shutil
 import sys
 import tempfile
 
-from nova_accel.core import mmio
 from nova_accel.core import model
+from nova_accel.core.guest import bar_window
 from tests.firmware import machine
 
-_GIB, _MIB = mmio.GIB, mmio.MIB
+_GIB, _MIB = bar_window.GIB, bar_window.MIB
 
 #: BARs of each root port. Small ones leave gaps between the large.
 _GUESTS = {
@@ -43,15 +45,15 @@ def main(code: str, variables: str) -> int:
 
 def _expectations(ports, uefi):
     """Widths, and whether all BARs have addresses then."""
-    needed = mmio.need([[model.Bar(number, size)
-                         for number, size in enumerate(sizes)]
-                        for sizes in ports], 512 * _MIB, uefi)
+    needed = bar_window.need([[model.Bar(number, size)
+                               for number, size in enumerate(sizes)]
+                              for sizes in ports], 512 * _MIB, uefi)
     if not needed:
-        return [(mmio.DEFAULT_BITS, True)]
+        return [(bar_window.DEFAULT_BITS, True)]
     # SeaBIOS would do with less than is asked for.
-    return [(mmio.DEFAULT_BITS, False), (needed.least, True), *(
+    return [(bar_window.DEFAULT_BITS, False), (needed.least, True), *(
         [(needed.least - 1, False)]
-        if uefi and needed.least > mmio.MIN_BITS else [])]
+        if uefi and needed.least > bar_window.MIN_BITS else [])]
 
 
 def _try(firmware, name, ports, bits, expected, options) -> bool:

@@ -19,7 +19,7 @@ from nova.tests.functional.libvirt import base
 import yaml
 
 from nova_accel import conf
-from nova_accel.core import identity
+from nova_accel.core import naming
 from nova_accel.host import tree
 from tests.functional import hypervisor
 from tests.functional import pace
@@ -211,7 +211,7 @@ class Cloud(base.ServersTestBase):
         """Our providers of a host's devices, by name."""
         return {name: provider
                 for name, provider in self._providers(host).items()
-                if identity.class_of_provider(name) is None}
+                if naming.class_of_provider(name) is None}
 
     def class_provider(self, resource_class, host='compute1'):
         """The uuid of the provider that counts a class on a host."""
@@ -236,7 +236,7 @@ class Cloud(base.ServersTestBase):
         counted, held = collections.Counter(), {}
         for uuid, allocation in allocations.items():
             name = names.get(uuid)
-            if name and identity.class_of_provider(name):
+            if name and naming.class_of_provider(name):
                 counted.update(allocation['resources'])
             elif name:
                 held[name] = plain(allocation['resources'])
@@ -284,10 +284,10 @@ def migratable(spec):
 
 def unit(resource_class):
     """The class in which a device's provider counts its units."""
-    return identity.unit_class(resource_class)
+    return naming.unit_class(resource_class)
 
 
 def plain(resources):
     """Amounts, or records, by the class that units are of."""
-    return {identity.class_of_units(name) or name: value
+    return {naming.class_of_units(name) or name: value
             for name, value in resources.items()}

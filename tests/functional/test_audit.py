@@ -15,7 +15,7 @@ from nova.tests.functional.api import client
 
 from nova_accel.cmd import check
 from nova_accel.core import errors
-from nova_accel.core import providers
+from nova_accel.core.placement import providers
 from tests.functional import cloud
 
 CONF = nova.conf.CONF
@@ -78,7 +78,8 @@ class Audited(cloud.Cloud):
         """What the log says and has not taken back; each line once."""
         said = []
         for level, line in re.findall(
-                r'(WARNING|INFO) \[nova_accel\.compute\.auditor\] (.*)',
+                r'(WARNING|INFO) \[nova_accel\.compute\.reporting\.audit\] '
+                r'(.*)',
                 self.stdlog.logger.output):
             if level == 'WARNING':
                 self.assertNotIn(line, said)
@@ -267,7 +268,7 @@ class DisputedTest(Audited):
         self.placement.delete(f'/allocations/{server["id"]}')
         self.flags(check_interval=600, group='nova_accel')
         with fixtures.MonkeyPatch(
-                'nova_accel.compute.ledger.Ledger.of_provider',
+                'nova_accel.compute.state.placement.Ledger.of_provider',
                 mock.Mock(side_effect=errors.AccelError('Placement', 'no'))):
             self.restart_compute_service('compute1')
         self.look()

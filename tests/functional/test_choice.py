@@ -7,7 +7,7 @@ from nova.scheduler import utils
 from nova.scheduler.client import report
 from nova.virt.libvirt import driver as libvirt_driver
 
-from nova_accel.scheduler import claim as claims
+from nova_accel.scheduler import patches
 from tests.functional import cloud
 from tests.functional import test_affinity
 
@@ -204,7 +204,7 @@ class ChoiceTest(cloud.Cloud):
     def test_devices_that_another_scheduler_took(self):
         """Between Placement's answer and the claim."""
         pair = self.profile(2, {'same': 'pcie_switch'})
-        original = utils.claim_resources.nova_accel
+        original = patches.claim_resources.original
         taken = []
 
         def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
@@ -227,7 +227,7 @@ class ChoiceTest(cloud.Cloud):
         self.useFixture(fixtures.MockPatchObject(
             utils, 'claim_resources', claim))
         # Wrapped as it is when nova-scheduler starts.
-        claims.install()
+        patches.claim_resources.install()
         server = self.boot(pair)
         self.assertIn(self.buses(server), SWITCHES)
         self.assertFalse({
@@ -332,11 +332,9 @@ class WithoutFilterTest(cloud.Cloud):
 
     def setUp(self):
         # As in a process that never had the filter.
-        request = utils.ResourceRequest
-        wrapped = request.from_request_spec
         self.useFixture(fixtures.MockPatchObject(
-            request, 'from_request_spec',
-            staticmethod(getattr(wrapped, 'nova_accel', wrapped))))
+            utils.ResourceRequest, 'from_request_spec',
+            classmethod(patches.from_request_spec.original)))
         self.flags(weight_classes=[
             'nova.scheduler.weights.all_weighers',
             'nova_accel.scheduler.weigher.AcceleratorWeigher'],

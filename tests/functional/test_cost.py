@@ -3,7 +3,7 @@
 
 import fixtures
 
-from nova_accel.host import domains
+from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from tests.functional import cloud
 
@@ -28,9 +28,9 @@ class DomainsTest(cloud.Cloud):
 
     def descriptions(self, operation):
         """How often libvirt is asked for a domain's XML meanwhile."""
-        asked, describe = [], domains.describe
+        asked, describe = [], libvirt_xml.describe
         with fixtures.MockPatchObject(
-                domains, 'describe',
+                libvirt_xml, 'describe',
                 lambda *args: asked.append(args) or describe(*args)):
             operation()
         return len(asked)

@@ -10,7 +10,7 @@ import fixtures
 from nova import exception
 from nova.tests.functional.api import client
 
-from nova_accel.core import identity
+from nova_accel.core import naming
 from tests.functional import cloud
 from tests.functional import fpga
 
@@ -81,7 +81,7 @@ class Fpgas(cloud.Cloud):
         """The traits of a provider, but for those of all of ours."""
         return set(self._get_provider_traits(
             self.providers()[name]['uuid'])) - {
-                identity.MARKER_TRAIT, 'OWNER_NOVA'}
+                naming.MARKER_TRAIT, 'OWNER_NOVA'}
 
     def total(self, name):
         provider = self.providers().get(name)

@@ -8,7 +8,7 @@ from nova import context
 from nova import objects
 
 from nova_accel.core import model
-from nova_accel.core import summary
+from nova_accel.core.placement import host_summary
 from tests.functional import cloud
 from tests.functional import test_affinity
 
@@ -30,7 +30,7 @@ class LinkDomainsTest(cloud.Cloud):
         self._run_periodics()
         node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
             context.get_admin_context(), 'compute1')
-        return summary.loads(node.stats[summary.KEY], node.uuid)
+        return host_summary.loads(node.stats[host_summary.KEY], node.uuid)
 
     def complaints(self):
         return self.stdlog.logger.output.count('[nova_accel] link_domains')

@@ -10,11 +10,11 @@ import fixtures
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
-from nova_accel.compute import waiting
-from nova_accel.core import assignment
+from nova_accel.compute.state import nova_moves
 from nova_accel.core import errors
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core.assignment import assign
+from nova_accel.core.placement import providers
 from nova_accel.host import operations
 from tests.functional import cloud
 
@@ -234,8 +234,8 @@ class MdevTest(cloud.Cloud):
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual([theirs], list(self.mdevs()))
-        self.assertEqual(set(), self.computes['compute1'].driver._upkeep
-                         ._given)
+        self.assertEqual(set(), self.computes['compute1'].driver
+                         ._preparation.given)
 
     def resize_on_the_host(self):
         """A resize that waits; the server, and its mdevs before and after."""
@@ -267,14 +267,14 @@ class MdevTest(cloud.Cloud):
     def test_a_resize_of_which_placement_says_nothing(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
-                'nova_accel.compute.ledger.Ledger.of_consumer',
+                'nova_accel.compute.state.placement.Ledger.of_consumer',
                 return_value=None):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
     def test_a_resize_that_waits_since_something_was_taken_back(self):
         _server, before, after = self.resize_on_the_host()
-        in_progress = waiting._in_progress
+        in_progress = nova_moves._in_progress
         asked = []
 
         def ask(nodename):
@@ -282,14 +282,14 @@ class MdevTest(cloud.Cloud):
             return in_progress(nodename) if len(asked) > 1 else []
 
         with fixtures.MockPatch(
-                'nova_accel.compute.waiting._in_progress', ask):
+                'nova_accel.compute.state.nova_moves._in_progress', ask):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
     def test_a_resize_of_which_nova_says_nothing(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
-                'nova_accel.compute.waiting._in_progress',
+                'nova_accel.compute.state.nova_moves._in_progress',
                 side_effect=RuntimeError('no conductor')):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
@@ -358,7 +358,8 @@ class MdevTest(cloud.Cloud):
         with fixtures.MockPatch(
                 'nova.virt.libvirt.guest.Guest.create',
                 side_effect=Exception('no')), fixtures.MockPatch(
-                'nova_accel.compute.upkeep.Upkeep.sweep', return_value=False):
+                'nova_accel.compute.devices.reclaim.Reclamation.sweep',
+                return_value=False):
             self._delete_server(self.boot(self.vgpu, state='ERROR'))
         [left] = self.mdevs()
         return left
@@ -366,7 +367,7 @@ class MdevTest(cloud.Cloud):
     def test_leftover_that_a_program_has_open_holds_up_nobody(self):
         """The kernel waits until it has not."""
         left = self.leave_behind()
-        upkeep = self.computes['compute1'].driver._upkeep
+        reclamation = self.computes['compute1'].driver._reclamation
         write, closed, tries = operations.write, threading.Event(), []
 
         def wait(path, text):
@@ -376,12 +377,12 @@ class MdevTest(cloud.Cloud):
             write(path, text)
 
         self.addCleanup(closed.set)
-        with (fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1),
+        with (fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1),
               fixtures.MonkeyPatch('nova_accel.host.operations.write', wait)):
             self._run_periodics()
             server = self.boot(self.vgpu)
             self._run_periodics()
-            self.assertTrue(upkeep._releasing.is_busy())
+            self.assertTrue(reclamation._releasing.is_busy())
             self.assertEqual(1, len(tries))
             self.assertCountEqual([left, *self.hostdevs(server)],
                                   self.mdevs())
@@ -392,7 +393,7 @@ class MdevTest(cloud.Cloud):
             self.assertEqual(
                 [left], [str(address) for address in driver._claims._aside])
             closed.set()
-            with upkeep._releasing._busy:
+            with reclamation._releasing._busy:
                 pass
         self.assertEqual([*self.hostdevs(server)], [*self.mdevs()])
         self.assertEqual(set(), driver._claims._aside)
@@ -401,7 +402,7 @@ class MdevTest(cloud.Cloud):
         claims = self.computes['compute1'].driver._claims
         with (claims.aside((model.MdevAddress(cloud.IMAGE),)),
               mock.patch.object(claims._back, 'wait') as waited,
-              mock.patch.object(assignment, 'assign', side_effect=(
+              mock.patch.object(assign, 'assign', side_effect=(
                   errors.AssignmentError('it', 'is taken')))):
             self.boot(self.vgpu, state='ERROR')
         waited.assert_not_called()

@@ -6,7 +6,7 @@ import shutil
 
 import fixtures
 
-from nova_accel.core import identity
+from nova_accel.core import naming
 from tests.functional import cloud
 
 
@@ -67,7 +67,7 @@ class PlacementTest(cloud.Cloud):
             '"one_time_use": "yes"}'], group='nova_accel')
         self.start_compute('compute1')
         [name] = self.totals()
-        self.assertIn(identity.ONE_TIME_USE_TRAIT, self.traits(name))
+        self.assertIn(naming.ONE_TIME_USE_TRAIT, self.traits(name))
         self.write_profile('ssd', groups=[{'resources': {'CUSTOM_SSD': 1}}])
         flavor = self.flavor('ssd')
         server = self.boot(flavor)

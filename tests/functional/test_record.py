@@ -16,7 +16,7 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 import requests
 
-from nova_accel.core import identity
+from nova_accel.core import naming
 from tests.functional import cloud
 
 QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
@@ -599,7 +599,7 @@ class RecordTest(cloud.Cloud):
         driver.mdev_classes = {'VGPU'}
         driver.provider_tree = None
         self.assertEqual([], driver._allocate_mdevs({
-            identity.class_provider_uuid(root, 'VGPU'): {
+            naming.class_provider_uuid(root, 'VGPU'): {
                 'resources': {'VGPU': 1}}}))
 
     def test_class_on_the_flavor_alone_and_a_move_that_broke_off(self):

@@ -9,7 +9,7 @@ import fixtures
 from nova import objects
 
 from nova_accel.core import errors
-from nova_accel.core import providers
+from nova_accel.core.placement import providers
 from tests.functional import cloud
 from tests.functional import kernel
 
@@ -60,7 +60,7 @@ class Reset(cloud.Cloud):
         """Resets begin, and end with the context."""
         over = threading.Event()
         self.kernel.on_reset = lambda address: over.wait(60)
-        with fixtures.MonkeyPatch('nova_accel.compute.beside.WAIT', 0.1):
+        with fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1):
             try:
                 yield
             finally:
@@ -68,7 +68,7 @@ class Reset(cloud.Cloud):
         self.kernel.on_reset = self.check_nobody_has
 
     def wait_until_reset(self):
-        with self.computes['compute1'].driver._upkeep._beside._busy:
+        with self.computes['compute1'].driver._reclamation._resetting._busy:
             pass
 
     def later(self):
@@ -237,7 +237,7 @@ class WholeTest(Reset):
                 if str(function.address) == ONE),)) as is_free:
             self.assertTrue(is_free)
             self.useFixture(fixtures.MonkeyPatch(
-                'nova_accel.compute.claims._PATIENCE', 0.1))
+                'nova_accel.compute.state.device_claims._PATIENCE', 0.1))
             self.boot(self.gpu, state='ERROR')
         self.assertIn('held by nova-compute for a reset',
                       self.stdlog.logger.output)
@@ -250,7 +250,7 @@ class WholeTest(Reset):
         held = claims.held(instance)
         self._delete_server(server)
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.compute.claims._PATIENCE', 0.1))
+            'nova_accel.compute.state.device_claims._PATIENCE', 0.1))
         with claims.aside((held[0].address,)):
             self.assertRaisesRegex(
                 errors.AssignmentError, 'is being reset',

@@ -4,7 +4,7 @@
 import fixtures
 from lxml import etree
 
-from nova_accel.compute import machine
+from nova_accel.compute.state import local_host
 from nova_accel.host import reader
 from tests.functional import cloud
 
@@ -184,7 +184,7 @@ class ServerTest(cloud.Cloud):
                 reads.append('spawn'), spawn(*args, **kwargs),
                 reads.append('spawned'))[1]))
         # However long ago the claim was, where the machine is busy.
-        self.useFixture(fixtures.MockPatchObject(machine, 'LATELY', 60))
+        self.useFixture(fixtures.MockPatchObject(local_host, 'LATELY', 60))
         self.boot(self.flavor('pair'))
         self.assertEqual(['spawned'], reads[reads.index('spawn') + 1:][:1])
         self.assertIn('read', reads[:reads.index('spawn')])

@@ -16,8 +16,8 @@ from lxml import etree
 from nova.compute import manager
 from nova.tests.functional.api import client
 
-from nova_accel.compute import ledger
-from nova_accel.core import reconciliation
+from nova_accel.compute.state import placement
+from nova_accel.core.assignment import consistency
 from tests import nvidia
 from tests.functional import cloud
 
@@ -73,9 +73,9 @@ class VgpuTest(cloud.Cloud):
     def nothing_disagrees(self):
         """Also: no device is held twice, or as what it is not."""
         driver = self.computes['compute1'].driver
-        self.assertEqual((), reconciliation.compare(reconciliation.gather(
-            driver._machine.read(), driver._node(),
-            driver._ledger.of_provider, driver._record.read)))
+        self.assertEqual((), consistency.compare(consistency.gather(
+            driver._inventory(), driver._ledger.of_provider,
+            driver._record.read)))
 
     def nothing_takes_it(self, server):
         self.assertEqual([[server['id']]], list(self.held().values()))
@@ -138,7 +138,7 @@ class VgpuTest(cloud.Cloud):
         """Not even who is on the way while the other one is deleted."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.upkeep.Upkeep.sweep'))
+            'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
         self._delete_server(first)
         second = self.boot(self.small)
         address, _number = self.has(second)
@@ -148,7 +148,7 @@ class VgpuTest(cloud.Cloud):
     def test_who_is_on_the_way_does_not_get_what_cannot_be_cleared(self):
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.upkeep.Upkeep.sweep'))
+            'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
         self.driver.open.add(self.has(first)[0])
         self._delete_server(first)
         self.boot(self.small, state='ERROR')
@@ -447,7 +447,7 @@ class VgpuTest(cloud.Cloud):
     def test_a_revert_meets_a_look_at_who_may_come_back(self):
         server, _before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
-        of_consumer = ledger.Ledger.of_consumer
+        of_consumer = placement.Ledger.of_consumer
         between, reverted = [], []
 
         def look(*args, **kwargs):
@@ -456,7 +456,7 @@ class VgpuTest(cloud.Cloud):
                 if not reverted:
                     reverted.append(revert(*args, **kwargs))
                 return found
-            with fixtures.MockPatchObject(ledger.Ledger, 'of_consumer',
+            with fixtures.MockPatchObject(placement.Ledger, 'of_consumer',
                                           asked):
                 self._run_periodics()
             between.extend(self.driver.current().values())

@@ -19,11 +19,11 @@ from nova.virt.libvirt import config as vconfig
 import prettytable
 
 from nova_accel import conf
-from nova_accel.compute import guest as elements
-from nova_accel.core import guest_topology
+from nova_accel.compute.guest import hostdev_xml
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.guest import pcie_topology
 from tests.guest import machine
 from tests.guest import numa
 
@@ -86,10 +86,10 @@ def _domain(ports):
     located = {model.PciAddress(0, 0x40 + index, 0, 0):
                model.Location(node, root)
                for index, (node, root) in enumerate(PLACES)}
-    elements.add(guest, tuple(
-        hostdev.Hostdev(address, identity.alias('ACCEL0', guest.uuid, index))
+    hostdev_xml.add(guest, tuple(
+        hostdev.Hostdev(address, naming.alias('ACCEL0', guest.uuid, index))
         for index, address in enumerate(located)), located)
-    buses = guest_topology.plan(located, {
+    buses = pcie_topology.plan(located, {
         node: cell for cell, node in enumerate(NODES)}, ports + 1)
     # The machine that this runs on need not have the nodes.
     guest.numatune = None

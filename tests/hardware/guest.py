@@ -9,7 +9,7 @@ from lxml import builder
 from lxml import etree
 
 from nova_accel.core import model
-from nova_accel.host import domains
+from nova_accel.host import libvirt_xml
 
 E = builder.ElementMaker()
 
@@ -26,7 +26,7 @@ def paused(uuid, devices):
         file.flush()
         _virsh('create', '--paused', file.name)
     try:
-        yield domains.parse(_virsh('dumpxml', uuid))[1]
+        yield libvirt_xml.parse(_virsh('dumpxml', uuid))[1]
     finally:
         _virsh('destroy', uuid)
 

@@ -4,13 +4,12 @@
 import dataclasses
 import uuid
 
-from nova_accel.core import assignment
-from nova_accel.core import hostdev
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
-from nova_accel.core import providers
-from nova_accel.core import reset as resets
-from nova_accel.core import sriov as vfs
+from nova_accel.core.assignment import assign
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import virtual_functions
+from nova_accel.core.placement import inventory
 from nova_accel.host import privileged
 from nova_accel.host import reader
 from nova_accel.host import reset
@@ -54,7 +53,8 @@ class Trials:
         self._root = str(uuid.uuid4())
 
     def run(self):
-        changes, problems = vfs.plan(self._read().functions, self._entries)
+        changes, problems = virtual_functions.plan(self._read().functions,
+                                                   self._entries)
         for problem in problems:
             yield Result('', problem.thing, '', 0, [], problem.reason)
         for change in changes:
@@ -69,11 +69,13 @@ class Trials:
         return reader.read(self._tree, self._entries, kinds=self._kinds)
 
     def _offered(self):
-        return providers.offered(self._read(), self._root, 'host')
+        return inventory.NodeInventory(self._read(),
+                                       inventory.Node(self._root,
+                                                      'host')).offered
 
     def _try(self, item) -> Result:
         server = str(uuid.uuid4())
-        devices = hostdev.plan(assignment.assign(
+        devices = assign.plan(assign.assign(
             {item.uuid: {item.region.resource_class: 1}}, {}, [item], {},
             server))
         result = Result(item.region.kind, str(item.device.address),
@@ -120,7 +122,7 @@ class Trials:
     def _reset(self, devices) -> None:
         """As before a server gets what another one may have had."""
         host, wanted = self._read(), {device.address for device in devices}
-        for unit in resets.units(host):
+        for unit in reset_methods.units(host):
             if wanted.intersection(unit) and not self._resets.reset(
                     self._tree, host, unit):
                 raise AssertionError(

@@ -20,7 +20,7 @@ import fixtures
 from nova import exception
 import nova.conf
 
-from nova_accel.compute import machine
+from nova_accel.compute.state import local_host
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.host import reader
@@ -117,7 +117,7 @@ class OwnEntries(fixtures.Fixture):
     """Each nova-compute goes by the device_spec that it started with."""
 
     def _setUp(self):
-        begin = machine.Machine.__init__
+        begin = local_host.Machine.__init__
 
         def begun(this, *args, **kwargs):
             begin(this, *args, **kwargs)
@@ -125,7 +125,7 @@ class OwnEntries(fixtures.Fixture):
             this.entries = lambda: reader.parse(specs)
 
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.compute.machine.Machine.__init__', begun))
+            'nova_accel.compute.state.local_host.Machine.__init__', begun))
 
 
 class Unexpected(logging.Handler):

@@ -8,11 +8,11 @@ import itertools
 
 from hypothesis import strategies as st
 
-from nova_accel.core import affinity
-from nova_accel.core import arrangement
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import profile
+from nova_accel.core import naming
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
+from nova_accel.core.solver import arrange
 
 
 def _same_value(key, one, other, around):
@@ -84,14 +84,14 @@ def _penalty(rule, places, around):
 
 def _unknown(rule, place, around):
     return rule.key in ('numa_node', 'pcie_root') and _same_value(
-        rule.key, place, arrangement.Place(0, 'r', 's', ''), around) is None
+        rule.key, place, model.Place(0, 'r', 's', ''), around) is None
 
 
 def _fits(group, stock):
     return group.resources.get(stock.resource_class, 0) and all(
         (trait in stock.traits) == (wish == 'required')
         for trait, wish in group.traits.items()
-        if trait != identity.MARKER_TRAIT)
+        if trait != naming.MARKER_TRAIT)
 
 
 def _is_enough(groups, stocks):
@@ -145,13 +145,13 @@ def hosts(draw, tree=True):
             root = switch // 2
         if tree and root is not None:
             node = root // 2
-        places[device] = arrangement.Place(
+        places[device] = model.Place(
             node, None if root is None else f'r{root}',
             None if switch is None else f's{switch}', device)
     stocks = []
     for _device, place in sorted(places.items()):
         for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
-            stocks.append(arrangement.Stock(
+            stocks.append(arrange.Stock(
                 f'p{len(stocks)}', f'CUSTOM_{name}',
                 draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
                 draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
@@ -168,8 +168,8 @@ def links():
 
 
 def _group(amount, name, **traits):
-    return profile.Group({name: amount}, {
-        identity.MARKER_TRAIT: 'required', **traits})
+    return device_profile.Group({name: amount}, {
+        naming.MARKER_TRAIT: 'required', **traits})
 
 
 @st.composite
@@ -189,7 +189,7 @@ def requests(draw):
             key, same, (*draw(subsets(list(groups), min_size=1)), *others),
             draw(st.sampled_from([0, 0, 1, 5]))))
     nodes = st.sampled_from([None, None, frozenset({0}), frozenset({0, 1})])
-    around = arrangement.Surroundings(
+    around = arrange.Surroundings(
         draw(nodes), draw(nodes), draw(st.sampled_from([None, None, 0])),
         draw(links()))
     return groups, rules, around

@@ -5,10 +5,10 @@ import json
 import pathlib
 
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import offer as offers
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.device_spec import discovery
+from nova_accel.core.placement import inventory as inventories
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -60,14 +60,19 @@ def host(functions, *specs, foreign=()):
 
 def offer(functions, entries_, foreign=(), **more):
     """The same of parsed entries, with the kinds that are installed."""
-    return offers.offer(functions, entries_,
-                        loader.open_all(tree.Recording()), foreign, **more)
+    return discovery.offer(functions, entries_,
+                           loader.open_all(tree.Recording()), foreign, **more)
 
 
 def holding(*texts):
     """What domains hold, for :func:`offer`: PCI functions of one server."""
     hostdevs = tuple(hostdev.Hostdev(address(text), '') for text in texts)
     return lambda: {'server': hostdevs}
+
+
+def inventory(host_, name='host1', root=ROOT):
+    """A Host as the compute node of this name."""
+    return inventories.NodeInventory(host_, inventories.Node(root, name))
 
 
 def units(host_):
@@ -105,7 +110,7 @@ def offered(*regions, **fields):
     """The first region's Offered, on a device at the region's bus."""
     at = regions[0].units[0][0]
     made = device(*regions, at=str(at), **fields)
-    return providers.Offered(identity.provider_uuid(ROOT, at),
+    return inventories.Offered(naming.provider_uuid(ROOT, at),
                              f'host1_accel_{at}', made, regions[0])
 
 

@@ -10,7 +10,7 @@ from oslo_privsep import priv_context
 import pytest
 
 from nova_accel import conf
-from nova_accel import foreign
+from nova_accel import nova_claims
 from nova_accel.core import model
 from nova_accel.host import privileged
 from nova_accel.host import reader
@@ -89,8 +89,8 @@ def test_the_sample_is_current(tmp_path):
 
 
 def _claims(configuration):
-    foreign.register_opts(configuration)
-    return foreign.claims(configuration)
+    nova_claims.register_opts(configuration)
+    return nova_claims.claims(configuration)
 
 
 def test_novas_device_spec_is_a_claim(configured):

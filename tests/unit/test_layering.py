@@ -3,6 +3,7 @@
 
 import ast
 import graphlib
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -16,15 +17,16 @@ _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 #: What a package may import beside the standard library and itself.
 _MAY = {
     'core': {'cachetools', 'os_traits', 'os_resource_classes'},
-    'documents': {'yaml'},
-    'host': {'nova_accel.conf', 'nova_accel.core', 'nova_accel.documents',
+    'safe_yaml': {'yaml'},
+    'host': {'nova_accel.conf', 'nova_accel.core', 'nova_accel.safe_yaml',
              'jsonschema', 'lxml', 'os_resource_classes', 'oslo_config',
              'oslo_privsep', 'stevedore', 'yaml'},
-    'profiles': {'nova_accel.core', 'nova_accel.documents', 'jsonschema',
+    'profiles': {'nova_accel.core', 'nova_accel.safe_yaml', 'jsonschema',
                  'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},
-    'foreign': {'nova_accel.core', 'oslo_config'},
-    'numa_fit': {'nova'},
+    'nova_claims': {'nova_accel.core', 'oslo_config'},
+    'numa_fit': {'nova', 'nova_accel.seams'},
+    'seams': set(),
     'shim': {'nova_accel.compute'},
     'testing': {'nova_accel.core', 'nova_accel.host'},
 }
@@ -110,14 +112,43 @@ def test_only_the_plugins_import_nova():
     assert importers
 
 
-def test_imports_within_the_core_are_no_circle():
-    graph = {importer: {module for other in _FILES
-                        if (module := _module(other)) in wanted}
-             for importer, wanted in (
-                 (_module(path), imports(path.read_text()))
-                 for path in _FILES if _part(path) == 'core')}
+def _core_graph(name):
+    """What imports what within the core, by modules or by another name."""
+    files = [path for path in _FILES if _part(path) == 'core'
+             and path.stem != '__init__']
+    modules = {_module(path) for path in files}
+    graph = {name(_module(path)): set() for path in files}
+    for path in files:
+        graph[name(_module(path))] |= {
+            name(module) for module in imports(path.read_text()) & modules}
+    return {one: others - {one} for one, others in graph.items()}
+
+
+def _package(module):
+    """The package of the core that a module is in, or the module."""
+    return module.split('.')[2]
+
+
+@pytest.mark.parametrize('name, most', [(str, 8), (_package, 6)])
+def test_imports_within_the_core_are_no_circle_and_not_deep(name, most):
+    graph = _core_graph(name)
     assert any(graph.values())
-    list(graphlib.TopologicalSorter(graph).static_order())
+    levels = {}
+    for one in graphlib.TopologicalSorter(graph).static_order():
+        levels[one] = 1 + max((levels[other] for other in graph[one]),
+                              default=0)
+    assert max(levels.values()) <= most
+
+
+def test_the_picture_of_the_packages_is_up_to_date():
+    """If not, run ``python doc/packages.py``."""
+    spec = importlib.util.spec_from_file_location(
+        'packages', _ROOT / 'doc' / 'packages.py')
+    packages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(packages)
+    assert packages.picture() == (
+        _ROOT / 'doc' / 'source' / 'packages.svg').read_text()
+    assert len(packages.graph()) > 10
 
 
 def test_core_host_and_profiles_do_without_nova():
@@ -130,7 +161,7 @@ for name in ('core', 'host', 'profiles'):
                                         f'nova_accel.{name}.'):
         if not module.ispkg:
             print(importlib.import_module(module.name).__name__)
-for name in ('conf', 'documents', 'foreign'):
+for name in ('conf', 'safe_yaml', 'nova_claims'):
     print(importlib.import_module(f'nova_accel.{name}').__name__)
 '''
     done = subprocess.run([sys.executable, '-c', program], cwd=_ROOT,
@@ -138,5 +169,5 @@ for name in ('conf', 'documents', 'foreign'):
     assert done.returncode == 0, done.stderr
     assert {_module(path) for path in _FILES
             if _part(path) in ('core', 'host', 'profiles', 'conf',
-                               'documents', 'foreign')
+                               'safe_yaml', 'nova_claims')
             and path.stem != '__init__'} == set(done.stdout.split())

@@ -16,9 +16,9 @@ import os
 import jsonschema
 
 from nova_accel.core import errors
-from nova_accel.core import identity
 from nova_accel.core import kind
 from nova_accel.core import model
+from nova_accel.core import naming
 from nova_accel.host import tree as trees
 
 FILE = 'regions_file'
@@ -99,13 +99,13 @@ def _pool(region: dict, path: str, machine: kind.Machine) -> kind.Pool:
                      for text in region['functions']]
         if len(set(functions)) < len(functions):
             raise ValueError('has a function twice')
-        resource_class = identity.normalise_resource_class(
+        resource_class = naming.normalise_resource_class(
             region.get('resource_class', 'x'))
-        if not identity.is_resource_class(resource_class):
+        if not naming.is_resource_class(resource_class):
             raise ValueError(f'not a resource class: {resource_class}')
-        traits = frozenset(map(identity.normalise_trait,
+        traits = frozenset(map(naming.normalise_trait,
                                region.get('traits', ())))
-        if not all(map(identity.is_trait, traits)):
+        if not all(map(naming.is_trait, traits)):
             raise ValueError('a trait has a name that is too long')
     except ValueError as error:
         raise kind.Refused(f'{path}, region {region["name"]}: '

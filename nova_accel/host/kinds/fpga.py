@@ -22,11 +22,11 @@ import weakref
 import os_resource_classes as orc
 
 from nova_accel.core import errors
-from nova_accel.core import fpga
 from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core.placement import inventory
+from nova_accel.core.request import fpga
 from nova_accel.host import fpga as reader
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
@@ -144,12 +144,13 @@ class Regions:
         if function.address in reader.read(self._tree):
             yield {'kind': 'fpga'}
 
-    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+    def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Have what the server's Profile asks for in the region.
 
         :param wishes: ``bitstream`` and what goes with it
-            (:class:`nova_accel.core.fpga.Bitstream`); ``traits`` that the
+            (:class:`nova_accel.core.request.fpga.Bitstream`); ``traits`` that
+            the
             unit was promised to have, with spaces between them
         """
         place = _Place(item.device.address, item.region.variant)

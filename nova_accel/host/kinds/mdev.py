@@ -14,10 +14,10 @@ import os_resource_classes as orc
 
 from nova_accel.core import errors
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
 
@@ -54,7 +54,7 @@ class Mdevs:
                 f', and a guest can only have {API}', 'take it out of '
                 'device_spec')
         ours = frozenset(map(model.MdevAddress, filter(
-            identity.is_mdev_uuid, mdev_type.instances)))
+            naming.is_mdev_uuid, mdev_type.instances)))
         says = mdev_type.available is not None and mdev_type.available <= _MAX
         total = len(ours) + (mdev_type.available if says else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
@@ -73,7 +73,7 @@ class Mdevs:
         for mdev_type in function.mdev_types:
             yield {TYPE: mdev_type.name}
 
-    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+    def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Make an mdev on a parent that has room for it."""
         address = device.address
@@ -109,13 +109,13 @@ class Mdevs:
                 if (function.physfn or function.address) in cards
                 for mdev_type in function.mdev_types
                 for instance in mdev_type.instances
-                if identity.is_mdev_uuid(instance)}
+                if naming.is_mdev_uuid(instance)}
 
     def is_ready(self, address: model.Address) -> bool | None:
         """Whether an mdev has been made, on whatever card."""
         if not isinstance(address, model.MdevAddress):
             return None
-        return identity.is_mdev_uuid(address.uuid) and self._exists(address)
+        return naming.is_mdev_uuid(address.uuid) and self._exists(address)
 
     def release(self, address: model.MdevAddress) -> None:
         operations.on(self._tree).remove_mdev(address.uuid)
@@ -129,7 +129,7 @@ def _limit(function, entry, machine) -> int | None:
     limit = entry.setting(kind.LIMIT)
     card = function.physfn or function.address
     return None if limit is None else max(0, limit - sum(
-        not identity.is_mdev_uuid(instance)
+        not naming.is_mdev_uuid(instance)
         for other in machine.functions.values()
         if card in (other.address, other.physfn)
         for mdev_type in other.mdev_types
@@ -138,7 +138,7 @@ def _limit(function, entry, machine) -> int | None:
 
 
 def _read_type(value: object) -> str:
-    if not isinstance(value, str) or not identity.is_mdev_type(value):
+    if not isinstance(value, str) or not naming.is_mdev_type(value):
         raise ValueError('is not the name of a type')
     return value
 

@@ -24,7 +24,7 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core.placement import inventory
 from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
@@ -119,7 +119,7 @@ class VirtualGpus:
                         function.physfn, function.address).items():
                     yield {TYPE: f'{number} : {name}'}
 
-    def prepare(self, device: hostdev.Hostdev, item: providers.Offered,
+    def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 wishes: collections.abc.Mapping[str, str]) -> None:
         """Set the type of a VF."""
         address, card = device.address, item.device

@@ -11,7 +11,7 @@ from nova.compute import vm_states
 import nova.conf
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel.core import identity
+from nova_accel.core import naming
 from tests.functional import cloud
 from tests.functional.matrix import kinds
 
@@ -230,7 +230,7 @@ class Matrix(cloud.Cloud):
         parents = self.mdevs(host)
         served = collections.Counter()
         for named, alias in elements.items():
-            name = names[identity.parse_alias(alias)[1]]
+            name = names[naming.parse_alias(alias)[1]]
             device = self.kind.device(parents.get(named, named))
             self.assertEqual(f'{host}_accel_{device}', name)
             served[name] += 1

@@ -15,14 +15,14 @@ import requests
 import requests_mock
 
 from nova_accel.cmd import main
-from nova_accel.core import identity
+from nova_accel.core import naming
 from tests.unit import build
 
 KEYSTONE = 'http://keystone.test/v3'
 PLACEMENT = 'http://placement.test'
 SERVER = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
 GPU = '0000:43:00.0'
-PROVIDER = identity.provider_uuid(build.ROOT, build.address(GPU))
+PROVIDER = naming.provider_uuid(build.ROOT, build.address(GPU))
 
 CONF = f"""
 [nova_accel]
@@ -95,7 +95,7 @@ def held(at=GPU, provider=PROVIDER):
     bus = at.split(':')[1]
     return (f'<hostdev type="pci" managed="yes"><source><address '
             f'domain="0x0000" bus="0x{bus}" slot="0x00" function="0x0"/>'
-            f'</source><alias name="{identity.alias("ACCEL0", provider, 0)}"/>'
+            f'</source><alias name="{naming.alias("ACCEL0", provider, 0)}"/>'
             '</hostdev>')
 
 
@@ -116,7 +116,7 @@ class Ledger:
             'status': 'CURRENT', 'links': [{'rel': 'self', 'href': ''}]}]})
         root = self._provider(build.ROOT, 'compute1', None)
         gpu = self._provider(PROVIDER, f'compute1_accel_{GPU}', build.ROOT,
-                             identity.MARKER_TRAIT)
+                             naming.MARKER_TRAIT)
         pci = self._provider(SERVER, 'compute1_0000:81:00.0', build.ROOT)
         self.answer('?name=compute1', resource_providers=[root])
         self.answer('?name=nobody', resource_providers=[])

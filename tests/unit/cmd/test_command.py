@@ -13,8 +13,8 @@ import pytest
 
 from nova_accel.cmd import drawing
 from nova_accel.cmd import main
-from nova_accel.core import mmio
 from nova_accel.core import model
+from nova_accel.core.guest import bar_window
 from tests.unit import build
 
 HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'
@@ -173,7 +173,7 @@ def _needs(units, **fields):
     region = build.region('CUSTOM_X', units, **fields)
     functions = [model.Function(
         address, '10de', '2330', build.GPU,
-        bars=(model.Bar(0, 4 * mmio.GIB),))
+        bars=(model.Bar(0, 4 * bar_window.GIB),))
         for address in dict.fromkeys(unit[0] for unit in region.units)]
     host = model.Host(tuple(functions), (build.device(region),))
     return [line for line in drawing.draw(host, 'x', [])

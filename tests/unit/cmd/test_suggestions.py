@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from nova_accel.core import kind
-from nova_accel.core import suggestion
+from nova_accel.core.device_spec import suggestion
 from tests.unit import build
 
 HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'

@@ -6,9 +6,8 @@ import uuid
 
 from nova_accel.core import holding
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core import naming
 from tests.unit import build
 
 
@@ -22,9 +21,9 @@ def _held(cards):
                                           0, card, 1 + number, 0),),),
                                       variant=f'type{number}')
                          for number in range(4))) for card in range(cards)))
-    offered = providers.offered(host, build.ROOT, 'host1')
+    offered = build.inventory(host).offered
     return offered, {str(uuid.uuid4()): (hostdev.Hostdev(
-        item.region.units[0][0], identity.alias('ACCEL0', item.uuid, 0)),)
+        item.region.units[0][0], naming.alias('ACCEL0', item.uuid, 0)),)
         for item in offered}
 
 
@@ -35,7 +34,7 @@ def test_each_of_many_regions_has_its_own():
 
 def test_each_hostdev_is_looked_at_once():
     offered, held = _held(64)
-    with mock.patch.object(identity, 'parse_alias',
-                           wraps=identity.parse_alias) as parse:
+    with mock.patch.object(naming, 'parse_alias',
+                           wraps=naming.parse_alias) as parse:
         holding.counts(offered, held)
     assert parse.call_count == len(held)

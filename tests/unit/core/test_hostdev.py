@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostdevs: one for each function of what was granted."""
 
-from nova_accel.core import assignment
 from nova_accel.core import hostdev
-from nova_accel.core import identity
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.assignment import assign
+from nova_accel.core.placement import inventory
 from tests.unit import build
 
 
 def _grants(item, *groups):
-    return [assignment.Grant(group, item, unit)
+    return [assign.Grant(group, item, unit)
             for group, unit in zip(groups, item.region.units, strict=True)]
 
 
 def test_a_grant_is_a_hostdev_that_names_what_it_serves():
     gpu = build.offered(build.region())
-    assert hostdev.plan(_grants(gpu, 'ACCEL0')) == (hostdev.Hostdev(
+    assert assign.plan(_grants(gpu, 'ACCEL0')) == (hostdev.Hostdev(
         build.address('0000:81:00.0'), f'ua-accel-ACCEL0-{gpu.uuid}-0'),)
 
 
 def test_each_function_of_a_unit_is_a_hostdev():
     pair = build.offered(build.region(size=2))
-    planned = hostdev.plan(_grants(pair, 'ACCEL0'))
+    planned = assign.plan(_grants(pair, 'ACCEL0'))
     assert [str(device.address) for device in planned] == [
         '0000:81:00.0', '0000:81:00.1']
 
@@ -29,10 +29,10 @@ def test_each_function_of_a_unit_is_a_hostdev():
 def test_no_alias_is_there_twice_and_each_is_read_back():
     pool = build.offered(build.region(count=3, size=2))
     other = build.offered(build.region(count=2, bus=0x82))
-    planned = hostdev.plan([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
+    planned = assign.plan([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
                             *_grants(other, 'ACCEL0', '')])
     assert len({device.alias for device in planned}) == len(planned) == 8
-    assert [identity.parse_alias(device.alias) for device in planned] == [
+    assert [naming.parse_alias(device.alias) for device in planned] == [
         *[('ACCEL0', pool.uuid)] * 4, *[('ACCEL1', pool.uuid)] * 2,
         ('ACCEL0', other.uuid), ('flavor', other.uuid)]
 
@@ -41,8 +41,8 @@ def test_a_function_is_known_again_by_its_ids():
     host = build.host(build.card('0000:81:00.0', 2), {
         'vendor_id': '8086', 'product_id': '37c9'})
     [device] = host.devices
-    pool = providers.Offered(build.ROOT, 'x', device, device.regions[0])
-    planned = hostdev.plan(_grants(pool, 'ACCEL0', 'ACCEL0'))
+    pool = inventory.Offered(build.ROOT, 'x', device, device.regions[0])
+    planned = assign.plan(_grants(pool, 'ACCEL0', 'ACCEL0'))
     assert [device.alias for device in planned] == [
         f'ua-accel-ACCEL0-{build.ROOT}-{number}-808637c9'
         for number in range(2)]
@@ -52,9 +52,9 @@ def test_a_function_is_known_again_by_its_ids():
 def test_managed_is_the_regions():
     for managed in (True, False):
         item = build.offered(build.region(managed=managed))
-        [device] = hostdev.plan(_grants(item, 'ACCEL0'))
+        [device] = assign.plan(_grants(item, 'ACCEL0'))
         assert device.managed is managed
 
 
 def test_nothing_granted_is_nothing_planned():
-    assert hostdev.plan([]) == ()
+    assert assign.plan([]) == ()

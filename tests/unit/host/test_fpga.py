@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import errors
-from nova_accel.core import fpga
 from nova_accel.core import hostdev
-from nova_accel.core import providers
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
+from nova_accel.core.request import fpga
 from nova_accel.host import fpga as reader
 from nova_accel.host import loader
 from nova_accel.host import operations
@@ -221,7 +222,7 @@ def test_one_function_of_a_region_at_fault_withholds_it(text, says):
 def test_a_card_keeps_the_places_of_its_regions_when_one_is_withheld():
     def named(host):
         return {provider.name: provider.uuid for provider in
-                providers.desired(host, build.ROOT, 'host1')}
+                providers.desired(build.inventory(host))}
 
     before = named(_host(_tree(), _PORTS))
     host = _host(_tree(**{_AFU_ID['0000:46:00.1']: ''}), _PORTS)
@@ -368,7 +369,7 @@ class _Card:
 
     def item(self):
         [device] = self.host().devices
-        return providers.Offered('', '', device, device.regions[self._number])
+        return inventory.Offered('', '', device, device.regions[self._number])
 
     def prepare(self, bitstream=None, traits='', address=None):
         item = self.item()

@@ -10,9 +10,9 @@ import pytest
 
 from nova_accel.core import errors
 from nova_accel.core import hostdev
-from nova_accel.core import identity
 from nova_accel.core import model
-from nova_accel.core import providers
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
 from nova_accel.host.kinds import mdev
@@ -140,7 +140,7 @@ def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
 
 @given(text=st.text())
 def test_no_text_leads_out_of_a_type(text):
-    assert not identity.is_mdev_type(text) or (
+    assert not naming.is_mdev_type(text) or (
         '/' not in text and text not in ('', '.', '..') and '\0' not in text)
 
 
@@ -156,7 +156,7 @@ def test_no_file_is_made(sysfs):
 def _prepare(tree, device, region):
     mdev.Mdevs(tree).prepare(
         hostdev.Hostdev(model.MdevAddress(str(uuid.uuid4())), ''),
-        providers.Offered('', '', device, region), {})
+        inventory.Offered('', '', device, region), {})
 
 
 def test_a_recording_makes_none(sysfs):

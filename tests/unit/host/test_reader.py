@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from nova_accel.core import entry
 from nova_accel.core import model
+from nova_accel.core.device_spec import spec_entry
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
@@ -114,8 +114,8 @@ def test_a_claim_by_the_name_of_a_port_is_heeded(devname, refused):
         links={f'sys/class/net/{name}': f'../../devices/pci0000:80/{at}/net/'
                f'{name}' for name, at in (('eth0', '0000:81:00.0'),
                                           ('eth2', '0000:81:00.1'))})
-    claims = entry.parse_foreign([json.dumps({'devname': devname})],
-                                 '[pci] device_spec')
+    claims = spec_entry.parse_foreign([json.dumps({'devname': devname})],
+                                      '[pci] device_spec')
     for tree_ in (machine, recorder.record(machine)):
         host = reader.read(tree_, build.entries({'product_id': '2331'}),
                            claims)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.host import fpga
+from nova_accel.host import host_use
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
-from nova_accel.host import usage
 from tests.unit import build
 
 _NIC = 'sys/devices/pci0000:80/0000:81:00.0'
@@ -437,8 +437,8 @@ def test_ports_named_by_mac_are_numbered_in_one_order():
 
 
 @given(st.dictionaries(
-    st.sampled_from([*usage.MOUNTS, usage.SWAPS, usage.ROUTES,
-                     usage.ADDRESSES]),
+    st.sampled_from([*host_use.MOUNTS, host_use.SWAPS, host_use.ROUTES,
+                     host_use.ADDRESSES]),
     st.text() | st.text(alphabet=' -\n/devab0:1\t')))
 def test_a_machine_that_talks_nonsense_can_be_recorded(files):
     machine = tree.Recording(files)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import model
-from nova_accel.core import reset as core_reset
+from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import reader
@@ -157,15 +157,15 @@ class _Node:
         self.entries = build.entries({'vendor_id': '10de', **keys})
         self.now = 0
 
-    def read(self, quarantined=None):
-        return reader.read(self.kernel.tree, self.entries, quarantined=(
-            self.resets.refused() if quarantined is None else quarantined))
+    def read(self, states=None):
+        return reader.read(self.kernel.tree, self.entries, states=(
+            [self.resets.withheld] if states is None else states))
 
     def offered(self):
-        return core_reset.units(self.read())
+        return reset_methods.units(self.read())
 
     def sweep(self, patience=600):
-        host = self.read({})
+        host = self.read([])
         held = {build.address(name) for name in self.kernel.held}
         self.resets.forget(host)
         self.resets.used(held)
@@ -174,7 +174,7 @@ class _Node:
 
     def give(self, unit):
         """Give a server a unit that is offered, if it may have it."""
-        if not self.resets.reset(self.kernel.tree, self.read({}), unit):
+        if not self.resets.reset(self.kernel.tree, self.read([]), unit):
             return False
         # Nothing of anybody's is in it.
         assert not _names(unit) & (self.kernel.dirty | self.kernel.failed)
@@ -189,7 +189,7 @@ def _names(unit):
 
 
 def _unit(node, name):
-    return next(unit for unit in core_reset.units(node.read({}))
+    return next(unit for unit in reset_methods.units(node.read({}))
                 if name in _names(unit))
 
 
@@ -575,7 +575,7 @@ def test_what_an_old_recording_says_nothing_of_is_offered(tmp_path):
     tree = trees.open_tree(tmp_path)
     host = reader.read(tree, build.entries({'product_id': '37c9'}))
     resets = reset.Resets()
-    [first, second] = core_reset.units(host)
+    [first, second] = reset_methods.units(host)
     assert resets.reset(tree, host, first)
     assert resets.reset(build.recorded('l1'), host, second)
     assert resets.refused() == {}

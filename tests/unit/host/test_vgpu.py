@@ -12,11 +12,11 @@ import pytest
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
-from nova_accel.core import identity
-from nova_accel.core import migration
-from nova_accel.core import providers
-from nova_accel.core import reconciliation
-from nova_accel.core import summary
+from nova_accel.core import naming
+from nova_accel.core.assignment import consistency
+from nova_accel.core.guest import device_state
+from nova_accel.core.placement import host_summary
+from nova_accel.core.placement import inventory
 from nova_accel.host import loader
 from nova_accel.host import operations
 from nova_accel.host import reader
@@ -172,8 +172,7 @@ def test_the_type_that_is_not_in_use_is_withheld_and_stays_in_the_tree():
         assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [],
                                'VGPU_1154': small}
         assert not host.refusals
-        names.add(tuple(item.name for item in providers.offered(
-            host, build.ROOT, 'host1')))
+        names.add(tuple(item.name for item in build.inventory(host).offered))
     assert len(names) == 1
 
 
@@ -315,8 +314,7 @@ class Card:
         return offered(self.tree, *self.specs, kinds={'vgpu': self.kind})
 
     def item(self, name):
-        return next(item for item in providers.offered(
-            self.host(), build.ROOT, 'host1')
+        return next(item for item in build.inventory(self.host()).offered
             if item.region.name == name
             and item.device.address.bus == 0x41)
 
@@ -537,7 +535,7 @@ def test_after_a_restart_a_full_card_keeps_what_it_was_given(driven):
 def test_a_recording_sets_none():
     tree = build.recorded('l40s-modelled')
     host = offered(tree, SMALL)
-    item = providers.offered(host, build.ROOT, 'host1')[0]
+    item = build.inventory(host).offered[0]
     with pytest.raises(errors.AssignmentError, match='recording'):
         vgpu.VirtualGpus(tree).prepare(
             hostdev.Hostdev(build.address(VF), ''), item, {})
@@ -556,16 +554,16 @@ def test_nothing_else_is_written_to(driven, function, number):
 
 def held(item, at):
     address = build.address(at)
-    return hostdev.Hostdev(address, identity.alias(
+    return hostdev.Hostdev(address, naming.alias(
         'ACCEL0', item.uuid, 0, item.region.ids_of(address),
         item.region.variant), managed=False)
 
 
 def findings(host, promised, held_):
-    offered_ = providers.offered(host, build.ROOT, 'host1')
-    return reconciliation.compare(reconciliation.gather(
-        host, providers.Node(build.ROOT, 'host1', {
-            item.uuid: item.name for item in offered_}),
+    offered_ = build.inventory(host).offered
+    return consistency.compare(consistency.gather(
+        inventory.NodeInventory(host, inventory.Node(build.ROOT, 'host1', {
+            item.uuid: item.name for item in offered_})),
         lambda provider: {
             consumer: {'resources': {'VGPU': amount}}
             for consumer, amount in promised.get(provider, {}).items()},
@@ -581,10 +579,11 @@ def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
     host, item = driven.host(), driven.item(SMALLS)
     record = {SERVER: (held(item, VF),)}
     assert findings(host, {item.uuid: {SERVER: 1}}, record) == ()
-    offered_ = providers.offered(host, build.ROOT, 'host1')
+    offered_ = build.inventory(host).offered
     counts = holding.counts(offered_, record)
     assert {uuid for uuid, count in counts.items() if count} == {item.uuid}
-    free = summary.loads(summary.dumps(offered_, counts), build.ROOT).units
+    free = host_summary.loads(host_summary.dumps(offered_, counts),
+                              build.ROOT).units
     assert free[item.uuid] == (8, 7)
     # A domain of somebody else's takes it from both.
     other = {SERVER: (hostdev.Hostdev(build.address(VF), 'x'),)}
@@ -594,7 +593,7 @@ def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
 def test_a_type_that_went_takes_nothing_from_who_has_another():
     host = offered(card({ONE: vf(creatable=listed(1154)),
                          TWO: vf('1154\n')}), SMALL, LARGE)
-    item = next(item for item in providers.offered(host, build.ROOT, 'host1')
+    item = next(item for item in build.inventory(host).offered
                 if item.region.units)
     assert build.refusals(host) == {}
     host = offered(card({ONE: vf(creatable=listed(1154))}), SMALL, LARGE)
@@ -613,21 +612,20 @@ def test_a_type_set_by_hand_under_a_server_is_found(driven):
 
 def test_states_move_to_the_same_type_alone(driven):
     host = driven.host()
-    items = {item.uuid: item for item in providers.offered(
-        host, build.ROOT, 'host1')}
+    items = {item.uuid: item for item in build.inventory(host).offered}
     small, large = driven.item(SMALLS), driven.item(LARGES)
-    described = {held(small, VF).alias: migration.describe(
+    described = {held(small, VF).alias: device_state.describe(
         held(small, VF), host, items)}
     assert described[held(small, VF).alias].startswith('NVIDIA_L40S-16Q of ')
-    assert migration.pair(described, [held(small, OTHER)], host, items)
+    assert device_state.pair(described, [held(small, OTHER)], host, items)
     with pytest.raises(errors.AssignmentError, match='1155 of 10de:26b9'):
-        migration.pair(described, [held(large, OTHER)], host, items)
+        device_state.pair(described, [held(large, OTHER)], host, items)
 
 
 def test_their_state_moves_where_the_entry_says_so(driven):
     item = driven.item(SMALLS)
     with pytest.raises(errors.AssignmentError, match='live_migratable'):
-        migration.check_source([held(item, VF)], {item.uuid: item})
+        device_state.check_source([held(item, VF)], {item.uuid: item})
     said = Card(driven.tree, driven.manager, (
         {**SMALL, 'live_migratable': 'yes'},)).item(SMALLS)
-    migration.check_source([held(said, VF)], {said.uuid: said})
+    device_state.check_source([held(said, VF)], {said.uuid: said})

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from nova_accel.core import errors
-from nova_accel.core import profile
+from nova_accel.core.request import device_profile
 from nova_accel.profiles import document
 from tests.unit import build
 
@@ -19,7 +19,7 @@ _OURS = 'name: p\ngroups: [{resources: {PGPU: 1}}]\n'
 
 
 def _fpga(amount=1, name='FPGA', bitstream='', **traits):
-    return profile.Group({name: amount}, traits, bitstream=bitstream)
+    return device_profile.Group({name: amount}, traits, bitstream=bitstream)
 
 
 _AF = _fpga(1, 'CUSTOM_ACCELERATOR_FPGA', CUSTOM_FPGA_1='required',
@@ -147,7 +147,7 @@ def test_a_bitstream_and_a_function_in_our_format():
             f'  bitstream: {_INSPUR.bitstream}\n'
             f'- resources: {{FPGA: 1}}\n  function: "{"3" * 32}"\n')
     assert _groups(text, 'a.yaml')['p'] == [
-        profile.Group({'FPGA': 1}, {}, bitstream=_INSPUR.bitstream),
+        device_profile.Group({'FPGA': 1}, {}, bitstream=_INSPUR.bitstream),
         _fpga(**{f'CUSTOM_FPGA_FUNCTION_ID_{"3" * 32}': 'required'})]
 
 
@@ -189,10 +189,10 @@ def test_our_grammar_is_read_whole():
           numa: required
         ''', 'a.yaml')
     assert problems == []
-    group = profile.Group({'CUSTOM_GPU_A100': 1}, {
+    group = device_profile.Group({'CUSTOM_GPU_A100': 1}, {
         'CUSTOM_NVLINK': 'required', 'CUSTOM_OLD': 'forbidden'}, 'required')
-    assert found == profile.Profile('a100-pair', (group, group),
-                                    'two near each other', 'isolate')
+    assert found == device_profile.Profile('a100-pair', (group, group),
+                                           'two near each other', 'isolate')
 
 
 def test_a_bad_profile_leaves_the_others_of_its_file_alone():
@@ -410,7 +410,7 @@ def test_a_bare_off_of_yaml_is_off(off):
     # YAML 1.1 reads it as false.
     [group] = _groups('name: p\ngroups:\n- resources: {PGPU: 1}\n'
                       f'  numa: {off}\n', 'a.yaml')['p']
-    assert group.numa == profile.OFF
+    assert group.numa == device_profile.OFF
 
 
 @pytest.mark.parametrize('text, says', [
@@ -541,8 +541,9 @@ def test_any_document_is_profiles_or_single_lines(loaded):
     found, problems = document.read(text, 'a.json', 'n')
     assert all('\n' not in str(problem) for problem in problems)
     for item in found:
-        assert 1 <= len(item.groups) <= profile.MAX_GROUPS
-        assert all(1 <= amount <= profile.MAX_AMOUNT for group in item.groups
+        assert 1 <= len(item.groups) <= device_profile.MAX_GROUPS
+        assert all(1 <= amount <= device_profile.MAX_AMOUNT
+                   for group in item.groups
                    for amount in group.resources.values())
 
 

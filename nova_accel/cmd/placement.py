@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement for the command: what it knows of a compute node.
+
+It is reached as Nova reaches it, with what nova.conf has in ``[placement]``.
+"""
+
+import collections.abc
+import contextlib
+from urllib import parse
+
+from keystoneauth1 import adapter
+from keystoneauth1 import exceptions
+from keystoneauth1 import loading
+from oslo_config import cfg
+
+from nova_accel.core import errors
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
+
+#: From the path of a resource to what Placement has there.
+Get = collections.abc.Callable[[str], collections.abc.Mapping]
+
+_GROUP = 'placement'
+
+# The first that knows of trees.
+_MICROVERSION = '1.14'
+
+_REMEDY = ('see whether [placement] in nova.conf is right, and whether '
+           'Keystone and Placement are well')
+
+
+def find(get: Get, name: str) -> inventory.Node:
+    """The compute node of this name.
+
+    :raises errors.AccelError: if Placement has none, or does not answer
+    """
+    found = get('/resource_providers?' + parse.urlencode({'name': name}))
+    if not found['resource_providers']:
+        raise errors.AccelError(
+            f'compute node {errors.plain(name)}',
+            'Placement has no resource provider of this name', 'give its '
+            'name as "openstack hypervisor list" has it with --host, or '
+            'start nova-compute')
+    root = found['resource_providers'][0]['uuid']
+    tree = get(f'/resource_providers?in_tree={root}')['resource_providers']
+    return inventory.Node(root, name, {
+        provider['uuid']: provider['name'] for provider in tree
+        if naming.is_provider(
+            provider['name'], provider['parent_provider_uuid'],
+            get(f'/resource_providers/{provider["uuid"]}/traits')['traits'])})
+
+
+def allocations(get: Get, provider: str) -> collections.abc.Mapping:
+    """A provider's allocations by consumer."""
+    return get(f'/resource_providers/{provider}/allocations')['allocations']
+
+
+def connect(conf: cfg.ConfigOpts) -> Get:
+    """Placement, as nova.conf says where it is and who asks.
+
+    :raises errors.AccelError: from here and from each call, where Placement
+        or Keystone does not answer, or not as it should
+    """
+    with _as_we_say_it():
+        placement = _adapter(conf)
+
+    def get(path: str) -> collections.abc.Mapping:
+        with _as_we_say_it():
+            answer = placement.get(path, microversion=_MICROVERSION,
+                                   raise_exc=False)
+        try:
+            if answer.status_code == 200:
+                return answer.json()
+        except ValueError:
+            pass
+        raise errors.AccelError(
+            'Placement', f'answers {answer.status_code} to {path}: '
+            f'{errors.quote(answer.text)}', _REMEDY)
+
+    return get
+
+
+def _adapter(conf: cfg.ConfigOpts) -> adapter.Adapter:
+    loading.register_session_conf_options(conf, _GROUP)
+    loading.register_auth_conf_options(conf, _GROUP)
+    options = loading.get_adapter_conf_options(include_deprecated=False)
+    # As Nova has it.
+    cfg.set_defaults(options, valid_interfaces=['internal', 'public'],
+                     service_type='placement')
+    conf.register_opts(options, _GROUP)
+    auth = loading.load_auth_from_conf_options(conf, _GROUP)
+    if auth is None:
+        raise errors.AccelError(
+            'nova.conf', 'has no auth_type in [placement]', 'name the '
+            'nova.conf of nova-compute with --config-file')
+    session = loading.load_session_from_conf_options(conf, _GROUP, auth=auth)
+    return loading.load_adapter_from_conf_options(conf, _GROUP,
+                                                  session=session)
+
+
+@contextlib.contextmanager
+def _as_we_say_it():
+    """What keystoneauth raises, as errors of ours."""
+    try:
+        yield
+    except exceptions.ClientException as error:
+        raise errors.AccelError(
+            'Placement', f'cannot be asked: {error}', _REMEDY) from None

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices taken back from servers that are gone, and reset for the next."""
+
+import collections.abc
+
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel.compute import background
+from nova_accel.compute import log_once
+from nova_accel.compute.devices import prepare
+from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import local_host
+from nova_accel.compute.state import nova_moves
+from nova_accel.compute.state import placement
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import kind
+from nova_accel.core import model
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.placement import inventory
+
+LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
+
+
+class Reclamation:
+    """Leftovers taken back, and what is free reset.
+
+    :param machine: whose devices they are
+    :param prepared: what was made ready of them
+    :param claims: what servers have, or are about to
+    :param ledger: what they were promised
+    :param recorded: what their definitions say
+    """
+
+    def __init__(self, machine: local_host.Machine,
+                 prepared: prepare.Preparation, claims: device_claims.Claims,
+                 ledger: placement.Ledger,
+                 recorded: libvirt_domains.Record) -> None:
+        self._machine = machine
+        self._prepared = prepared
+        self._claims = claims
+        self._ledger = ledger
+        self._record = recorded
+        self._resets = machine.resets
+        self._resetting = background.Beside()
+        self._releasing = background.Beside()
+        self._being_released: tuple[str, ...] = ()
+        self._unreleased: list[log_once.Line] = []
+        self._swept = log_once.Said(LOG)
+
+    def clear_up(self, node: inventory.Node) -> model.Host:
+        """Let go of what an operation left behind that did not end.
+
+        :returns: what there is then
+        """
+        self._end_claims(node)
+        host = self._machine.read()
+        if self.sweep(inventory.NodeInventory(host, node)):
+            host = self._machine.read()
+        if self.reset_free(host):
+            host = self._machine.read()
+        return host
+
+    def _end_claims(self, node) -> None:
+        """End the claims of servers that are not coming."""
+        ours = set(node.ours)
+        for uuid, claim in self._claims.lingering().items():
+            promised = self._ledger.of_consumer(uuid)
+            if (promised is not None and ours.isdisjoint(promised)
+                    and not nova_moves.is_rebuilding(uuid)
+                    and self._claims.release_lingering(uuid, claim)):
+                LOG.info('Server %s is not coming: its claim ends', uuid)
+
+    def sweep(self, here: inventory.NodeInventory) -> bool:
+        """Take back what was made ready and nobody has any more.
+
+        The kernel does not remove an mdev as long as a program has it open,
+        and waits for that. So this, too, goes on beside where it takes long.
+
+        :param here: what the compute node offers now
+        :returns: whether there was something, so that the host is another
+        """
+        given = tuple(self._prepared.given)
+        preparers = self._machine.preparers()
+        ready = {name: self._prepared.ready(preparer, here.host)
+                 for name, preparer in preparers.items()}
+        gone = set(given).difference(*ready.values())
+        # Asked after that, so that nothing new is taken for left over.
+        somebodys = set(self._claims.everything()
+                        if gone or any(ready.values()) else ())
+        self._prepared.given.difference_update(gone - somebodys)
+        left = [(name, preparers[name], address) for name in ready
+                for address in sorted(ready[name] - somebodys)]
+        nobodys = [address for *_preparer, address in left]
+        if left:
+            stay = self._awaited(nobodys, here)
+            left = [entry for entry in left if entry[-1] not in stay]
+        if not self._releasing.is_busy():
+            self._unreleased = []
+        found = bool(left) and self._releasing.do(
+            lambda: self._sweep_aside(left, nobodys, here.node))
+        self._swept.say([
+            (logging.WARNING, f'{thing} is nobody\'s and is not taken back '
+             'yet: the kernel waits, for a program that has it open as a '
+             'rule; what else is left over waits as well')
+            for thing in self._being_released]
+            if self._releasing.is_busy() else self._unreleased)
+        return found
+
+    def _awaited(self, nobodys, here) -> set[model.Address]:
+        """What somebody may come back for, of what nobody holds."""
+        return nova_moves.kept(nobodys, here, self._ledger, self._record)
+
+    def _sweep_aside(self, left, nobodys, node) -> None:
+        lines: list[log_once.Line] = []
+        for name, preparer, address in left:
+            with self._claims.aside((address,)) as is_free:
+                # The one before it can have taken hours.
+                here = inventory.NodeInventory(
+                    self._machine.read_whatever_reset(), node)
+                if (is_free
+                        and address in self._prepared.ready(preparer,
+                                                            here.host)
+                        and address not in self._awaited(nobodys, here)):
+                    self._being_released = (f'{name} {address}',)
+                    lines.extend(_release(name, preparer, address))
+                    self._being_released = ()
+                    nobodys.remove(address)
+                    self._machine.forget()
+        self._unreleased = lines
+
+    def sanitize(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
+                 held: collections.abc.Container[model.Address]) -> bool:
+        """Leave nobody's traces in what a server is to have.
+
+        What is ready is so for somebody who had it before, and is taken back;
+        and it is reset, unless it has been since.
+
+        :param hostdevs: which nobody else gets meanwhile
+        :param held: what domains hold; a server can have had it before
+        :returns: whether it can have them; those that cannot be reset are
+            not offered any more
+        :raises errors.AccelError: if something cannot be taken back
+        """
+        addresses = {device.address for device in hostdevs}
+        # Else also what is refused for its reset, which may work by now.
+        host = (self._prepared.lately_for(hostdevs)
+                or self._machine.read_whatever_reset())
+        if self._take_back(host, {address for address in addresses
+                                  if address not in held}):
+            host = self._machine.read_whatever_reset()
+        return all([
+            self._resets.reset(self._machine.tree, host, unit)
+            for unit in reset_methods.units(host)
+            if addresses.intersection(unit)
+            and not any(address in held for address in unit)])
+
+    def _take_back(self, host, addresses) -> bool:
+        """Whether any of these was ready."""
+        ready = [(preparer, address)
+                 for preparer in self._machine.preparers().values()
+                 for address in sorted(
+                     addresses & set(preparer.prepared(host)))]
+        for preparer, address in ready:
+            try:
+                preparer.release(address)
+            except OSError as error:
+                raise errors.AssignmentError(
+                    f'device {address}', 'it cannot be taken back from '
+                    f'who had it: {error}') from None
+            finally:
+                self._machine.forget()
+        return bool(ready)
+
+    def reset_free(self, host: model.Host) -> bool:
+        """Reset what nobody has any more, so that it is ready for the next.
+
+        Where that takes long it goes on beside, and what comes of it is seen
+        the next time.
+
+        :param host: as it is
+        :returns: whether there was something, so that the host is another
+        """
+        if self._resets.refused():
+            # It may work by now.
+            host = self._machine.read_whatever_reset()
+        self._resets.forget(host)
+        somebodys = self._claims.everything()
+        self._resets.used(somebodys)
+        due = self._resets.due(host, somebodys, _patience())
+        return bool(due) and self._resetting.do(
+            lambda: self._reset_aside(due))
+
+    def _reset_aside(self, units) -> None:
+        for unit in units:
+            with self._claims.aside(unit) as is_free:
+                if not is_free:
+                    continue
+                # Where some do not answer the last has its turn minutes after
+                # the first, and somebody can have bound a driver meanwhile.
+                host = self._machine.read_whatever_reset()
+                if unit in self._resets.due(host, (), _patience()):
+                    self._resets.reset(self._machine.tree, host, unit)
+
+
+def _patience() -> float:
+    """Seconds until a reset that failed is tried again."""
+    return CONF.nova_accel.check_interval
+
+
+def _release(name: str, preparer: kind.Preparer, address: model.Address,
+             ) -> collections.abc.Iterator[tuple[int, str]]:
+    try:
+        preparer.release(address)
+    except Exception as error:
+        # Of one device, or of one kind: the others go on.
+        yield logging.WARNING, (f'{name} {address} is nobody\'s and cannot be '
+                                f'taken back: {error}')
+    else:
+        LOG.info('Took back %s %s, which nobody has', name, address)

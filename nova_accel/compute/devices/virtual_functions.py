@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards brought to as many virtual functions as their entries say."""
+
+import collections.abc
+
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel import nova_claims
+from nova_accel.compute.state import local_host
+from nova_accel.core import model
+from nova_accel.core.device_spec import virtual_functions
+from nova_accel.host import sriov
+
+LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
+
+
+def set_numbers(machine: local_host.Machine,
+                held: collections.abc.Container[model.Address]) -> None:
+    """Set the number of each card that has another, where that can be.
+
+    :param held: what domains hold
+    :raises errors.TreeError: if ``sysfs_root`` is none
+    """
+    host = machine.read_whatever_reset()
+    entries, _broken = machine.entries()
+    changes, problems = virtual_functions.plan(host.functions, entries,
+                                               nova_claims.claims(CONF),
+                                               held)
+    for problem in problems:
+        LOG.error('%s', problem)
+    for change in changes:
+        try:
+            number = sriov.change(machine.tree, change)
+        except Exception as error:
+            # Of one card: the others go on.
+            LOG.error('Device %s cannot have %d virtual functions: %s',
+                      change.card, change.number, error)
+            continue
+        LOG.info('Device %s has %d virtual functions; it had %d',
+                 change.card, number, change.before)
+        if number != change.number:
+            LOG.error('Device %s has %d virtual functions, though num_vfs '
+                      'is %d: its driver made so many; write num_vfs %d, '
+                      'or "all"', change.card, number, change.number,
+                      number)

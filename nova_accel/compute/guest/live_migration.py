@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the state of a server's devices can move, and to which devices.
+
+Seam: ``nova.virt.libvirt.driver``: ``MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION``
+and ``MIN_VFIO_PCI_VARIANT_QEMU_VERSION``;
+``nova.virt.libvirt.host.Host.has_min_version``.
+"""
+
+import collections.abc
+import contextlib
+
+from nova import exception
+from nova.virt.libvirt import driver
+from nova.virt.libvirt import host as libvirt_host
+from oslo_utils import excutils
+
+from nova_accel.compute import allocator
+from nova_accel.compute import faults
+from nova_accel.compute import instance_request
+from nova_accel.compute.devices import reclaim
+from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import local_host
+from nova_accel.compute.state import placement
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core.assignment import verify
+from nova_accel.core.guest import device_state
+from nova_accel.core.placement import inventory
+
+#: Address and description of the source's hostdevs, by alias.
+Announced = collections.abc.Mapping[str, tuple[str, str]]
+
+
+@contextlib.contextmanager
+def refusal() -> collections.abc.Iterator[None]:
+    """Have Nova leave the server where and as it is, and say why.
+
+    :raises nova.exception.MigrationPreCheckError: for any error
+    """
+    try:
+        yield
+    except exception.MigrationPreCheckError:
+        raise
+    except Exception as error:
+        # Of anything else Nova would put a server that runs into ERROR.
+        raise exception.MigrationPreCheckError(reason=faults.told(
+            'Server cannot be migrated live', error)) from None
+
+
+class LiveMigration:
+    """What the two hosts of a live migration do about devices.
+
+    :param libvirt: nova.virt.libvirt.host.Host
+    :param machine: its devices
+    :param node: what the compute node is by now
+    """
+
+    def __init__(self, libvirt: libvirt_host.Host,
+                 machine: local_host.Machine,
+                 node: collections.abc.Callable[[], inventory.Node],
+                 allocator: allocator.Allocator,
+                 reclamation: reclaim.Reclamation,
+                 claims: device_claims.Claims,
+                 recorded: libvirt_domains.Record,
+                 ledger: placement.Ledger) -> None:
+        self._host = libvirt
+        self._machine = machine
+        self._node = node
+        self._allocator = allocator
+        self._reclamation = reclamation
+        self._claims = claims
+        self._record = recorded
+        self._ledger = ledger
+
+    def describe(self, instance) -> dict[hostdev.Hostdev, str]:
+        """What a server's guest has here, as its destination has to know it.
+
+        :raises errors.AssignmentError: if its state cannot move
+        """
+        running = hostdev.ours(self._record.running(instance.uuid))
+        device_state.check_whole(running, self._claims.held(instance))
+        if not running:
+            return {}
+        here = self._read()
+        device_state.check_source(running, here.by_uuid)
+        self._check_versions('this host')
+        return {device: device_state.describe(device, here.host, here.by_uuid)
+                for device in running}
+
+    def check_without(self, instance, allocations) -> None:
+        """Check that a server has no devices whose host announces none.
+
+        :raises errors.AssignmentError: if it has
+        """
+        asked = instance_request.of(instance)
+        here = inventory.NodeInventory(self._machine.look()[0], self._node())
+        if asked.classes and verify.concerns_us(
+                asked, placement.promised(allocations), here):
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'its host does not say which '
+                'devices it has')
+
+    def choose(self, instance, allocations, announced: Announced,
+               ) -> dict[str, hostdev.Hostdev]:
+        """Choose and claim devices that are like those of the source.
+
+        :returns: what stands in for each of the source's, by its alias
+        :raises errors.AccelError: if there are none
+        """
+        self._check_versions('the destination')
+        here = self._read()
+        texts = {alias: text for alias, (_address, text) in announced.items()}
+        like = inventory.NodeInventory(
+            device_state.only_like(here.host, here.by_uuid, texts.values()),
+            here.node)
+        promised = placement.promised(allocations)
+        try:
+            try:
+                chosen = self._allocator.choose(instance, promised, like,
+                                                comes_live=True)
+            except errors.AssignmentError:
+                # Of all there are, so that it is said what is unlike.
+                chosen = self._allocator.choose(instance, promised, here,
+                                                comes_live=True)
+            return device_state.pair(texts, chosen, here.host, here.by_uuid)
+        except Exception:
+            with excutils.save_and_reraise_exception():
+                self._claims.release(instance.uuid)
+
+    def accept(self, instance, planned: hostdev.Hostdevs) -> None:
+        """Claim what the source says was chosen here, and reset it.
+
+        :raises errors.AccelError: if it was not, or cannot be reset
+        """
+        self._check_planned(instance, planned)
+        # The claim is lost if nova-compute was restarted meanwhile.
+        self._claims.claim_again(instance, planned)
+        if not self._reclamation.sanitize(planned, self._record.holders()):
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'the reset of a device that was '
+                'chosen for it failed')
+
+    def _check_planned(self, instance, planned) -> None:
+        claimed = self._claims.of(instance)
+        if not (verify.keeps(planned, instance_request.of(instance),
+                             placement.promised(self._ledger.of_consumer(
+                                 instance.uuid)), self._read(), exactly=True)
+                if claimed is None else
+                {device.address for device in planned} ==
+                {device.address for device in claimed}):
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'its host names devices of this '
+                'one that were not chosen for it', 'try again')
+
+    def _read(self) -> inventory.NodeInventory:
+        return inventory.NodeInventory(self._machine.read(), self._node())
+
+    def _check_versions(self, here: str) -> None:
+        """Check that libvirt and QEMU can move the state of devices.
+
+        :param here: what an error calls this host
+        :raises errors.AssignmentError: if not
+        """
+        if not self._host.has_min_version(
+                lv_ver=driver.MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION,
+                hv_ver=driver.MIN_VFIO_PCI_VARIANT_QEMU_VERSION,
+                hv_type=libvirt_host.HV_DRIVER_QEMU):
+            raise errors.AssignmentError(
+                here, 'its libvirt or QEMU is too old to move the state of '
+                'devices', 'libvirt 10.0.0 and QEMU 8.2.2 can')

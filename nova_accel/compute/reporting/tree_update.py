@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our providers in Nova's ProviderTree.
+
+Seam: ``nova.compute.provider_tree.ProviderTree`` (exists, data,
+get_provider_uuids, new_child, remove, update_inventory, update_traits).
+"""
+
+import collections.abc
+
+from oslo_log import log as logging
+
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import one_time_use
+from nova_accel.core.placement import providers
+
+LOG = logging.getLogger(__name__)
+
+
+def update(provider_tree, inventory: inventory.NodeInventory,
+           allocated: collections.abc.Callable[[str], providers.Units],
+           disputed: collections.abc.Mapping[str, int] = {},
+           held: collections.abc.Container[model.Address] = ()) -> None:
+    """Make the tree say what the compute node offers.
+
+    :param provider_tree: Nova's, of this compute node; changed in place
+    :param inventory: what the compute node offers
+    :param allocated: amounts by class that somebody holds of a provider
+    :param disputed: units by provider that nobody may have
+    :param held: what any domain has
+    """
+    there = existing(provider_tree, inventory.node.name, {
+        *(uuid for item in inventory.offered
+          for uuid in (item.uuid, item.otherwise)),
+        *inventory.counting({item.region.resource_class
+                             for item in inventory.offered})})
+    in_use = one_time_use.in_use(inventory.offered, held)
+    used = in_use | one_time_use.used(there)
+    wanted = providers.desired(inventory, disputed, used)
+    of_classes = [provider for provider in there
+                  if naming.class_of_provider(provider.name)]
+    of_devices = [provider for provider in there
+                  if provider not in of_classes]
+    stuck = providers.stuck(wanted, of_devices, allocated)
+    why = providers.why_gone(inventory)
+    changes = providers.diff(
+        wanted, of_devices,
+        stuck.keys() | used.difference(item.uuid for item in wanted), why)
+    counting = providers.classes(inventory, disputed, stuck, used - in_use)
+    changes += providers.diff(counting, of_classes, providers.stuck(
+        counting, of_classes, allocated), providers.why_class_gone(
+            why, of_devices, stuck))
+    for change in changes:
+        _apply(provider_tree, change)
+
+
+def existing(provider_tree, nodename: str,
+             named: collections.abc.Container[str] = (),
+             ) -> list[providers.Existing]:
+    """Our providers in the tree: those of our name and trait, parents first.
+
+    :param named: uuids of providers that are ours with or without the trait
+        (nova-compute may have died between creating and marking one)
+    """
+    found = []
+    for uuid in provider_tree.get_provider_uuids(nodename):
+        data = provider_tree.data(uuid)
+        if uuid in named or naming.is_provider(
+                data.name, data.parent_uuid, data.traits):
+            found.append(providers.Existing(
+                uuid, data.name, data.parent_uuid, data.inventory,
+                frozenset(data.traits)))
+    return found
+
+
+def _apply(provider_tree, change: providers.Change) -> None:
+    match change:
+        case providers.Put(provider):
+            if not provider_tree.exists(provider.uuid):
+                LOG.info('Resource provider %s is new: %s', provider.name,
+                         dict(provider.totals))
+                provider_tree.new_child(provider.name, provider.parent,
+                                        uuid=provider.uuid)
+            provider_tree.update_inventory(provider.uuid, provider.inventory)
+            provider_tree.update_traits(provider.uuid, provider.traits)
+        case providers.Reserve(uuid, name, inventory, traits, is_new):
+            if is_new:
+                LOG.warning(
+                    'Resource provider %s is no longer offered as it is, and '
+                    'servers hold it, or had it and nobody has freed it: it '
+                    'is reserved until then', name)
+            provider_tree.update_inventory(uuid, inventory)
+            provider_tree.update_traits(uuid, traits)
+        case providers.Remove(uuid, name):
+            LOG.info('Resource provider %s is no longer offered: removed',
+                     name)
+            provider_tree.remove(uuid)

@@ -1,0 +1,577 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From PCI functions and entries to what a Host offers, and what it refuses.
+
+What of a function can be given away, its kind says. Whether it may be, is
+decided here, for all kinds alike: nobody else claims or uses it, and no IOMMU
+group, the smallest thing that can safely be given away, is torn apart.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+import functools
+
+from nova_accel.core import errors
+from nova_accel.core import holding
+from nova_accel.core import hostdev
+from nova_accel.core import kind as kinds
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.device_spec import unsafe_host
+from nova_accel.core.device_spec import virtual_functions
+
+#: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
+MAX_DOMAIN = 0xffff
+
+# PCI Code and ID Assignment Specification: a non-volatile memory controller.
+_DISK = 0x0108
+
+_NO_IOMMU = ('this host has no IOMMU groups',
+             'switch the IOMMU on in firmware and with intel_iommu=on, or '
+             'amd_iommu=on, on the kernel command line')
+
+_DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
+           'make use of', 'load vfio-pci with disable_denylist=1 if the '
+           'guests can be trusted, or take it out of device_spec')
+
+#: Of a function with the console of the host: offered, but never suggested.
+CONSOLE = 'the console of the host is on it, or may be'
+
+#: Kinds opened on this machine, by name.
+Enumerators = collections.abc.Mapping[str, kinds.Enumerator]
+
+
+def offer(functions: collections.abc.Iterable[model.Function],
+          entries: collections.abc.Sequence[spec_entry.Entry],
+          enumerators: Enumerators,
+          foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+          problems: collections.abc.Iterable[str] = (),
+          withheld: collections.abc.Mapping[
+              model.PciAddress, model.Withheld] = {},
+          held: collections.abc.Callable[[], holding.Held] = dict,
+          hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
+          allow_unsafe_host: bool = False) -> model.Host:
+    """Decide what is given away.
+
+    :param functions: every PCI function of the machine
+    :param entries: ours, the first that matches wins
+    :param foreign: entries by which another program claims devices
+    :param problems: what the reader of the machine had to report
+    :param withheld: functions of which nobody gets anything, of any kind
+    :param held: what domains hold, of which no part is given away, and which
+        is made of no other thing; asked where an entry names something
+    :param hazards: of this host
+    :param allow_unsafe_host: offer devices all the same
+    """
+    return _Offer(functions, entries, enumerators, foreign, problems,
+                  withheld, held, hazards, allow_unsafe_host).host()
+
+
+class _Machine:
+    """The functions and how they hang together (:class:`kinds.Machine`)."""
+
+    def __init__(self, functions):
+        self.functions = {f.address: f for f in
+                          sorted(functions, key=lambda f: f.address)}
+        self.named: dict[model.PciAddress, list[spec_entry.Entry]] = {}
+        self.vfs = collections.Counter(
+            function.physfn for function in self.functions.values())
+        groups = collections.defaultdict(list)
+        for function in self.functions.values():
+            if function.iommu_group is not None:
+                groups[function.iommu_group].append(function)
+        #: Of each IOMMU group, what travels together.
+        self.groups: dict[str, model.Unit] = {
+            group: tuple(f.address for f in members if not f.may_stay)
+            for group, members in groups.items()}
+
+    def bundle(self, function: model.Function) -> model.Unit:
+        # A bridge drags nothing along: it is refused by itself.
+        group = () if function.is_bridge else self.groups.get(
+            function.iommu_group, ())
+        return group or (function.address,)
+
+
+class _Offer:
+    def __init__(self, functions, entries, enumerators, foreign, problems,
+                 withheld, held, hazards, allow_unsafe_host):
+        self._machine = _Machine(functions)
+        self._functions = self._machine.functions
+        self._enumerators = enumerators
+        self._foreign = foreign
+        self._problems = list(problems)
+        self._withheld = withheld
+        self._ask_held = held
+        self._hazards = hazards
+        self._allow_unsafe_host = allow_unsafe_host
+        self._named = self._machine.named
+        self._answers = collections.defaultdict(list)
+        self._named.update({
+            function.address: self._choose(function, matching)
+            for function in self._functions.values()
+            if not function.unreadable and (matching := [
+                entry for entry in entries if entry.names(
+                    function, self._functions.get(function.physfn))])})
+        self._cards = {self._functions[address].physfn
+                       for address in self._named}
+        self._count_vfs(entries)
+
+    @functools.cached_property
+    def _hostdevs(self) -> hostdev.Hostdevs:
+        return tuple(device for _uuid, device in holding.each(
+            self._ask_held()))
+
+    @functools.cached_property
+    def _held(self) -> collections.abc.Set[model.Address]:
+        return {device.address for device in self._hostdevs}
+
+    @functools.cached_property
+    def _lost(self) -> dict[model.PciAddress, list[hostdev.Hostdev]]:
+        """Held mdevs that a reboot of the host has taken, by card."""
+        there = {uuid for function in self._functions.values()
+                 for mdev_type in function.mdev_types
+                 for uuid in mdev_type.instances}
+        lost = collections.defaultdict(list)
+        for device in self._hostdevs:
+            if device.card and str(device.address) not in there:
+                lost[device.card].append(device)
+        return lost
+
+    def _choose(self, function, matching) -> list[spec_entry.Entry]:
+        """Of the entries that name a function, those that count."""
+        first = matching[0]
+        counting = {_subject(first): first}
+        for other in matching[1:]:
+            # Of what it could be, one entry each.
+            if first.several and other.kind == first.kind:
+                counting.setdefault(_subject(other), other)
+            one = counting.get(_subject(other), first)
+            if _facts(other) != _facts(one):
+                self._problems.append(
+                    f'{function.address} ({function.ids}): named by '
+                    f'{one.label} and by {other.label}; the first '
+                    'is used')
+        return list(counting.values())
+
+    def _count_vfs(self, entries) -> None:
+        """Report cards whose virtual functions are not as many as named."""
+        for card in self._functions.values():
+            entry = virtual_functions.choose(card, entries)
+            if entry and 0 < card.num_vfs != virtual_functions.wanted(card,
+                                                                      entry):
+                self._problems.append(
+                    f'{card.address} ({card.ids}): has {card.num_vfs} '
+                    f'virtual functions, and {entry.label} says num_vfs '
+                    f'{entry.num_vfs}; nova-compute sets their number when it '
+                    'starts, if nobody uses them')
+
+    def host(self) -> model.Host:
+        cards: dict[model.PciAddress, list] = collections.defaultdict(list)
+        refusals: dict[model.Refusal, None] = {}
+        for address, entries in self._named.items():
+            # Where one entry names a PF and its VFs (they can have the same
+            # ids), the VFs are what is meant once they are enabled.
+            if address in self._cards:
+                continue
+            function = self._functions[address]
+            for entry, pool, refused in self._pools(function, entries):
+                for unit, why in refused.items():
+                    refusals.update(dict.fromkeys(self._refusals(unit, why)))
+                if pool:
+                    first = self._functions[pool.units[0][0]
+                                            ] if pool.units else function
+                    cards[first.physfn or first.address].append(
+                        (_region(entry, pool, first), pool))
+        return model.Host(
+            functions=tuple(function for function in
+                            self._functions.values()
+                            if not function.unreadable),
+            devices=tuple(self._device(address, cards[address])
+                          for address in sorted(cards)),
+            refusals=tuple(sorted(refusals,
+                                  key=lambda refusal: refusal.address)),
+            problems=tuple(dict.fromkeys(self._problems)))
+
+    def _pools(self, function, entries):
+        """What is offered of a function by each entry, and what is not."""
+        alone = (function.address,)
+        for entry in entries:
+            try:
+                self._check_card(function)
+                self._check_num_vfs(function, entry)
+                for pool in self._enumerators[entry.kind].pools(
+                        function, entry, self._machine):
+                    if self._is_new(pool, entry, function):
+                        yield entry, *self._judge(pool, entry)
+            except kinds.Refused as refused:
+                yield entry, None, {alone: refused}
+            except Exception as error:
+                # One device, or one kind, at fault never hides another.
+                yield entry, None, {alone: kinds.Refused(
+                    f'its kind {entry.kind} failed: '
+                    + errors.quote(f'{type(error).__name__}: {error}'),
+                    'report it to whoever wrote that kind')}
+
+    def _is_new(self, pool, entry, function) -> bool:
+        """Whether it is no answer that another function of its gave before.
+
+        Of functions that travel together, each is asked.
+        """
+        at = (pool.units[0][0] if pool.units
+              else function.physfn or function.address)
+        known = self._answers[entry, at]
+        if pool in known:
+            return False
+        known.append(pool)
+        return True
+
+    def _check_card(self, function) -> None:
+        if function.physfn and function.physfn not in self._functions:
+            raise kinds.Refused(f'its physical function {function.physfn} is '
+                                'not there')
+
+    def _check_num_vfs(self, function, entry) -> None:
+        """An entry with num_vfs names cards, and means their functions."""
+        if not entry.num_vfs:
+            return
+        card = self._functions.get(function.physfn)
+        if card and not entry.matches(card):
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and names virtual functions but '
+                f'not their card {card.address} ({card.ids})',
+                'name the card')
+        if not function.physfn and not function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it can have no virtual '
+                'functions', 'name devices more narrowly, or switch SR-IOV '
+                'on in the firmware')
+        if not function.physfn and virtual_functions.wanted(
+                function, entry) > function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs {entry.num_vfs}, and it can have '
+                f'{function.total_vfs}', 'write a number that it can have, or '
+                '"all"')
+        if not function.physfn:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it has no virtual functions',
+                'restart nova-compute, which sets their number when it '
+                'starts; its log says why it cannot')
+
+    def _refusals(self, unit, why) -> collections.abc.Iterator[model.Refusal]:
+        for function in map(self._functions.get, unit):
+            if function and function.address in self._named:
+                yield model.Refusal(function.address, function.ids,
+                                    why.reason_for(function), why.remedy)
+
+    def _judge(self, pool, entry,
+               ) -> tuple[kinds.Pool | None, dict[model.Unit, kinds.Refused]]:
+        """A pool with what of it may be given away, and what may not."""
+        refused = {}
+        for unit in dict.fromkeys(pool.units):
+            try:
+                self._check(unit, pool, entry)
+            except kinds.Refused as why:
+                refused[unit] = why
+        units = tuple(unit for unit in pool.units if unit not in refused)
+        if refused and not units:
+            return None, refused
+        return dataclasses.replace(pool, units=units), refused
+
+    def _check(self, unit, pool, entry) -> None:
+        functions = [self._functions[address] for address in unit]
+        if entry.one_time_use:
+            _check_whole_device(pool, functions)
+        self._check_lost(pool, functions[0])
+        self._check_withheld(functions)
+        if pool.mdevs:
+            self._check_parent(functions[0])
+            return
+        self._check_unit(functions, entry)
+        _check_data(functions, entry)
+        if pool.resets:
+            self._check_driver(functions, _is_managed(entry, pool))
+            self._check_reset(unit, entry)
+            self._check_use(functions, entry)
+
+    def _check_parent(self, function) -> None:
+        """The parent of mdevs stays with the host, and with its driver."""
+        if function.unreadable:
+            raise kinds.Refused('it cannot be read')
+        self._check_card(function)
+        self._check_claims(function)
+        self._check_whole(function.address)
+        self._check_whole(function.physfn)
+
+    def _check_whole(self, address) -> None:
+        """Refuse a part of what a server holds, in whatever state that is.
+
+        While the server is stopped, the function has its driver again, and
+        shows what parts it could have.
+        """
+        if address and address in self._held:
+            raise kinds.Refused(
+                f'a server holds {address} as a whole', 'nothing, it is kept '
+                'for the server; move or delete the server to have its parts')
+
+    def _check_parts(self, function) -> None:
+        """Refuse a card of which a server holds virtual functions.
+
+        A reboot of the host has taken them, and its entry makes them no more.
+        """
+        if function.total_vfs and (
+                needed := virtual_functions.needed(function, self._held)):
+            raise kinds.Refused(
+                f'a server holds {function.vf(needed - 1)} of it, which is '
+                'not there', 'name its virtual functions again with num_vfs, '
+                'and restart nova-compute; or move or delete the server')
+
+    def _check_withheld(self, functions) -> None:
+        """Refuse what is withheld, and the parts of a card that is."""
+        for function in functions:
+            for address in (function.address, function.physfn):
+                if found := self._withheld.get(address):
+                    raise kinds.Refused(found.reason, found.remedy, address)
+
+    def _check_lost(self, pool, function) -> None:
+        """Refuse all that a card is beside a held mdev that is not there.
+
+        A reboot of the host has taken it, and no entry makes it again.
+        """
+        for device in self._lost.get(function.physfn or function.address, ()):
+            if not (pool.mdevs and naming.is_of_variant(device.alias,
+                                                        pool.variant)):
+                raise kinds.Refused(
+                    'a server holds an mdev of this card, which is not there',
+                    'name its mdev_type again, and restart nova-compute; or '
+                    'move or delete the server')
+
+    def _check_unit(self, unit, entry) -> None:
+        if not self._machine.groups:
+            raise kinds.Refused(*_NO_IOMMU)
+        self._check_host()
+        for function in unit:
+            try:
+                self._check_function(function)
+            except kinds.Refused as refused:
+                refused.because_of = function.address
+                raise
+        named = next((f for f in unit if entry in self._named.get(
+            f.address, ())), unit[0])
+        if named.iommu_group is None:
+            raise kinds.Refused('it is in no IOMMU group')
+        for function in unit:
+            self._check_company(named, function, entry)
+        self._check_groups(unit)
+
+    def _check_groups(self, unit) -> None:
+        """Refuse a part of an IOMMU group, and one that mixes cards."""
+        together = {function.address for function in unit}
+        for function in {f.iommu_group: f for f in unit}.values():
+            if not together.issuperset(self._machine.bundle(function)):
+                raise kinds.Refused(f'IOMMU group {function.iommu_group} '
+                                    'would be torn apart')
+        cards = {function.physfn for function in unit}
+        if len(cards) > 1:
+            raise kinds.Refused(f'IOMMU group {unit[0].iommu_group} mixes '
+                                'virtual functions of a card with other '
+                                'functions')
+
+    def _check_host(self) -> None:
+        """Refuse what is to be kept apart on a host that cannot do that.
+
+        An mdev's parent stays with the host, and with it what would do harm.
+        """
+        for hazard in self._hazards:
+            if not self._allow_unsafe_host:
+                raise kinds.Refused(hazard.reason, hazard.remedy)
+            self._problems.append(
+                f'{hazard.reason}; devices are offered all the same, as '
+                f'{unsafe_host.OPTION} says')
+
+    def _check_function(self, function) -> None:
+        if function.unreadable:
+            raise kinds.Refused('it cannot be read')
+        if isinstance(function.address, model.ParentName):
+            raise kinds.Refused('it is on no PCI bus',
+                                'name the mdev_type that it is to make')
+        if function.is_bridge:
+            raise kinds.Refused(
+                'it is a bridge', 'take it out of device_spec'
+                if function.address in self._named else
+                'put the card into a slot that has an IOMMU group of its own')
+        if function.address.domain > MAX_DOMAIN:
+            raise kinds.Refused('its PCI domain is above ffff, which libvirt '
+                                'cannot name')
+        if function.use:
+            raise kinds.Refused(f'the host uses it: {function.use}')
+        # Its own count and its VFs are not read at the same moment.
+        vfs = max(function.num_vfs, self._machine.vfs[function.address])
+        if vfs:
+            raise kinds.Refused(
+                f'it has {vfs} virtual functions enabled',
+                'name the virtual functions in device_spec, or write 0 to '
+                'its sriov_numvfs')
+        self._check_card(function)
+        self._check_whole(function.physfn)
+        self._check_parts(function)
+        mdevs = sum(len(mdev_type.instances)
+                    for mdev_type in function.mdev_types)
+        if mdevs:
+            raise kinds.Refused(
+                f'it has {mdevs} mediated devices',
+                'remove them, or name their type in device_spec')
+        self._check_claims(function)
+
+    def _check_claims(self, function) -> None:
+        """Refuse what somebody else may take, or take from under it."""
+        ours = self._named.get(function.address)
+        for claim in self._foreign:
+            if claim.matches(function):
+                raise kinds.Refused(
+                    f'{claim.label} claims it as well'
+                    + (f' as {ours[0].label}' if ours else ''),
+                    'leave it to one of the two')
+            if function.physfn and claim.matches(
+                    self._functions[function.physfn]):
+                raise kinds.Refused(
+                    f'{claim.label} claims its physical function '
+                    f'{function.physfn}', 'leave the card to one of the two')
+
+    def _check_driver(self, unit, managed) -> None:
+        """Without libvirt's help it has the driver that it needs by now."""
+        for function in unit:
+            if not managed and not function.vfio:
+                raise kinds.Refused(
+                    f'{function.driver or "no driver"} has it, which is none '
+                    'of vfio\'s, and its entry says managed no',
+                    'bind it to vfio-pci, or to the vfio driver that its '
+                    'vendor has for it, or leave it to libvirt with '
+                    '"managed": "yes"', function.address)
+            if function.denied and not function.vfio:
+                raise kinds.Refused(*_DENIED, function.address)
+
+    def _check_reset(self, unit, entry) -> None:
+        if reset_methods.ways(unit, self._functions, entry.reset) is None:
+            if entry.reset != reset_methods.IF_POSSIBLE:
+                raise kinds.Refused(*reset_methods.why_none(unit,
+                                                            self._functions,
+                                                            entry.reset))
+            self._problems.append(
+                f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
+                f'by itself, and is offered as {entry.label} says')
+
+    def _check_use(self, unit, entry) -> None:
+        """Report what the host may miss, or a guest have no use for."""
+        for function in unit:
+            if function.console:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as '
+                    f'{entry.label} says, though {CONSOLE}')
+            if function.physfn and function.mdev_types:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as it is, '
+                    f'as {entry.label} says, though it is there to make '
+                    'mediated devices; name one of its types as mdev_type if '
+                    'a guest can do nothing with it alone')
+
+    def _check_company(self, named, function, entry) -> None:
+        if entry not in self._named.get(function.address, ()):
+            what = ('it goes together with'
+                    if function.iommu_group != named.iommu_group
+                    else f'IOMMU group {named.iommu_group} has')
+            raise kinds.Refused(
+                f'{what} {function.address} ({function.ids}), which '
+                f'{entry.label} does not name',
+                'name all of them in one entry')
+
+    def _device(self, address, pools) -> model.Device:
+        card = self._functions[address]
+        regions: dict[model.Region, dict[kinds.Pool, None]] = {}
+        for region, pool in pools:
+            # Several entries can have had the same answer.
+            regions.setdefault(region, {})[pool] = None
+        named: set[str] = set()
+        return model.Device(address, card.ids, card.location, tuple(
+            _called(_filled(region, alike, self._functions), named)
+            for region, alike in sorted(regions.items(), key=_place)))
+
+
+def _check_whole_device(pool, functions) -> None:
+    """Only of a device that is one thing is known whether it was used."""
+    if pool.mdevs or len(set(pool.units)) > 1 or functions[0].physfn:
+        raise kinds.Refused(
+            'its entry says one_time_use, which is for whole devices, and '
+            'this is a part of one', 'take one_time_use out of its entry')
+
+
+def _check_data(functions, entry) -> None:
+    """A reset takes nothing from a disk."""
+    for function in functions:
+        if function.class_code >> 8 == _DISK and not (
+                entry.one_time_use or entry.keeps_data):
+            raise kinds.Refused(
+                'it is an NVMe disk, and the next server would find what this '
+                'one has written', 'write "one_time_use": "yes" in its entry, '
+                'and wipe it each time before you free it; or "keeps_data": '
+                '"yes", if all its servers belong to one owner',
+                function.address)
+
+
+def _region(entry, pool, function) -> model.Region:
+    """What a pool is of, without its units."""
+    resource_class = (entry.resource_class or pool.resource_class
+                      or naming.default_resource_class(function))
+    managed = _is_managed(entry, pool)
+    traits = entry.traits.union(
+        pool.traits, [naming.ONE_TIME_USE_TRAIT] * entry.one_time_use)
+    return model.Region(
+        naming.region_name(resource_class, traits, managed, pool.variant),
+        resource_class, traits, (), managed, entry.kind, pool.variant,
+        pool.mdevs, entry.live_migratable, entry.settings,
+        reset=entry.reset if pool.resets and not pool.mdevs else '',
+        needs_driver=pool.needs_driver, one_time_use=entry.one_time_use)
+
+
+def _is_managed(entry, pool) -> bool:
+    return next((said for said in (entry.managed, pool.managed)
+                 if said is not None), True)
+
+
+def _filled(region, pools, functions) -> model.Region:
+    limits = [pool.limit for pool in pools if pool.limit is not None]
+    return dataclasses.replace(
+        region, units=tuple(unit for pool in pools for unit in pool.units),
+        instances=frozenset().union(*(pool.instances for pool in pools)),
+        limit=min(limits, default=None),
+        ids=tuple((address, functions[address].ids) for pool in pools
+                  if not pool.mdevs and not pool.programmed
+                  for unit in pool.units for address in unit))
+
+
+def _called(region, taken: set[str]) -> model.Region:
+    """A Region with a name that no other of its card has."""
+    if region.name in taken:
+        region = dataclasses.replace(region, name=naming.unlike(region))
+    taken.add(region.name)
+    return region
+
+
+def _place(region):
+    # By their functions; what shares them, by name.
+    region, pools = region
+    return ([] if region.variant else [pool.units for pool in pools],
+            region.name, not region.live_migratable)
+
+
+def _subject(entry):
+    """What an entry is about, where a function can be several things."""
+    return tuple(setting for setting in entry.settings
+                 if setting[0] != kinds.LIMIT)
+
+
+def _facts(entry):
+    return (entry.resource_class, entry.traits, entry.managed, entry.kind,
+            entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,
+            entry.one_time_use, entry.keeps_data)

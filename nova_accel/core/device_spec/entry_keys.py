@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys that every ``device_spec`` entry can have, and how each is read.
+
+A reader takes a key's value, None where it is absent, and returns fields of an
+Entry; a ValueError of its says what is wrong with the value.
+"""
+
+import collections.abc
+import re
+import typing
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.device_spec import reset_methods
+
+#: As many virtual functions as a card can have.
+ALL = 'all'
+
+#: Of a PCI address: the part, the most it can be, and its digits.
+ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
+                 ('slot', 0x1f, 2), ('function', 0x7, 1))
+
+_TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
+_FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
+
+
+def _id_reader(key: str):
+    def read(value: object) -> dict[str, str | None]:
+        if value is None or isinstance(value, str) and value.strip() == '*':
+            return {key: None}
+        try:
+            if not isinstance(value, str):
+                raise ValueError
+            number = int(value.strip(), 16)
+        except ValueError:
+            raise ValueError('is not a hexadecimal number in a string'
+                             ) from None
+        if not 0 <= number <= 0xffff:
+            raise ValueError('is more than ffff')
+        return {key: f'{number:04x}'}
+    return read
+
+
+def _read_address(value: object) -> dict[str, typing.Any]:
+    if value is None:
+        value = '*'
+    if isinstance(value, str):
+        return _read_glob(value)
+    if isinstance(value, dict):
+        return _read_regexes(value)
+    raise ValueError('is neither a string nor an object')
+
+
+def _read_glob(text: str) -> dict[str, typing.Any]:
+    """``domain:bus:slot.function`` with ``*`` for any part, or parts left out.
+
+    Parts are left out from the left, ``:02:`` or ``02.*``, as in Nova.
+    """
+    front, _dot, function = text.partition('.')
+    fields = [field.strip() for field in front.split(':')]
+    if len(fields) > 3:
+        raise ValueError('has more than domain:bus:slot.function')
+    fields = [''] * (3 - len(fields)) + fields + [function.strip()]
+    patterns, numbers = [], []
+    for field, (part, limit, digits) in zip(fields, ADDRESS_PARTS,
+                                            strict=True):
+        if field in ('', '*'):
+            patterns.append(re.compile(''))
+            continue
+        try:
+            number = int(field, 16)
+        except ValueError:
+            raise ValueError(f'has a {part} that is not hexadecimal'
+                             ) from None
+        if not 0 <= number <= limit:
+            raise ValueError(f'has a {part} of more than {limit:x}')
+        numbers.append(number)
+        patterns.append(re.compile(f'{number:0{digits}x}$'))
+    single = model.PciAddress(*numbers) if len(numbers) == 4 else None
+    return {'address': tuple(patterns), 'single': single}
+
+
+def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
+    names = [part for part, _limit, _digits in ADDRESS_PARTS]
+    unknown = sorted(set(parts) - set(names))
+    if unknown:
+        raise ValueError(f'has {errors.quote(unknown[0])}; an object may '
+                         f'have {", ".join(names)}')
+    patterns = []
+    for name in names:
+        pattern = parts.get(name, '')
+        if not isinstance(pattern, str):
+            raise ValueError(f'has a {name} that is not a string')
+        patterns.append(re.compile(pattern))
+    return {'address': tuple(patterns), 'single': _whole_address(parts)}
+
+
+def _whole_address(parts) -> model.PciAddress | None:
+    """Four plain numbers are a whole address, here as in a string."""
+    try:
+        return model.PciAddress.parse(
+            '{domain}:{bus}:{slot}.{function}'.format(**parts))
+    except (KeyError, ValueError):
+        return None
+
+
+def _read_parent(value: object) -> dict[str, str]:
+    if value is None:
+        return {'parent': ''}
+    if not isinstance(value, str) or not naming.is_parent_name(value):
+        raise ValueError('is not the name of a device')
+    return {'parent': value}
+
+
+def _read_resource_class(value: object) -> dict[str, str | None]:
+    if value is None:
+        return {'resource_class': None}
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError('is not a name')
+    name = naming.normalise_resource_class(value)
+    if not naming.is_resource_class(name):
+        raise ValueError('is a class that Nova itself counts, or too long')
+    return {'resource_class': name}
+
+
+def _read_traits(value: object) -> dict[str, frozenset[str]]:
+    if value is None:
+        value = []
+    names = value.split(',') if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(
+            isinstance(name, str) for name in names):
+        raise ValueError('is neither a list of names nor names with commas')
+    traits = frozenset(naming.normalise_trait(name)
+                       for name in names if name.strip())
+    if not all(map(naming.is_trait, traits)):
+        raise ValueError('has a name that is too long')
+    return {'traits': traits}
+
+
+def _read_num_vfs(value: object,
+                  ) -> dict[str, int | typing.Literal['all'] | None]:
+    if value in (None, ALL):
+        return {'num_vfs': value}
+    if not isinstance(value, (int, str)) or isinstance(value, bool):
+        raise ValueError('is neither a number nor "all"')
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError('is neither a number nor "all"') from None
+    if number < 1:
+        raise ValueError('is less than 1')
+    return {'num_vfs': number}
+
+
+def _read_reset(value: object) -> dict[str, str]:
+    if value is None:
+        return {'reset': reset_methods.REQUIRED}
+    if value not in reset_methods.CHOICES:
+        raise ValueError('is none of ' + ', '.join(
+            f'"{choice}"' for choice in reset_methods.CHOICES))
+    return {'reset': value}
+
+
+def _flag_reader(key: str, default: bool | None):
+    def read(value: object) -> dict[str, bool | None]:
+        if value is None:
+            return {key: default}
+        text = str(value).strip().lower()
+        if text not in _TRUE | _FALSE:
+            raise ValueError('is neither "yes" nor "no"')
+        return {key: text in _TRUE}
+    return read
+
+
+#: By key.
+READERS: dict[str, collections.abc.Callable[
+    [object], dict[str, typing.Any]]] = {
+    'vendor_id': _id_reader('vendor_id'),
+    'product_id': _id_reader('product_id'),
+    'address': _read_address,
+    'parent': _read_parent,
+    'resource_class': _read_resource_class,
+    'traits': _read_traits,
+    'managed': _flag_reader('managed', None),
+    'live_migratable': _flag_reader('live_migratable', None),
+    'num_vfs': _read_num_vfs,
+    'reset': _read_reset,
+    'one_time_use': _flag_reader('one_time_use', False),
+    'keeps_data': _flag_reader('keeps_data', False),
+}

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each Region's place and units, as a short string for the scheduler.
+
+It goes through ComputeNode.stats, a TEXT column of 65,535 bytes that it
+shares with others, so its size is bounded: a thousand Regions fit in
+:data:`MAX_BYTES` whole; of more, first the lesser facts are left out, then
+Regions. Providers are not named: their uuids follow from the compute node's,
+the card's address and the Region's name.
+"""
+
+import base64
+import bisect
+import collections
+import collections.abc
+import dataclasses
+import json
+import threading
+import zlib
+
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
+
+#: The key in ComputeNode.stats.
+KEY = 'nova_accel'
+#: Bytes of the string; it is ASCII.
+MAX_BYTES = 16384
+#: What is longer than this is compressed; a host of eight cards is not.
+MAX_READABLE = 2048
+#: Bytes that a compressed string may stand for.
+MAX_PLAIN = 1 << 18
+
+# A newer compute may add to the end of a row or beside the tables, without
+# changing this; what an older scheduler cannot read otherwise gets a new one.
+_VERSION = 2
+
+# Of what is compressed; no JSON starts so.
+_PACKED = 'zlib:'
+
+# More units than Placement counts. One host's nonsense is not to be what all
+# hosts of a request are reckoned with.
+_TOO_MANY = 1 << 31
+
+# Of what all hosts said, in bytes: some ten thousand hosts of eight cards. A
+# Region is about as large as one item, as is a set with few members.
+_MAX_MEMORY = 1 << 28
+_ITEM_SIZE = 256
+
+_NONE = model.Links()
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a host says of its Regions; by provider, to read and not to change.
+
+    :param places: where each Region's Device is
+    :param units: total and free, as the host last said
+    """
+
+    places: dict[str, model.Place] = dataclasses.field(
+        default_factory=dict)
+    units: dict[str, tuple[int, int]] = dataclasses.field(
+        default_factory=dict)
+    links: model.Links = _NONE
+
+
+def dumps(offered: collections.abc.Iterable[inventory.Offered],
+          held: collections.abc.Mapping[str, int] = {},
+          links: model.Links = _NONE) -> str:
+    """The places of a Host's Regions, and what is left of them.
+
+    :param held: units by provider
+    :returns: ASCII; as JSON, or compressed where that is long
+    """
+    items = tuple(offered)
+    for write in (lambda items: _dumps(items, held, links),
+                  lambda items: _dumps(items, held, links, coarse=True),
+                  lambda items: _dumps(items, held),
+                  lambda items: _dumps(items, held, coarse=True)):
+        if text := _fitting(write(items)):
+            return text
+    # Each that bisect finds to fit has been looked at, so the last one does.
+    count = bisect.bisect_left(
+        range(1, len(items)), True,
+        key=lambda count: not _fitting(write(items[:count])))
+    return _fitting(write(items[:count]))
+
+
+def loads(text: object, root: object) -> Summary:
+    """What :func:`dumps` wrote; what cannot be understood is left out.
+
+    A text of more than :data:`MAX_BYTES` is none that it wrote.
+
+    :param text: whatever the compute node's stats hold under :data:`KEY`
+    :param root: uuid of the compute node's provider
+    """
+    if not isinstance(text, str) or not isinstance(root, str) or (
+            len(text) > MAX_BYTES):
+        return Summary()
+    return _remembered.read(text, root)
+
+
+def _dumps(items: collections.abc.Iterable[inventory.Offered],
+           held: collections.abc.Mapping[str, int],
+           links: model.Links = _NONE, coarse: bool = False) -> str:
+    """The JSON text, whatever its length.
+
+    :param coarse: of places only the NUMA node
+    """
+    places: dict[tuple, int] = {}
+    names: dict[str, int] = {}
+    cards: dict[str, tuple] = {}
+    for item in items:
+        address, location = str(item.device.address), item.device.location
+        place = (location.numa_node,) if coarse else (
+            location.numa_node, location.root or None, location.switch)
+        _address, _place, regions = cards.setdefault(
+            address, (address, places.setdefault(place, len(places)), []))
+        name = None if len(item.device.regions) == 1 else names.setdefault(
+            item.region.name, len(names))
+        regions.append((name, item.region.total,
+                        item.region.total - held.get(item.uuid, 0)))
+    numbers = {address: number for number, address in enumerate(cards)}
+    tables = {'places': list(places), 'names': list(names),
+              'cards': list(cards.values()),
+              'partitions': _sets(links.partitions, numbers),
+              'islands': _sets(links.islands, numbers)}
+    return json.dumps({'v': _VERSION, **{
+        name: table for name, table in tables.items() if table}},
+        separators=(',', ':'))
+
+
+def _sets(sets, numbers) -> list[list[int | str]]:
+    # A partition that has a card without Regions must not look smaller.
+    return [[numbers.get(address, address) for address in sorted(addresses)]
+            for addresses in sets]
+
+
+def _fitting(plain: str) -> str:
+    """The string as it travels, or '' where it is too long for that."""
+    if len(plain) <= MAX_READABLE:
+        return plain
+    text = _PACKED + base64.b64encode(zlib.compress(plain.encode())).decode()
+    return text if len(plain) <= MAX_PLAIN and len(text) <= MAX_BYTES else ''
+
+
+def _loads(text: str, root: str) -> Summary:
+    try:
+        tables = json.loads(_unpacked(text))
+    except (ValueError, RecursionError, zlib.error):
+        return Summary()
+    return _summary(tables, root) if isinstance(tables, dict) else Summary()
+
+
+class _Remembered:
+    """What each host said last: most say the same again and again.
+
+    One text of each host, so that none has more of the memory than others.
+    Where all of them are too large together, those go that were asked for
+    least recently.
+
+    :param most: bytes of memory, about
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._left = most
+        self._hosts: collections.OrderedDict[
+            str, tuple[str, Summary, int]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, text: str, root: str) -> Summary:
+        """What :func:`_loads` makes of a text."""
+        with self._lock:
+            before, read, size = self._hosts.pop(root, ('', Summary(), 0))
+            if text != before:
+                self._left += size
+                read = _loads(text, root)
+                size = len(text) + _ITEM_SIZE * _count(read)
+                self._left -= size
+            self._hosts[root] = text, read, size
+            while self._left < 0:
+                self._left += self._hosts.popitem(last=False)[1][2]
+            return read
+
+
+def _count(read: Summary) -> int:
+    """Regions, sets and members of sets."""
+    return len(read.units) + sum(
+        1 + len(members) for sets in (read.links.partitions,
+                                      read.links.islands)
+        for members in sets)
+
+
+_remembered = _Remembered(_MAX_MEMORY)
+
+
+def _unpacked(text: str) -> bytes | str:
+    """
+    :raises ValueError, zlib.error: if it is damaged or stands for too much
+    """
+    if not text.startswith(_PACKED):
+        return text
+    unpacker = zlib.decompressobj()
+    plain = unpacker.decompress(
+        base64.b64decode(text.removeprefix(_PACKED), validate=True),
+        MAX_PLAIN + 1)
+    if not unpacker.eof:
+        raise ValueError('it is cut off, or too long')
+    return plain
+
+
+def _summary(tables: dict, root: str) -> Summary:
+    places: dict[str, model.Place] = {}
+    units: dict[str, tuple[int, int]] = {}
+    rows, names = _table(tables, 'places'), _table(tables, 'names')
+    cards = _table(tables, 'cards')
+    for card in cards.values():
+        match card:
+            case [str(address), int(number), list(regions),
+                  *_later] if address:
+                place = _place(rows.get(number), address)
+            case _:
+                continue
+        for region in regions if place else ():
+            match region:
+                case [int() | None as number, int(total), int(free),
+                      *_later] if max(abs(total), abs(free)) < _TOO_MANY:
+                    provider = _provider(root, address, number, names)
+                    if provider:
+                        places[provider] = place
+                        units[provider] = total, free
+    addresses = {number: card[0] for number, card in cards.items()
+                 if isinstance(card, list) and card}
+    return Summary(places, units, model.Links(
+        *(tuple(_named(_table(tables, name).values(), addresses))
+          for name in ('partitions', 'islands'))))
+
+
+def _table(tables: dict, name: str) -> dict[int, object]:
+    table = tables.get(name)
+    return dict(enumerate(table)) if isinstance(table, list) else {}
+
+
+def _place(row: object, address: str) -> model.Place | None:
+    match row:
+        case [int() | None as node, *more]:
+            root, switch, *_later = [*more, None, None]
+            return model.Place(
+                node, root if isinstance(root, str) else None,
+                switch if isinstance(switch, str) else None, address)
+    return None
+
+
+def _provider(root: str, address: str, number: int | None,
+              names: dict[int, object]) -> str:
+    """The uuid of a Region's provider, or '' where there can be none."""
+    name = None if number is None else names.get(number)
+    if number is not None and not isinstance(name, str):
+        return ''
+    try:
+        return naming.provider_uuid(root, address, name)
+    except ValueError:
+        # No uuid, or no characters.
+        return ''
+
+
+def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
+           ) -> collections.abc.Iterator[frozenset[str]]:
+    """The sets of which each member is known: less would be another set."""
+    for members in sets:
+        if not isinstance(members, list):
+            continue
+        named = [addresses.get(member) if isinstance(member, int) else member
+                 for member in members]
+        if named and all(address and isinstance(address, str)
+                         for address in named):
+            yield frozenset(named)

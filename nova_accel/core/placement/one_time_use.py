@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices for one server only, as Nova's ``one_time_use`` means it.
+
+From when a server gets one, its provider is reserved, until an operator sets
+``reserved`` to 0 (nova/compute/pci_placement_translator.py,
+``_handle_one_time_use``). Placement alone remembers that.
+"""
+
+import collections.abc
+
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
+
+
+def used(existing: collections.abc.Iterable[providers.Existing],
+         ) -> frozenset[str]:
+    """The providers that an operator has to free.
+
+    :param existing: ours, as Placement has them
+    """
+    return frozenset(
+        provider.uuid for provider in existing
+        if naming.ONE_TIME_USE_TRAIT in provider.traits and any(
+            record.get('reserved')
+            for name, record in provider.inventory.items()
+            if naming.class_of_units(name)))
+
+
+def in_use(offered: collections.abc.Iterable[inventory.Offered],
+           held: collections.abc.Container[model.Address]) -> frozenset[str]:
+    """The providers of what is for one server only, and a domain has.
+
+    :param held: what any domain has
+    """
+    return frozenset(
+        item.uuid for item in offered if item.region.one_time_use
+        and any(address in held
+                for unit in item.region.units for address in unit))

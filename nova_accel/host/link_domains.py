@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cards are joined directly: by NVLink, xGMI or UALink.
+
+From the kernel, where it knows (AMD's GPUs under amdgpu), and from a file of
+the operator's, ``[nova_accel] link_domains``. What the file says of a card
+counts.
+
+Sources: drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c (``xgmi_hive_info``: a
+directory in the first GPU of a hive and a link to it in the others);
+NVIDIA's Fabric Manager User Guide, "Shared NVSwitch Virtualization Model", for
+what a partition is.
+"""
+
+import collections
+import collections.abc
+import functools
+
+import jsonschema
+import yaml
+
+from nova_accel import safe_yaml
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.host import pci
+from nova_accel.host import tree as trees
+
+OPTION = '[nova_accel] link_domains'
+
+#: In a function's directory.
+HIVE = 'xgmi_hive_info'
+HIVE_ID = 'xgmi_hive_id'
+
+#: Largest file that is read, in bytes, and most sets of each sort.
+MAX_BYTES = 512 * 1024
+MAX_SETS = 4096
+
+_SETS = {'type': 'array', 'maxItems': MAX_SETS, 'items': {
+    'type': 'object', 'required': ['devices'], 'additionalProperties': False,
+    'properties': {
+        'name': {'type': 'string'},
+        'devices': {'type': 'array', 'minItems': 1,
+                    'items': {'type': 'string'}}}}}
+_SCHEMA = jsonschema.Draft202012Validator({
+    'type': 'object', 'additionalProperties': False,
+    'properties': {'partitions': _SETS, 'islands': _SETS}})
+
+
+def read(tree: trees.Tree,
+         functions: collections.abc.Sequence[model.Function],
+         said: model.Links) -> tuple[model.Links, list[str]]:
+    """What joins the cards of a machine, and a line for what is not there.
+
+    :param said: by the operator
+    """
+    named = frozenset().union(*said.partitions, *said.islands)
+    islands = (island - named for island in _hives(tree, functions))
+    return (model.Links(said.partitions, (*said.islands,
+                                          *filter(None, islands))),
+            list(_strangers(functions, named)))
+
+
+def load(path: str) -> model.Links:
+    """What a file says; it is parsed again when it has changed.
+
+    :param path: '' for no file
+    :raises errors.LinksError: if it cannot be used
+    """
+    if not path:
+        return model.Links()
+    try:
+        return _load(path, safe_yaml.signature(path))
+    except OSError as error:
+        raise errors.LinksError(
+            _thing(path), f'cannot be read ({error.strerror})',
+            'nova-compute must be able to read the file') from None
+
+
+def _hives(tree, functions) -> list[frozenset[str]]:
+    """The cards of each hive that amdgpu shows."""
+    found = collections.defaultdict(set)
+    for function in functions:
+        if function.driver == 'amdgpu':
+            place = trees.follow(
+                tree, f'{pci.path(tree, function.address)}/{HIVE}')
+            hive = (tree.text(f'{place}/{HIVE_ID}') or '').strip()
+            # 0 is what the driver itself takes for none.
+            if hive not in ('', '0'):
+                found[hive].add(str(function.physfn or function.address))
+    return [frozenset(cards) for cards in found.values()]
+
+
+def _strangers(functions, named) -> collections.abc.Iterator[str]:
+    there = {str(function.address): function for function in functions}
+    for address in sorted(named):
+        if address not in there:
+            yield (f'{OPTION}: {address} is not there; a partition that has '
+                   'it cannot be had')
+        elif there[address].physfn:
+            yield (f'{OPTION}: {address} is a virtual function; name its '
+                   f'card, {there[address].physfn}')
+
+
+@functools.lru_cache(maxsize=4)
+def _load(path: str, signature: tuple) -> model.Links:
+    document = _document(path)
+    error = jsonschema.exceptions.best_match(_SCHEMA.iter_errors(document))
+    if error is not None:
+        raise errors.LinksError(_thing(path, *error.path), _why(error),
+                                _remedy(error))
+    return model.Links(*(tuple(dict.fromkeys(_sets(path, document, key)))
+                         for key in ('partitions', 'islands')))
+
+
+def _document(path) -> object:
+    try:
+        text = safe_yaml.read(path, MAX_BYTES)
+    except ValueError as error:
+        raise errors.LinksError(_thing(path), str(error)) from None
+    try:
+        loaded = safe_yaml.load_yaml(text, as_texts=True)
+        if len(loaded) != 1:
+            # None is in a file that somebody is about to write.
+            raise ValueError(f'it has {len(loaded)} documents, and not one')
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise errors.LinksError(_thing(path), 'cannot be understood '
+                                f'({safe_yaml.why(error)})') from None
+    return loaded[0]
+
+
+def _sets(path, document, key) -> collections.abc.Iterator[frozenset[str]]:
+    for number, item in enumerate(document.get(key, ())):
+        addresses = [_address(text, _thing(path, key, number))
+                     for text in item['devices']]
+        double = next((address for address in addresses
+                       if addresses.count(address) > 1), None)
+        if double:
+            raise errors.LinksError(_thing(path, key, number),
+                                    f'has {double} twice')
+        yield frozenset(addresses)
+
+
+def _address(text, thing) -> str:
+    """An address as sysfs writes it; nvidia-smi has a longer domain."""
+    try:
+        return str(model.PciAddress.parse(text))
+    except ValueError:
+        raise errors.LinksError(
+            thing, f'{errors.quote(text)} is no PCI address',
+            'write it as in 0000:81:00.0') from None
+
+
+def _thing(path: str, *where: str | int) -> str:
+    """``[nova_accel] link_domains, FILE, partitions #3``."""
+    parts = [OPTION, errors.path(path)]
+    for part in where:
+        if isinstance(part, int):
+            parts[-1] += f' #{part + 1}'
+        else:
+            parts.append(errors.plain(part))
+    return ', '.join(parts)
+
+
+def _why(error) -> str:
+    """What jsonschema found, in our words: its own repeat the document."""
+    match error.validator:
+        case 'required':
+            return 'has no devices'
+        case 'additionalProperties':
+            unknown = [key for key in error.instance
+                       if key not in error.schema['properties']]
+            return f'does not know the key {errors.quote(unknown[0])}'
+        case 'minItems':
+            return 'is empty'
+        case 'maxItems':
+            return f'has more than {MAX_SETS} sets'
+    kinds = {'object': 'keys and values', 'array': 'a list',
+             'string': 'a text'}
+    return (f'{errors.quote(error.instance)} is not '
+            f'{kinds[error.validator_value]}')
+
+
+def _remedy(error) -> str:
+    if error.validator == 'additionalProperties':
+        return f'known keys: {", ".join(error.schema["properties"])}'
+    return ''

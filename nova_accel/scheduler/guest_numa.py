@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where on a host a guest, and its network ports, are going to be.
+
+Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, by which nova-compute
+will fit the guest into the host, over the same state, and on the nodes of its
+devices if it can (:mod:`nova_accel.numa_fit`);
+``nova.pci.stats.PciDeviceStats.apply_requests``, by which the scheduler notes
+what nova-compute will take.
+"""
+
+import collections
+import collections.abc
+import copy
+import itertools
+
+from nova import exception
+from nova import objects
+from nova.virt import hardware
+
+from nova_accel import numa_fit
+from nova_accel.core.request import affinity
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
+from nova_accel.scheduler import candidates
+
+
+class Nodes:
+    """What a request's rules are about, on one host.
+
+    :param host_state: nova.scheduler.host_manager.HostState
+    :param spec_obj: nova.objects.RequestSpec
+    :param fits: how often the request's guest is fitted to other nodes than
+        Nova's
+    """
+
+    def __init__(self, host_state, spec_obj, wanted: flavor_request.Request,
+                 fits: search_budget.Budget):
+        self._host_state = host_state
+        self._spec = spec_obj
+        self._wanted = wanted
+        pci_requests = spec_obj.pci_requests
+        self._pci_requests = pci_requests.requests if pci_requests else []
+        self._fits = fits
+        self._ways: collections.abc.Iterator | None = None
+
+    def around(self, candidate) -> collections.abc.Iterator[
+            arrange.Surroundings]:
+        """Where a candidate can put guest and network ports.
+
+        First where Nova would put them if nobody said anything.
+        """
+        if self._pci_requests or self._ways is None:
+            self._ways = self._each(candidate)
+        # Each is looked for once, when somebody asks for it.
+        self._ways, ways = itertools.tee(self._ways)
+        return ways
+
+    def _each(self, candidate):
+        first = self._around(candidate, self._fit(candidate))
+        yield first
+        if first.guest is None:
+            return
+        places = candidates.said(self._host_state).places.values()
+        for nodes in itertools.islice(
+                numa_fit.choices(self._host_state.numa_topology,
+                                 len(first.guest),
+                                 {place.numa_node for place in places}),
+                self._fits.share().limit):
+            if nodes != first.guest:
+                self._fits.take(1)
+                if fitted := self._fit(candidate, nodes):
+                    yield self._around(candidate, fitted)
+
+    def _around(self, candidate, guest) -> arrange.Surroundings:
+        return arrange.Surroundings(
+            frozenset(cell.id for cell in guest) if guest else None,
+            self._ports(candidate, guest)
+            if self._wanted.concerns(affinity.NETWORK) else None,
+            self._only_node(), candidates.said(self._host_state).links)
+
+    def _only_node(self) -> int | None:
+        """The host's NUMA node, where it has just one."""
+        topology = self._host_state.numa_topology
+        cells = topology.cells if topology else ()
+        return cells[0].id if len(cells) == 1 else None
+
+    def _fit(self, candidate, nodes=None):
+        """The guest's cells on the host, where a rule needs them.
+
+        None without a NUMA topology, which is anywhere.
+
+        :param nodes: the host's nodes that are asked about, None for all
+        """
+        state = self._host_state
+        if not self._spec.numa_topology or not state.numa_topology or not any(
+                map(self._wanted.concerns, (affinity.GUEST,
+                                            affinity.NETWORK))):
+            return None
+        fitted = hardware.numa_fit_instance_to_host(
+            state.numa_topology if nodes is None
+            else numa_fit.part(state.numa_topology, nodes),
+            # The function writes into what it is given.
+            self._spec.numa_topology.obj_clone(), limits=self._limits(),
+            pci_requests=self._pci_requests, pci_stats=state.pci_stats,
+            provider_mapping=candidate['mappings'])
+        # Whether it fits at all is the NUMATopologyFilter's business.
+        return fitted.cells if fitted else None
+
+    def _limits(self):
+        """Those that the NUMATopologyFilter would pass on."""
+        limits = objects.NUMATopologyLimits(
+            cpu_allocation_ratio=self._host_state.cpu_allocation_ratio,
+            ram_allocation_ratio=self._host_state.ram_allocation_ratio)
+        if 'network_metadata' in self._spec and self._spec.network_metadata:
+            limits.network_metadata = self._spec.network_metadata
+        return limits
+
+    def _ports(self, candidate, guest) -> frozenset[int] | None:
+        """Those of the functions that Nova will take for network ports.
+
+        It takes the first that match, whatever is near them; so does the
+        claim in nova-compute, which has the pools in the same order.
+        """
+        if not any(map(_is_ports, self._pci_requests)):
+            return None
+        stats = copy.deepcopy(self._host_state.pci_stats)
+        if not stats:
+            return frozenset()
+        found: set[int | None] = set()
+        for request in self._pci_requests:
+            before = _free(stats)
+            try:
+                stats.apply_requests([request], candidate['mappings'], guest)
+            except exception.PciDeviceRequestFailed:
+                return frozenset()
+            if _is_ports(request):
+                found.update(before - _free(stats))
+        only = self._only_node()
+        return frozenset(only if node is None else node
+                         for node in found) - {None}
+
+
+def _is_ports(request) -> bool:
+    return request.source == objects.InstancePCIRequest.NEUTRON_PORT
+
+
+def _free(stats) -> collections.Counter[int | None]:
+    """How many functions are free on each NUMA node."""
+    free: collections.Counter[int | None] = collections.Counter()
+    for pool in stats.pools:
+        free[pool.get('numa_node')] += pool['count']
+    return free

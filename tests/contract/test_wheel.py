@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed, which tox does from the wheel."""
+
+from importlib import metadata
+import pathlib
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_the_wheel_has_every_module():
+    modules = {str(path.relative_to(_ROOT)).replace(
+        'nova_accel/shim/', 'nova/virt/accel/')
+        for path in (_ROOT / 'nova_accel').rglob('*.py')}
+    # Building leaves another description of it in the source.
+    [installed] = [found for found in metadata.distributions(
+        name='nova-accel') if found.read_text('RECORD')]
+    assert {str(path) for path in installed.files
+            if path.suffix == '.py'} == modules

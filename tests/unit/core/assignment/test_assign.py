@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions keep what Placement promised."""
+
+import collections
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.assignment import assign
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from tests.unit import build
+
+_ME, _OTHER = 'server-1', 'server-2'
+
+
+def _group(name='CUSTOM_GPU', amount=1, **traits):
+    return device_profile.Group({name: amount}, {
+        naming.MARKER_TRAIT: 'required', **traits})
+
+
+def _assign(promised, groups, offered, holders=None):
+    return assign.assign(promised, assign.Wanted(groups), offered,
+                         holders or {}, _ME)
+
+
+def _promise(*offered, amount=1):
+    return {item.uuid: {item.region.resource_class: amount}
+            for item in offered}
+
+
+def _taken(grants):
+    return [' '.join(map(str, grant.unit)) for grant in grants]
+
+
+def test_a_group_gets_a_unit_of_the_provider_that_was_promised():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (0x81, 0x82)]
+    [grant] = _assign(_promise(gpus[1]), {'ACCEL0': _group()}, gpus)
+    assert grant == assign.Grant('ACCEL0', gpus[1],
+                                 gpus[1].region.units[0])
+
+
+def test_a_unit_of_several_functions_is_given_whole():
+    pair = build.offered(build.region(size=2))
+    grants = _assign(_promise(pair), {'ACCEL0': _group()}, [pair])
+    assert _taken(grants) == ['0000:81:00.0 0000:81:00.1']
+
+
+def test_what_others_hold_is_not_given():
+    pool = build.offered(build.region(count=3))
+    holders = {build.address('0000:81:00.0'): _OTHER}
+    grants = _assign(_promise(pool, amount=2),
+                     {'ACCEL0': _group(amount=2)}, [pool], holders)
+    assert _taken(grants) == ['0000:81:01.0', '0000:81:02.0']
+
+
+def test_a_unit_of_which_another_holds_one_function_is_not_given():
+    pair = build.offered(build.region(size=2))
+    with pytest.raises(errors.AssignmentError) as caught:
+        _assign(_promise(pair), {'ACCEL0': _group()}, [pair],
+                {build.address('0000:81:00.1'): _OTHER})
+    assert str(caught.value) == (
+        'resource provider host1_accel_0000:81:00.0: Placement promised 1 of '
+        'it, 0 of 1 are free: 0000:81:00.1 is held by server-2')
+
+
+def test_a_promise_of_more_than_there_is_says_so():
+    gpu = build.offered(build.region())
+    with pytest.raises(errors.AssignmentError) as caught:
+        _assign(_promise(gpu, amount=2), {'ACCEL0': _group(amount=2)}, [gpu])
+    assert str(caught.value).endswith(
+        'Placement promised 2 of it, 1 of 1 are free')
+
+
+def test_what_the_server_holds_itself_is_free_for_it():
+    gpu = build.offered(build.region())
+    holders = {build.address('0000:81:00.0'): _ME}
+    assert len(_assign(_promise(gpu), {'ACCEL0': _group()}, [gpu],
+                       holders)) == 1
+
+
+def test_what_nobody_had_comes_before_what_the_server_had():
+    pool = build.offered(build.region(count=2))
+    holders = {build.address('0000:81:00.0'): _ME}
+    assert _taken(_assign(_promise(pool), {'ACCEL0': _group()}, [pool],
+                          holders)) == ['0000:81:01.0']
+
+
+def test_groups_of_unlike_classes_and_traits_find_theirs():
+    plain = build.offered(build.region(bus=1))
+    linked = build.offered(build.region(bus=2, traits=['CUSTOM_LINK']))
+    fpga = build.offered(build.region('FPGA', bus=3))
+    groups = {'ACCEL0': _group(CUSTOM_LINK='forbidden'),
+              'ACCEL1': _group('FPGA'),
+              'ACCEL2': _group(CUSTOM_LINK='required')}
+    grants = _assign(_promise(linked, fpga, plain), groups,
+                     [plain, linked, fpga])
+    assert [(grant.group, grant.offered) for grant in grants] == [
+        ('ACCEL0', plain), ('ACCEL1', fpga), ('ACCEL2', linked)]
+
+
+def test_groups_of_unlike_amounts_find_theirs():
+    two = build.offered(build.region(count=2, bus=1))
+    one = build.offered(build.region(bus=2))
+    groups = {'ACCEL0': _group(amount=1), 'ACCEL1': _group(amount=2)}
+    grants = _assign({**_promise(two, amount=2), **_promise(one)}, groups,
+                     [two, one])
+    assert [(grant.group, grant.offered) for grant in grants] == [
+        ('ACCEL0', one), ('ACCEL1', two), ('ACCEL1', two)]
+
+
+def test_two_groups_may_be_served_by_one_provider():
+    pool = build.offered(build.region(count=3))
+    groups = {'ACCEL0': _group(), 'ACCEL1': _group(amount=2)}
+    grants = _assign(_promise(pool, amount=3), groups, [pool])
+    assert [grant.group for grant in grants] == [
+        'ACCEL0', 'ACCEL1', 'ACCEL1']
+    assert len(set(_taken(grants))) == 3
+
+
+def test_a_trait_that_an_entry_lost_takes_no_device_from_its_server():
+    gpu = build.offered(build.region())
+    groups = {'ACCEL0': _group(CUSTOM_LINK='required')}
+    assert len(_assign(_promise(gpu), groups, [gpu])) == 1
+
+
+def test_what_no_group_asked_for_is_given_without_one():
+    pool = build.offered(build.region(count=2))
+    grants = _assign(_promise(pool, amount=2), {'ACCEL0': _group()}, [pool])
+    assert [grant.group for grant in grants] == ['ACCEL0', '']
+    assert [grant.group for grant in _assign(
+        _promise(pool), {}, [pool])] == ['']
+
+
+def test_providers_of_others_are_none_of_our_business():
+    gpu = build.offered(build.region())
+    promised = {build.ROOT: {'VCPU': 4, 'MEMORY_MB': 512}, **_promise(gpu)}
+    assert len(_assign(promised, {'ACCEL0': _group()}, [gpu])) == 1
+    assert _assign({build.ROOT: {'VCPU': 4}}, {}, [gpu]) == ()
+
+
+@pytest.mark.parametrize('promised', [{}, {build.ROOT: {'VCPU': 1}}])
+def test_a_group_that_was_promised_nothing_here_gets_nothing(promised):
+    gpu = build.offered(build.region())
+    with pytest.raises(errors.AssignmentError) as caught:
+        _assign(promised, {'ACCEL0': _group(amount=2)}, [gpu])
+    assert str(caught.value) == ('what its profile asks for: wants 2 units '
+                                 'of CUSTOM_GPU, 0 are free')
+
+
+def test_grants_are_in_the_order_of_the_groups():
+    gpus = [build.offered(build.region(bus=bus)) for bus in range(12)]
+    groups = {f'ACCEL{number}': _group() for number in range(11)}
+    grants = _assign(_promise(*gpus), groups, gpus)
+    assert [grant.group for grant in grants] == [*groups, '']
+
+
+def _choose(count, groups, offered, holders=None, rules=()):
+    """What is chosen where Placement was told a class and no more."""
+    return assign.assign(
+        {'the class': {'CUSTOM_GPU': count}}, assign.Wanted(
+            groups, rules, counts={'CUSTOM_GPU': count}), offered,
+        holders or {}, _ME)
+
+
+def test_where_nobody_chose_devices_free_ones_are_chosen():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    grants = _choose(2, {'ACCEL0': _group(), 'ACCEL1': _group()}, gpus,
+                     holders)
+    assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
+    # Placement learns of both.
+    assert assign.unbooked(grants, {}) == {
+        gpus[index].uuid: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for index in (0, 2)}
+    assert assign.unbooked(grants, _promise(*gpus)) == {}
+
+
+def test_an_operators_own_group_gets_a_device_with_its_traits():
+    """Of which the class's provider says no more than that one has them."""
+    gpus = [build.offered(build.region(bus=bus, traits=traits)) for
+            bus, traits in ((1, ()), (2, ['CUSTOM_A100']), (3, ()))]
+    groups = flavor_specs.read({
+        'resources1:CUSTOM_GPU': '1', 'trait1:CUSTOM_A100': 'required',
+        'resources:CUSTOM_GPU': '1', 'resources_ACCEL0:CUSTOM_GPU': '1',
+        'resources2:CUSTOM_LICENCE': '1000000000'})
+    grants = _choose(3, groups, gpus)
+    assert [grant.group for grant in grants] == ['ACCEL0', '', '']
+    assert set(_taken(grants)) == {f'0000:0{bus}:00.0' for bus in (1, 2, 3)}
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_A100'):
+        _choose(2, groups, gpus, holders)
+    assert _taken(_choose(1, flavor_specs.read({
+        'resources1:CUSTOM_GPU': '1', 'trait1:CUSTOM_A100': 'required'}),
+        gpus)) == ['0000:02:00.0']
+
+
+def test_an_own_group_that_another_provider_serves_asks_ours_for_nothing():
+    """Nova's own vGPUs and ours, of one class on one host."""
+    ours = build.offered(build.region(bus=1, traits=['CUSTOM_OURS']))
+    for wish in 'required', 'forbidden':
+        theirs = {'required': 'CUSTOM_THEIRS', 'forbidden': 'CUSTOM_OURS'}
+        for first, second in ('1', '2'), ('2', '1'):
+            grants = _choose(1, flavor_specs.read({
+                f'resources{first}:CUSTOM_GPU': '1',
+                f'trait{first}:{theirs[wish]}': wish,
+                f'resources{second}:CUSTOM_GPU': '1',
+                f'trait{second}:CUSTOM_OURS': 'required'}), [ours])
+            assert _taken(grants) == ['0000:01:00.0']
+
+
+def _beside(wish, amount=1, **specs):
+    """A class and a trait, neither with a suffix."""
+    return flavor_specs.read({'resources:CUSTOM_GPU': str(amount),
+                              'trait:CUSTOM_BIG': wish, **specs})
+
+
+def test_a_class_and_a_trait_without_a_suffix_are_one_request():
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    assert _taken(_choose(1, _beside('required'), [plain, big])) == [
+        '0000:02:00.0']
+    assert _taken(_choose(1, _beside('forbidden'), [big, plain])) == [
+        '0000:01:00.0']
+    # Of two that are asked for, both are to have it.
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_BIG'):
+        _choose(2, _beside('required', 2), [plain, big])
+    # It is the devices' matter also while somebody has the one that has it.
+    with pytest.raises(errors.AssignmentError, match='CUSTOM_BIG'):
+        _choose(1, _beside('required'), [plain, big],
+                {build.address('0000:02:00.0'): _OTHER})
+
+
+def test_a_trait_without_a_suffix_can_be_the_compute_nodes():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    other = build.offered(build.region('FPGA', bus=3, traits=['CUSTOM_BIG']))
+    assert _choose(2, _beside('required', 2), [*gpus, other])
+
+
+def test_a_trait_without_a_suffix_is_not_about_groups():
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    groups = flavor_specs.read({'resources_ACCEL0:CUSTOM_GPU': '1',
+                                'resources1:CUSTOM_GPU': '1',
+                                'trait:CUSTOM_BIG': 'required'})
+    assert len(_choose(2, groups, [big, plain])) == 2
+
+
+def test_a_device_that_was_chosen_without_its_trait_stays():
+    """By a version before, or before its entry had the trait."""
+    big, plain = (build.offered(build.region(bus=bus, traits=traits))
+                  for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
+    assert _taken(_assign(_promise(plain), _beside('required'),
+                          [big, plain])) == ['0000:01:00.0']
+
+
+def test_where_others_have_what_was_promised_placement_is_to_know():
+    """What it is to have more, and less, of what the promise names."""
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]
+    unit = 'CUSTOM_UNIT_OF_CUSTOM_GPU'
+    promised = {'the class': {'CUSTOM_GPU': 2}, **{
+        gpu.uuid: {unit: 1} for gpu in gpus[:2]}}
+    holders = {build.address('0000:02:00.0'): _OTHER}
+    wanted = assign.Wanted({'ACCEL0': _group(), 'ACCEL1': _group()},
+                           counts={'CUSTOM_GPU': 2})
+    with pytest.raises(errors.TakenError):
+        assign.assign(promised, wanted, gpus, holders, _ME)
+    anything = assign.without_devices(promised)
+    assert anything == {'the class': {'CUSTOM_GPU': 2}}
+    grants = assign.assign(anything, wanted, gpus, holders, _ME)
+    assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
+    assert assign.unbooked(grants, promised) == {gpus[2].uuid: {unit: 1}}
+    here = {gpu.uuid for gpu in gpus}
+    unused = assign.unused(grants, promised, here)
+    assert unused == {gpus[1].uuid: {unit: 1}}
+    assert assign.moved(
+        promised, assign.unbooked(grants, promised), unused) == {
+            'the class': {'CUSTOM_GPU': 2}, gpus[0].uuid: {unit: 1},
+            gpus[2].uuid: {unit: 1}}
+    # While a server moves it was promised devices of two hosts.
+    assert assign.unused(grants, promised, here - {gpus[1].uuid}) == {}
+
+
+def test_what_else_a_provider_has_is_no_device():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    unit, licence = 'CUSTOM_UNIT_OF_CUSTOM_GPU', 'CUSTOM_LICENCE'
+    promised = {'the class': {'CUSTOM_GPU': 1},
+                gpus[0].uuid: {unit: 1, licence: 1},
+                gpus[1].uuid: {licence: 1}}
+    grants = assign.assign(promised, assign.Wanted(
+        {}, counts={'CUSTOM_GPU': 1}), gpus, {}, _ME)
+    assert _taken(grants) == ['0000:01:00.0']
+    assert assign.unbooked(grants, promised) == {}
+    assert assign.unused(grants, promised, promised) == {}
+
+
+def test_a_unit_without_a_group_is_chosen_too():
+    gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
+    assert [grant.group for grant in _choose(2, {}, gpus)] == ['', '']
+
+
+def test_what_is_chosen_here_has_the_traits():
+    linked = build.offered(build.region(bus=2, traits=['CUSTOM_LINK']))
+    plain = build.offered(build.region(bus=1))
+    grants = _choose(1, {'ACCEL0': _group(CUSTOM_LINK='required')},
+                     [plain, linked])
+    assert [grant.offered for grant in grants] == [linked]
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(1, {'ACCEL0': _group(CUSTOM_LINK='required')}, [plain])
+    assert 'CUSTOM_LINK' in str(caught.value)
+
+
+def test_what_is_chosen_here_obeys_the_rules():
+    pool = build.offered(build.region(count=2, bus=1))
+    other = build.offered(build.region(bus=2))
+    rule = affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
+    groups = {'ACCEL0': _group(), 'ACCEL1': _group()}
+    grants = _choose(2, groups, [pool, other], rules=[rule])
+    assert {grant.offered for grant in grants} == {pool, other}
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(2, groups, [pool], rules=[rule])
+    assert 'distinct device of ACCEL0-1' in str(caught.value)
+
+
+def test_who_has_what_is_missing_is_said():
+    gpu = build.offered(build.region())
+    with pytest.raises(errors.AssignmentError) as caught:
+        _choose(1, {'ACCEL0': _group()}, [gpu],
+                {build.address('0000:81:00.0'): _OTHER})
+    assert str(caught.value).endswith('0000:81:00.0 is held by server-2')
+
+
+_CLASSES = st.sampled_from(['CUSTOM_GPU', 'FPGA'])
+_TRAITS = st.sampled_from(['CUSTOM_X', 'CUSTOM_Y'])
+
+
+@st.composite
+def _feasible(draw):
+    """Providers, and groups whose promise can be kept."""
+    offered = [build.offered(build.region(
+        draw(_CLASSES), draw(st.integers(1, 4)), bus,
+        draw(st.sets(_TRAITS)), draw(st.integers(1, 2))))
+        for bus in range(draw(st.integers(1, 4)))]
+    left = {item.uuid: len(item.region.units) for item in offered}
+    groups, promised = {}, collections.defaultdict(collections.Counter)
+    for number in range(draw(st.integers(0, 6))):
+        possible = [item for item in offered if left[item.uuid]]
+        if not possible:
+            break
+        item = draw(st.sampled_from(possible))
+        amount = draw(st.integers(1, left[item.uuid]))
+        left[item.uuid] -= amount
+        name = item.region.resource_class
+        promised[item.uuid][name] += amount
+        groups[f'ACCEL{number}'] = _group(name, amount, **{
+            trait: 'required' if trait in item.region.traits else 'forbidden'
+            for trait in draw(st.sets(_TRAITS))})
+    holders = {}
+    for item in offered:
+        units = draw(st.permutations(item.region.units))
+        for unit in units[:draw(st.integers(0, left[item.uuid]))]:
+            holders[draw(st.sampled_from(unit))] = _OTHER
+    free = [a for item in offered for unit in item.region.units
+            for a in unit if a not in holders]
+    holders.update(dict.fromkeys(draw(st.sets(
+        st.sampled_from(free)) if free else st.just(())), _ME))
+    return promised, groups, offered, holders
+
+
+@given(_feasible())
+def test_a_promise_that_can_be_kept_is_kept(case):
+    promised, groups, offered, holders = case
+    grants = _assign(*case)
+    given_away = [address for grant in grants for address in grant.unit]
+    assert len(set(given_away)) == len(given_away)
+    assert all(holders.get(address, _ME) == _ME for address in given_away)
+    by_group = collections.Counter(
+        (grant.group, grant.offered.region.resource_class)
+        for grant in grants)
+    assert by_group == {(name, resource_class): amount
+                        for name, group in groups.items()
+                        for resource_class, amount in group.resources.items()}
+    by_provider = collections.Counter(grant.offered.uuid for grant in grants)
+    assert by_provider == {uuid: amounts.total()
+                           for uuid, amounts in promised.items()}
+    for grant in grants:
+        traits = groups[grant.group].traits
+        assert all((trait in grant.offered.region.traits) == (
+            wish == 'required') for trait, wish in traits.items()
+            if trait != naming.MARKER_TRAIT)
+        assert grant.unit in grant.offered.region.units
+    # A group is what is taken from one provider.
+    assert len({(grant.group, grant.offered.uuid)
+                for grant in grants}) == len(groups)
+
+
+@given(_feasible(), st.data())
+def test_one_unit_too_many_is_refused_and_its_provider_named(case, data):
+    promised, groups, offered, holders = case
+    item = data.draw(st.sampled_from(offered))
+    units = item.region.units
+    free = sum(all(holders.get(a, _ME) == _ME for a in unit)
+               for unit in units)
+    name = item.region.resource_class
+    more = free + 1 - promised[item.uuid].total()
+    promised[item.uuid][name] += more
+    groups['ACCEL99'] = _group(name, more)
+    with pytest.raises(errors.AssignmentError) as caught:
+        _assign(*case)
+    assert item.name in str(caught.value)
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('providers', [63, 64])
+def test_many_like_groups_and_providers_come_to_an_end(providers):
+    gpus = [build.offered(build.region(bus=bus)) for bus in range(providers)]
+    groups = {f'ACCEL{number}': _group() for number in range(64)}
+    try:
+        assert len(_assign(_promise(*gpus), groups, gpus)) == 64
+    except errors.AssignmentError:
+        assert providers == 63
+
+
+def _packing(pools):
+    """So many pools of five, for groups of 1, 1 and 3 each."""
+    offered = [build.offered(build.region(count=5, bus=bus))
+               for bus in range(pools)]
+    groups = {f'ACCEL{number}': _group(amount=1 if number < 2 * pools else 3)
+              for number in range(3 * pools)}
+    return _promise(*offered, amount=5), groups, offered
+
+
+def test_groups_of_unlike_amounts_are_packed():
+    assert len(_assign(*_packing(4))) == 20
+
+
+def test_many_groups_of_unlike_amounts_are_packed():
+    assert len(_assign(*_packing(8))) == 40
+
+
+def test_a_guest_may_start_with_what_is_there():
+    at = build.address('0000:81:00.0')
+    # Whether an entry names it makes no difference, nor is an mdev there
+    # before the guest starts.
+    for ids in '', '10de:2330':
+        assign.check_there({at: ids, model.MdevAddress(_ME): ''},
+                           build.host([build.function(str(at))]))
+
+
+@pytest.mark.parametrize('functions, reason', [
+    ([], 'is not there any more'),
+    ([build.function('0000:81:00.0', use='disk sda is mounted')],
+     'the host uses it: disk sda is mounted'),
+    ([build.function('0000:81:00.0', '1bcf:001c')],
+     'is 1bcf:001c now, the server had 10de:2330'),
+    ([build.function('0000:81:00.0', iommu_group=7),
+      build.function('0000:82:00.0', iommu_group=7)],
+     'IOMMU group 7 has 0000:82:00.0 by now, which the server does not have')])
+def test_a_guest_does_not_start_with_what_is_there_instead(functions, reason):
+    with pytest.raises(errors.AssignmentError) as caught:
+        assign.check_there({build.address('0000:81:00.0'): '10de:2330'},
+                           build.host(functions))
+    assert caught.value.thing == 'device 0000:81:00.0'
+    assert caught.value.reason == reason
+    assert caught.value.remedy

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found where machine, ledger and record disagree."""
+
+import dataclasses
+
+import hypothesis
+from hypothesis import strategies
+
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.assignment import consistency
+from nova_accel.core.placement import inventory
+from tests.unit import build
+
+NAME = 'compute1'
+SERVERS = [f'00000000-0000-4000-8000-00000000000{digit}' for digit in '1234']
+A, B, C, _D = SERVERS
+GPU, QAT = '0000:81:00.0', '0000:85:00.0'
+
+_FUNCTIONS = (build.function(GPU),
+              # Two functions that travel together.
+              build.function('0000:82:00.0', iommu_group='both'),
+              build.function('0000:82:00.1', iommu_group='both'),
+              *build.card(QAT, 4),
+              build.function('0000:44:00.0', mdev_types=(
+                  model.MdevType('nvidia-471', 3),)),
+              build.function('0000:99:00.0', '1af4:1000'))
+_ENTRIES = ({'vendor_id': '10de', 'address': {'bus': '8[12]'}},
+            {'product_id': '37c9', 'resource_class': 'QAT'},
+            {'address': '0000:44:00.0', 'mdev_type': 'nvidia-471'})
+
+HOST = build.host(_FUNCTIONS, *_ENTRIES)
+OFFERED = {item.uuid: item
+           for item in build.inventory(HOST, NAME).offered}
+
+
+def uuid(at):
+    return naming.provider_uuid(build.ROOT, build.address(at))
+
+
+def name(at):
+    return f'{NAME}_accel_{at}'
+
+
+def known(*more):
+    return {item.uuid: item.name for item in OFFERED.values()} | {
+        uuid(at): name(at) for at in more}
+
+
+def give(item, unit, index=0):
+    """The hostdevs of one unit."""
+    return tuple(hostdev.Hostdev(address, naming.alias(
+        'ACCEL0', item.uuid, index + number))
+        for number, address in enumerate(unit))
+
+
+def held(at, provider=None, index=0):
+    """One hostdev of ours."""
+    return hostdev.Hostdev(build.address(at), naming.alias(
+        'ACCEL0', provider or uuid(at), index))
+
+
+def mdev(server, index=0):
+    provider = uuid('0000:44:00.0')
+    return hostdev.Hostdev(
+        model.MdevAddress(naming.mdev_uuid(server, provider, index)),
+        naming.alias('ACCEL0', provider, index))
+
+
+def find(promised, held_, host=HOST, gone=()):
+    """Findings; what is promised and held by provider, and by server."""
+    return consistency.compare(consistency.gather(
+        inventory.NodeInventory(
+            host, inventory.Node(build.ROOT, NAME, known(*gone))),
+        lambda provider: {
+            consumer: {'resources': {'CUSTOM_UNIT_OF_ANY': amount,
+                                     'CUSTOM_LICENCE': 1}}
+            for consumer, amount in promised.get(provider, {}).items()},
+        lambda: held_))
+
+
+def test_held_as_promised():
+    assert find({uuid(GPU): {A: 1}}, {A: (held(GPU),)}) == ()
+
+
+def test_nothing_held_and_nothing_promised():
+    assert find({}, {}) == ()
+
+
+def test_held_and_not_promised():
+    [finding] = find({}, {A: (held(GPU),)})
+    assert (finding.thing, finding.provider, finding.withheld,
+            finding.passing) == (
+        f'resource provider {name(GPU)}', uuid(GPU), 1, False)
+    assert finding.reason == (
+        f'1 of it are held, 0 are promised: {A} should not have it')
+
+
+def test_a_line_of_the_log_has_the_remedy():
+    [finding] = find({}, {A: (held(GPU),)})
+    assert str(finding) == (
+        f'{finding.thing}: {finding.reason}; {finding.remedy}')
+
+
+def test_held_by_a_domain_that_is_not_ours():
+    [finding] = find({}, {A: (hostdev.Hostdev(build.address(GPU), ''),)})
+    assert f'{A} should not have it' in finding.reason
+    assert finding.withheld == 1
+
+
+def test_the_stranger_in_a_pool_is_named():
+    [finding] = find({uuid(QAT): {A: 1}}, {
+        A: (held('0000:85:00.1', uuid(QAT)),),
+        B: (held('0000:85:00.2', uuid(QAT)),)})
+    assert finding.withheld == 1
+    assert f'promised: {B} should not have it' in finding.reason
+
+
+def test_more_held_than_was_promised_to_the_same_server():
+    [finding] = find({uuid(QAT): {A: 1}}, {
+        A: (held('0000:85:00.1', uuid(QAT)),
+            held('0000:85:00.2', uuid(QAT), 1))})
+    assert f'{A} should not have it' in finding.reason
+    assert finding.withheld == 1
+
+
+def test_functions_that_travel_together_are_one_unit():
+    at = '0000:82:00.0'
+    both = held(at), held('0000:82:00.1', uuid(at), 1)
+    assert find({uuid(at): {A: 1}}, {A: both}) == ()
+    [finding] = find({}, {A: both})
+    assert finding.withheld == 1
+
+
+def test_a_resize_that_waits_has_a_consumer_of_its_own():
+    migration = C
+    assert find({uuid(GPU): {migration: 1}}, {A: (held(GPU),)}) == ()
+
+
+def test_promised_and_not_held():
+    [finding] = find({uuid(GPU): {A: 1}}, {})
+    assert (finding.thing, finding.provider, finding.withheld,
+            finding.passing) == (
+        f'resource provider {name(GPU)}', uuid(GPU), 0, True)
+    assert f'{A} should have it' in finding.reason
+
+
+def test_promised_to_one_and_held_by_a_domain_that_is_not_ours():
+    [finding] = find({uuid(GPU): {A: 1}},
+                     {B: (hostdev.Hostdev(build.address(GPU), ''),)})
+    assert f'{A} should have it' in finding.reason
+
+
+def test_two_functions_of_one_do_not_make_up_for_another():
+    entry = {'vendor_id': '10de'}
+    pairs = [build.function(f'0000:85:0{slot}.{number}', physfn=QAT,
+                            iommu_group=f'pair{slot}')
+             for slot in (1, 2) for number in (0, 1)]
+    host = build.host([build.function(QAT, '8086:37c8', num_vfs=4), *pairs],
+                      entry)
+    findings = find({uuid(QAT): {A: 1, B: 1}}, {
+        A: (held('0000:85:01.0', uuid(QAT)),
+            held('0000:85:01.1', uuid(QAT), 1))}, host)
+    assert [f'{B} should have it' in finding.reason
+            for finding in findings] == [True]
+
+
+def test_in_two_definitions():
+    [finding] = find({uuid(GPU): {A: 1}},
+                     {A: (held(GPU),), B: (held(GPU),)})
+    assert finding.thing == f'device {GPU}'
+    assert f'in the definitions of {A} and {B}' in finding.reason
+    assert not finding.withheld
+
+
+def test_a_unit_that_two_hold_is_not_said_to_be_lacking():
+    twice = held('0000:85:00.1', uuid(QAT))
+    assert [finding.thing for finding in find(
+        {uuid(QAT): {A: 1, B: 1}}, {A: (twice,), B: (twice,)})] == [
+        'device 0000:85:00.1']
+
+
+def test_two_definitions_that_are_none_of_our_business():
+    theirs = (hostdev.Hostdev(build.address('0000:99:00.0'), ''),)
+    assert find({}, {A: theirs, B: theirs}) == ()
+
+
+def test_mdevs():
+    provider = uuid('0000:44:00.0')
+    assert find({provider: {A: 2}}, {A: (mdev(A), mdev(A, 1))}) == ()
+    [finding] = find({provider: {A: 1}}, {A: (mdev(A), mdev(A, 1))})
+    assert finding.withheld == 1
+    [finding] = find({provider: {A: 1}}, {})
+    assert f'{A} should have it' in finding.reason
+
+
+def test_no_more_mdevs_are_withheld_than_there_are():
+    [finding] = find({}, {server: (mdev(server),) for server in SERVERS})
+    assert finding.withheld == 3
+    assert finding.reason.startswith('4 of it are held')
+
+
+def test_mdev_of_a_device_that_has_gone():
+    provider = uuid('0000:44:00.0')
+    host = build.host(_FUNCTIONS, *_ENTRIES[:2])
+    findings = find({provider: {A: 1}}, {A: (mdev(A),)}, host)
+    assert [(finding.reason, finding.provider) for finding in findings] == [
+        ('nothing offers it any more', provider)]
+
+
+def test_device_that_has_gone():
+    at = '0000:90:00.0'
+    [finding] = find({uuid(at): {A: 1}}, {A: (held(at),)}, gone=[at])
+    assert finding.thing == f'device {at} of server {A}'
+    assert finding.reason == 'is not there any more'
+    assert finding.provider == uuid(at)
+
+
+def test_another_card_at_the_address():
+    function = _FUNCTIONS[0]
+    provider = uuid(str(function.address))
+    device = hostdev.Hostdev(function.address, naming.alias(
+        'ACCEL0', provider, 0, '1bcf:001c'))
+    [finding] = find({provider: {A: 1}}, {A: (device,)})
+    assert finding.thing == f'device {function.address} of server {A}'
+    assert finding.reason == (
+        f'is {function.ids} now, the server had 1bcf:001c')
+    assert finding.provider == provider
+    known = dataclasses.replace(device, alias=naming.alias(
+        'ACCEL0', provider, 0, function.ids))
+    assert find({provider: {A: 1}}, {A: (known,)}) == ()
+
+
+def test_device_that_is_refused_now():
+    functions = [dataclasses.replace(_FUNCTIONS[0], use='disk sda is mounted')]
+    [finding] = find({uuid(GPU): {A: 1}}, {A: (held(GPU),)},
+                     build.host(functions, *_ENTRIES))
+    assert finding.thing == f'device {GPU} of server {A}'
+    assert 'disk sda is mounted' in finding.reason
+
+
+def test_device_that_no_entry_names_any_more():
+    [finding] = find({uuid(GPU): {A: 1}}, {A: (held(GPU),)},
+                     build.host(_FUNCTIONS))
+    assert finding.thing == f'device {GPU} of server {A}'
+    assert finding.reason == 'no entry names it any more'
+
+
+def test_device_of_which_mdevs_are_offered_by_now():
+    at = '0000:44:00.0'
+    reasons = [finding.reason for finding in find(
+        {uuid(at): {A: 1}}, {A: (held(at),)})]
+    assert 'no entry names it any more' in reasons
+
+
+def test_region_that_an_entry_has_renamed():
+    """A server got it as the whole card's, which is two Regions by now."""
+    host = build.host(_FUNCTIONS[3:8], {
+        'address': '0000:85:00.1', 'resource_class': 'BIG'}, _ENTRIES[1])
+    [finding] = find({uuid(QAT): {A: 1}},
+                     {A: (held('0000:85:00.1', uuid(QAT)),)}, host)
+    assert finding.thing == f'resource provider {name(QAT)}_CUSTOM_BIG'
+    assert finding.withheld == 1
+    assert f'{A} was promised it as {name(QAT)}' in finding.reason
+    assert finding.remedy.startswith('nothing')
+
+
+_units = [(item, unit) for item in OFFERED.values()
+          if not item.region.mdevs for unit in item.region.units]
+
+
+@strategies.composite
+def consistent(draw):
+    """Servers that hold what they were promised: promised and held."""
+    promised, held_ = {}, {}
+    for item, unit in draw(strategies.lists(
+            strategies.sampled_from(_units), unique=True)):
+        server = draw(strategies.sampled_from(SERVERS))
+        amounts = promised.setdefault(item.uuid, {})
+        amounts[server] = amounts.get(server, 0) + 1
+        held_[server] = held_.get(server, ()) + give(item, unit, len(
+            held_.get(server, ())))
+    for index in range(draw(strategies.integers(0, 3))):
+        amounts = promised.setdefault(uuid('0000:44:00.0'), {})
+        amounts[A] = index + 1
+        held_[A] = held_.get(A, ()) + (mdev(A, index),)
+    return promised, held_
+
+
+@hypothesis.given(consistent())
+def test_nothing_is_found_where_all_agree(state):
+    assert find(*state) == ()
+
+
+@hypothesis.given(consistent(), strategies.data())
+def test_a_lost_promise_is_found(state, data):
+    promised, held_ = state
+    hypothesis.assume(promised)
+    provider = data.draw(strategies.sampled_from(sorted(promised)))
+    server = data.draw(strategies.sampled_from(sorted(promised[provider])))
+    lost = promised[provider].pop(server)
+    [finding] = find(promised, held_)
+    assert (finding.provider, finding.withheld) == (provider, lost)
+    assert f'{server} should not have it' in finding.reason
+
+
+@hypothesis.given(consistent(), strategies.data())
+def test_a_lost_definition_is_found(state, data):
+    promised, held_ = state
+    hypothesis.assume(held_)
+    server = data.draw(strategies.sampled_from(sorted(held_)))
+    del held_[server]
+    findings = find(promised, held_)
+    assert {finding.provider for finding in findings} == {
+        provider for provider, amounts in promised.items()
+        if server in amounts}
+    assert all(finding.passing and f'{server} should have it'
+               in finding.reason for finding in findings)
+
+
+@hypothesis.given(consistent(), strategies.data())
+def test_a_second_definition_is_found(state, data):
+    promised, held_ = state
+    hypothesis.assume(held_)
+    server = data.draw(strategies.sampled_from(sorted(held_)))
+    held_['twin'] = held_[server]
+    assert {finding.thing for finding in find(promised, held_)} == {
+        f'device {device.address}' for device in held_[server]}
+
+
+@hypothesis.given(consistent(), strategies.data())
+def test_a_device_that_went_is_found(state, data):
+    promised, held_ = state
+    there = {function.address for function in HOST.functions}
+    functions = {device.address for hostdevs in held_.values()
+                 for device in hostdevs} & there
+    hypothesis.assume(functions)
+    gone = data.draw(strategies.sampled_from(sorted(functions)))
+    host = build.host([function for function in _FUNCTIONS
+                       if function.address != gone], *_ENTRIES)
+    [server] = [server for server, hostdevs in held_.items()
+                if gone in {device.address for device in hostdevs}]
+    assert [finding.reason for finding in find(promised, held_, host)
+            if finding.thing == f'device {gone} of server {server}'] == [
+        'is not there any more']
+
+
+def test_a_consumer_that_nova_does_not_know():
+    """Also of a class alone, of which nobody had chosen a device."""
+    of_class = naming.class_provider_uuid(build.ROOT, 'CUSTOM_QAT')
+    allocations = {uuid(GPU): {A: 'CUSTOM_UNIT_OF_ANY'},
+                   of_class: {A: 'CUSTOM_QAT', B: 'CUSTOM_QAT'}}
+    truths = consistency.gather(
+        inventory.NodeInventory(HOST, inventory.Node(
+            build.ROOT, NAME, known() | {
+                of_class: naming.class_provider_name(NAME, 'CUSTOM_QAT')})),
+        lambda provider: {
+            consumer: {'resources': {name: 1}} for consumer, name
+            in allocations.get(provider, {}).items()}, dict)
+    [missed] = consistency.compare(truths)
+    assert f'{A} should have it' in missed.reason
+    assert consistency.compare(truths, {A, B}) == ()
+    assert [consistency.allocated_to_nobody(truths, consumer)
+            .reason.partition(', and')[0] for consumer in (A, B)] == [
+        f'has allocations of {NAME}_accel_{GPU}, {NAME}_accel_CUSTOM_QAT',
+        f'has allocations of {NAME}_accel_CUSTOM_QAT']
+
+
+_addresses = strategies.sampled_from(
+    sorted(function.address for function in _FUNCTIONS)
+    + [build.address('0000:f0:00.0'), model.MdevAddress(A)])
+_aliases = strategies.sampled_from(
+    ['', 'ua-other', *(naming.alias('ACCEL0', provider, 0)
+                       for provider in [*OFFERED, C])])
+_anything = strategies.dictionaries(
+    strategies.sampled_from(SERVERS), strategies.lists(strategies.builds(
+        hostdev.Hostdev, _addresses, _aliases), max_size=6).map(tuple))
+_promises = strategies.dictionaries(
+    strategies.sampled_from([*OFFERED, C]), strategies.dictionaries(
+        strategies.sampled_from(SERVERS), strategies.integers(1, 9)))
+
+
+@hypothesis.given(_promises, _anything, strategies.sets(
+    strategies.sampled_from(sorted([*OFFERED, C]))), strategies.booleans())
+def test_whatever_is_so_can_be_said(promised, held_, names, empty):
+    truths = consistency.Truths(
+        model.Host() if empty else HOST, {} if empty else OFFERED,
+        dict.fromkeys(names, 'name'), promised, held_)
+    for finding in consistency.compare(truths):
+        assert finding.thing and finding.reason and finding.remedy
+        if finding.withheld:
+            # What is promised already needs not be withheld.
+            item = truths.offered[finding.provider]
+            assert 0 < finding.withheld <= len(item.region.units) - sum(
+                promised.get(finding.provider, {}).values())

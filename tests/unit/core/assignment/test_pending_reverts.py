@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept for a server whose resize is not confirmed yet."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.assignment import pending_reverts
+from tests.unit import build
+
+_ME = '00000000-0000-0000-0000-000000000001'
+_OTHER = '00000000-0000-0000-0000-000000000002'
+_UNIT = 'CUSTOM_UNIT_OF_CUSTOM_GPU'
+
+
+def _vfs(count):
+    """A card's VFs, as one Region, and their addresses."""
+    host = build.host(build.card('0000:85:00.0', count), {
+        'product_id': '37c9', 'resource_class': 'CUSTOM_GPU'})
+    [item] = build.inventory(host, 'node').offered
+    return item, [unit[0] for unit in item.region.units]
+
+
+@given(left=st.integers(0, 4), held=st.integers(0, 3),
+       server=st.integers(0, 3), migration=st.integers(0, 3))
+def test_as_much_as_is_promised_beyond_what_is_held(left, held, server,
+                                                    migration):
+    item, addresses = _vfs(7)
+    hostdevs = tuple(
+        hostdev.Hostdev(address, naming.alias('ACCEL0', item.uuid, number))
+        for number, address in enumerate(addresses[4:4 + held]))
+    promised = [{item.uuid: {_UNIT: amount}}
+                for amount in (server, migration)]
+    kept = pending_reverts.kept(addresses[:left], _ME, promised, hostdevs,
+                                (item,))
+    assert kept <= set(addresses[:left])
+    assert len(kept) == min(left, max(0, server + migration - held))
+
+
+def test_nothing_that_is_of_no_region():
+    item, _addresses = _vfs(1)
+    assert not pending_reverts.kept(
+        [build.address('0000:01:00.0')], _ME, [{item.uuid: {_UNIT: 2}}], (),
+        (item,))
+
+
+def test_of_mdevs_those_of_the_server():
+    function = build.function('0000:81:00.0', '10de:20b0', mdev_types=(
+        model.MdevType('nvidia-471', 4, ()),))
+    host = build.host([function], {
+        'vendor_id': '10de', 'mdev_type': 'nvidia-471'})
+    [item] = build.inventory(host, 'node').offered
+    mine, another = (model.MdevAddress(naming.mdev_uuid(
+        server, item.uuid, 0)) for server in (_ME, _OTHER))
+    assert pending_reverts.kept(
+        [another, mine], _ME, [{item.uuid: {'CUSTOM_UNIT_OF_VGPU': 2}}], (),
+        (item,)) == {mine}

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices whose state moves to their like on another host."""
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.guest import device_state
+from tests.unit import build
+
+_SPEC = {'vendor_id': '10de', 'live_migratable': 'yes'}
+
+
+def _offered(host, root=build.ROOT):
+    return {item.uuid: item
+            for item in build.inventory(host, 'host1', root).offered}
+
+
+def _held(offered, groups=None):
+    """A hostdev of each unit, for groups ACCEL0, ACCEL1, ..."""
+    units = [(item, unit) for item in offered.values()
+             for unit in item.region.units]
+    return [hostdev.Hostdev(unit[0], naming.alias(
+        f'ACCEL{index if groups is None else groups[index]}', item.uuid,
+        index)) for index, (item, unit) in enumerate(units)]
+
+
+def _described(host, offered, groups=None):
+    return {device.alias: device_state.describe(device, host, offered)
+            for device in _held(offered, groups)}
+
+
+def test_what_is_not_live_migratable_is_refused():
+    host = build.host([build.function('0000:81:00.0')],
+                      {'vendor_id': '10de'})
+    offered = _offered(host)
+    with pytest.raises(errors.AssignmentError) as raised:
+        device_state.check_source(_held(offered), offered)
+    assert '0000:81:00.0 (10de:2330)' in str(raised.value)
+    assert '"live_migratable": "yes"' in raised.value.remedy
+
+
+def test_what_no_entry_names_any_more_is_refused():
+    host = build.host([build.function('0000:81:00.0')], _SPEC)
+    with pytest.raises(errors.AssignmentError, match='no entry'):
+        device_state.check_source(_held(_offered(host)), {})
+
+
+def test_a_guest_that_runs_short_is_refused():
+    held = _held(_offered(build.host(
+        [build.function(f'0000:8{number}:00.0') for number in (1, 2)],
+        _SPEC)))
+    device_state.check_whole(held, held)
+    with pytest.raises(errors.AssignmentError, match='0000:82:00.0'):
+        device_state.check_whole(held[:1], held)
+
+
+def test_more_than_the_guest_has_is_refused():
+    host = build.host([build.function(f'0000:8{number}:00.0')
+                       for number in (1, 2)], _SPEC)
+    offered = _offered(host)
+    described = _described(host, offered, [0, 0])
+    described.popitem()
+    with pytest.raises(errors.AssignmentError, match='nothing that could'):
+        device_state.pair(described, _held(offered, [0, 0]), host, offered)
+
+
+def test_what_is_live_migratable_is_not():
+    host = build.host([build.function('0000:81:00.0')], _SPEC)
+    offered = _offered(host)
+    device_state.check_source(_held(offered), offered)
+
+
+@pytest.mark.parametrize('changes', [
+    {'product_id': '2331'}, {'revision': 2}, {'firmware': '2'},
+    {'subsystem_vendor_id': '1028', 'subsystem_product_id': '1'}])
+def test_only_like_goes_to_like(changes):
+    function = build.function('0000:81:00.0', revision=1, firmware='1')
+    source = build.host([function], _SPEC)
+    destination = build.host([dataclasses.replace(function, **changes)],
+                             _SPEC)
+    here, there = _offered(source), _offered(destination)
+    described = _described(source, here)
+    with pytest.raises(errors.AssignmentError) as raised:
+        device_state.pair(described, _held(there), destination, there)
+    assert 'group ACCEL0' in str(raised.value)
+    # What it was, and what there is instead.
+    assert str(raised.value).count('revision') == 2
+
+
+def test_the_host_driver_does_not_matter():
+    function = build.function('0000:81:00.0', driver='vfio-pci')
+    source = build.host([function], _SPEC)
+    destination = build.host([dataclasses.replace(
+        function, driver=None, location=model.Location(1))], _SPEC)
+    there = _offered(destination)
+    pairs = device_state.pair(_described(source, _offered(source)),
+                              _held(there), destination, there)
+    assert len(pairs) == 1
+
+
+def test_a_virtual_function_has_its_cards_firmware():
+    functions = build.card('0000:81:00.0', 1)
+    functions[0] = dataclasses.replace(functions[0], firmware='28.39')
+    host = build.host(functions, {'product_id': '37c9',
+                                  'live_migratable': 'yes'})
+    assert list(_described(host, _offered(host)).values()) == [
+        '8086:37c9 revision 00 firmware 28.39']
+
+
+def test_an_mdev_is_its_type_and_its_parent():
+    parent = build.function('0000:81:00.0', '10de:20b0', mdev_types=(
+        model.MdevType('nvidia-471', 1),))
+    host = build.host([parent], {'vendor_id': '10de',
+                                 'mdev_type': 'nvidia-471'})
+    [item] = _offered(host).values()
+    device = hostdev.Hostdev(
+        model.MdevAddress(naming.mdev_uuid(build.ROOT, item.uuid, 0)),
+        naming.alias('ACCEL0', item.uuid, 0))
+    assert device_state.describe(device, host, {item.uuid: item}) == (
+        'mdev nvidia-471 of 10de:20b0 revision 00')
+
+
+def _of_types(*names):
+    """A parent of mdevs of these types, and what it offers."""
+    parent = build.function('0000:81:00.0', '10de:20b0', mdev_types=tuple(
+        model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')))
+    host = build.host([parent], *(
+        {'vendor_id': '10de', 'mdev_type': name, 'live_migratable': 'yes'}
+        for name in names))
+    return host, _offered(host)
+
+
+def _mdev(item):
+    return hostdev.Hostdev(
+        model.MdevAddress(naming.mdev_uuid(build.ROOT, item.uuid, 0)),
+        naming.alias('ACCEL0', item.uuid, 0, variant=item.region.variant))
+
+
+@pytest.mark.parametrize('before, after', [
+    (['nvidia-471'], ['nvidia-471', 'nvidia-468']),
+    (['nvidia-471', 'nvidia-468'], ['nvidia-471'])])
+def test_what_was_given_before_a_type_came_or_went_can_move(before, after):
+    """It is counted by another provider by now."""
+    [item] = (item for item in _of_types(*before)[1].values()
+              if item.region.variant == 'nvidia-471')
+    host, offered = _of_types(*after)
+    assert item.uuid not in offered
+    device_state.check_source([_mdev(item)], offered)
+    assert device_state.describe(_mdev(item), host, offered) == (
+        'mdev nvidia-471 of 10de:20b0 revision 00')
+
+
+def test_what_was_given_as_another_type_of_the_provider_is_refused():
+    [item] = _of_types('nvidia-471')[1].values()
+    _host, offered = _of_types('nvidia-468')
+    assert item.uuid in offered
+    with pytest.raises(errors.AssignmentError, match='no entry'):
+        device_state.check_source([_mdev(item)], offered)
+
+
+@given(st.permutations(range(6)), st.lists(st.integers(0, 2), min_size=6,
+                                           max_size=6),
+       st.lists(st.integers(0, 1), min_size=6, max_size=6))
+def test_whatever_the_order_each_finds_its_like(order, groups, revisions):
+    """Six devices of two revisions for three groups, shuffled there."""
+    def host(numbers):
+        return build.host([build.function(
+            f'0000:{0x80 + index:x}:00.0', revision=revisions[number])
+            for index, number in enumerate(numbers)], _SPEC)
+    source, destination = host(range(6)), host(order)
+    here = _offered(source)
+    there = _offered(destination, '11111111-6c1f-4f4e-8f33-1f0ee4e6d7a1')
+    described = _described(source, here, groups)
+    pairs = device_state.pair(
+        described, _held(there, [groups[number] for number in order]),
+        destination, there)
+    assert len(set(pairs.values())) == 6
+    for alias, device in pairs.items():
+        assert device_state.describe(device, destination, there) == (
+            described[alias])
+        assert naming.parse_alias(alias)[0] == (
+            naming.parse_alias(device.alias)[0])

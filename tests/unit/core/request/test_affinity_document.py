@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile's affinity section."""
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core.request import affinity
+from nova_accel.core.request import affinity_document
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from nova_accel.core.solver import arrange
+from nova_accel.profiles import document
+
+_GROUPS = [{'name': 'gpu', 'resources': {'PGPU': 1}, 'count': 4},
+           {'name': 'nic', 'resources': {'CUSTOM_NIC': 1}, 'count': 4},
+           {'resources': {'FPGA': 1}}]
+
+
+def _read(*items, groups=_GROUPS, **more):
+    # In YAML, what is there twice would be written as an alias.
+    found, problems = document.read(json.dumps(
+        {'name': 'p', 'groups': groups, 'affinity': list(items), **more}),
+        'a.yaml')
+    return (found[0] if found else None), [str(error) for error in problems]
+
+
+def _rules(*items):
+    profile, problems = _read(*items)
+    assert not problems
+    return [str(rule) for rule in profile.rules]
+
+
+@pytest.mark.parametrize('item, rules', [
+    ({'same': 'numa_node'}, ['same numa_node of ACCEL0-8 (required)']),
+    ({'same': 'pcie_switch', 'groups': ['gpu', 2]},
+     ['same pcie_switch of ACCEL0-3, ACCEL8 (required)']),
+    ({'distinct': 'device', 'groups': ['nic'], 'policy': 'preferred'},
+     ['distinct device of ACCEL4-7 (preferred, weight 1)']),
+    ({'distinct': 'device', 'groups': ['nic', 'nic'], 'policy': 'preferred',
+      'weight': 7}, ['distinct device of ACCEL4-7 (preferred, weight 7)']),
+    ({'same': 'pcie_root', 'groups': ['gpu', 'nic'], 'each': True},
+     [f'same pcie_root of ACCEL{number}, ACCEL{number + 4} (required)'
+      for number in range(4)]),
+    ({'same': 'numa_node', 'groups': [2, 'network', 'guest']},
+     ['same numa_node of ACCEL8, guest, network (required)']),
+    ({'same': 'link_domain', 'groups': ['gpu'], 'policy': 'required'},
+     ['same link_domain of ACCEL0-3 (required)']),
+])
+def test_a_rule_is_about_the_groups_that_it_names(item, rules):
+    assert _rules(item) == rules
+
+
+@pytest.mark.parametrize('item, says', [
+    ({}, 'affinity 0: says neither or both of same and distinct'),
+    ({'same': 'device', 'distinct': 'device'}, 'neither or both'),
+    ({'same': 'rack'}, "'rack' is none of numa_node, pcie_root"),
+    ({'same': 'device', 'groups': ['gpus']},
+     "affinity 0: there is no group 'gpus'; groups have a name or a number: "
+     '0, gpu, 1, nic, 2'),
+    ({'same': 'device', 'groups': [3]}, "there is no group '3'"),
+    ({'same': 'device', 'groups': []}, 'has 0 groups, and may have 1 to 258'),
+    ({'same': 'device', 'groups': ['gpu'] * 259}, 'has 259 groups, and may '),
+    ({'same': 'device', 'groups': [2]}, 'is about one group only'),
+    ({'same': 'device', 'groups': [2, 2]}, 'is about one group only'),
+    ({'same': 'device', 'weight': 2}, 'has a weight, and is required anyhow'),
+    ({'same': 'device', 'policy': 'preferred', 'weight': 101},
+     '101 is not between 1 and 100'),
+    ({'same': 'device', 'groups': ['gpu', 'guest']},
+     'guest has nothing but a NUMA node'),
+    ({'distinct': 'numa_node', 'groups': ['gpu', 'network']},
+     'network has nothing but a NUMA node'),
+    ({'same': 'device', 'groups': ['gpu', 2], 'each': True},
+     'which have counts of 1 and 4'),
+    ({'same': 'device', 'groups': ['gpu'], 'each': True},
+     'name two groups or more, of the same count'),
+    ({'same': 'device', 'groups': ['gpu', 'gpu'], 'each': True},
+     'affinity 0: names a group twice; name it once'),
+    ({'same': 'numa_node', 'groups': ['guest', 'network']},
+     'affinity 0: names no group; name one beside the guest'),
+    ({'same': 'device', 'colour': 'red'}, "does not know the key 'colour'"),
+])
+def test_what_makes_no_rule_says_why(item, says):
+    profile, [problem] = _read(item)
+    assert profile is None
+    assert says in problem
+    assert problem.startswith("profile 'p' in a.yaml")
+
+
+@pytest.mark.parametrize('one, other', [
+    ('device', 'device'), ('device', 'numa_node'), ('device', 'link_domain'),
+    ('pcie_switch', 'pcie_root'), ('pcie_root', 'numa_node')])
+def test_rules_that_cannot_both_be_are_refused(one, other):
+    same, apart = {'same': one}, {'distinct': other, 'groups': ['gpu']}
+    _profile, [problem] = _read(same, apart)
+    assert 'which cannot both be' in problem
+    assert not _read(same, {**apart, 'policy': 'preferred'})[1]
+
+
+@pytest.mark.parametrize('one, other', [
+    ('numa_node', 'device'), ('numa_node', 'pcie_switch'),
+    ('link_domain', 'device'), ('pcie_root', 'pcie_switch')])
+def test_rules_that_can_both_be_are_rules(one, other):
+    assert len(_rules({'same': one}, {'distinct': other})) == 2
+
+
+_MANY = [{'name': name, 'resources': {'PGPU': 1}, 'count': 128}
+         for name in ('gpu', 'nic')]
+_PAIRS = {'same': 'pcie_switch', 'groups': ['gpu', 'nic'], 'each': True}
+
+
+@pytest.mark.parametrize('items, says', [
+    ([{'same': 'numa_node'}] * 256, ''),
+    ([_PAIRS] * 2, ''),
+    ([{'same': 'numa_node'}] * 4_000, "profile 'p' in a.yaml, affinity 256"),
+    ([_PAIRS] * 3, "profile 'p' in a.yaml, affinity 2"),
+])
+def test_a_profile_has_no_more_rules_than_groups_can_be(items, says):
+    profile, problems = _read(*items, groups=_MANY)
+    assert (len(profile.rules) if profile else 0) == (0 if says else 256)
+    assert problems == ([] if not says else [
+        f'{says}: the profile comes to more than 256 rules; write fewer; one '
+        'can be about any number of groups'])
+
+
+def test_what_several_rules_come_to_can_contradict_another():
+    one, two, apart = ({wish: 'pcie_switch', 'groups': groups} for
+                       wish, groups in (('same', [0, 1]), ('same', [1, 2]),
+                                        ('distinct', [0, 2])))
+    groups = [{'resources': {name: 1}} for name in ('FPGA', 'PGPU', 'VGPU')]
+    _profile, [problem] = _read(one, two, apart, groups=groups)
+    assert problem == (
+        "profile 'p' in a.yaml: wants the same pcie_switch of ACCEL0-2 "
+        '(required) that 2 rules come to and the distinct pcie_switch of '
+        'ACCEL0, ACCEL2 (required), which cannot both be; leave one of them '
+        'out, or write "policy: preferred"')
+    for item in (one, two, apart):
+        item['policy'] = 'preferred'
+        assert not _read(one, two, apart, groups=groups)[1]
+        del item['policy']
+
+
+def test_what_other_keys_come_to_can_contradict_a_rule():
+    groups = [{'resources': {'PGPU': 1}, 'count': 2, 'numa': 'required'}]
+    _profile, [problem] = _read({'distinct': 'numa_node'}, groups=groups)
+    assert ('wants the same numa_node of ACCEL0-1, guest (required) by numa '
+            'and the distinct numa_node of ACCEL0-1') in problem
+    together = {'same': 'device', 'groups': ['gpu']}
+    _profile, [problem] = _read(together, group_policy='isolate')
+    assert ('the same device of ACCEL0-3 (required) and the distinct device '
+            'of ACCEL0-8 (required) by group_policy, which') in problem
+    assert not _read(together, group_policy='none')[1]
+
+
+# A host on which all can be that can be anywhere: for each of three groups a
+# node, a root, a switch and a device that is joined to the others or not.
+_ROOMY = [arrange.Stock('-'.join(map(str, path)), 'PGPU', frozenset(), 3,
+                        model.Place(node, f'r{node}-{root}',
+                                      f's{node}-{root}-{switch}',
+                                      '-'.join(map(str, path))), 3)
+          for path in itertools.product(range(3), range(3), range(3),
+                                        range(6))
+          for node, root, switch, _device in [path]]
+_JOINED = model.Links(islands=(frozenset(
+    stock.provider for stock in _ROOMY if stock.provider[-1] in '012'),))
+
+
+def _can_be(rules):
+    group = device_profile.Group({'PGPU': 1}, {})
+    return not arrange.arrange(
+        dict.fromkeys(('ACCEL0', 'ACCEL1', 'ACCEL2'), group), _ROOMY, rules,
+        arrange.Surroundings(links=_JOINED)).objection
+
+
+@given(st.lists(st.builds(
+    affinity.Rule, st.sampled_from(affinity.KEYS), st.booleans(),
+    st.sampled_from([('ACCEL0', 'ACCEL1'), ('ACCEL1', 'ACCEL2'),
+                     ('ACCEL0', 'ACCEL2'), ('ACCEL0', 'ACCEL1', 'ACCEL2')]),
+    st.sampled_from([0, 0, 0, 1])), max_size=4))
+def test_refused_are_rules_that_no_host_can_keep_and_no_others(rules):
+    try:
+        affinity_document.check(rules[1:], dict.fromkeys(rules[:1], 'numa'),
+                                'p')
+        refused = False
+    except errors.ProfileError:
+        refused = True
+    assert refused is not _can_be(rules)
+
+
+def test_two_groups_of_one_name_are_refused():
+    groups = [{'name': 'a', 'resources': {name: 1}}
+              for name in ('PGPU', 'VGPU')]
+    assert "another group is called 'a' too" in _read(groups=groups)[1][0]
+
+
+@pytest.mark.parametrize('name', ['guest', 'network'])
+def test_a_group_is_not_called_what_means_something_else(name):
+    groups = [{'name': name, 'resources': {'PGPU': 1}}]
+    assert 'means something else' in _read(groups=groups)[1][0]
+
+
+_ITEMS = st.fixed_dictionaries({}, optional={
+    'same': st.sampled_from([*affinity.KEYS, 'rack']),
+    'distinct': st.sampled_from(affinity.KEYS),
+    'groups': st.lists(st.sampled_from(
+        ['gpu', 'nic', 0, 1, 2, 3, 'guest', 'network', 'x']), max_size=4),
+    'each': st.booleans(),
+    'policy': st.sampled_from(['required', 'preferred', 'maybe']),
+    'weight': st.integers(-1, 102),
+})
+
+
+@given(st.lists(_ITEMS, max_size=4))
+def test_any_section_is_rules_that_a_flavor_keeps_or_says_why(items):
+    profile, problems = _read(*items)
+    assert (profile is None) == bool(problems)
+    if profile:
+        specs = flavor_specs.expand(profile, {})
+        assert flavor_specs.rules(specs)[:len(profile.rules)] == profile.rules

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile put into extra specs, and read back from them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+from nova_accel.core import errors
+from nova_accel.core import naming
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+
+_GPU = device_profile.Group({'PGPU': 1}, {})
+_FPGA = device_profile.Group({'FPGA': 1}, {})
+_KEY = {flavor_specs.PROFILE_KEY: 'p'}
+
+
+def _profile(*groups, **fields):
+    return device_profile.Profile('p', groups, **fields)
+
+
+def _problem(wanted, extra_specs=_KEY):
+    with pytest.raises(errors.ProfileError) as caught:
+        flavor_specs.expand(wanted, extra_specs)
+    message = str(caught.value)
+    assert message.startswith("device profile 'p': ")
+    assert '\n' not in message
+    return message
+
+
+def test_a_profile_becomes_novas_own_syntax():
+    group = device_profile.Group({'PGPU': 2}, {
+        'CUSTOM_X': 'required', 'CUSTOM_Y': 'forbidden'}, 'required')
+    assert flavor_specs.expand(_profile(group),
+                               {**_KEY, 'hw:cpu_policy': 'shared'}
+                               ) == {
+        'nova_accel:profile': 'p',
+        'resources_ACCEL0:PGPU': '2',
+        'trait_ACCEL0:CUSTOM_NOVA_ACCEL': 'required',
+        'trait_ACCEL0:CUSTOM_X': 'required',
+        'nova_accel:forbidden_ACCEL0:CUSTOM_Y': 'true',
+        'nova_accel:numa_ACCEL0': 'required',
+        'hw:cpu_policy': 'shared'}
+
+
+def test_the_flavors_own_specs_are_not_changed():
+    own = dict(_KEY)
+    flavor_specs.expand(_profile(_GPU), own)
+    assert own == _KEY
+
+
+def test_the_name_that_is_kept_is_the_profiles():
+    specs = flavor_specs.expand(_profile(_GPU),
+                                {**_KEY, flavor_specs.EXPANDED_KEY: 'another'})
+    assert specs[flavor_specs.EXPANDED_KEY] == 'p'
+
+
+@pytest.mark.parametrize('groups, own, policy', [
+    (1, {}, None),
+    (2, {}, None),
+    (1, {'resources1:CUSTOM_X': '1'}, None),
+    (2, {'group_policy': 'none'}, 'none'),
+    (2, {'group_policy': 'isolate'}, 'isolate'),
+    (1, {'group_policy': 'isolate'}, 'isolate'),
+    (1, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
+    (2, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
+])
+def test_the_policy_is_there_if_it_was_and_placement_is_to_hear_it(
+        groups, own, policy):
+    specs = flavor_specs.expand(_profile(*[_GPU, _FPGA][:groups]),
+                                {**_KEY, **own})
+    assert specs.get('group_policy') == policy
+
+
+@pytest.mark.parametrize('own, isolated', [
+    ({}, True), ({'group_policy': 'none'}, False)])
+def test_the_policy_is_the_flavors_or_else_the_profiles(own, isolated):
+    specs = flavor_specs.expand(_profile(_GPU, _GPU, group_policy='isolate'),
+                                {**_KEY, **own})
+    # Placement sees one provider for both, and is not told.
+    assert (affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
+            in flavor_specs.rules(specs)) is isolated
+    assert specs.get('group_policy', 'none') == 'none'
+
+
+def test_no_key_is_added_that_has_no_colon():
+    """To AggregateInstanceExtraSpecsFilter it would be an aggregate's."""
+    specs = flavor_specs.expand(_profile(_GPU, _FPGA), {**_KEY, 'own': 'x'})
+    assert [key for key in specs if ':' not in key] == ['own']
+
+
+def test_a_policy_that_contradicts_the_profile_is_refused():
+    together = affinity.Rule('device', True, ('ACCEL0', 'ACCEL1'))
+    wanted = _profile(_GPU, _FPGA, rules=(together,))
+    assert 'by group_policy, which cannot both be' in _problem(
+        wanted, {**_KEY, 'group_policy': 'isolate'})
+    assert flavor_specs.rules(flavor_specs.expand(wanted, _KEY))[0] == together
+
+
+def test_a_count_that_nobody_can_serve_costs_nothing():
+    specs = {'resources_ACCEL0:PGPU': '1', 'nova_accel:count_ACCEL0':
+             '9' * 255}
+    assert 512 < len(flavor_specs.read(specs)) < 5000
+    assert len(flavor_specs.requests(specs)) < 5000
+
+
+def test_a_policy_that_nothing_could_meet_is_refused():
+    other = device_profile.Group({'PGPU': 1}, {'CUSTOM_X': 'required'})
+    assert "set the flavor's group_policy to none" in _problem(
+        _profile(_GPU, other), {**_KEY, 'group_policy': 'isolate',
+                                'resources1:CUSTOM_X': '1'})
+
+
+def test_like_groups_are_one_request_to_placement():
+    specs = flavor_specs.expand(_profile(_FPGA, *[_GPU] * 8), _KEY)
+    assert {key: value for key, value in specs.items()
+            if key.startswith('resources')} == {
+        'resources_ACCEL0:FPGA': '1', 'resources_ACCEL1:PGPU': '8'}
+    assert specs['nova_accel:count_ACCEL1'] == '8'
+    groups = flavor_specs.read(specs)
+    assert list(groups) == [f'ACCEL{index}' for index in range(9)]
+    assert {groups[name].resources['PGPU'] for name in list(groups)[1:]} == {1}
+    assert flavor_specs.requests(specs)['ACCEL8'] == '_ACCEL1'
+
+
+def test_a_wish_of_like_groups_is_each_ones():
+    image = 'd5ca2f11-3108-4426-a11c-a959987565df'
+    group = device_profile.Group({'FPGA': 1}, {}, bitstream=image)
+    specs = flavor_specs.expand(_profile(group, group), _KEY)
+    for name in ('ACCEL0', 'ACCEL1'):
+        assert flavor_specs.wishes(specs, name)['bitstream'] == image
+
+
+def test_units_of_a_group_are_not_counts_of_it():
+    group = device_profile.Group({'CUSTOM_QAT': 2}, {})
+    specs = flavor_specs.expand(_profile(group, group), _KEY)
+    assert specs['resources_ACCEL0:CUSTOM_QAT'] == '4'
+    assert [group.resources for group in flavor_specs.read(specs).values(
+        )] == [
+        {'CUSTOM_QAT': 2}] * 2
+
+
+@pytest.mark.parametrize('key, says', [
+    ('resources:PGPU', 'the flavor itself also asks for PGPU '
+     '(resources:PGPU); leave it to one of the two'),
+    ('resources1:PGPU', '(resources1:PGPU)'),
+    ('resources_GPUS:PGPU', '(resources_GPUS:PGPU)'),
+    ('resources_ACCEL0:CUSTOM_X', 'the flavor itself has '
+     'resources_ACCEL0:CUSTOM_X, which the profile would write'),
+    ('trait_ACCEL7:CUSTOM_X', 'trait_ACCEL7:CUSTOM_X'),
+    ('nova_accel:numa_ACCEL0', 'take it off the flavor'),
+])
+def test_what_contradicts_the_profile_is_refused(key, says):
+    assert says in _problem(_profile(_GPU), {**_KEY, key: '1'})
+
+
+@pytest.mark.parametrize('key', [
+    'resources:VGPU', 'resources1:VGPU', 'trait:CUSTOM_X', 'hw:PGPU',
+    'quota:PGPU', 'resources_ACCEL:VGPU', 'traits_ACCEL0:X',
+    'trait1:PGPU'])
+def test_what_does_not_contradict_it_stays(key):
+    assert flavor_specs.expand(_profile(_GPU), {**_KEY, key: '1'})[key] == '1'
+
+
+def test_a_bitstream_is_a_wish_of_its_group():
+    image = 'd5ca2f11-3108-4426-a11c-a959987565df'
+    group = device_profile.Group({'FPGA': 1}, {}, bitstream=image)
+    specs = flavor_specs.expand(_profile(_GPU, group), _KEY)
+    assert specs['nova_accel:bitstream_ACCEL1'] == image
+    assert flavor_specs.wishes(specs, 'ACCEL1')['bitstream'] == image
+    assert 'bitstream' not in flavor_specs.wishes(specs, 'ACCEL0')
+    assert flavor_specs.read(specs)['ACCEL1'].bitstream == image
+
+
+def test_a_flavor_has_no_bitstream_of_its_own():
+    assert 'nova_accel:bitstream_ACCEL0' in _problem(
+        _profile(_GPU), {**_KEY, 'nova_accel:bitstream_ACCEL0': 'x'})
+
+
+def test_a_key_of_novas_limit_fits_and_a_longer_one_does_not():
+    def wanted(length):
+        name = 'CUSTOM_'.ljust(length - len('trait_ACCEL0:'), 'X')
+        return _profile(device_profile.Group({'PGPU': 1}, {name: 'required'}))
+
+    flavor_specs.expand(wanted(255), _KEY)
+    assert 'longer than the 255 characters' in _problem(wanted(256))
+
+
+def test_a_value_that_is_too_long_is_refused():
+    assert "'hw:x' is longer" in _problem(
+        _profile(_GPU), {**_KEY, 'hw:x': 'y' * 256})
+
+
+def test_more_than_a_flavor_holds_is_refused():
+    assert 'a flavor holds 15360; ask for fewer' in _problem(
+        _profile(*[_GPU, _FPGA] * 128))
+
+
+def test_as_much_as_a_flavor_holds_is_fine():
+    own = {f'k{number:03}': 'v' * 200 for number in range(70)}
+    size = sum(len(key) + len(value) for key, value in flavor_specs.expand(
+        _profile(_GPU), {**_KEY, **own}).items())
+    left = flavor_specs.MAX_BYTES - size
+    rest = {f'r{number:03}': 'v' * 96 for number in range(left // 100)}
+    rest['r'] = 'v' * (left % 100 - 1)
+    fits = {**_KEY, **own, **rest}
+    flavor_specs.expand(_profile(_GPU), fits)
+    assert 'comes to 15361 bytes' in _problem(
+        _profile(_GPU), {**fits, 'k000': 'v' * 201})
+
+
+def test_the_size_is_counted_in_bytes():
+    _problem(_profile(_GPU), {
+        **_KEY, **{f'k{number}': '€' * 250 for number in range(40)}})
+
+
+def test_a_profile_cannot_forbid_our_own_providers():
+    group = device_profile.Group({'PGPU': 1}, {
+        naming.MARKER_TRAIT: device_profile.FORBIDDEN})
+    specs = flavor_specs.expand(_profile(group), _KEY)
+    assert specs['trait_ACCEL0:CUSTOM_NOVA_ACCEL'] == 'required'
+
+
+_classes = st.sampled_from(['PGPU', 'VGPU', 'FPGA', 'CUSTOM_A', 'CUSTOM_B2'])
+_traits = st.sampled_from(['CUSTOM_X', 'CUSTOM_Y_Z', 'HW_GPU_API_VULKAN'])
+_groups = st.lists(st.builds(
+    device_profile.Group,
+    st.dictionaries(_classes, st.integers(1, 1024), min_size=1),
+    st.dictionaries(_traits, st.sampled_from(['required', 'forbidden'])),
+    st.sampled_from(['required', 'preferred', 'off']),
+    st.just('') | st.uuids().map(str)),
+    min_size=1, max_size=12)
+
+
+@given(_groups, st.sampled_from([None, 'none', 'isolate']))
+def test_what_is_expanded_is_read_back(groups, policy):
+    specs = flavor_specs.expand(_profile(*groups, group_policy=policy),
+                                {**_KEY, 'hw:x': 'y',
+                                 'trait:CUSTOM_Q': 'required'})
+    read = flavor_specs.read(specs)
+    assert list(read) == [f'ACCEL{index}' for index in range(len(groups))]
+    for group, wanted in zip(read.values(), groups, strict=True):
+        assert group.resources == wanted.resources
+        assert group.traits == {naming.MARKER_TRAIT: 'required',
+                                **wanted.traits}
+        assert group.numa == wanted.numa
+        assert group.bitstream == wanted.bitstream
+    assert flavor_specs.classes(specs) == {
+        name for group in groups for name in group.resources}
+    assert flavor_specs.PROFILE_KEY not in specs
+    assert all(isinstance(value, str) for value in specs.values())
+
+
+def test_groups_are_read_in_the_order_of_their_numbers():
+    specs = {f'resources_ACCEL{number}:PGPU': '1' for number in (10, 2, 0)}
+    assert list(flavor_specs.read(specs)) == ['ACCEL0', 'ACCEL2', 'ACCEL10']
+
+
+@pytest.mark.parametrize('specs', [
+    {}, {'resources:PGPU': '1'}, {'resources1:PGPU': '1'},
+    {'resources_GPU:PGPU': '1'}, {'resources_ACCEL:PGPU': '1'},
+    {'resources_ACCELX:PGPU': '1'}, {'resourcesACCEL0:PGPU': '1'},
+    {'nova_accel:numa_ACCEL0': 'required'}, _KEY])
+def test_a_flavor_without_groups_of_ours_has_none(specs):
+    assert flavor_specs.read(specs) == {}
+
+
+def test_what_is_asked_for_beside_the_profile_is_told_beside():
+    read = flavor_specs.read({
+        'resources1:CUSTOM_GPU': '2', 'trait1:CUSTOM_A100': 'required',
+        'trait1:CUSTOM_OLD': 'forbidden', 'trait1:CUSTOM_ODD': 'preferred',
+        'resources_B:VGPU': '1', 'resources:PGPU': '1',
+        'trait:CUSTOM_X': 'required', 'trait:CUSTOM_OLD': 'forbidden',
+        'trait:CUSTOM_ODD': 'preferred', 'resources_ACCEL0:FPGA': '1',
+        'trait_ACCEL0:CUSTOM_Y': 'required'}, ['CUSTOM_IMAGE'])
+    assert list(read) == ['ACCEL0']
+    assert read.own == (
+        device_profile.Group({'CUSTOM_GPU': 2}, {
+            'CUSTOM_A100': 'required', 'CUSTOM_OLD': 'forbidden'}, 'off'),
+        device_profile.Group({'VGPU': 1}, {}, 'off'))
+    assert read.traits == {'CUSTOM_X': 'required', 'CUSTOM_OLD': 'forbidden',
+                           'CUSTOM_IMAGE': 'required'}
+    assert flavor_specs.read({}).traits == {}
+
+
+@pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
+def test_an_amount_that_is_no_number_is_not_read(value):
+    assert flavor_specs.read({'resources_ACCEL0:PGPU': value,
+                              'trait_ACCEL0:CUSTOM_X': 'required'}) == {
+        'ACCEL0': device_profile.Group({}, {'CUSTOM_X': 'required'}, 'off')}
+
+
+@given(st.dictionaries(
+    st.text() | st.from_regex(r'(resources|trait)_ACCEL\d+:\w*',
+                              fullmatch=True), st.text()))
+def test_any_extra_specs_can_be_read(specs):
+    for group in flavor_specs.read(specs).values():
+        assert all(isinstance(amount, int)
+                   for amount in group.resources.values())
+
+
+@pytest.mark.parametrize('specs, classes', [
+    ({'resources:A': '1', 'resources1:B': '0', 'resources_X:C': '2'},
+     {'A', 'B', 'C'}),
+    ({'trait:A': 'required', 'hw:resources': '1', 'resource:B': '1'}, set()),
+])
+def test_classes_are_those_of_every_group(specs, classes):
+    assert flavor_specs.classes(specs) == classes
