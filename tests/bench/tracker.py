@@ -29,7 +29,7 @@ PATIENCE, ROUNDS = 5, 10
 CARD, REGION = '8086:37c8', '8086:37c9'
 
 
-class _Side(cloud.Cloud):
+class Side(cloud.Cloud):
     """
     :param devices: of the host
     :param regions: of each of them
@@ -90,7 +90,7 @@ class _Side(cloud.Cloud):
             version='1.14').body['resource_providers'])
 
 
-class Ours(_Side):
+class Ours(Side):
     """Cards with virtual functions, each of which is a region of its own."""
 
     driver = 'accel.LibvirtDriver'
@@ -123,11 +123,11 @@ class Ours(_Side):
             (listed / self._last).replace(aside)
 
 
-class Without(_Side):
+class Without(Side):
     """Nova's driver where there is nothing to report."""
 
 
-class Pci(_Side):
+class Pci(Side):
     """Nova's driver and PCI devices that it reports itself.
 
     It looks for them when it starts, so that none changes.

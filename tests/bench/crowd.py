@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host with many servers, and what a round and one server more cost.
+
+In a process of its own (:mod:`tests.bench.worker`), like
+:mod:`tests.bench.tracker`.
+"""
+
+# First: it makes threads green before anybody has one.
+from tests.functional import cloud  # isort: split
+
+import contextlib
+import statistics
+import time
+
+import fixtures
+from nova import context as nova_context
+from nova.compute import resource_tracker
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.bench import tracker
+
+#: Servers that boot at the same time, and how often each thing is measured.
+_AT_ONCE, _ROUNDS = 20, 5
+
+
+class _Crowd(tracker.Side):
+    """A host whose servers stay."""
+
+    def serve(self):
+        self._plain = self.flavor()
+        self._settlers = self.settlers()
+        self._servers = 0
+        super().serve()
+
+    def settlers(self) -> int:
+        """The flavor of the servers that stay."""
+        return self._plain
+
+    def answer(self, servers) -> dict:
+        """Have so many servers, and measure.
+
+        :returns: medians: seconds of a round and of a claim, and how often
+            libvirt described a domain meanwhile
+        """
+        while self._servers < servers:
+            self._boot(min(_AT_ONCE, servers - self._servers))
+        measured = {'round': self._round, 'claim': self._claim}
+        found = {name: [measure() for _time in range(_ROUNDS)]
+                 for name, measure in measured.items()}
+        return {key: round(statistics.median(values), 5)
+                for name, rounds in found.items()
+                for key, values in zip((name, f'{name}_reads'),
+                                       zip(*rounds, strict=True),
+                                       strict=True)}
+
+    def _boot(self, count) -> None:
+        server = self._build_server(image_uuid=cloud.IMAGE, networks='none',
+                                    flavor_id=self._settlers)
+        self.api.post_server({'server': {
+            **server, 'min_count': count, 'max_count': count}})
+        self._servers += count
+        while (there := [server['status'] for server in
+                         self.api.get_servers()].count('ACTIVE')
+               ) < self._servers:
+            time.sleep(0.2)
+        assert there == self._servers
+
+    def _round(self) -> tuple[float, int]:
+        context = nova_context.get_admin_context()
+        return self._measure(lambda: self.computes['compute1'].manager
+                             .update_available_resource(context))
+
+    def _claim(self) -> tuple[float, int]:
+        found = []
+        claim = resource_tracker.ResourceTracker.instance_claim
+
+        def claimed(*args, **kwargs):
+            results = []
+            found.append(self._measure(
+                lambda: results.append(claim(*args, **kwargs))))
+            return results[0]
+        with fixtures.MockPatchObject(
+                resource_tracker.ResourceTracker, 'instance_claim', claimed):
+            self._delete_server(self.boot(self._plain))
+        return found[0]
+
+    def _measure(self, operation) -> tuple[float, int]:
+        with _descriptions() as found:
+            begin = time.perf_counter()
+            operation()
+            return time.perf_counter() - begin, len(found)
+
+
+@contextlib.contextmanager
+def _descriptions():
+    """The descriptions of domains that libvirt gives meanwhile."""
+    found, describe = [], fakelibvirt.Domain.XMLDesc
+
+    def described(*args):
+        found.append(args)
+        return describe(*args)
+    with fixtures.MockPatchObject(fakelibvirt.Domain, 'XMLDesc', described):
+        yield found
+
+
+class Ours(_Crowd, tracker.Ours):
+    """Where each server has a region."""
+
+    def settlers(self):
+        self.write_profile('one', groups=[
+            {'resources': {'CUSTOM_REGION': 1}}])
+        return self.flavor('one')
+
+
+class Novas(_Crowd, tracker.Without):
+    """Nova's driver."""
+
+
+SIDES = {'ours': Ours, 'novas': Novas}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What servers with devices cost those that come after them.
+
+Ours against Nova's stock driver with as many servers that have none.
+"""
+
+import collections.abc
+import contextlib
+
+from tests.bench import frame
+from tests.bench import report as report_
+from tests.bench import worker
+
+OURS, NOVAS = 'ours', 'novas'
+_NAMES = {OURS: 'nova_accel', NOVAS: "Nova's driver"}
+
+#: Devices, regions of each, and servers that have one.
+_SCALES = {frame.QUICK: ((1, 2, 2),), frame.MEDIUM: ((8, 4, 30),),
+           frame.FULL: ((8, 32, 200), (64, 16, 200))}
+#: Seconds for a host to be there, and for its servers.
+_START, _LIMIT = 900, 1800
+
+
+def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
+    cells = []
+    for devices, regions, most in _SCALES[scale]:
+        with contextlib.ExitStack() as stack:
+            sides = {side: stack.enter_context(contextlib.closing(
+                worker.Lazy(_START, _make, side, devices, regions)))
+                for side in _NAMES}
+            # One after the other, so that they find the same machine.
+            for servers in (0, most):
+                for side, host in sides.items():
+                    cells.append({
+                        'side': side, 'devices': devices, 'regions': regions,
+                        'servers': servers,
+                        **host.ask({'servers': servers}, _LIMIT)})
+                    say(_progress(cells[-1]))
+    return {'cells': cells}
+
+
+def _make(connection, side, devices, regions):
+    from tests.bench import crowd
+    return crowd.SIDES[side](connection, devices, regions)
+
+
+def _progress(cell) -> str:
+    outcome = cell.get('failed') or (
+        f'a round {cell["round"]:.3f} s and {cell["round_reads"]:g} reads of '
+        f'libvirt, a claim {cell["claim"]:.3f} s and {cell["claim_reads"]:g}')
+    return (f'{_NAMES[cell["side"]]}, {cell["devices"]} devices of '
+            f'{cell["regions"]}, {cell["servers"]} servers: {outcome}')
+
+
+def report(figures: collections.abc.Mapping) -> report_.Report:
+    cells = figures['cells']
+    return report_.Report('Servers that are there', (_WHAT, *_outcome(cells)),
+                          (_table(cells),))
+
+
+_WHAT = (
+    'What servers cost a host that has many of them: a round of its resource '
+    'tracker, and the claim that nova-compute makes for a new server without '
+    'devices, both under the lock of the resource tracker. On the side of '
+    'nova_accel each server that is there has a virtual function of its own; '
+    "on the side of Nova's driver there are as many servers, and no devices. "
+    'A read of libvirt is one description of a domain.')
+
+
+def _outcome(cells) -> collections.abc.Iterator[str]:
+    for cell in cells:
+        fewer = _find(cells, cell, OURS, 0)
+        stock = _find(cells, cell, NOVAS, cell['servers'])
+        if cell['side'] == OURS and cell['servers'] and 'failed' not in cell:
+            yield (f'{cell["devices"]} devices with {cell["regions"]} regions '
+                   f'each and {cell["servers"]} servers: '
+                   + '; '.join(f'a {what} takes ' + ' and '.join(
+                       f'{_number(cell[what] / other[what])} times as long as '
+                       f'with {words}' for other, words in (
+                           (fewer, 'no server'), (stock, "Nova's driver"))
+                       if other) + f', and reads libvirt '
+                       f'{cell[what + "_reads"]:g} times'
+                       for what in ('round', 'claim')) + '.')
+
+
+def _find(cells, like, side, servers) -> dict | None:
+    return next((cell for cell in cells if cell['side'] == side
+                 and cell['servers'] == servers and all(
+                     cell[key] == like[key] for key in ('devices', 'regions'))
+                 and 'failed' not in cell), None)
+
+
+def _table(cells) -> report_.Table:
+    return report_.Table(
+        'A round of the resource tracker, and a claim for a plain server',
+        ('Devices', 'Regions', 'Driver', 'Servers', 'Round, s',
+         'reads of libvirt', 'Claim, s', 'reads of libvirt'),
+        tuple((str(cell['devices']), str(cell['regions']),
+               _NAMES[cell['side']], str(cell['servers']), *(
+                   (cell['failed'], '', '', '') if 'failed' in cell else
+                   (_number(cell['round']), f'{cell["round_reads"]:g}',
+                    _number(cell['claim']), f'{cell["claim_reads"]:g}')))
+              for cell in cells))
+
+
+_number = report_.significant
