@@ -44,13 +44,11 @@ class Seam:
 
         :raises AttributeError: if Nova has no such function
         """
-        function = getattr(self._found, '__func__', self._found)
-        return getattr(function, _ORIGINAL, function)
+        return getattr(self._function, _ORIGINAL, self._function)
 
     @property
     def is_installed(self) -> bool:
-        return hasattr(getattr(self._found, '__func__', self._found),
-                       _ORIGINAL)
+        return hasattr(self._function, _ORIGINAL)
 
     def install(self) -> None:
         """Wrap the function; once, however often it is called."""
@@ -71,6 +69,12 @@ class Seam:
     @property
     def _found(self) -> typing.Any:
         return inspect.getattr_static(self.owner, self.name)
+
+    @property
+    def _function(self) -> collections.abc.Callable:
+        """What the owner has now, out of a static or a class method."""
+        found = self._found
+        return getattr(found, '__func__', found)
 
 
 def wrap(owner: types.ModuleType | type, name: str,

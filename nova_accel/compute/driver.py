@@ -148,18 +148,22 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def update_provider_tree(self, provider_tree, nodename, *args, **kwargs):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
-        host = None
+        host = node = None
         with _never_fatal('clear up what nobody holds'):
-            host = self._reclamation.clear_up(self._node(provider_tree))
+            # A walk through the whole tree, for all of what follows.
+            node = self._node(provider_tree)
+            host = self._reclamation.clear_up(node)
         with _never_fatal('complete guests that run without their devices'):
             self._completing.do(self._complete)
         with _never_fatal('compare what is held with what is promised'):
             self._auditor.audit(lambda: inventory.NodeInventory(
-                self._machine.read_lately(), self._node(provider_tree)))
+                self._machine.read_lately(),
+                node or self._node(provider_tree)))
         with _never_fatal('report devices to Placement'):
             tree_update.update(
                 provider_tree, inventory.NodeInventory(
-                    host or self._machine.read(), self._node(provider_tree)),
+                    host or self._machine.read(),
+                    node or self._node(provider_tree)),
                 self._ledger.classes, self._auditor.disputed,
                 self._record.holders())
             # Nova keeps the tree for itself; so it has to have ours in it.

@@ -58,9 +58,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         try:
             wanted = flavor_request.parse(
                 spec_obj.flavor.extra_specs, flavor_specs.image_traits(
-                    spec_obj.image if 'image' in spec_obj else None))
-            # What cannot be understood, no host can keep.
-            wanted.rules  # noqa: B018
+                    spec_obj.image if 'image' in spec_obj else None)).checked()
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return

@@ -5,7 +5,6 @@ Ours against Nova's stock driver with as many servers that have none.
 """
 
 import collections.abc
-import contextlib
 
 from tests.bench import frame
 from tests.bench import report as report_
@@ -24,11 +23,7 @@ _START, _LIMIT = 900, 1800
 def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     cells = []
     for devices, regions, most in _SCALES[scale]:
-        with contextlib.ExitStack() as stack:
-            sides = {side: stack.enter_context(contextlib.closing(
-                worker.Lazy(_START, _make, side, devices, regions)))
-                for side in _NAMES}
-            # One after the other, so that they find the same machine.
+        with worker.sides(_NAMES, _START, _make, devices, regions) as sides:
             for servers in (0, most):
                 for side, host in sides.items():
                     cells.append({

@@ -6,7 +6,6 @@ make mdevs, as ours has regions.
 """
 
 import collections.abc
-import contextlib
 import itertools
 
 from tests.bench import frame
@@ -33,11 +32,7 @@ _START, _LIMIT = 600, 600
 def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     cells = []
     for devices, regions in _SCALES[scale]:
-        with contextlib.ExitStack() as stack:
-            sides = {side: stack.enter_context(contextlib.closing(
-                worker.Lazy(_START, _make, side, devices, regions)))
-                for side in _NAMES}
-            # One after the other, so that they find the same machine.
+        with worker.sides(_NAMES, _START, _make, devices, regions) as sides:
             for change, side in itertools.product((False, True), sides):
                 if side in _CHANGING or not change:
                     cells.append({

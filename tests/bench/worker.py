@@ -101,6 +101,20 @@ class Lazy:
             self._worker.close()
 
 
+@contextlib.contextmanager
+def sides(names: collections.abc.Iterable[str], start: float, make, *args,
+          ) -> collections.abc.Iterator[dict[str, Lazy]]:
+    """A lazy worker for each side, closed in the end.
+
+    One after the other is asked, so that they find the same machine.
+
+    :param make: as in :class:`Worker`; is given the side's name, then ``args``
+    """
+    with contextlib.ExitStack() as stack:
+        yield {name: stack.enter_context(contextlib.closing(
+            Lazy(start, make, name, *args))) for name in names}
+
+
 def answer(connection: multiprocessing.connection.Connection,
            function: collections.abc.Callable[..., typing.Any]) -> None:
     """Be ready, and answer until nobody asks any more.

@@ -2,7 +2,6 @@
 """Which package may import what, read off the source."""
 
 import ast
-import graphlib
 import importlib.util
 import pathlib
 import subprocess
@@ -112,6 +111,15 @@ def test_only_the_plugins_import_nova():
     assert importers
 
 
+def _packages():
+    """What draws the packages."""
+    spec = importlib.util.spec_from_file_location(
+        'packages', _ROOT / 'doc' / 'packages.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _core_graph(name):
     """What imports what within the core, by modules or by another name."""
     files = [path for path in _FILES if _part(path) == 'core'
@@ -133,19 +141,12 @@ def _package(module):
 def test_imports_within_the_core_are_no_circle_and_not_deep(name, most):
     graph = _core_graph(name)
     assert any(graph.values())
-    levels = {}
-    for one in graphlib.TopologicalSorter(graph).static_order():
-        levels[one] = 1 + max((levels[other] for other in graph[one]),
-                              default=0)
-    assert max(levels.values()) <= most
+    assert 1 + max(_packages().levels(graph).values()) <= most
 
 
 def test_the_picture_of_the_packages_is_up_to_date():
     """If not, run ``python doc/packages.py``."""
-    spec = importlib.util.spec_from_file_location(
-        'packages', _ROOT / 'doc' / 'packages.py')
-    packages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(packages)
+    packages = _packages()
     assert packages.picture() == (
         _ROOT / 'doc' / 'source' / 'packages.svg').read_text()
     assert len(packages.graph()) > 10

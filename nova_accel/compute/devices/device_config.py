@@ -12,12 +12,12 @@ from nova import context as nova_context
 from nova import exception
 from nova import objects
 
+from nova_accel.compute import instance_request
 from nova_accel.compute.devices import bitstreams
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 
 #: What :func:`nova_accel.core.request.flavor_specs.wishes` calls a
@@ -52,13 +52,10 @@ class Wishes:
         """
         if self._instance is None:
             return {}
-        specs = self._instance.flavor.extra_specs
-        wishes = flavor_specs.wishes(specs, group)
-        asked = flavor_specs.read(specs).get(group)
-        if asked:
-            wishes['traits'] = ' '.join(
-                trait for trait, wish in asked.traits.items()
-                if wish == device_profile.REQUIRED)
+        wishes = flavor_specs.wishes(self._instance.flavor.extra_specs, group)
+        asked = instance_request.of(self._instance)
+        if group in asked.groups:
+            wishes['traits'] = ' '.join(asked.traits(group))
         if wishes.get(BITSTREAM) and affected is not None:
             wishes.update(self._bitstream(group, wishes[BITSTREAM], affected))
         return wishes

@@ -63,12 +63,18 @@ class Request:
         """
         return affinity.concern(self.rules, member)
 
-    def traits(self, group: str) -> frozenset[str]:
+    def checked(self) -> 'Request':
+        """The same, if its rules can be understood.
+
+        :raises errors.ProfileError: as :attr:`rules`
+        """
+        _rules = self.rules
+        return self
+
+    def traits(self, group: str) -> tuple[str, ...]:
         """The traits that a group requires of its devices."""
-        asked = self.groups.get(group)
-        return frozenset(
-            trait for trait, wish in (asked.traits if asked else {}).items()
-            if wish == device_profile.REQUIRED)
+        return tuple(trait for trait, wish in self.groups[group].traits.items()
+                     if wish == device_profile.REQUIRED)
 
 
 def parse(extra_specs: collections.abc.Mapping[str, str],
