@@ -5,6 +5,12 @@
   ``rebuild_claim``, ``resize_claim`` and ``live_migration_claim``. The guest
   is fitted into the host when it is claimed for, before its devices are
   chosen; its allocations say which these are going to be.
+* ``nova.compute.resource_tracker.ResourceTracker._update_to_placement`` and
+  ``nova.scheduler.client.report.SchedulerReportClient.
+  get_allocations_for_provider_tree``. In each round, and for each server that
+  comes or goes, Nova reads the allocations of every provider of the host. It
+  needs them where it reshapes providers, which is when nova-compute starts,
+  and for PCI devices in Placement. Otherwise they are not read.
 * ``nova.compute.manager.ComputeManager._init_instance``. A reboot that
   nova-compute did not finish is tried again when it starts. An error of that
   would end nova-compute, again and again, because one device has gone. In
@@ -14,6 +20,7 @@
   ends as it does without us.
 """
 
+import contextvars
 import functools
 import inspect
 
@@ -21,6 +28,8 @@ from nova import exception
 from nova.compute import manager
 from nova.compute import resource_tracker
 from nova.compute import vm_states
+import nova.conf
+from nova.scheduler.client import report
 from oslo_log import log as logging
 
 from nova_accel import numa_fit
@@ -28,7 +37,12 @@ from nova_accel import seams
 from nova_accel.core import errors
 from nova_accel.core.request import flavor_specs
 
+CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
+
+#: Whether the report to Placement that is being made can need allocations.
+_needs_allocations: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    'needs_allocations', default=True)
 
 
 def _claim_near_devices(argument, original, self, *args, **kwargs):
@@ -56,6 +70,22 @@ CLAIMS = tuple(
     }.items())
 
 
+@seams.wrap(resource_tracker.ResourceTracker, '_update_to_placement')
+def update_to_placement(original, self, context, compute_node, startup):
+    token = _needs_allocations.set(startup or CONF.pci.report_in_placement)
+    try:
+        return original(self, context, compute_node, startup)
+    finally:
+        _needs_allocations.reset(token)
+
+
+@seams.wrap(report.SchedulerReportClient, 'get_allocations_for_provider_tree')
+def allocations_for_provider_tree(original, self, context, nodename):
+    if not _needs_allocations.get():
+        return {}
+    return original(self, context, nodename)
+
+
 @seams.wrap(manager.ComputeManager, '_init_instance')
 def init_instance(original, self, context, instance, *args, **kwargs):
     before = instance.vm_state
@@ -74,5 +104,10 @@ def init_instance(original, self, context, instance, *args, **kwargs):
 
 def install() -> None:
     """Wrap all of it."""
-    for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS, init_instance):
+    for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS,
+                 update_to_placement, allocations_for_provider_tree,
+                 init_instance):
         seam.install()
+    if CONF.pci.report_in_placement:
+        LOG.info('[pci] report_in_placement is set, so Nova reads the '
+                 'allocations of each resource provider in each round')

@@ -187,6 +187,21 @@ class Cloud(base.ServersTestBase):
         return super()._wait_for_assert(
             assert_func, PATIENCE * max_retries, **more)
 
+    def _wait_for_migration_status(self, server, expected_statuses):
+        """Wait for the newest of a server's migrations; Nova takes any."""
+        def newest():
+            migrations = [migration for migration in self.api.api_get(
+                '/os-migrations').body['migrations']
+                if migration['instance_uuid'] == server['id']]
+            self.assertTrue(migrations)
+            # Each cell has ids of its own.
+            migration = max(migrations, key=lambda migration: (
+                migration['created_at'], migration['id']))
+            self.assertIn(migration['status'], expected_statuses)
+            return migration
+
+        return self._wait_for_assert(newest)
+
     # What can be seen of it
 
     def domain(self, server, host='compute1'):

@@ -15,6 +15,23 @@ GPU = '''<hostdev mode="subsystem" type="pci" managed="yes"><source>
 </hostdev>'''
 
 
+class ProvidersTest(cloud.Cloud):
+    """A host with four devices, each of which is a provider."""
+
+    def assertReads(self, most, operation):
+        with self.placement_requests() as requests:
+            operation()
+        reads = [url for method, url in requests if method == 'get']
+        self.assertLessEqual(len(reads), most, reads)
+
+    def test_no_provider_is_read_that_does_not_change(self):
+        self.start_compute('compute1')
+        self.assertReads(2, self._run_periodics)
+        flavor = self.flavor()
+        self.assertReads(
+            2, lambda: self._delete_server(self.boot(flavor)))
+
+
 class DomainsTest(cloud.Cloud):
 
     def setUp(self):
