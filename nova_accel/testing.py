@@ -55,8 +55,8 @@ class KindTests:
     entries: collections.abc.Sequence[collections.abc.Mapping]
     #: Whether what is made ready is taken back; what is programmed stays.
     undone = True
-    #: What a Profile says to the kind, by key.
-    wishes: typing.ClassVar[collections.abc.Mapping[str, str]] = {}
+    #: What a server asks of a device.
+    config: typing.ClassVar[kinds.DeviceConfig] = kinds.DeviceConfig()
 
     def kernel(self, sysfs: str) -> contextlib.AbstractContextManager:
         """What answers to writes below a directory while a test runs.
@@ -147,11 +147,11 @@ class KindTests:
             if not preparer:
                 return
             item, device = next(self._plans(tree))
-            preparer.prepare(device, item, self.wishes)
+            preparer.prepare(device, item, self.config)
             ready = _contents(tree.sysfs)
-            preparer.prepare(device, item, self.wishes)
+            preparer.prepare(device, item, self.config)
             # As after a restart in between.
-            self._preparer(tree).prepare(device, item, self.wishes)
+            self._preparer(tree).prepare(device, item, self.config)
             assert _contents(tree.sysfs) == ready
 
     def test_nothing_is_made_ready_in_a_recording(self):
@@ -161,7 +161,7 @@ class KindTests:
             return
         item, device = next(self._plans(tree))
         try:
-            preparer.prepare(device, item, self.wishes)
+            preparer.prepare(device, item, self.config)
         except errors.AccelError:
             return
         raise AssertionError('it says that it made something ready')
@@ -249,7 +249,7 @@ class KindTests:
                 # What a card is now, its other Regions cannot be.
                 continue
             done.add(item.device.address)
-            preparer.prepare(device, item, self.wishes)
+            preparer.prepare(device, item, self.config)
             ready = self._preparer(tree).prepared(self._read(tree))
             assert device.address in ready or not self.undone, (
                 f'{device.address} is not ready')

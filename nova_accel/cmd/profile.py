@@ -63,7 +63,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
         print(json.dumps([as_data(profile) for profile in found], indent=2))
     elif arguments.name is None:
         print(_table(('profile', 'groups', 'asks for', 'description'), [
-            (profile.name, len(profile.groups), _wishes(profile),
+            (profile.name, len(profile.groups), _contents(profile),
              profile.description) for profile in found]))
     else:
         _show_one(found[0])
@@ -166,13 +166,13 @@ def _extra_specs(profile: device_profile.Profile) -> dict[str, str] | None:
 
 
 def _wish(group: device_profile.Group) -> str:
-    wishes = [f'{amount} {name}' for name, amount in group.resources.items()]
+    parts = [f'{amount} {name}' for name, amount in group.resources.items()]
     if group.bitstream:
-        wishes.append(f'bitstream {group.bitstream}')
-    return ', '.join(wishes)
+        parts.append(f'bitstream {group.bitstream}')
+    return ', '.join(parts)
 
 
-def _wishes(profile: device_profile.Profile) -> str:
+def _contents(profile: device_profile.Profile) -> str:
     """Equal groups on one line: ``2 × 1 CUSTOM_GPU``."""
     counts = collections.Counter(map(_wish, profile.groups))
     return '\n'.join(wish if count == 1 else f'{count} × {wish}'

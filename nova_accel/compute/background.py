@@ -18,13 +18,13 @@ LOG = logging.getLogger(__name__)
 WAIT = 10
 
 
-class Beside:
+class Runner:
     """One thing at a time, in a thread: a green one if Nova has such."""
 
     def __init__(self) -> None:
         self._busy = threading.Lock()
 
-    def do(self, what: collections.abc.Callable[[], None]) -> bool:
+    def run(self, what: collections.abc.Callable[[], None]) -> bool:
         """Do it, and wait for it :data:`WAIT` seconds at most.
 
         :returns: whether it was begun; it is not while another goes on

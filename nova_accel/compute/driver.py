@@ -65,6 +65,7 @@ from nova_accel.compute.reporting import tree_update
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import local_host
+from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core import holding
@@ -87,35 +88,34 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
-        self._record = libvirt_domains.Record(self._host)
-        self._machine = local_host.Machine(self._record.read)
-        self._preparation = prepare.Preparation(self._machine)
-        self._claims = device_claims.Claims(self._record)
-        self._ledger = placement.Ledger(virtapi)
-        self._reclamation = reclaim.Reclamation(
-            self._machine, self._preparation, self._claims, self._ledger,
-            self._record)
-        self._auditor = audit.Auditor(self._record, self._ledger)
-        self._completing = background.Beside()
-        patches.install()
-        self._short = log_once.Said(LOG)
-        self._allocator = allocator.Allocator(
-            self._machine, self._reclamation, self._record, self._claims,
-            self._ledger, self._node)
+        self._domains = libvirt_domains.LibvirtDomains(self._host)
+        self._local_host = local_host.LocalHost(self._domains.read)
+        self._claims = device_claims.DeviceClaims(self._domains)
+        self._placement_client = placement.PlacementClient(virtapi)
+        self._state = node_state.NodeState(
+            self._local_host, self._domains, self._claims,
+            self._placement_client, self._node)
+        self._preparation = prepare.Preparation(self._local_host)
+        self._reclamation = reclaim.Reclamation(self._state,
+                                                self._preparation)
+        self._allocator = allocator.Allocator(self._state, self._reclamation)
         self._device_migration = live_migration.LiveMigration(
-            self._host, self._machine, self._node, self._allocator,
-            self._reclamation, self._claims, self._record, self._ledger)
+            self._host, self._state, self._allocator, self._reclamation)
+        self._auditor = audit.Auditor(self._state)
+        self._reattaching = background.Runner()
+        self._incomplete_guests = log_once.LogOnce(LOG)
+        patches.install()
 
     # What there is
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
         with _never_fatal('set the number of virtual functions'):
-            virtual_functions.set_numbers(self._machine,
-                                          self._record.holders())
+            virtual_functions.set_numbers(self._local_host,
+                                          self._domains.holders())
         with _never_fatal('read which devices servers hold'):
-            host = self._machine.read()
-            held = [ours for hostdevs in self._record.read().values()
+            host = self._local_host.read()
+            held = [ours for hostdevs in self._domains.read().values()
                     if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
                      sum(map(len, held)), len(held))
@@ -125,22 +125,23 @@ class LibvirtDriver(driver.LibvirtDriver):
                 with _never_fatal('make mdevs that servers hold'):
                     self._prepare(hostdevs, host=host)
         with _never_fatal('complete guests that run without their devices'):
-            self._complete()
+            self._reattach_missing()
 
-    def _complete(self) -> None:
-        self._short.say(suspend.complete(
-            self._record.short(self._claims.is_busy), self._prepare))
+    def _reattach_missing(self) -> None:
+        self._incomplete_guests.log(suspend.reattach_missing(
+            self._domains.running_without_devices(self._claims.is_busy),
+            self._prepare))
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
         with _never_fatal('tell the scheduler where devices are'):
             # A round of the periodic tasks begins here.
-            self._record.refresh()
+            self._domains.refresh()
             stats = dict(resources.get('stats') or {})
-            here = self._inventory()
+            here = self._state.read()
             stats[host_summary.KEY] = host_summary.dumps(
                 here.offered,
-                holding.counts(here.offered, self._record.read())
+                holding.counts(here.offered, self._domains.read())
                 | {item.uuid: item.region.total for item in here.offered
                    if item.uuid in here.node.used}, here.host.links)
             resources['stats'] = stats
@@ -154,18 +155,18 @@ class LibvirtDriver(driver.LibvirtDriver):
             node = self._node(provider_tree)
             host = self._reclamation.clear_up(node)
         with _never_fatal('complete guests that run without their devices'):
-            self._completing.do(self._complete)
+            self._reattaching.run(self._reattach_missing)
         with _never_fatal('compare what is held with what is promised'):
             self._auditor.audit(lambda: inventory.NodeInventory(
-                self._machine.read_lately(),
+                self._local_host.read_cached(),
                 node or self._node(provider_tree)))
         with _never_fatal('report devices to Placement'):
             tree_update.update(
                 provider_tree, inventory.NodeInventory(
-                    host or self._machine.read(),
+                    host or self._local_host.read(),
                     node or self._node(provider_tree)),
-                self._ledger.classes, self._auditor.disputed,
-                self._record.holders())
+                self._placement_client.units_by_class, self._auditor.disputed,
+                self._domains.holders())
             # Nova keeps the tree for itself; so it has to have ours in it.
             self.provider_tree = copy.deepcopy(provider_tree)
 
@@ -176,10 +177,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('see where the devices of a guest are'):
             asked = flavor_request.parse(flavor.extra_specs)
             # Of a plain server, the machine is not read.
-            return asked.classes and verify.nodes(
-                asked, placement.promised(allocations),
-                inventory.NodeInventory(self._machine.look(lately=True)[0],
-                                        self._node()), self._record.read)
+            return asked.classes and verify.numa_nodes(
+                asked, placement.allocated(allocations),
+                self._state.read_or_empty(cached=True)[0],
+                self._domains.read)
         return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,
@@ -211,13 +212,13 @@ class LibvirtDriver(driver.LibvirtDriver):
             with self._claims.during(instance):
                 # Its definition, the record, is about to be undefined.
                 self._allocator.for_restart(instance)
-                claimed = self._claims.of(instance)
+                claimed = self._claims.get(instance)
                 self._check_there(instance, claimed or ())
                 return super()._hard_reboot(context, instance, *args,
                                             **kwargs)
         except Exception:
             with excutils.save_and_reraise_exception():
-                if claimed and not self._record.held_by(instance.uuid):
+                if claimed and not self._domains.held_by(instance.uuid):
                     # For the next try, which nothing else tells what it had.
                     self._claims.claim(instance, claimed)
 
@@ -248,15 +249,15 @@ class LibvirtDriver(driver.LibvirtDriver):
             return super().cleanup(context, instance, *args, **kwargs)
         finally:
             # On every way on which a guest's devices come back.
-            self._machine.forget()
-            self._record.forget(instance.uuid)
+            self._local_host.invalidate()
+            self._domains.invalidate(instance.uuid)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
         with self._claims.during(instance):
-            if self._claims.of(instance) is None:
+            if self._claims.get(instance) is None:
                 self._allocator.for_restart(instance)
-            claimed = self._claims.of(instance) or ()
+            claimed = self._claims.get(instance) or ()
             addresses = {device.address for device in claimed}
 
             def is_ours(address):
@@ -267,12 +268,11 @@ class LibvirtDriver(driver.LibvirtDriver):
             config.devices = [element for element in config.devices
                               if not hostdev_xml.holds(element, is_ours)]
             if claimed:
-                host, _unreadable = self._machine.look(lately=True)
-                here = inventory.NodeInventory(host, self._node())
+                here, _unreadable = self._state.read_or_empty(cached=True)
                 hostdev_xml.add(config, claimed, pcie_topology.locate(
-                    claimed, host, here.by_uuid))
+                    claimed, here.host, here.by_uuid))
                 with _never_fatal('see how wide addresses have to be'):
-                    address_bits.fit(config, claimed, host, self._host,
+                    address_bits.fit(config, claimed, here.host, self._host,
                                      instance)
         return config
 
@@ -302,20 +302,20 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def suspend(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
-            held = hostdev.ours(self._record.running(instance.uuid))
+            held = hostdev.ours(self._domains.attached(instance.uuid))
             self._claims.claim(instance, held)
             domain = self._host.get_guest(instance)
             if held:
                 suspend.check_awake(domain.get_power_state(self._host))
-            suspend.let_go(domain, held,
-                           lambda: self._record.running(instance.uuid))
+            suspend.detach_all(domain, held,
+                           lambda: self._domains.attached(instance.uuid))
             try:
                 super().suspend(context, instance, *args, **kwargs)
             except Exception:
                 with excutils.save_and_reraise_exception():
-                    self._have_again(instance, held)
+                    self._reattach(instance, held)
             finally:
-                self._machine.forget()
+                self._local_host.invalidate()
 
     def resume(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
@@ -325,7 +325,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._prepare_to_resume(held, instance, context)
             # Without its definition it is made, and assigned to, again.
             super().resume(context, instance, *args, **kwargs)
-            self._have_again(instance, self._claims.held(instance))
+            self._reattach(instance, self._claims.held(instance))
 
     def _prepare_to_resume(self, held, instance, context) -> None:
         """Have a server whose devices are away sleep on.
@@ -350,18 +350,18 @@ class LibvirtDriver(driver.LibvirtDriver):
                 **kwargs)
             if self._needs_suspend_resume_for_snapshot(live_snapshot,
                                                        original_power_state):
-                self._have_again(instance, self._claims.held(instance))
+                self._reattach(instance, self._claims.held(instance))
 
-    def _have_again(self, instance, held: hostdev.Hostdevs) -> None:
+    def _reattach(self, instance, held: hostdev.Hostdevs) -> None:
         """Give a running guest what it lacks of its devices.
 
         One that cannot have them all is stopped: a reboot can cure it.
         """
         domain = self._host.get_guest(instance)
         there = {device.address
-                 for device in self._record.running(instance.uuid)}
+                 for device in self._domains.attached(instance.uuid)}
         try:
-            suspend.take_up(domain, [device for device in held
+            suspend.attach(domain, [device for device in held
                                      if device.address not in there])
         except errors.AccelError as error:
             domain.poweroff()
@@ -372,10 +372,10 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _swap_volume(self, guest, *args, **kwargs):
         # Nova defines the domain anew from the XML of the running guest, which
         # leaves out what the guest lacks.
-        self._record.forget(guest.uuid)
-        lacks = suspend.complete(
-            self._record.short(lambda uuid: uuid != guest.uuid),
-            self._prepare)
+        self._domains.invalidate(guest.uuid)
+        lacks = suspend.reattach_missing(
+            self._domains.running_without_devices(
+                lambda uuid: uuid != guest.uuid), self._prepare)
         if lacks:
             raise exception.VolumeRebaseFailed(reason=faults.told(
                 'A volume is not swapped', '; '.join(
@@ -483,15 +483,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         if hostdevs:
             self._preparation.prepare(
-                hostdevs, self._node(), device_config.Wishes(
-                    context, instance, self._claims, self._record).of, host)
-
-    def _inventory(self) -> inventory.NodeInventory:
-        """What this compute node offers now.
-
-        :raises errors.TreeError: if ``sysfs_root`` is none
-        """
-        return inventory.NodeInventory(self._machine.read(), self._node())
+                hostdevs, self._node(), device_config.DeviceConfigs(
+                    context, instance, self._state), host)
 
     def _node(self, provider_tree=None) -> inventory.Node:
         name = self._host.get_hostname()

@@ -26,7 +26,7 @@ def of(instance) -> flavor_request.Request:
     return flavor_request.parse(instance.flavor.extra_specs)
 
 
-def wanted(instance, promised: assign.Promised,
+def wanted(instance, allocated: assign.Allocations,
            inventory: inventory.NodeInventory,
            comes_live=False) -> assign.Wanted:
     """What a server asks for, and what the rules are about.
@@ -41,12 +41,12 @@ def wanted(instance, promised: assign.Promised,
     guest = instance.numa_topology
     return assign.Wanted(
         asked.groups, asked.rules,
-        arrange.Surroundings(
+        arrange.HostContext(
             frozenset(cell.id for cell in guest.cells) if guest else None,
             None if comes_live
             else _nodes_of_ports(instance, asked, host.only_node),
             host.only_node, host.links),
-        {name: promised.get(uuid, {}).get(name, 0) for uuid, name
+        {name: allocated.get(uuid, {}).get(name, 0) for uuid, name
          in inventory.counting(asked.classes).items()},
         pack=CONF.nova_accel.pack_devices)
 

@@ -9,7 +9,7 @@ from oslo_log import log as logging
 Line = tuple[int, str]
 
 
-class Said:
+class LogOnce:
     """What the log has been told the last time.
 
     :param log: which is told
@@ -19,7 +19,7 @@ class Said:
         self._log = log
         self._lines: frozenset[Line] = frozenset()
 
-    def say(self, lines: collections.abc.Iterable[Line]) -> None:
+    def log(self, lines: collections.abc.Iterable[Line]) -> None:
         """Log what was not said the last time.
 
         :param lines: all that there is to say by now, with their levels

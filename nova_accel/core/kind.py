@@ -18,13 +18,10 @@ import typing
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.placement import inventory
+from nova_accel.core.request import fpga
 
 #: Of entry points, by which kinds are found.
 NAMESPACE = 'nova_accel.kinds'
-
-#: What a Profile can ask of a device, and a server does not start without:
-#: the bitstream that is to be programmed into it.
-MUST_HEED = frozenset({'bitstream'})
 
 #: The kind of an entry that names no other: PCI functions as they are.
 PCI = 'pci'
@@ -105,6 +102,18 @@ class Pool:
     needs_driver: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """What a server asks of one of its devices, beside its class.
+
+    :param bitstream: the bitstream to program into the device
+    :param traits: the traits that the device must have
+    """
+
+    bitstream: fpga.Bitstream | None = None
+    traits: frozenset[str] = frozenset()
+
+
 class Entry(typing.Protocol):
     """What a kind sees of an entry.
 
@@ -174,7 +183,7 @@ class Preparer(typing.Protocol):
     """Makes units ready for guests, and takes them back."""
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
-                wishes: collections.abc.Mapping[str, str]) -> None:
+                config: DeviceConfig) -> None:
         """Make a unit ready for the guest that is about to start with it.
 
         It may be ready already: another try comes after whatever became of
@@ -182,8 +191,7 @@ class Preparer(typing.Protocol):
 
         :param device: what the guest is going to have
         :param item: the Region that it is of
-        :param wishes: what the server's Profile says beside classes and
-            traits, by key
+        :param config: what the server asks of the device
         :raises nova_accel.core.errors.AccelError: if that cannot be done; the
             server does not start
         """
@@ -228,7 +236,8 @@ class Kind:
         host where the entry does not say
     :param files: what it reads of a function, relative to the function's
         directory in sysfs: a recording of a machine has to have it
-    :param wishes: those of :data:`MUST_HEED` that it heeds
+    :param programs: whether ``prepare`` programs a bitstream; a server that
+        asks for one does not start with a device of another kind
     """
 
     open: collections.abc.Callable[[typing.Any], Enumerator]
@@ -237,4 +246,4 @@ class Kind:
     several: bool = False
     live_migratable: bool = False
     files: tuple[str, ...] = ()
-    wishes: frozenset[str] = frozenset()
+    programs: bool = False

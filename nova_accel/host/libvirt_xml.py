@@ -32,7 +32,7 @@ class Domain:
     lacks: hostdev.Hostdevs
 
 
-def look(domain, libvirt) -> Domain | None:
+def read_domain(domain, libvirt) -> Domain | None:
     """What a domain holds; None if the domain does not exist any more.
 
     :param domain: libvirt.virDomain, running or not
@@ -56,7 +56,7 @@ def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
     :raises errors.AssignmentError: if it is not known of all of them
     """
     return {domain.UUIDString(): looked.held for domain in domains
-            if (looked := look(domain, libvirt))}
+            if (looked := read_domain(domain, libvirt))}
 
 
 def describe(domain, flags: int, libvirt) -> str:

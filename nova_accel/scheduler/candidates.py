@@ -86,9 +86,9 @@ class Candidate(dict):
                          self.choice, self.penalty)
 
 
-def stocks(host_state, answer: Answer,
+def available(host_state, answer: Answer,
            given: collections.abc.Mapping[str, int] = {},
-           ) -> tuple[arrange.Stock, ...]:
+           ) -> tuple[arrange.AvailableUnits, ...]:
     """What of a host's devices is free, as Placement said.
 
     :param host_state: nova.scheduler.host_manager.HostState
@@ -96,7 +96,7 @@ def stocks(host_state, answer: Answer,
     """
     places = said(host_state).places
     return tuple(
-        arrange.Stock(
+        arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
             record['capacity'] - record['used'] - given.get(uuid, 0),
             places.get(uuid) or model.Place(None, None, None, uuid),

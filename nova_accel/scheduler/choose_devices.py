@@ -27,7 +27,7 @@ class Choice:
     def __init__(self, host_state, wanted: flavor_request.Request,
                  around: collections.abc.Callable[
                      [dict], collections.abc.Iterable[
-                         arrange.Surroundings]], pack: bool):
+                         arrange.HostContext]], pack: bool):
         self.host_state = host_state
         self._wanted = wanted
         self._around = around
@@ -69,12 +69,12 @@ class Choice:
             return arrange.Arrangement(
                 objection='its nova-compute says nothing of devices; is its '
                 'compute_driver accel.LibvirtDriver?', kind='driver')
-        stocks = candidates.stocks(self.host_state, answer, given)
+        available = candidates.available(self.host_state, answer, given)
         if chance:
-            stocks = tuple(dataclasses.replace(stock, rank=chance.random())
-                           for stock in stocks)
-        groups = assign.with_the_rest(self._wanted.groups, counts, stocks)
-        found = self._best(groups, stocks, self._around(candidate), steps)
+            available = tuple(dataclasses.replace(units, rank=chance.random())
+                           for units in available)
+        groups = assign.with_the_rest(self._wanted.groups, counts, available)
+        found = self._best(groups, available, self._around(candidate), steps)
         if not found.objection:
             candidate['allocations'] = _merged(plain, _allocations(
                 groups, found.chosen))
@@ -82,11 +82,11 @@ class Choice:
             candidate.penalty = found.penalty
         return found
 
-    def _best(self, groups, stocks, ways, steps) -> arrange.Arrangement:
+    def _best(self, groups, available, ways, steps) -> arrange.Arrangement:
         """The best arrangement; of equals the first."""
         best = None
         for around in ways:
-            found = self._arrange(groups, stocks, around, steps)
+            found = self._arrange(groups, available, around, steps)
             if best is None or (bool(found.objection), found.cost) < (
                     bool(best.objection), best.cost):
                 best = found
@@ -95,20 +95,20 @@ class Choice:
                 break
         return best
 
-    def _arrange(self, groups, stocks, around, steps,
+    def _arrange(self, groups, available, around, steps,
                  ) -> arrange.Arrangement:
         programs = self._wanted.programs
         if programs:
             # Somebody may have the very bitstream where one is in use, but
             # who knows; what nobody holds can be programmed for certain.
-            unused = tuple(stock for stock in stocks
-                           if stock.resource_class not in programs
-                           or stock.free == stock.total)
+            unused = tuple(units for units in available
+                           if units.resource_class not in programs
+                           or units.free == units.total)
             found = arrange.arrange(groups, unused, self._wanted.rules,
                                     around, self._pack, steps)
             if not found.objection:
                 return found
-        return arrange.arrange(groups, stocks, self._wanted.rules,
+        return arrange.arrange(groups, available, self._wanted.rules,
                                around, self._pack, steps)
 
 

@@ -45,7 +45,7 @@ class Nodes:
         self._ways: collections.abc.Iterator | None = None
 
     def around(self, candidate) -> collections.abc.Iterator[
-            arrange.Surroundings]:
+            arrange.HostContext]:
         """Where a candidate can put guest and network ports.
 
         First where Nova would put them if nobody said anything.
@@ -72,8 +72,8 @@ class Nodes:
                 if fitted := self._fit(candidate, nodes):
                     yield self._around(candidate, fitted)
 
-    def _around(self, candidate, guest) -> arrange.Surroundings:
-        return arrange.Surroundings(
+    def _around(self, candidate, guest) -> arrange.HostContext:
+        return arrange.HostContext(
             frozenset(cell.id for cell in guest) if guest else None,
             self._ports(candidate, guest)
             if self._wanted.concerns(affinity.NETWORK) else None,

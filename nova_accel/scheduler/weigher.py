@@ -137,7 +137,7 @@ def _room(host_state) -> fragmentation.Room:
         # A rebuild, and a host that was forced, can be without any.
         return fragmentation.Room(left=0., broken=0.)
     return fragmentation.after(
-        candidates.stocks(host_state, answer,
+        candidates.available(host_state, answer,
                           multi_create.Siblings.of(host_state).given),
         choose_devices.devices(host_state.allocation_candidates[0]),
         candidates.said(host_state).links)

@@ -29,7 +29,7 @@ _VERSION = {'OpenStack-API-Version': 'placement 1.39', 'X-Auth-Token': 'admin'}
 _NODE = {'VCPU': 128, 'MEMORY_MB': 1 << 20}
 
 
-class Ledger(fixtures.TestWithFixtures):
+class PlacementClient(fixtures.TestWithFixtures):
     """:param way: how devices are counted and asked for"""
 
     def __init__(self, connection, way: ways.Way):

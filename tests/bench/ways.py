@@ -165,7 +165,7 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
 
 def _make(connection, name):
     from tests.bench import ledger
-    return ledger.Ledger(connection, WAYS[name])
+    return ledger.PlacementClient(connection, WAYS[name])
 
 
 def _writes(way: Way, count: int) -> int:

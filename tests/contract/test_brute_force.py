@@ -112,7 +112,7 @@ class _Host:
 
     def best(self, groups, rules):
         return brute_force.best(groups, self.stocks, rules,
-                                arrange.Surroundings(links=self.links))
+                                arrange.HostContext(links=self.links))
 
 
 def _expanded(groups, rules):
@@ -172,5 +172,5 @@ def _check_right(host, groups, rules, state):
             for stock in host.stocks if stock.provider in claimed]
     assert all(amount <= stock.free for stock in host.stocks
                for amount in [claimed.get(stock.provider, 0)])
-    assert brute_force.best(groups, left, rules, arrange.Surroundings(
+    assert brute_force.best(groups, left, rules, arrange.HostContext(
         links=host.links)) == state.allocation_candidates[0].penalty

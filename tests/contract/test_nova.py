@@ -99,11 +99,12 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_there', '_complete', '_have_again',
-           '_inventory', '_node', '_prepare', '_prepare_to_resume'}
-OUR_ATTRIBUTES = {'_allocator', '_auditor', '_claims', '_completing',
-                  '_device_migration', '_ledger', '_machine', '_preparation',
-                  '_reclamation', '_record', '_short'}
+OUR_OWN = {'nodes_for', '_check_there', '_node', '_prepare',
+           '_prepare_to_resume', '_reattach', '_reattach_missing'}
+OUR_ATTRIBUTES = {'_allocator', '_auditor', '_claims', '_device_migration',
+                  '_domains', '_incomplete_guests', '_local_host',
+                  '_placement_client', '_preparation', '_reattaching',
+                  '_reclamation', '_state'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

@@ -48,7 +48,7 @@ def opened(monkeypatch):
 
 def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
     """Who reads it meanwhile would have no kind for any device."""
-    looked_at = local_host.Machine()
+    looked_at = local_host.LocalHost()
     early = []
     monkeypatch.setattr(loader, 'open_all',
                         lambda _tree: early.append(looked_at.tree) or {})
@@ -60,7 +60,7 @@ def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
 def test_a_machine_is_opened_once(monkeypatch, opened):
     """Kinds remember things."""
     other = meanwhile.Meanwhile(monkeypatch, local_host)
-    looked_at = local_host.Machine()
+    looked_at = local_host.LocalHost()
     open_tree = tree.open_tree
 
     def open_slowly(root):
@@ -76,45 +76,45 @@ def test_a_machine_is_opened_once(monkeypatch, opened):
 
 def test_what_is_changed_while_a_host_is_kept_is_read_again(
         monkeypatch, opened):
-    looked_at = local_host.Machine()
-    assert looked_at.read() is looked_at.lately()
+    looked_at = local_host.LocalHost()
+    assert looked_at.read() is looked_at.cached()
 
     def monotonic():
         monkeypatch.undo()
-        looked_at.forget()
+        looked_at.invalidate()
         return local_host.time.monotonic()
 
     monkeypatch.setattr(local_host, 'time', types.SimpleNamespace(
         monotonic=monotonic))
     looked_at.read()
-    assert looked_at.lately() is None
+    assert looked_at.cached() is None
 
 
 def test_what_is_changed_while_a_machine_is_read_is_read_again(
         monkeypatch, opened):
-    looked_at = local_host.Machine()
+    looked_at = local_host.LocalHost()
 
     def read(*_args):
-        looked_at.forget()
+        looked_at.invalidate()
         return model.Host()
 
     monkeypatch.setattr(reader, 'read', read)
     looked_at.read()
-    assert looked_at.lately() is None
+    assert looked_at.cached() is None
 
 
 def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
-    one = background.Beside()
+    one = background.Runner()
     with monkeypatch.context() as full:
         def start(_thread):
             raise RuntimeError("can't start new thread")
 
         full.setattr(threading.Thread, 'start', start)
         with pytest.raises(RuntimeError, match='new thread'):
-            one.do(pytest.fail)
+            one.run(pytest.fail)
     assert not one.is_busy()
     done = []
-    assert one.do(lambda: done.append(True))
+    assert one.run(lambda: done.append(True))
     assert done
 
 
@@ -127,10 +127,10 @@ def test_what_two_find_is_said_once():
             told.append(args)
             if len(told) == 1:
                 # Another thread has looked as well.
-                spoken.say([line])
+                log_of_findings.log([line])
 
-    spoken = log_once.Said(Log())
-    spoken.say([line])
+    log_of_findings = log_once.LogOnce(Log())
+    log_of_findings.log([line])
     assert len(told) == 1
 
 
@@ -149,16 +149,16 @@ def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
         held.claim(types.SimpleNamespace(uuid='server'), (_DEVICE,))
         defined.clear()
 
-    held = device_claims.Claims(Record())
-    assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
+    held = device_claims.DeviceClaims(Record())
+    assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
     other.end()
-    assert held.holding([_ADDRESS]) == [('server', _DEVICE)]
+    assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
 
 
 def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
     server = types.SimpleNamespace(uuid='server')
-    held = device_claims.Claims(types.SimpleNamespace(
-        forget=lambda uuid: None))
+    held = device_claims.DeviceClaims(types.SimpleNamespace(
+        invalidate=lambda uuid: None))
     held.claim(server, (_DEVICE,))
     found = held.lingering()
     # A rebuild has begun since, and has claimed the same.
@@ -169,7 +169,7 @@ def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
         assert not held.release_lingering('server', found['server'])
     held.claim(server, (_DEVICE,))
     assert held.release_lingering('server', held.lingering()['server'])
-    assert held.of(server) is None
+    assert held.get(server) is None
 
 
 def test_a_domain_can_be_forgotten_while_all_are_read(monkeypatch):
@@ -180,11 +180,11 @@ def test_a_domain_can_be_forgotten_while_all_are_read(monkeypatch):
     class Domain:
         @property
         def held(self):
-            recorded.forget('two')
+            recorded.invalidate('two')
             return (_DEVICE,)
 
-    monkeypatch.setattr(libvirt_xml, 'look', lambda _domain,
+    monkeypatch.setattr(libvirt_xml, 'read_domain', lambda _domain,
                         _libvirt: Domain())
-    recorded = libvirt_domains.Record(types.SimpleNamespace(
+    recorded = libvirt_domains.LibvirtDomains(types.SimpleNamespace(
         list_instance_domains=lambda only_running: there))
     assert recorded.read() == {'one': (_DEVICE,), 'two': (_DEVICE,)}

@@ -55,7 +55,7 @@ class Cards:
         yield kind.Pool((machine.bundle(function),),
                         resource_class='CUSTOM_POWER_CARD')
 
-    def prepare(self, device, item, wishes):
+    def prepare(self, device, item, config):
         self._write(device.address, FULL)
 
     def prepared(self, host):

@@ -210,12 +210,12 @@ class Cloud(base.ServersTestBase):
 
     def hostdevs(self, server, host='compute1'):
         """PCI address and alias of what a server's XML holds."""
-        held = self.computes[host].driver._record.held_by(server['id'])
+        held = self.computes[host].driver._domains.held_by(server['id'])
         return {str(hostdev.address): hostdev.alias for hostdev in held}
 
     def held(self, host='compute1'):
         """By PCI address, the servers whose definitions hold it."""
-        read = self.computes[host].driver._record.read()
+        read = self.computes[host].driver._domains.read()
         found = {}
         for uuid, hostdevs in read.items():
             for hostdev in hostdevs:

@@ -66,7 +66,7 @@ class Audited(cloud.Cloud):
         """What the command finds, which does not ask Nova."""
         driver = self.computes['compute1'].driver
         return [str(finding) for finding in check.compare(
-            driver._machine.read(), fakelibvirt,
+            driver._local_host.read(), fakelibvirt,
             driver._host.get_connection(), self.ask_placement, 'compute1')]
 
     def ask_placement(self, path):
@@ -191,7 +191,7 @@ class DisputedTest(Audited):
                       'deleted, undefine its domain here', line)
         self.boot(self.gpu, state='ERROR')
         [(leftover, _hostdevs)] = self.computes[
-            'compute2'].driver._record.read().items()
+            'compute2'].driver._domains.read().items()
         self.domain({'id': leftover}, 'compute2').undefine()
         self.look()
         self.assertEqual([], self.said())

@@ -120,8 +120,8 @@ class Crash(faults.MortalCloud):
                 server, 'fault')['message']
 
     def running_short(self, server, host):
-        record = self.computes[host].driver._record
-        return len(record.running(server['id'])) != 2
+        record = self.computes[host].driver._domains
+        return len(record.attached(server['id'])) != 2
 
     def shared(self):
         for host in self.HOSTS:

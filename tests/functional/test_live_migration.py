@@ -77,9 +77,9 @@ class ChoiceTest(MovingTest):
 
     def test_like_devices_among_others(self):
         """Of these the scheduler sees no more than that they are free."""
-        machine = self.computes['compute2'].driver._machine
+        machine = self.computes['compute2'].driver._local_host
         path = self.directory_host()
-        self.computes['compute1'].driver._machine.read()
+        self.computes['compute1'].driver._local_host.read()
         there = sorted(str(device.address)
                        for device in machine.read().devices)
         for address in there[:4]:
@@ -98,7 +98,7 @@ class ChoiceTest(MovingTest):
         self.gpu_profile('four', count=4)
         full = self.boot(self.flavor('four'), host='compute2')
         node = {device.location.numa_node for device in self.computes[
-            'compute2'].driver._machine.read().devices
+            'compute2'].driver._local_host.read().devices
             if str(device.address) in self.hostdevs(full, 'compute2')}.pop()
         get, ports = (objects.Instance.get_pci_devices,
                       objects.InstancePCIRequest.NEUTRON_PORT)
@@ -184,9 +184,9 @@ class LiveMigrationThatFailsTest(MovingTest):
         for revision in path.glob('sys/devices/**/revision'):
             revision.write_text('0x42\n')
         # The second host is another machine from here on.
-        machine = self.computes['compute2'].driver._machine
+        machine = self.computes['compute2'].driver._local_host
         machine.tree = None
-        self.computes['compute1'].driver._machine.read()
+        self.computes['compute1'].driver._local_host.read()
         machine.read()
         self.fail_to_move(self.server, 'revision')
 
@@ -236,7 +236,7 @@ class LiveMigrationThatFailsTest(MovingTest):
             [data] = [value for value in (*args, *kwargs.values()) if
                       isinstance(value, objects.LibvirtLiveMigrateData)]
             free = {str(device.address) for device in
-                    self.computes['compute2'].driver._machine.read().devices}
+                    self.computes['compute2'].driver._local_host.read().devices}
             free -= set(data.pci_dev_map_src_dst.values())
             alias = next(alias for alias, value in data.target_mdevs.items()
                          if value.endswith(' yes'))
@@ -258,8 +258,8 @@ class LiveMigrationThatFailsTest(MovingTest):
     def test_destinations_device_has_expired(self):
         driver = self.computes['compute2'].driver
         machine = self.directory_host()
-        driver._machine.tree = None
-        driver._machine.read()
+        driver._local_host.tree = None
+        driver._local_host.read()
         for path in (machine / 'sys/bus/pci/devices').iterdir():
             path.unlink()
         self.fail_to_move(self.server, 'its device is not there')

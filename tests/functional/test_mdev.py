@@ -340,7 +340,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
         self._resume_server(server)
         self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
-        running = self.computes['compute1'].driver._record.running(
+        running = self.computes['compute1'].driver._domains.attached(
             server['id'])
         self.assertEqual(before[1], {str(device.address): device.alias
                                      for device in running})
@@ -400,7 +400,7 @@ class MdevTest(cloud.Cloud):
 
     def test_who_gets_none_does_not_wait_for_what_is_taken_back(self):
         claims = self.computes['compute1'].driver._claims
-        with (claims.aside((model.MdevAddress(cloud.IMAGE),)),
+        with (claims.set_aside((model.MdevAddress(cloud.IMAGE),)),
               mock.patch.object(claims._back, 'wait') as waited,
               mock.patch.object(assign, 'assign', side_effect=(
                   errors.AssignmentError('it', 'is taken')))):
@@ -411,7 +411,7 @@ class MdevTest(cloud.Cloud):
         claims = self.computes['compute1'].driver._claims
         # As before the server had it.
         self.useFixture(fixtures.MockPatchObject(
-            claims, 'everything', return_value=set()))
+            claims, 'addresses_in_use', return_value=set()))
         server = self.boot(self.vgpu)
         self._run_periodics()
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))

@@ -242,28 +242,28 @@ class RecordTest(cloud.Cloud):
 
     def test_guest_that_let_go_of_its_device_before_a_crash(self):
         server = self.boot(self.one)
-        record = self.computes['compute1'].driver._record
+        record = self.computes['compute1'].driver._domains
         [element] = self.domain(server).plugged
         self.domain(server).detachDevice(
             etree.tostring(element, encoding='unicode'))
-        self.assertEqual((), record.running(server['id']))
+        self.assertEqual((), record.attached(server['id']))
         self.restart_compute_service('compute1')
         self.assertEqual(
             set(self.hostdevs(server)),
-            {str(device.address) for device in record.running(server['id'])})
+            {str(device.address) for device in record.attached(server['id'])})
 
     def test_guest_that_lets_go_of_its_device_too_late(self):
         """Asked to for a suspension that has failed since."""
         server = self.boot(self.one)
-        record = self.computes['compute1'].driver._record
+        record = self.computes['compute1'].driver._domains
         element = etree.tostring(self.domain(server).plugged[0],
                                  encoding='unicode')
         self.domain(server).detachDevice(element)
-        self.assertEqual((), record.running(server['id']))
+        self.assertEqual((), record.attached(server['id']))
         self._run_periodics()
         self.assertEqual(
             set(self.hostdevs(server)),
-            {str(device.address) for device in record.running(server['id'])})
+            {str(device.address) for device in record.attached(server['id'])})
 
     def test_guest_whose_card_is_away_gets_nothing_else(self):
         server = self.boot(self.one)
@@ -426,24 +426,24 @@ class RecordTest(cloud.Cloud):
 
     def test_resume_goes_by_what_is_there_without_the_guest(self):
         server = self.boot(self.one)
-        machine = self.computes['compute1'].driver._machine
+        machine = self.computes['compute1'].driver._local_host
         machine.read()
         self._suspend_server(server)
-        self.assertIsNone(machine.lately())
+        self.assertIsNone(machine.cached())
 
     def test_what_was_forgotten_while_it_was_read(self):
-        machine = self.computes['compute1'].driver._machine
-        self.assertEqual(machine.read(), machine.lately())
+        machine = self.computes['compute1'].driver._local_host
+        self.assertEqual(machine.read(), machine.cached())
         read = machine._read
 
         def change(*args):
             answer = read(*args)
-            machine.forget()
+            machine.invalidate()
             return answer
 
         with mock.patch.object(machine, '_read', change):
             machine.read()
-        self.assertIsNone(machine.lately())
+        self.assertIsNone(machine.cached())
 
     def swap_volume(self, server):
         """What Nova's driver does of it, with nothing to copy."""
@@ -655,7 +655,7 @@ class RecordTest(cloud.Cloud):
         self.boot(self.one)
         plain = self.flavor()
         with mock.patch.object(
-                self.computes['compute1'].driver._record, 'read',
+                self.computes['compute1'].driver._domains, 'read',
                 side_effect=AssertionError('not asked for')):
             server = self.boot(plain)
             self._reboot_server(server, hard=True)

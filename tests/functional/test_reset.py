@@ -231,9 +231,9 @@ class WholeTest(Reset):
         self.start_compute('compute1')
         self._delete_server(self.boot(self.gpu))
         driver = self.computes['compute1'].driver
-        with driver._claims.aside((next(
+        with driver._claims.set_aside((next(
                 function.address for function in
-                driver._machine.read().functions
+                driver._local_host.read().functions
                 if str(function.address) == ONE),)) as is_free:
             self.assertTrue(is_free)
             self.useFixture(fixtures.MonkeyPatch(
@@ -251,12 +251,12 @@ class WholeTest(Reset):
         self._delete_server(server)
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.compute.state.device_claims._PATIENCE', 0.1))
-        with claims.aside((held[0].address,)):
+        with claims.set_aside((held[0].address,)):
             self.assertRaisesRegex(
                 errors.AssignmentError, 'is being reset',
                 claims.claim_again, instance, held)
         claims.claim_again(instance, held)
-        self.assertEqual(held, claims.of(instance))
+        self.assertEqual(held, claims.get(instance))
 
     def test_what_a_driver_of_the_hosts_has_is_left_to_it(self):
         self.kernel.bind(ONE, 'nvidia')

@@ -184,7 +184,8 @@ class ServerTest(cloud.Cloud):
                 reads.append('spawn'), spawn(*args, **kwargs),
                 reads.append('spawned'))[1]))
         # However long ago the claim was, where the machine is busy.
-        self.useFixture(fixtures.MockPatchObject(local_host, 'LATELY', 60))
+        self.useFixture(fixtures.MockPatchObject(
+            local_host, 'CACHE_SECONDS', 60))
         self.boot(self.flavor('pair'))
         self.assertEqual(['spawned'], reads[reads.index('spawn') + 1:][:1])
         self.assertIn('read', reads[:reads.index('spawn')])

@@ -74,8 +74,9 @@ class VgpuTest(cloud.Cloud):
         """Also: no device is held twice, or as what it is not."""
         driver = self.computes['compute1'].driver
         self.assertEqual((), consistency.compare(consistency.gather(
-            driver._inventory(), driver._ledger.of_provider,
-            driver._record.read)))
+            driver._state.read(),
+            driver._placement_client.allocations_of_provider,
+            driver._domains.read)))
 
     def nothing_takes_it(self, server):
         self.assertEqual([[server['id']]], list(self.held().values()))
@@ -447,7 +448,7 @@ class VgpuTest(cloud.Cloud):
     def test_a_revert_meets_a_look_at_who_may_come_back(self):
         server, _before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
-        of_consumer = placement.Ledger.of_consumer
+        of_consumer = placement.PlacementClient.of_consumer
         between, reverted = [], []
 
         def look(*args, **kwargs):
@@ -456,8 +457,8 @@ class VgpuTest(cloud.Cloud):
                 if not reverted:
                     reverted.append(revert(*args, **kwargs))
                 return found
-            with fixtures.MockPatchObject(placement.Ledger, 'of_consumer',
-                                          asked):
+            with fixtures.MockPatchObject(placement.PlacementClient,
+                                          'allocations_of_consumer', asked):
                 self._run_periodics()
             between.extend(self.driver.current().values())
             return reverted[0]

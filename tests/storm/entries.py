@@ -117,7 +117,7 @@ class OwnEntries(fixtures.Fixture):
     """Each nova-compute goes by the device_spec that it started with."""
 
     def _setUp(self):
-        begin = local_host.Machine.__init__
+        begin = local_host.LocalHost.__init__
 
         def begun(this, *args, **kwargs):
             begin(this, *args, **kwargs)
@@ -458,7 +458,7 @@ class EntryStorm(storm.Storm):
         held = collections.Counter()
         for host in storm.HOSTS:
             for _uuid, device in holding.each(
-                    self.computes[host].driver._record.read()):
+                    self.computes[host].driver._domains.read()):
                 held[holding.provider_of(device),
                      rightly[host, str(device.address)]] += 1
         promised = collections.Counter()

@@ -300,8 +300,8 @@ class Storm(faults.MortalCloud):
 
     def _check_running(self, server, size):
         """A guest that runs has what its definition has."""
-        record = self.computes[server['OS-EXT-SRV-ATTR:host']].driver._record
-        if (has := len(record.running(server['id']))) != size:
+        record = self.computes[server['OS-EXT-SRV-ATTR:host']].driver._domains
+        if (has := len(record.attached(server['id']))) != size:
             raise Violation(f'{server["id"]} runs with {has} devices of '
                             f'{size}')
 

@@ -151,7 +151,7 @@ def hosts(draw, tree=True):
     stocks = []
     for _device, place in sorted(places.items()):
         for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
-            stocks.append(arrange.Stock(
+            stocks.append(arrange.AvailableUnits(
                 f'p{len(stocks)}', f'CUSTOM_{name}',
                 draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
                 draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
@@ -189,7 +189,7 @@ def requests(draw):
             key, same, (*draw(subsets(list(groups), min_size=1)), *others),
             draw(st.sampled_from([0, 0, 1, 5]))))
     nodes = st.sampled_from([None, None, frozenset({0}), frozenset({0, 1})])
-    around = arrange.Surroundings(
+    around = arrange.HostContext(
         draw(nodes), draw(nodes), draw(st.sampled_from([None, None, 0])),
         draw(links()))
     return groups, rules, around

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's Profile wishes, made into what a kind can use.
+"""What a server's profile asks of a device, in the form that kinds take.
 
 A Profile names a bitstream by its image; the kind gets a file, and is told
 who else holds the region that it is to be programmed into.
@@ -14,58 +14,53 @@ from nova import objects
 
 from nova_accel.compute import instance_request
 from nova_accel.compute.devices import bitstreams
-from nova_accel.compute.state import device_claims
-from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import node_state
+from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.request import flavor_specs
-
-#: What :func:`nova_accel.core.request.flavor_specs.wishes` calls a
-#: bitstream's image.
-BITSTREAM = 'bitstream'
+from nova_accel.core.request import flavor_request
+from nova_accel.core.request import fpga
 
 
-class Wishes:
-    """What a server that is about to start wishes, by group.
+class DeviceConfigs:
+    """What a server that is about to start asks of its devices, by group.
 
     :param context: of the request
-    :param instance: nova.objects.Instance, or None where it is not at hand
-    :param claimed: what servers have, or are about to
-    :param recorded: what their guests have
+    :param instance: nova.objects.Instance, or None if it is not at hand
     """
 
-    def __init__(self, context, instance, claimed: device_claims.Claims,
-                 recorded: libvirt_domains.Record):
+    def __init__(self, context, instance, state: node_state.NodeState):
         self._context = context
         self._instance = instance
-        self._claims = claimed
-        self._record = recorded
+        self._claims = state.claims
+        self._domains = state.domains
 
-    def of(self, group: str,
-           affected: collections.abc.Collection[model.Address] | None,
-           ) -> dict[str, str]:
-        """A group's wishes, by key.
+    def image(self, group: str) -> str | None:
+        """The image of the bitstream that a group asks for."""
+        return self._instance and _image(self._instance.flavor, group)
 
-        :param affected: the devices that change if they are granted; None
-            if that is not to be yet
-        :raises errors.AssignmentError: if a bitstream cannot be had
+    def build(self, group: str,
+              affected: collections.abc.Collection[model.Address],
+              ) -> kind.DeviceConfig:
+        """Build what a group asks for, and fetch its bitstream.
+
+        :param affected: the devices that change when one is programmed
+        :raises errors.AssignmentError: if a bitstream cannot be fetched
         """
         if self._instance is None:
-            return {}
-        wishes = flavor_specs.wishes(self._instance.flavor.extra_specs, group)
+            return kind.DeviceConfig()
         asked = instance_request.of(self._instance)
-        if group in asked.groups:
-            wishes['traits'] = ' '.join(asked.traits(group))
-        if wishes.get(BITSTREAM) and affected is not None:
-            wishes.update(self._bitstream(group, wishes[BITSTREAM], affected))
-        return wishes
+        image = self.image(group)
+        return kind.DeviceConfig(
+            image and self._bitstream(group, image, affected),
+            frozenset(asked.traits(group) if group in asked.groups else ()))
 
-    def _bitstream(self, group, image, affected) -> dict[str, str]:
+    def _bitstream(self, group, image, affected) -> fpga.Bitstream:
         shared, rivals = self._others(group, image, affected)
         return dataclasses.replace(
             bitstreams.fetch(self._context, image,
                              self._instance.trusted_certs), shared=shared,
-            rivals=tuple(sorted(rivals))).as_wishes()
+            rivals=tuple(sorted(rivals)))
 
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:
         """Whether others want the same of a region, and who wants it kept.
@@ -74,20 +69,21 @@ class Wishes:
         about to have, something else there.
         """
         shared, rivals = False, set()
-        for uuid, device in self._claims.holding(affected):
+        for uuid, device in self._claims.holders_of(affected):
             other = naming.parse_alias(device.alias)
             mine = uuid == self._instance.uuid
             if mine and other and other[0] == group:
                 continue
-            same = bool(other) and self._wished(uuid, other[0]) == {image}
+            same = bool(other) and self._images(uuid, other[0]) == {image}
             shared = shared or same
-            if not same or not mine and self._record.running(uuid):
+            if not same or not mine and self._domains.attached(uuid):
                 rivals.add(uuid)
         return shared, rivals
 
-    def _wished(self, uuid, group) -> set[str | None]:
-        """The images of the bitstreams that a server wishes for a group."""
-        specs = [self._instance.flavor.extra_specs]
+    def _images(self, uuid, group) -> set[str | None]:
+        """The images of the bitstreams that a server asks for, for a group.
+        """
+        flavors = [self._instance.flavor]
         if uuid != self._instance.uuid:
             try:
                 instance = objects.Instance.get_by_uuid(
@@ -96,6 +92,10 @@ class Wishes:
             except exception.InstanceNotFound:
                 return set()
             # While a resize waits, it can go back to what it had.
-            specs = [of.extra_specs for of
-                     in (instance.flavor, instance.old_flavor) if of]
-        return {flavor_specs.wishes(of, group).get(BITSTREAM) for of in specs}
+            flavors = filter(None, (instance.flavor, instance.old_flavor))
+        return {_image(flavor, group) for flavor in flavors}
+
+
+def _image(flavor, group: str) -> str | None:
+    asked = flavor_request.parse(flavor.extra_specs).groups.get(group)
+    return asked and asked.bitstream

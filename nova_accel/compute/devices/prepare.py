@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices made ready for guests."""
 
-import collections.abc
-
+from nova_accel.compute.devices import device_config
 from nova_accel.compute.state import local_host
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -22,8 +21,8 @@ class Preparation:
         them, whether an entry names it or not
     """
 
-    def __init__(self, machine: local_host.Machine) -> None:
-        self._machine = machine
+    def __init__(self, local_host: local_host.LocalHost) -> None:
+        self._local_host = local_host
         self.given: set[model.Address] = set()
 
     def check(self, hostdevs: hostdev.Hostdevs,
@@ -38,20 +37,16 @@ class Preparation:
 
     def prepare(self, hostdevs: hostdev.Hostdevs,
                 node: inventory.Node,
-                wishes: collections.abc.Callable[
-                    [str, collections.abc.Collection[model.Address] | None],
-                    collections.abc.Mapping[str, str]],
+                configs: device_config.DeviceConfigs,
                 host: model.Host | None = None) -> None:
         """Make ready what a guest is to start with.
 
         :param host: the machine, if it has just been read
-        :param wishes: by group, and the devices that change with what serves
-            it (None if nothing is to change), what the server's Profile says
-            beside classes and traits
+        :param configs: what the server asks of its devices
         :raises errors.AccelError: if something cannot be made ready, or is not
             there
         """
-        self._machine.resets.used(device.address for device in hostdevs)
+        self._local_host.resets.used(device.address for device in hostdevs)
         host = host or self._host_of(hostdevs)
         if host is None:
             return
@@ -63,16 +58,16 @@ class Preparation:
             group, _provider = naming.parse_alias(device.alias)
             item = _item(device, here)
             if item is None:
-                _check_wishes(device, host, wishes(group, None))
+                _check_not_withheld(device, host, configs.image(group))
                 continue
-            _check_heeded(item, wishes(group, None))
-            preparer = self._machine.preparers().get(item.region.kind)
+            _check_kind(item, configs.image(group))
+            preparer = self._local_host.preparers().get(item.region.kind)
             if preparer:
                 try:
-                    preparer.prepare(device, item, wishes(
+                    preparer.prepare(device, item, configs.build(
                         group, _affected(item, host)))
                 finally:
-                    self._machine.forget()
+                    self._local_host.invalidate()
 
     def _check(self, hostdevs, here) -> None:
         """Check that nothing is missing that nobody can make.
@@ -94,12 +89,12 @@ class Preparation:
         """Whether it was made what it is, as far as nova.conf still says."""
         item = _item(device, here)
         if item is not None:
-            return item.region.kind in self._machine.preparers()
+            return item.region.kind in self._local_host.preparers()
         return (isinstance(device.address, model.MdevAddress)
                 or naming.is_of_variant(device.alias, '') is not None)
 
     def _inspectors(self) -> list[kind.Inspector]:
-        return [preparer for preparer in self._machine.preparers().values()
+        return [preparer for preparer in self._local_host.preparers().values()
                 if isinstance(preparer, kind.Inspector)]
 
     def _host_of(self, hostdevs) -> model.Host | None:
@@ -108,7 +103,7 @@ class Preparation:
         :raises errors.TreeError: if nobody knows whether they are there
         """
         try:
-            return self.lately_for(hostdevs) or self._machine.read()
+            return self.cached_for(hostdevs) or self._local_host.read()
         except errors.TreeError:
             if any(isinstance(device.address, model.MdevAddress)
                    for device in hostdevs):
@@ -116,15 +111,15 @@ class Preparation:
             # Functions are there without us.
             return None
 
-    def lately_for(self, hostdevs) -> model.Host | None:
+    def cached_for(self, hostdevs) -> model.Host | None:
         """The Host a moment ago, if that does: nothing makes these ready."""
-        host = self._machine.lately()
+        host = self._local_host.cached()
         if not host:
             return None
         plain = {address for device in host.devices
                  for region in device.regions for unit in region.units
                  for address in unit
-                 if region.kind not in self._machine.preparers()}
+                 if region.kind not in self._local_host.preparers()}
         return host if plain.issuperset(
             device.address for device in hostdevs) else None
 
@@ -169,21 +164,20 @@ def _affected(item, host) -> set[model.Address]:
                                                function.physfn)}
 
 
-def _check_heeded(item, wishes) -> None:
-    """Check that nothing is wished that nobody is going to do."""
-    heeds = loader.load()[item.region.kind].wishes
-    if kind.MUST_HEED & set(wishes) - heeds:
+def _check_kind(item, image: str | None) -> None:
+    """Check that a device can be programmed, if the server asks for it."""
+    if image and not loader.load()[item.region.kind].programs:
         raise errors.AssignmentError(
             f'device {item.device.address} ({item.device.ids})',
             f'is of kind {item.region.kind}, into which nothing can be '
             'programmed', 'have the profile ask for FPGAs by class or trait')
 
 
-def _check_wishes(device, host, wishes) -> None:
-    """Check that nothing is wished of a device that is withheld."""
+def _check_not_withheld(device, host, image: str | None) -> None:
+    """Check that a device to be programmed is offered."""
     refusal = next((refusal for refusal in host.refusals
                     if refusal.address == device.address), None)
-    if refusal and kind.MUST_HEED & set(wishes):
+    if refusal and image:
         raise errors.AssignmentError(
             f'device {refusal.address} ({refusal.ids})',
             f'cannot be programmed: {refusal.reason}', refusal.remedy)

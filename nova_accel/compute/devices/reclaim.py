@@ -9,11 +9,8 @@ from oslo_log import log as logging
 from nova_accel.compute import background
 from nova_accel.compute import log_once
 from nova_accel.compute.devices import prepare
-from nova_accel.compute.state import device_claims
-from nova_accel.compute.state import libvirt_domains
-from nova_accel.compute.state import local_host
+from nova_accel.compute.state import node_state
 from nova_accel.compute.state import nova_moves
-from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import kind
@@ -27,30 +24,20 @@ CONF = nova.conf.CONF
 
 
 class Reclamation:
-    """Leftovers taken back, and what is free reset.
+    """Takes back what nobody holds, and resets what is free."""
 
-    :param machine: whose devices they are
-    :param prepared: what was made ready of them
-    :param claims: what servers have, or are about to
-    :param ledger: what they were promised
-    :param recorded: what their definitions say
-    """
-
-    def __init__(self, machine: local_host.Machine,
-                 prepared: prepare.Preparation, claims: device_claims.Claims,
-                 ledger: placement.Ledger,
-                 recorded: libvirt_domains.Record) -> None:
-        self._machine = machine
+    def __init__(self, state: node_state.NodeState,
+                 prepared: prepare.Preparation) -> None:
+        self._state = state
         self._prepared = prepared
-        self._claims = claims
-        self._ledger = ledger
-        self._record = recorded
-        self._resets = machine.resets
-        self._resetting = background.Beside()
-        self._releasing = background.Beside()
+        self._local_host = state.local_host
+        self._claims = state.claims
+        self._resets = state.local_host.resets
+        self._resetting = background.Runner()
+        self._releasing = background.Runner()
         self._being_released: tuple[str, ...] = ()
         self._unreleased: list[log_once.Line] = []
-        self._swept = log_once.Said(LOG)
+        self._leftovers = log_once.LogOnce(LOG)
 
     def clear_up(self, node: inventory.Node) -> model.Host:
         """Let go of what an operation left behind that did not end.
@@ -58,19 +45,20 @@ class Reclamation:
         :returns: what there is then
         """
         self._end_claims(node)
-        host = self._machine.read()
+        host = self._local_host.read()
         if self.sweep(inventory.NodeInventory(host, node)):
-            host = self._machine.read()
+            host = self._local_host.read()
         if self.reset_free(host):
-            host = self._machine.read()
+            host = self._local_host.read()
         return host
 
     def _end_claims(self, node) -> None:
         """End the claims of servers that are not coming."""
         ours = set(node.ours)
         for uuid, claim in self._claims.lingering().items():
-            promised = self._ledger.of_consumer(uuid)
-            if (promised is not None and ours.isdisjoint(promised)
+            allocated = self._state.placement_client.allocations_of_consumer(
+                uuid)
+            if (allocated is not None and ours.isdisjoint(allocated)
                     and not nova_moves.is_rebuilding(uuid)
                     and self._claims.release_lingering(uuid, claim)):
                 LOG.info('Server %s is not coming: its claim ends', uuid)
@@ -85,12 +73,12 @@ class Reclamation:
         :returns: whether there was something, so that the host is another
         """
         given = tuple(self._prepared.given)
-        preparers = self._machine.preparers()
+        preparers = self._local_host.preparers()
         ready = {name: self._prepared.ready(preparer, here.host)
                  for name, preparer in preparers.items()}
         gone = set(given).difference(*ready.values())
         # Asked after that, so that nothing new is taken for left over.
-        somebodys = set(self._claims.everything()
+        somebodys = set(self._claims.addresses_in_use()
                         if gone or any(ready.values()) else ())
         self._prepared.given.difference_update(gone - somebodys)
         left = [(name, preparers[name], address) for name in ready
@@ -101,9 +89,9 @@ class Reclamation:
             left = [entry for entry in left if entry[-1] not in stay]
         if not self._releasing.is_busy():
             self._unreleased = []
-        found = bool(left) and self._releasing.do(
+        found = bool(left) and self._releasing.run(
             lambda: self._sweep_aside(left, nobodys, here.node))
-        self._swept.say([
+        self._leftovers.log([
             (logging.WARNING, f'{thing} is nobody\'s and is not taken back '
              'yet: the kernel waits, for a program that has it open as a '
              'rule; what else is left over waits as well')
@@ -113,15 +101,15 @@ class Reclamation:
 
     def _awaited(self, nobodys, here) -> set[model.Address]:
         """What somebody may come back for, of what nobody holds."""
-        return nova_moves.kept(nobodys, here, self._ledger, self._record)
+        return nova_moves.kept(nobodys, here, self._state)
 
     def _sweep_aside(self, left, nobodys, node) -> None:
         lines: list[log_once.Line] = []
         for name, preparer, address in left:
-            with self._claims.aside((address,)) as is_free:
+            with self._claims.set_aside((address,)) as is_free:
                 # The one before it can have taken hours.
                 here = inventory.NodeInventory(
-                    self._machine.read_whatever_reset(), node)
+                    self._local_host.read_ignoring_reset_failures(), node)
                 if (is_free
                         and address in self._prepared.ready(preparer,
                                                             here.host)
@@ -130,7 +118,7 @@ class Reclamation:
                     lines.extend(_release(name, preparer, address))
                     self._being_released = ()
                     nobodys.remove(address)
-                    self._machine.forget()
+                    self._local_host.invalidate()
         self._unreleased = lines
 
     def sanitize(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
@@ -148,13 +136,13 @@ class Reclamation:
         """
         addresses = {device.address for device in hostdevs}
         # Else also what is refused for its reset, which may work by now.
-        host = (self._prepared.lately_for(hostdevs)
-                or self._machine.read_whatever_reset())
+        host = (self._prepared.cached_for(hostdevs)
+                or self._local_host.read_ignoring_reset_failures())
         if self._take_back(host, {address for address in addresses
                                   if address not in held}):
-            host = self._machine.read_whatever_reset()
+            host = self._local_host.read_ignoring_reset_failures()
         return all([
-            self._resets.reset(self._machine.tree, host, unit)
+            self._resets.reset(self._local_host.tree, host, unit)
             for unit in reset_methods.units(host)
             if addresses.intersection(unit)
             and not any(address in held for address in unit)])
@@ -162,7 +150,7 @@ class Reclamation:
     def _take_back(self, host, addresses) -> bool:
         """Whether any of these was ready."""
         ready = [(preparer, address)
-                 for preparer in self._machine.preparers().values()
+                 for preparer in self._local_host.preparers().values()
                  for address in sorted(
                      addresses & set(preparer.prepared(host)))]
         for preparer, address in ready:
@@ -173,7 +161,7 @@ class Reclamation:
                     f'device {address}', 'it cannot be taken back from '
                     f'who had it: {error}') from None
             finally:
-                self._machine.forget()
+                self._local_host.invalidate()
         return bool(ready)
 
     def reset_free(self, host: model.Host) -> bool:
@@ -187,24 +175,24 @@ class Reclamation:
         """
         if self._resets.refused():
             # It may work by now.
-            host = self._machine.read_whatever_reset()
+            host = self._local_host.read_ignoring_reset_failures()
         self._resets.forget(host)
-        somebodys = self._claims.everything()
+        somebodys = self._claims.addresses_in_use()
         self._resets.used(somebodys)
         due = self._resets.due(host, somebodys, _patience())
-        return bool(due) and self._resetting.do(
+        return bool(due) and self._resetting.run(
             lambda: self._reset_aside(due))
 
     def _reset_aside(self, units) -> None:
         for unit in units:
-            with self._claims.aside(unit) as is_free:
+            with self._claims.set_aside(unit) as is_free:
                 if not is_free:
                     continue
                 # Where some do not answer the last has its turn minutes after
                 # the first, and somebody can have bound a driver meanwhile.
-                host = self._machine.read_whatever_reset()
+                host = self._local_host.read_ignoring_reset_failures()
                 if unit in self._resets.due(host, (), _patience()):
-                    self._resets.reset(self._machine.tree, host, unit)
+                    self._resets.reset(self._local_host.tree, host, unit)
 
 
 def _patience() -> float:

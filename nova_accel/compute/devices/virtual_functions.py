@@ -17,15 +17,15 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 
-def set_numbers(machine: local_host.Machine,
+def set_numbers(local_host: local_host.LocalHost,
                 held: collections.abc.Container[model.Address]) -> None:
     """Set the number of each card that has another, where that can be.
 
     :param held: what domains hold
     :raises errors.TreeError: if ``sysfs_root`` is none
     """
-    host = machine.read_whatever_reset()
-    entries, _broken = machine.entries()
+    host = local_host.read_ignoring_reset_failures()
+    entries, _broken = local_host.entries()
     changes, problems = virtual_functions.plan(host.functions, entries,
                                                nova_claims.claims(CONF),
                                                held)
@@ -33,7 +33,7 @@ def set_numbers(machine: local_host.Machine,
         LOG.error('%s', problem)
     for change in changes:
         try:
-            number = sriov.change(machine.tree, change)
+            number = sriov.change(local_host.tree, change)
         except Exception as error:
             # Of one card: the others go on.
             LOG.error('Device %s cannot have %d virtual functions: %s',

@@ -18,9 +18,7 @@ from nova_accel.compute import allocator
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
 from nova_accel.compute.devices import reclaim
-from nova_accel.compute.state import device_claims
-from nova_accel.compute.state import libvirt_domains
-from nova_accel.compute.state import local_host
+from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -52,37 +50,28 @@ class LiveMigration:
     """What the two hosts of a live migration do about devices.
 
     :param libvirt: nova.virt.libvirt.host.Host
-    :param machine: its devices
-    :param node: what the compute node is by now
     """
 
     def __init__(self, libvirt: libvirt_host.Host,
-                 machine: local_host.Machine,
-                 node: collections.abc.Callable[[], inventory.Node],
+                 state: node_state.NodeState,
                  allocator: allocator.Allocator,
-                 reclamation: reclaim.Reclamation,
-                 claims: device_claims.Claims,
-                 recorded: libvirt_domains.Record,
-                 ledger: placement.Ledger) -> None:
+                 reclamation: reclaim.Reclamation) -> None:
         self._host = libvirt
-        self._machine = machine
-        self._node = node
+        self._state = state
         self._allocator = allocator
         self._reclamation = reclamation
-        self._claims = claims
-        self._record = recorded
-        self._ledger = ledger
+        self._claims = state.claims
 
     def describe(self, instance) -> dict[hostdev.Hostdev, str]:
         """What a server's guest has here, as its destination has to know it.
 
         :raises errors.AssignmentError: if its state cannot move
         """
-        running = hostdev.ours(self._record.running(instance.uuid))
+        running = hostdev.ours(self._state.domains.attached(instance.uuid))
         device_state.check_whole(running, self._claims.held(instance))
         if not running:
             return {}
-        here = self._read()
+        here = self._state.read()
         device_state.check_source(running, here.by_uuid)
         self._check_versions('this host')
         return {device: device_state.describe(device, here.host, here.by_uuid)
@@ -94,9 +83,9 @@ class LiveMigration:
         :raises errors.AssignmentError: if it has
         """
         asked = instance_request.of(instance)
-        here = inventory.NodeInventory(self._machine.look()[0], self._node())
-        if asked.classes and verify.concerns_us(
-                asked, placement.promised(allocations), here):
+        here, _unreadable = self._state.read_or_empty()
+        if asked.classes and verify.includes_our_devices(
+                asked, placement.allocated(allocations), here):
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'its host does not say which '
                 'devices it has')
@@ -109,19 +98,19 @@ class LiveMigration:
         :raises errors.AccelError: if there are none
         """
         self._check_versions('the destination')
-        here = self._read()
+        here = self._state.read()
         texts = {alias: text for alias, (_address, text) in announced.items()}
         like = inventory.NodeInventory(
             device_state.only_like(here.host, here.by_uuid, texts.values()),
             here.node)
-        promised = placement.promised(allocations)
+        allocated = placement.allocated(allocations)
         try:
             try:
-                chosen = self._allocator.choose(instance, promised, like,
+                chosen = self._allocator.choose(instance, allocated, like,
                                                 comes_live=True)
             except errors.AssignmentError:
                 # Of all there are, so that it is said what is unlike.
-                chosen = self._allocator.choose(instance, promised, here,
+                chosen = self._allocator.choose(instance, allocated, here,
                                                 comes_live=True)
             return device_state.pair(texts, chosen, here.host, here.by_uuid)
         except Exception:
@@ -136,25 +125,28 @@ class LiveMigration:
         self._check_planned(instance, planned)
         # The claim is lost if nova-compute was restarted meanwhile.
         self._claims.claim_again(instance, planned)
-        if not self._reclamation.sanitize(planned, self._record.holders()):
+        if not self._reclamation.sanitize(planned,
+                                          self._state.domains.holders()):
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'the reset of a device that was '
                 'chosen for it failed')
 
     def _check_planned(self, instance, planned) -> None:
-        claimed = self._claims.of(instance)
-        if not (verify.keeps(planned, instance_request.of(instance),
-                             placement.promised(self._ledger.of_consumer(
-                                 instance.uuid)), self._read(), exactly=True)
-                if claimed is None else
-                {device.address for device in planned} ==
+        claimed = self._claims.get(instance)
+        if not (self._are_allocated(instance, planned) if claimed is None
+                else {device.address for device in planned} ==
                 {device.address for device in claimed}):
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'its host names devices of this '
                 'one that were not chosen for it', 'try again')
 
-    def _read(self) -> inventory.NodeInventory:
-        return inventory.NodeInventory(self._machine.read(), self._node())
+    def _are_allocated(self, instance, planned) -> bool:
+        allocated = placement.allocated(
+            self._state.placement_client.allocations_of_consumer(
+                instance.uuid))
+        return verify.matches_allocations(
+            planned, instance_request.of(instance), allocated,
+            self._state.read(), exactly=True)
 
     def _check_versions(self, here: str) -> None:
         """Check that libvirt and QEMU can move the state of devices.

@@ -48,7 +48,7 @@ def check_awake(state: int) -> None:
                        'devices; unpause it first'))
 
 
-def let_go(domain, held: hostdev.Hostdevs,
+def detach_all(domain, held: hostdev.Hostdevs,
            running: collections.abc.Callable[[], hostdev.Hostdevs]) -> None:
     """Unplug a running guest's devices, all or none.
 
@@ -67,14 +67,14 @@ def let_go(domain, held: hostdev.Hostdevs,
             'Guest goes on', 'the guest does not let go of device '
             f'{device.address}: {why}'))
         try:
-            take_up(domain, gone)
+            attach(domain, gone)
         except errors.AccelError:
             # Short of a device, it is not as it was.
             raise error from None
         raise exception.InstanceFaultRollback(error)
 
 
-def take_up(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
+def attach(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
             ) -> None:
     """Plug devices into a running guest, where it had them.
 
@@ -89,7 +89,7 @@ def take_up(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
                 f'the guest cannot have it again: {error}') from None
 
 
-def complete(short: collections.abc.Iterable[
+def reattach_missing(short: collections.abc.Iterable[
         tuple[typing.Any, hostdev.Hostdevs]],
         prepare: collections.abc.Callable[[hostdev.Hostdevs], None],
         ) -> list[log_once.Line]:
@@ -108,7 +108,7 @@ def complete(short: collections.abc.Iterable[
         for device in lacking:
             try:
                 prepare((device,))
-                take_up(libvirt_guest.Guest(domain), (device,))
+                attach(libvirt_guest.Guest(domain), (device,))
             except errors.AccelError as error:
                 failed.append((logging.ERROR, f'Guest {uuid} runs without '
                                f'what it holds: {error}'))

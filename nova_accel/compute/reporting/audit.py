@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three truths compared, now and then, and what the log should say of it.
+"""The three views compared, now and then, and what the log should say of it.
 
 Seam: ``nova.objects``, for what Nova knows of a consumer.
 """
@@ -13,8 +13,7 @@ from nova import objects
 import nova.conf
 from oslo_log import log as logging
 
-from nova_accel.compute.state import libvirt_domains
-from nova_accel.compute.state import placement
+from nova_accel.compute.state import node_state
 from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
 
@@ -24,16 +23,11 @@ CONF = nova.conf.CONF
 
 
 class Auditor:
-    """The reconciliation of one nova-compute.
+    """The audit of one nova-compute."""
 
-    :param recorded: what is held
-    :param promises: what they were promised
-    """
-
-    def __init__(self, recorded: libvirt_domains.Record,
-                 promises: placement.Ledger):
-        self._record = recorded
-        self._ledger = promises
+    def __init__(self, state: node_state.NodeState):
+        self._domains = state.domains
+        self._placement_client = state.placement_client
         self._last: float | None = None
         self._before: set[str] = set()
         self._said: set[str] = set()
@@ -55,11 +49,11 @@ class Auditor:
             self._compare_disputed(read())
 
     def _compare(self, inventory: inventory.NodeInventory) -> None:
-        truths = self._gather(inventory)
-        if self._clear_up(truths):
-            truths = self._gather(inventory)
-        findings = (*consistency.compare(truths, self._unknown),
-                    *(consistency.allocated_to_nobody(truths, consumer)
+        snapshot = self._gather(inventory)
+        if self._clear_up(snapshot):
+            snapshot = self._gather(inventory)
+        findings = (*consistency.compare(snapshot, self._unknown),
+                    *(consistency.orphaned_allocations(snapshot, consumer)
                       for consumer in self._nobodys()))
         self.disputed = _withheld(findings)
         self._say(findings)
@@ -69,16 +63,17 @@ class Auditor:
 
     def _compare_disputed(self, inventory: inventory.NodeInventory) -> None:
         """Compare all if other units have to be withheld than are."""
-        truths = self._gather(inventory, self.disputed)
+        snapshot = self._gather(inventory, self.disputed)
         if self.disputed != _withheld(
-                consistency.unpromised(truths, self.disputed)):
+                consistency.held_without_allocations(snapshot, self.disputed)):
             self._compare(inventory)
 
-    def _gather(self, inventory, only=None) -> consistency.Truths:
-        return consistency.gather(inventory, self._ledger.of_provider,
-                                  self._record.read, only)
+    def _gather(self, inventory, only=None) -> consistency.Snapshot:
+        return consistency.gather(
+            inventory, self._placement_client.allocations_of_provider,
+            self._domains.read, only)
 
-    def _clear_up(self, truths: consistency.Truths) -> bool:
+    def _clear_up(self, snapshot: consistency.Snapshot) -> bool:
         """Free what was promised to a server that is no more, or to its move.
 
         Nova deletes the allocations of a server with it, and forgets those of
@@ -91,7 +86,7 @@ class Auditor:
         :returns: whether there was any
         """
         freed, unknown = False, {}
-        for consumer in truths.consumers.keys() - truths.held.keys():
+        for consumer in snapshot.consumers.keys() - snapshot.held.keys():
             move = _find(objects.Migration, consumer)
             uuid = move.instance_uuid if move else consumer
             server = _find(objects.Instance, uuid)
@@ -99,11 +94,11 @@ class Auditor:
                 unknown[consumer] = self._unknown.get(consumer,
                                                       time.monotonic())
             # Its domain has to go first.
-            elif _is_gone(server) and not self._record.held_by(uuid):
+            elif _is_gone(server) and not self._domains.held_by(uuid):
                 LOG.info('Server %s was deleted%s: what %s was promised is '
                          'free', uuid, ' while it moved' if move else '',
                          f'its migration {consumer}' if move else 'it')
-                self._ledger.delete(consumer)
+                self._placement_client.delete(consumer)
                 freed = True
         self._unknown = unknown
         return freed

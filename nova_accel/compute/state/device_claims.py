@@ -36,19 +36,19 @@ class Chosen:
     """
 
     hostdevs: hostdev.Hostdevs
-    unbooked: assign.Promised
-    unused: assign.Promised
+    unallocated: assign.Allocations
+    surplus: assign.Allocations
     once: tuple[inventory.Offered, ...] = ()
 
 
-class Claims:
+class DeviceClaims:
     """The claims of one nova-compute.
 
-    :param recorded: what is held already
+    :param domains: what is held already
     """
 
-    def __init__(self, recorded: libvirt_domains.Record):
-        self._record = recorded
+    def __init__(self, domains: libvirt_domains.LibvirtDomains):
+        self._domains = domains
         self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
@@ -56,9 +56,9 @@ class Claims:
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
 
-    def choose(self, instance, promised: assign.Promised,
+    def choose(self, instance, allocated: assign.Allocations,
                inventory: inventory.NodeInventory,
-               ledger: collections.abc.Callable[
+               units_by_consumer: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
                comes_live=False) -> Chosen:
         """Choose the devices that keep a promise, and claim them.
@@ -77,46 +77,46 @@ class Claims:
 
         :param instance: nova.objects.Instance
         :param promised: the server's allocations
-        :param ledger: units by consumer that a provider, whose Region has such
+        :param units_by_consumer: those that a provider, whose Region has such
             a class, has given away; asked where devices are chosen here
         :param comes_live: as in :func:`instance_request.wanted`
         :raises errors.AccelError: if the promise cannot be kept whole
         """
-        verify.check_here(instance.uuid, instance_request.of(instance),
-                          promised, inventory)
-        wanted = instance_request.wanted(instance, promised, inventory,
+        verify.check_here(instance.uuid, instance_request.get(instance),
+                          allocated, inventory)
+        wanted = instance_request.wanted(instance, allocated, inventory,
                                          comes_live)
         offered, used = inventory.offered, inventory.node.used
         unfit = None
         try:
             try:
-                verify.check(promised, inventory)
-                if assign.is_chosen(promised, wanted.counts, offered):
-                    return self._claim(instance, promised, wanted, offered)
+                verify.check(allocated, inventory)
+                if assign.is_chosen(allocated, wanted.counts, offered):
+                    return self._claim(instance, allocated, wanted, offered)
             except errors.AssignmentError as error:
                 unfit = error
             elsewhere = {
                 item.uuid: item.region.total if item.uuid in used else
-                sum(amount for consumer, amount
-                    in ledger(item.uuid, item.region.resource_class).items()
+                sum(amount for consumer, amount in units_by_consumer(
+                    item.uuid, item.region.resource_class).items()
                     if consumer != instance.uuid)
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
             return self._claim(
-                instance, promised, dataclasses.replace(
+                instance, allocated, dataclasses.replace(
                     wanted, elsewhere=elsewhere), offered,
                 instead_of=inventory.providers)
         except errors.AssignmentError as error:
             raise unfit or verify.explain(error, offered, wanted) from None
 
-    def _claim(self, instance, promised, wanted, offered,
+    def _claim(self, instance, allocated, wanted, offered,
                instead_of=None) -> Chosen:
         """Claim the devices of a promise.
 
         :param instead_of: providers of which it may be others of their class
         """
-        kept = (promised if instead_of is None
-                else assign.without_devices(promised))
+        kept = (allocated if instead_of is None
+                else assign.without_devices(allocated))
         with self._lock:
             grants = self._assign(instance.uuid, kept, wanted, offered)
             if not grants:
@@ -124,20 +124,20 @@ class Claims:
                     f'server {instance.uuid}', 'nothing that it was promised '
                     'is there, or an entry names it no more')
             self._claimed[instance.uuid] = chosen = assign.plan(grants)
-        return Chosen(chosen, assign.unbooked(grants, promised),
-                      assign.unused(grants, promised, instead_of or ()),
+        return Chosen(chosen, assign.unallocated(grants, allocated),
+                      assign.surplus(grants, allocated, instead_of or ()),
                       tuple(grant.offered for grant in grants
                             if grant.offered.region.one_time_use))
 
-    def _assign(self, uuid, promised, wanted, offered):
+    def _assign(self, uuid, allocated, wanted, offered):
         while True:
             # Looked up under the lock: a claim ends when its record begins.
-            held = [*self._record.read().items(), *self._claimed.items()]
+            held = [*self._domains.read().items(), *self._claimed.items()]
             holders = dict.fromkeys(self._aside, 'nova-compute for a reset')
             holders.update((device.address, holder) for holder, devices
                            in held for device in devices)
             try:
-                grants = assign.assign(promised, wanted, offered, holders,
+                grants = assign.assign(allocated, wanted, offered, holders,
                                        uuid, _count_mdevs(held, uuid,
                                                           offered))
             except errors.AssignmentError:
@@ -167,20 +167,20 @@ class Claims:
 
     def held(self, instance) -> hostdev.Hostdevs:
         """What a server has: claimed already, or in its definition."""
-        claimed = self.of(instance)
+        claimed = self.get(instance)
         if claimed is not None:
             return claimed
-        return hostdev.ours(self._record.held_by(instance.uuid))
+        return hostdev.ours(self._domains.held_by(instance.uuid))
 
-    def everything(self) -> set[model.Address]:
+    def addresses_in_use(self) -> set[model.Address]:
         """What any server or other domain holds, or is about to."""
         # Both under the lock: a claim ends when its record begins, and the
         # other way round where a guest is about to be defined again.
         with self._lock:
-            return self._addresses().union(self._record.holders())
+            return self._addresses().union(self._domains.holders())
 
     @contextlib.contextmanager
-    def aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
+    def set_aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
         """Let nobody choose a unit for a while.
 
         :returns: a context that is true if nobody has the unit
@@ -188,8 +188,8 @@ class Claims:
         with self._lock:
             # The unit is about to be changed. An administrator may have given
             # it to a domain since the domains were read.
-            self._record.refresh()
-            held = self._addresses().union(self._record.holders())
+            self._domains.refresh()
+            held = self._addresses().union(self._domains.holders())
             free = held.isdisjoint(unit)
             if free:
                 self._aside.update(unit)
@@ -206,12 +206,12 @@ class Claims:
         return {device.address for devices in self._claimed.values()
                 for device in devices}
 
-    def holding(self, addresses: collections.abc.Collection[model.Address],
+    def holders_of(self, addresses: collections.abc.Collection[model.Address],
                 ) -> list[tuple[str, hostdev.Hostdev]]:
         """Who has any of these, or is about to, and which."""
         # Both under the lock: see everything.
         with self._lock:
-            held = [*self._claimed.items(), *self._record.read().items()]
+            held = [*self._claimed.items(), *self._domains.read().items()]
         return list(dict.fromkeys(
             (uuid, device) for uuid, devices in held
             for device in devices if device.address in addresses))
@@ -233,7 +233,7 @@ class Claims:
             while not self._aside.isdisjoint(addresses):
                 self._wait_for_back()
             held = {device.address: uuid for uuid, devices
-                    in (*self._record.read().items(), *self._claimed.items())
+                    in (*self._domains.read().items(), *self._claimed.items())
                     for device in devices}
             for device in hostdevs:
                 if held.get(device.address, instance.uuid) != instance.uuid:
@@ -265,7 +265,7 @@ class Claims:
 
         The caller holds the lock.
         """
-        self._record.forget(uuid)
+        self._domains.invalidate(uuid)
         self._claimed.pop(uuid, None)
 
     def lingering(self) -> dict[str, hostdev.Hostdevs]:
@@ -279,7 +279,7 @@ class Claims:
         with self._lock:
             return uuid in self._operations
 
-    def of(self, instance) -> hostdev.Hostdevs | None:
+    def get(self, instance) -> hostdev.Hostdevs | None:
         """What is claimed for a server, or None outside an operation."""
         return self._claimed.get(instance.uuid)
 

@@ -13,7 +13,7 @@ from nova_accel.core import model
 from nova_accel.host import libvirt_xml
 
 
-class Record:
+class LibvirtDomains:
     """What the domains that libvirt has defined hold.
 
     Each description of a domain is a call to libvirt, and a host can have
@@ -28,7 +28,7 @@ class Record:
         self._known: dict[str, libvirt_xml.Domain] = {}
         self._lock = threading.Lock()
 
-    def forget(self, uuid: str) -> None:
+    def invalidate(self, uuid: str) -> None:
         """Read a domain again the next time: it may hold other devices."""
         with self._lock:
             self._known.pop(uuid, None)
@@ -53,11 +53,13 @@ class Record:
     def held_by(self, uuid: str) -> hostdev.Hostdevs:
         """What a server holds, as its definition has it now."""
         domain = self._domain(uuid)
-        looked = domain and libvirt_xml.look(domain, hostdev_xml.libvirt())
+        looked = domain and libvirt_xml.read_domain(domain,
+                                                    hostdev_xml.libvirt())
         return looked.held if looked else ()
 
-    def short(self, is_busy: collections.abc.Callable[[str], bool],
-              ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
+    def running_without_devices(
+            self, is_busy: collections.abc.Callable[[str], bool],
+            ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
         """Guests that run with less than they hold, and what they lack.
 
         :param is_busy: whether an operation of a server goes on: one that is
@@ -69,13 +71,13 @@ class Record:
             uuid = domain.UUIDString()
             if uuid not in known or not known[uuid].lacks or is_busy(uuid):
                 continue
-            looked = libvirt_xml.look(domain, hostdev_xml.libvirt())
+            looked = libvirt_xml.read_domain(domain, hostdev_xml.libvirt())
             lacks = hostdev.ours(looked.lacks) if looked else ()
             # Asked again, for what has begun meanwhile.
             if lacks and not is_busy(uuid):
                 yield domain, lacks
 
-    def running(self, uuid: str) -> hostdev.Hostdevs:
+    def attached(self, uuid: str) -> hostdev.Hostdevs:
         """What a server's guest has at this moment.
 
         Less than it holds while it is being suspended or resumed.
@@ -91,7 +93,7 @@ class Record:
             self._known = {
                 uuid: known for uuid, domain in there.items()
                 if (known := self._known.get(uuid)
-                    or libvirt_xml.look(domain, hostdev_xml.libvirt()))}
+                    or libvirt_xml.read_domain(domain, hostdev_xml.libvirt()))}
             return dict(self._known)
 
     def _domain(self, uuid: str, only_running: bool = False):

@@ -28,10 +28,10 @@ CONF = nova.conf.CONF
 
 #: Seconds between a claim of Nova's resource tracker, for which the machine is
 #: read, and the choice of devices for the server that it is made for.
-LATELY = 3
+CACHE_SECONDS = 3
 
 
-class Machine:
+class LocalHost:
     """This machine, as nova.conf tells us to look at it.
 
     Nothing is cached but what was reset, and what was said in the log, so
@@ -51,7 +51,7 @@ class Machine:
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
-        self._said = log_once.Said(LOG)
+        self._findings_log = log_once.LogOnce(LOG)
         # Another one after each change.
         self._state = object()
         self._last = self._state, -math.inf, model.Host()
@@ -63,12 +63,12 @@ class Machine:
         """
         state = self._state
         host, broken = self._read([self.resets.withheld])
-        self._said.say([(logging.ERROR, f'{error}; it is left out')
+        self._findings_log.log([(logging.ERROR, f'{error}; it is left out')
                         for error in broken] + _report(host))
         self._last = state, time.monotonic(), host
         return host
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Have the next one read: something was changed.
 
         Also by libvirt, which gives functions back to their drivers. What is
@@ -76,25 +76,25 @@ class Machine:
         """
         self._state = object()
 
-    def read_lately(self) -> model.Host:
+    def read_cached(self) -> model.Host:
         """The Host as it was a moment ago, if somebody read it then.
 
         :raises errors.TreeError: if ``sysfs_root`` is none
         """
-        return self.lately() or self.read()
+        return self.cached() or self.read()
 
-    def look(self, lately: bool = False,
-             ) -> tuple[model.Host, errors.TreeError | None]:
-        """The Host; or an empty one, and why it cannot be read.
+    def read_or_empty(self, cached: bool = False,
+                      ) -> tuple[model.Host, errors.TreeError | None]:
+        """Read the Host, or return an empty one and why it cannot be read.
 
-        :param lately: whether that of a moment ago does
+        :param cached: accept what was read up to :data:`CACHE_SECONDS` ago
         """
         try:
-            return (self.read_lately() if lately else self.read()), None
+            return (self.read_cached() if cached else self.read()), None
         except errors.TreeError as error:
             return model.Host(), error
 
-    def read_whatever_reset(self) -> model.Host:
+    def read_ignoring_reset_failures(self) -> model.Host:
         """The Host with what is withheld only for a reset that failed.
 
         :raises errors.TreeError: if ``sysfs_root`` is none
@@ -102,11 +102,11 @@ class Machine:
         host, _broken = self._read([])
         return host
 
-    def lately(self) -> model.Host | None:
+    def cached(self) -> model.Host | None:
         """What was read a moment ago, if somebody did."""
         state, when, host = self._last
         return host if state is self._state and (
-            time.monotonic() - when < LATELY) else None
+            time.monotonic() - when < CACHE_SECONDS) else None
 
     def entries(self) -> tuple[list[spec_entry.Entry],
                                list[errors.AccelError]]:
@@ -136,7 +136,7 @@ class Machine:
                 try:
                     opened = tree.open_tree(CONF.nova_accel.sysfs_root)
                 except errors.TreeError as error:
-                    self._said.say([(logging.ERROR, str(error))])
+                    self._findings_log.log([(logging.ERROR, str(error))])
                     raise
                 self._kinds = loader.open_all(opened)
                 self.tree = opened

@@ -20,7 +20,7 @@ from nova.compute import vm_states
 import nova.conf
 from oslo_log import log as logging
 
-from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import model
 from nova_accel.core.assignment import pending_reverts
@@ -53,8 +53,8 @@ def is_rebuilding(server: str) -> bool:
 
 
 def kept(left: collections.abc.Collection[model.Address],
-         inventory: inventory.NodeInventory, promises: placement.Ledger,
-         recorded: libvirt_domains.Record) -> set[model.Address]:
+         inventory: inventory.NodeInventory, state: node_state.NodeState,
+         ) -> set[model.Address]:
     """Which of what nobody holds somebody may come back for.
 
     :param left: what is ready and nobody holds
@@ -67,7 +67,7 @@ def kept(left: collections.abc.Collection[model.Address],
         LOG.warning('Nova does not say which servers may come back, and '
                     'nothing that was made ready is taken back: %s', error)
         return set(left)
-    held = recorded.read()
+    held = state.domains.read()
     found: set[model.Address] = set()
     for move in moves:
         server = move.instance_uuid
@@ -77,14 +77,14 @@ def kept(left: collections.abc.Collection[model.Address],
             continue
         # In this order: on the way back Nova gives the server what its
         # migration had.
-        promised = [promises.of_consumer(consumer)
-                    for consumer in (move.uuid, server)]
-        if None in promised:
+        allocated = [state.placement_client.allocations_of_consumer(consumer)
+                     for consumer in (move.uuid, server)]
+        if None in allocated:
             # Nobody knows; the next round may.
             return set(left)
         found |= pending_reverts.kept(
             [address for address in left if address not in found], server,
-            map(placement.promised, promised), held.get(server, ()),
+            map(placement.allocated, allocated), held.get(server, ()),
             inventory.offered)
     return found
 

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 _TRIES = 4
 
 
-class Ledger:
+class PlacementClient:
     """Placement's allocations.
 
     :param virtapi: nova.virt.virtapi.VirtAPI, which makes its client of
@@ -44,7 +44,7 @@ class Ledger:
     def __init__(self, virtapi):
         self._virtapi = virtapi
 
-    def of_consumer(self, uuid: str) -> dict[str, dict] | None:
+    def allocations_of_consumer(self, uuid: str) -> dict[str, dict] | None:
         """What a server or a migration was promised, by provider.
 
         In Placement's form, as Nova passes it to its drivers; None if
@@ -59,7 +59,7 @@ class Ledger:
                         uuid, error)
             return None
 
-    def of_provider(self, uuid: str) -> dict[str, dict]:
+    def allocations_of_provider(self, uuid: str) -> dict[str, dict]:
         """Who was promised something of a provider, in Placement's form.
 
         :raises nova.exception.ResourceProviderAllocationRetrievalFailed: if
@@ -68,14 +68,14 @@ class Ledger:
         return self._client.get_allocations_for_resource_provider(
             context.get_admin_context(), uuid).allocations
 
-    def classes(self, provider: str) -> collections.Counter[str]:
+    def units_by_class(self, provider: str) -> collections.Counter[str]:
         """How much of a provider is promised, by class."""
         found: collections.Counter[str] = collections.Counter()
-        for allocation in self.of_provider(provider).values():
+        for allocation in self.allocations_of_provider(provider).values():
             found.update(allocation['resources'])
         return found
 
-    def consumers(self, provider: str, resource_class: str,
+    def units_by_consumer(self, provider: str, resource_class: str,
                   ) -> dict[str, int]:
         """How many units of a provider are promised, by consumer.
 
@@ -84,7 +84,7 @@ class Ledger:
         """
         try:
             try:
-                allocations = self.of_provider(provider)
+                allocations = self.allocations_of_provider(provider)
             except exception.ResourceProviderAllocationRetrievalFailed:
                 if not self._is_new(provider):
                     raise
@@ -103,7 +103,7 @@ class Ledger:
         return self._client.get(
             f'/resource_providers/{provider}').status_code == 404
 
-    def promise(self, instance, promised: assign.Promised) -> None:
+    def allocate(self, instance, allocated: assign.Allocations) -> None:
         """Promise everything again to a server that is promised nothing.
 
         Nova takes its promises from a server whose rebuild failed, and gives
@@ -112,7 +112,7 @@ class Ledger:
         :raises errors.AssignmentError: if Placement does not agree
         """
         why = self._put(instance.uuid, {
-            'allocations': _form(promised),
+            'allocations': _form(allocated),
             'project_id': instance.project_id,
             'user_id': instance.user_id,
             'consumer_generation': None})
@@ -125,8 +125,8 @@ class Ledger:
         LOG.info('Placement had no promise to it any more; it has again',
                  instance=instance)
 
-    def move(self, consumer: str, more: assign.Promised,
-             less: assign.Promised) -> None:
+    def reallocate(self, consumer: str, more: assign.Allocations,
+             less: assign.Allocations) -> None:
         """Promise something to a server, and take something from it.
 
         In one write: Placement checks again all that the server is promised
@@ -138,7 +138,7 @@ class Ledger:
             known = self._client.get_allocs_for_consumer(
                 context.get_admin_context(), consumer)
             why = self._put(consumer, {**known, 'allocations': _form(
-                assign.moved(promised(known['allocations']), more, less))})
+                assign.moved(allocated(known['allocations']), more, less))})
         except (exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
             why = str(error)
@@ -205,7 +205,7 @@ class Ledger:
         return self._virtapi.reportclient
 
 
-def promised(allocations: collections.abc.Mapping[str, dict] | None,
+def allocated(allocations: collections.abc.Mapping[str, dict] | None,
              ) -> dict[str, dict[str, int]]:
     """Allocations of a consumer, as the core has them."""
     return {uuid: allocation['resources']
@@ -221,6 +221,6 @@ def asked(instance) -> dict[str, int]:
     return utils.ResourceRequest.from_request_spec(spec).merged_resources()
 
 
-def _form(promised: assign.Promised) -> dict[str, dict]:
+def _form(allocated: assign.Allocations) -> dict[str, dict]:
     return {uuid: {'resources': amounts}
-            for uuid, amounts in promised.items()}
+            for uuid, amounts in allocated.items()}

@@ -16,7 +16,7 @@ from nova_accel.core.request import device_profile
 from nova_accel.core.solver import arrange
 
 #: Amount by resource class by provider uuid.
-Promised = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
+Allocations = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Grant:
@@ -46,7 +46,7 @@ class Wanted:
 
     groups: collections.abc.Mapping[str, device_profile.Group]
     rules: tuple[affinity.Rule, ...] = ()
-    around: arrange.Surroundings = arrange.Surroundings()
+    around: arrange.HostContext = arrange.HostContext()
     counts: collections.abc.Mapping[str, int] = dataclasses.field(
         default_factory=dict)
     elsewhere: collections.abc.Mapping[str, int] = dataclasses.field(
@@ -54,7 +54,7 @@ class Wanted:
     pack: bool = True
 
 
-def assign(promised: Promised, wanted: Wanted,
+def assign(allocated: Allocations, wanted: Wanted,
            offered: collections.abc.Iterable[inventory.Offered],
            holders: collections.abc.Mapping[model.Address, str],
            holder: str,
@@ -72,18 +72,18 @@ def assign(promised: Promised, wanted: Wanted,
     """
     here = {item.uuid: item for item in offered}
     held = _Held(holders, holder, mdevs)
-    units = _units(promised, here)
+    units = _units(allocated, here)
     booked = _by_class(units, here)
     groups = with_the_rest(wanted.groups,
                            booked | collections.Counter(wanted.counts),
                            [item.region for item in here.values()])
-    stocks = tuple(
-        _stock(item, amount) for uuid, item in here.items() if (amount := (
+    available = tuple(
+        _available(item, amount) for uuid, item in here.items() if (amount := (
             units.get(uuid, 0) if _covers(booked, wanted.counts,
                                           item.region.resource_class)
             else min(held.count_free(item),
                      item.region.total - wanted.elsewhere.get(uuid, 0)))) > 0)
-    found = _arrange(groups, stocks, wanted, booked)
+    found = _arrange(groups, available, wanted, booked)
     if found.objection:
         others = held.by_others(here.values())
         raise errors.AssignmentError(
@@ -113,17 +113,18 @@ def plan(grants: collections.abc.Iterable[Grant],
     return tuple(hostdevs)
 
 
-def is_chosen(promised: Promised, counts: collections.abc.Mapping[str, int],
+def is_chosen(allocated: Allocations,
+              counts: collections.abc.Mapping[str, int],
               offered: collections.abc.Iterable[inventory.Offered]) -> bool:
     """Whether the ledger names devices, and not only their classes."""
     here = {item.uuid: item for item in offered}
-    return _covers(_by_class(_units(promised, here), here), counts)
+    return _covers(_by_class(_units(allocated, here), here), counts)
 
 
 def with_the_rest(groups: collections.abc.Mapping[str, device_profile.Group],
                   counts: collections.abc.Mapping[str, int],
                   regions: collections.abc.Collection[
-                      model.Region | arrange.Stock],
+                      model.Region | arrange.AvailableUnits],
                   ) -> dict[str, device_profile.Group]:
     """A flavor's groups, and one for each unit that none of them asks for.
 
@@ -159,13 +160,13 @@ def _traits(groups, resource_class: str, regions,
         # The provider of a class has the traits of all its Regions; so one
         # that they rule out was served by another, such as Nova's for vGPUs.
         if all((trait in there or trait in naming.OUR_TRAITS)
-               == (wish == device_profile.REQUIRED)
-               for trait, wish in group.traits.items()):
+               == (strength == device_profile.REQUIRED)
+               for trait, strength in group.traits.items()):
             yield from itertools.repeat(group.traits,
                                         group.resources.get(resource_class, 0))
     yield from itertools.repeat({
-        trait: wish for trait, wish in getattr(groups, 'traits', {}).items()
-        if trait in there})
+        trait: strength for trait, strength
+        in getattr(groups, 'traits', {}).items() if trait in there})
 
 
 def count_units(amounts: collections.abc.Mapping[str, int],
@@ -184,15 +185,15 @@ def count_units(amounts: collections.abc.Mapping[str, int],
                         if resource_class in (None, name))
 
 
-def without_devices(promised: Promised) -> dict[str, dict[str, int]]:
+def without_devices(allocated: Allocations) -> dict[str, dict[str, int]]:
     """A promise of so many of a class, whichever they are."""
-    return {uuid: left for uuid, amounts in promised.items()
+    return {uuid: left for uuid, amounts in allocated.items()
             if (left := {name: amount for name, amount in amounts.items()
                          if not naming.class_of_units(name)})}
 
 
-def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
-             ) -> dict[str, dict[str, int]]:
+def unallocated(grants: collections.abc.Iterable[Grant],
+                allocated: Allocations) -> dict[str, dict[str, int]]:
     """What was chosen here that the ledger does not have yet.
 
     :returns: amounts by class by provider
@@ -201,11 +202,11 @@ def unbooked(grants: collections.abc.Iterable[Grant], promised: Promised,
     return {item.uuid: {naming.unit_class(item.region.resource_class):
                             number - booked}
             for item, number in chosen.items()
-            if (booked := count_units(promised.get(item.uuid, {}),
+            if (booked := count_units(allocated.get(item.uuid, {}),
                                       item.region.resource_class)) < number}
 
 
-def unused(grants: collections.abc.Iterable[Grant], promised: Promised,
+def surplus(grants: collections.abc.Iterable[Grant], allocated: Allocations,
            here: collections.abc.Container[str],
            ) -> dict[str, dict[str, int]]:
     """What the ledger has of devices that were not chosen.
@@ -219,16 +220,16 @@ def unused(grants: collections.abc.Iterable[Grant], promised: Promised,
     """
     chosen = collections.Counter(grant.offered.uuid for grant in grants)
     return {uuid: {name: amount - chosen[uuid]}
-            for uuid, amounts in promised.items() if uuid in here
+            for uuid, amounts in allocated.items() if uuid in here
             for name, amount in amounts.items()
             if naming.class_of_units(name) and amount > chosen[uuid]}
 
 
-def moved(promised: Promised, more: Promised,
-          less: Promised) -> dict[str, dict[str, int]]:
+def moved(allocated: Allocations, more: Allocations,
+          less: Allocations) -> dict[str, dict[str, int]]:
     """A promise with something in place of something else."""
     amounts = {uuid: collections.Counter(held)
-               for uuid, held in promised.items()}
+               for uuid, held in allocated.items()}
     for uuid, added in more.items():
         amounts.setdefault(uuid, collections.Counter()).update(added)
     for uuid, taken in less.items():
@@ -373,10 +374,10 @@ class _Held:
             for index in range(count)]
 
 
-def _units(promised, here) -> dict[str, int]:
+def _units(allocated, here) -> dict[str, int]:
     """Units by provider of a Device or Region of this host."""
     return {uuid: count_units(amounts, here[uuid].region.resource_class)
-            for uuid, amounts in promised.items() if uuid in here}
+            for uuid, amounts in allocated.items() if uuid in here}
 
 
 def _by_class(units, here) -> collections.Counter[str]:
@@ -391,17 +392,17 @@ def _covers(booked, counts, *names: str) -> bool:
     return all(counts.get(name, 0) <= booked[name] for name in names or counts)
 
 
-def _stock(item, free: int) -> arrange.Stock:
+def _available(item, free: int) -> arrange.AvailableUnits:
     location = item.device.location
-    return arrange.Stock(
+    return arrange.AvailableUnits(
         item.uuid, item.region.resource_class, item.region.traits, free,
         model.Place(location.numa_node, location.root or None,
                       location.switch, str(item.device.address)),
         item.region.total)
 
 
-def _arrange(groups, stocks, wanted, booked) -> arrange.Arrangement:
-    found = arrange.arrange(groups, stocks, wanted.rules, wanted.around,
+def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
+    found = arrange.arrange(groups, available, wanted.rules, wanted.around,
                             wanted.pack)
     if not found.objection or not _covers(booked, wanted.counts):
         return found
@@ -410,7 +411,7 @@ def _arrange(groups, stocks, wanted, booked) -> arrange.Arrangement:
     # device from a server.
     plain = {name: dataclasses.replace(group, traits={})
              for name, group in groups.items()}
-    return arrange.arrange(plain, stocks, wanted.rules, wanted.around,
+    return arrange.arrange(plain, available, wanted.rules, wanted.around,
                            wanted.pack)
 
 

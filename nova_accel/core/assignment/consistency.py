@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the three truths disagree: the machine, the ledger and the record.
+"""Where the three snapshot disagree: the machine, the ledger and the record.
 
 What is found is reported, and what nobody can be sure of is withheld from
 others. Nothing is ever taken from a server.
@@ -41,13 +41,13 @@ class Finding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Truths:
+class Snapshot:
     """What is so, according to each.
 
     :param host: the machine
     :param offered: its Regions by provider
     :param known: names of our providers in Placement, by uuid
-    :param promised: amounts by consumer, by provider
+    :param allocated: amounts by consumer, by provider
     :param held: hostdevs by domain; also those that are not ours
     :param classes: of the units of a provider, whether it is offered or not
     :param consumers: the providers of ours, those of classes as well, that
@@ -57,7 +57,7 @@ class Truths:
     host: model.Host
     offered: collections.abc.Mapping[str, inventory.Offered]
     known: collections.abc.Mapping[str, str]
-    promised: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
+    allocated: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
     held: holding.Held
     classes: collections.abc.Mapping[str, collections.abc.Set[str]] = (
         dataclasses.field(default_factory=dict))
@@ -96,12 +96,12 @@ def gather(inventory: inventory.NodeInventory,
            allocations: collections.abc.Callable[
                [str], collections.abc.Mapping[str, collections.abc.Mapping]],
            held: collections.abc.Callable[[], holding.Held],
-           only: collections.abc.Container[str] | None = None) -> Truths:
-    """The Truths about one compute node.
+           only: collections.abc.Container[str] | None = None) -> Snapshot:
+    """The Snapshot about one compute node.
 
     :param allocations: those of a provider, by its uuid, as Placement has them
-    :param held: as in :class:`Truths`; asked after the allocations, because a
-        server that is deleted meanwhile loses its domain first
+    :param held: as in :class:`Snapshot`; asked after the allocations, because
+        a server that is deleted meanwhile loses its domain first
     :param only: the providers whose allocations are asked for, if not all
     """
     offered, node = inventory.by_uuid, inventory.node
@@ -110,38 +110,38 @@ def gather(inventory: inventory.NodeInventory,
     every = {uuid: allocations(uuid) for uuid in node.ours
              if only is None or uuid in only}
     found = {uuid: every[uuid] for uuid in node.devices if uuid in every}
-    promised = {
+    allocated = {
         uuid: {consumer: amount for consumer, allocation in consumers.items()
                if (amount := assign.count_units(
                    allocation['resources'], classes.get(uuid)))}
         for uuid, consumers in found.items()}
-    allocated = collections.defaultdict(list)
+    by_consumer = collections.defaultdict(list)
     for uuid, consumers in every.items():
         for consumer in consumers:
-            allocated[consumer].append(uuid)
-    return Truths(inventory.host, offered, node.ours, promised, held(), {
+            by_consumer[consumer].append(uuid)
+    return Snapshot(inventory.host, offered, node.ours, allocated, held(), {
         uuid: {classes.get(uuid), *(
             naming.class_of_units(name)
             for allocation in consumers.values()
             for name in allocation['resources'])} - {None}
-        for uuid, consumers in found.items()}, allocated)
+        for uuid, consumers in found.items()}, by_consumer)
 
 
-def compare(truths: Truths, unknown: collections.abc.Container[str] = (),
+def compare(snapshot: Snapshot, unknown: collections.abc.Container[str] = (),
             ) -> tuple[Finding, ...]:
     """Everything that does not fit, the worst first.
 
     :param unknown: consumers that Nova does not know; of what they were
         promised, nothing is missed
     """
-    return (*_held_twice(truths), *unpromised(truths),
-            *_held_and_gone(truths), *_promised_not_held(truths, unknown))
+    return (*_held_twice(snapshot), *held_without_allocations(snapshot),
+            *_held_and_gone(snapshot), *_promised_not_held(snapshot, unknown))
 
 
-def allocated_to_nobody(truths: Truths, consumer: str) -> Finding:
+def orphaned_allocations(snapshot: Snapshot, consumer: str) -> Finding:
     """Allocations of a consumer that is no server and no migration."""
-    uuids = sorted(truths.consumers[consumer], key=truths.known.get)
-    names = ', '.join(truths.known[uuid] for uuid in uuids)
+    uuids = sorted(snapshot.consumers[consumer], key=snapshot.known.get)
+    names = ', '.join(snapshot.known[uuid] for uuid in uuids)
     options = ' '.join(f'--provider {uuid}' for uuid in uuids)
     command = 'openstack resource provider allocation'
     return Finding(
@@ -152,13 +152,13 @@ def allocated_to_nobody(truths: Truths, consumer: str) -> Finding:
         f'one that has a host, "{command} unset {options} {consumer}"')
 
 
-def _held_twice(truths) -> collections.abc.Iterator[Finding]:
+def _held_twice(snapshot) -> collections.abc.Iterator[Finding]:
     """One device of ours in several definitions."""
-    ours = truths.functions | {
-        device.address for hostdevs in truths.held.values()
+    ours = snapshot.functions | {
+        device.address for hostdevs in snapshot.held.values()
         for device in hostdev.ours(hostdevs)}
     for address, uuids in holding.holders(
-            holding.each(truths.held)).items():
+            holding.each(snapshot.held)).items():
         if address in ours and len(uuids) > 1:
             yield Finding(
                 f'device {address}',
@@ -167,43 +167,44 @@ def _held_twice(truths) -> collections.abc.Iterator[Finding]:
                 'same time')
 
 
-def unpromised(truths: Truths,
+def held_without_allocations(snapshot: Snapshot,
                only: collections.abc.Container[str] | None = None,
                ) -> collections.abc.Iterator[Finding]:
     """Units that are held beyond what Placement has allocated.
 
     :param only: the providers to look at, if not all
     """
-    found = holding.by_region(truths.held, truths.offered.values())
-    for item in truths.offered.values():
+    found = holding.by_region(snapshot.held, snapshot.offered.values())
+    for item in snapshot.offered.values():
         if only is not None and item.uuid not in only:
             continue
         held = found[item.uuid]
         units = holding.units(held, item)
-        promised = sum(truths.promised.get(item.uuid, {}).values())
+        allocated = sum(snapshot.allocated.get(item.uuid, {}).values())
         # An mdev type can have come down to less than there are.
-        excess = min(len(units), item.region.total) - promised
+        excess = min(len(units), item.region.total) - allocated
         if excess > 0:
-            reason, remedy = _explain(held, units, item, truths)
+            reason, remedy = _explain(held, units, item, snapshot)
             yield Finding(
                 f'resource provider {item.name}',
-                f'{len(units)} of it are held, {promised} are promised: '
+                f'{len(units)} of it are held, {allocated} are promised: '
                 f'{reason}', remedy, item.uuid, excess)
 
 
-def _explain(held, units, item, truths) -> tuple[str, str]:
+def _explain(held, units, item, snapshot) -> tuple[str, str]:
     """Who should not have a Region's units, and what to do about it."""
     everyone = set().union(*units.values())
-    strangers = everyone - set(truths.promised.get(item.uuid, {})) or everyone
+    strangers = (everyone - set(snapshot.allocated.get(item.uuid, {}))
+                 or everyone)
     names = ', '.join(sorted(strangers))
     addresses = {address for unit in units for address in unit}
     given_as = {holding.provider_of(device) for uuid, device in held
                 if uuid in strangers and device.address in addresses}
     if item.uuid not in given_as and all(
-            truths.promised.get(provider) for provider in given_as):
+            snapshot.allocated.get(provider) for provider in given_as):
         # An entry has changed, and its Regions have other names by now.
         return (f'{names} was promised it as ' + ', '.join(sorted(
-            truths.known.get(provider, provider) for provider in given_as)),
+            snapshot.known.get(provider, provider) for provider in given_as)),
             'nothing, it is kept for the server; or put the entry back')
     return (f'{names} should not have it',
             'where the server lives on another host, or is deleted, undefine '
@@ -211,73 +212,73 @@ def _explain(held, units, item, truths) -> tuple[str, str]:
             'domain that is not Nova\'s has to let go of the device')
 
 
-def _held_and_gone(truths) -> collections.abc.Iterator[Finding]:
+def _held_and_gone(snapshot) -> collections.abc.Iterator[Finding]:
     """Devices of servers that are not there, or not offered any more."""
-    for uuid, hostdevs in truths.held.items():
+    for uuid, hostdevs in snapshot.held.items():
         for device in hostdev.ours(hostdevs):
-            why = _why_gone(device, truths)
+            why = _why_gone(device, snapshot)
             if why:
                 yield Finding(f'device {device.address} of server {uuid}',
                               *why, holding.provider_of(device))
 
 
-def _why_gone(device, truths) -> tuple[str, str] | None:
+def _why_gone(device, snapshot) -> tuple[str, str] | None:
     """Reason and remedy."""
     if isinstance(device.address, model.MdevAddress):
-        return None if holding.provider_of(device) in truths.offered else (
+        return None if holding.provider_of(device) in snapshot.offered else (
             'nothing offers it any more',
             'put its device and its entry back, or move the server')
-    ids = truths.ids.get(device.address)
+    ids = snapshot.ids.get(device.address)
     if ids is None or device.ids not in ('', ids):
         return ('is not there any more' if ids is None else
                 f'is {ids} now, the server had {device.ids}',
                 'put the card back where it was, or move the server: it '
                 'cannot be started here')
-    if device.address in truths.functions:
+    if device.address in snapshot.functions:
         return None
-    if refusal := truths.refusals.get(device.address):
+    if refusal := snapshot.refusals.get(device.address):
         return (f'is not offered any more: {refusal.reason}',
                 refusal.remedy or 'move the server')
     return ('no entry names it any more',
             'nothing, the server keeps it; or put its entry back')
 
 
-def _promised_not_held(truths, unknown) -> collections.abc.Iterator[Finding]:
+def _promised_not_held(snapshot, unknown) -> collections.abc.Iterator[Finding]:
     """Units that the ledger has given away and that nobody has."""
-    for provider, promised in truths.promised.items():
-        units = _given(truths, provider)
+    for provider, allocated in snapshot.allocated.items():
+        units = _given(snapshot, provider)
         has = collections.Counter(uuid for uuids in units.values()
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
-            consumer for consumer, amount in promised.items()
+            consumer for consumer, amount in allocated.items()
             if has[consumer] < amount and consumer not in unknown))
         # A resize that waits to be confirmed has its own consumer.
-        if not lacking or len(units) >= sum(promised.values()):
+        if not lacking or len(units) >= sum(allocated.values()):
             continue
         yield Finding(
-            f'resource provider {truths.known.get(provider, provider)}',
-            f'{sum(promised.values())} of it are promised, {len(units)} are '
+            f'resource provider {snapshot.known.get(provider, provider)}',
+            f'{sum(allocated.values())} of it are promised, {len(units)} are '
             f'held: {lacking} should have it', 'where an operation is going '
             'on, or a resize waits to be confirmed, nothing; otherwise reboot '
             'the server hard; where there is none, or it is on another host, '
             '"openstack resource provider allocation unset --provider '
-            f'{provider}{_counting(provider, truths)} <server>"', provider,
+            f'{provider}{_counting(provider, snapshot)} <server>"', provider,
             passing=True)
 
 
-def _given(truths, provider) -> dict[model.Unit, set[str]]:
+def _given(snapshot, provider) -> dict[model.Unit, set[str]]:
     """Who has what was given as a provider's, whether it is offered or not."""
-    held = truths.given.get(provider, [])
-    units = holding.units(held, truths.offered.get(provider))
+    held = snapshot.given.get(provider, [])
+    units = holding.units(held, snapshot.offered.get(provider))
     known = {address for unit in units for address in unit}
     return units | holding.units(
         ((uuid, device) for uuid, device in held
          if device.address not in known), None)
 
 
-def _counting(provider, truths) -> str:
+def _counting(provider, snapshot) -> str:
     """What the class of a provider is counted by, for a command."""
     return ''.join(f' --provider {uuid}'
-                   for uuid, name in truths.known.items()
+                   for uuid, name in snapshot.known.items()
                    if naming.class_of_provider(name)
-                   in truths.classes.get(provider, ()))
+                   in snapshot.classes.get(provider, ()))

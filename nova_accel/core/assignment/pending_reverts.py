@@ -19,7 +19,7 @@ from nova_accel.core.placement import inventory
 
 
 def kept(left: collections.abc.Iterable[model.Address], server: str,
-         promised: collections.abc.Iterable[assign.Promised],
+         allocated: collections.abc.Iterable[assign.Allocations],
          hostdevs: hostdev.Hostdevs,
          offered: collections.abc.Collection[inventory.Offered],
          ) -> set[model.Address]:
@@ -33,13 +33,13 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
     :param promised: what it is promised, and what its migration is
     :param hostdevs: what it holds
     """
-    promises = tuple(promised)
+    every = tuple(allocated)
     found: set[model.Address] = set()
     holds = holding.by_region({server: hostdevs}, offered)
     for item in offered:
         amount = sum(assign.count_units(
-            allocated.get(provider, {}), item.region.resource_class)
-            for allocated in promises for provider in _providers(item))
+            amounts.get(provider, {}), item.region.resource_class)
+            for amounts in every for provider in _providers(item))
         lacking = amount - len(holding.units(holds[item.uuid], item))
         theirs = (address for address in left
                   if _may_be_of(address, server, item))

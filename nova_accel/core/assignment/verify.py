@@ -16,8 +16,9 @@ from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
 
 
-def concerns_us(request: flavor_request.Request, promised: assign.Promised,
-                inventory: inventory.NodeInventory) -> bool:
+def includes_our_devices(request: flavor_request.Request,
+                         allocated: assign.Allocations,
+                         inventory: inventory.NodeInventory) -> bool:
     """Whether a server was promised something of ours.
 
     A flavor can ask by class alone, and others provide classes too: Nova's
@@ -26,29 +27,32 @@ def concerns_us(request: flavor_request.Request, promised: assign.Promised,
     if request.groups:
         return True
     counting = inventory.counting(request.classes)
-    if not promised:
+    if not allocated:
         # Nobody says whose its class is; here it can be ours, and so it can
         # where Placement still counts it for devices that have gone.
         return not counting.keys().isdisjoint(inventory.node.ours) or (
             not request.classes.isdisjoint(item.region.resource_class
                                            for item in inventory.offered))
     # Only providers of ours count units, on whichever host they are.
-    return is_of_here(request, promised, inventory) or any(
+    return is_on_this_host(request, allocated, inventory) or any(
         naming.class_of_units(name)
-        for amounts in promised.values() for name in amounts)
+        for amounts in allocated.values() for name in amounts)
 
 
-def is_of_here(request: flavor_request.Request, promised: assign.Promised,
-               inventory: inventory.NodeInventory) -> bool:
+def is_on_this_host(request: flavor_request.Request,
+                    allocated: assign.Allocations,
+                    inventory: inventory.NodeInventory) -> bool:
     """Whether something of ours on this host was promised."""
     # When the host boots, Nova has no tree yet, and the card can be away.
     return not inventory.providers.union(
-        inventory.counting(request.classes)).isdisjoint(promised)
+        inventory.counting(request.classes)).isdisjoint(allocated)
 
 
-def keeps(hostdevs: hostdev.Hostdevs, request: flavor_request.Request,
-          promised: assign.Promised, inventory: inventory.NodeInventory,
-          exactly: bool) -> bool:
+def matches_allocations(hostdevs: hostdev.Hostdevs,
+                        request: flavor_request.Request,
+                        allocated: assign.Allocations,
+                        inventory: inventory.NodeInventory,
+                        exactly: bool) -> bool:
     """Whether what a server has is what it was promised.
 
     :param promised: its allocations; empty where Placement did not answer,
@@ -59,18 +63,18 @@ def keeps(hostdevs: hostdev.Hostdevs, request: flavor_request.Request,
     groups = _by_group(hostdevs)
     if not groups.keys() >= request.groups.keys():
         return False
-    if not promised:
+    if not allocated:
         return not (request.groups and exactly) or _are_as_asked(
             groups, request.groups, inventory.by_uuid)
-    here = _of_devices(request, promised, inventory)
+    here = _of_devices(request, allocated, inventory)
     if not here:
         # A move broke off, and what it was promised is elsewhere. Here it has
         # what it has; the comparison of promises with facts will say so. But
         # of classes of this host alone, nobody has chosen devices yet.
         return inventory.counting(
-            request.classes).keys().isdisjoint(promised) or any(
+            request.classes).keys().isdisjoint(allocated) or any(
             naming.class_of_units(name)
-            for amounts in promised.values() for name in amounts)
+            for amounts in allocated.values() for name in amounts)
     served = _served(hostdevs)
     return here.keys() == served.keys() and all(
         _comes_to(devices, here[uuid],
@@ -78,7 +82,7 @@ def keeps(hostdevs: hostdev.Hostdevs, request: flavor_request.Request,
         for uuid, devices in served.items())
 
 
-def _of_devices(request, promised, inventory) -> dict[str, int]:
+def _of_devices(request, allocated, inventory) -> dict[str, int]:
     """How much of each device's provider on this host was promised.
 
     Those of another host are of a move, or of an evacuation from a host that
@@ -88,7 +92,7 @@ def _of_devices(request, promised, inventory) -> dict[str, int]:
     devices = inventory.node.ours.keys() - inventory.counting(request.classes)
     return {uuid: sum(amount for name, amount in amounts.items()
                       if name in ours)
-            for uuid, amounts in promised.items()
+            for uuid, amounts in allocated.items()
             if uuid in devices and ours & set(amounts)}
 
 
@@ -152,9 +156,11 @@ def _count_units(devices, item) -> int:
     return len(holding.units([('', device) for device in devices], item))
 
 
-def again(hostdevs: hostdev.Hostdevs, request: flavor_request.Request,
-          asked: collections.abc.Mapping[str, int],
-          inventory: inventory.NodeInventory) -> dict[str, dict[str, int]]:
+def rebuild_allocations(hostdevs: hostdev.Hostdevs,
+                        request: flavor_request.Request,
+                        asked: collections.abc.Mapping[str, int],
+                        inventory: inventory.NodeInventory,
+                        ) -> dict[str, dict[str, int]]:
     """What a server has to be promised, if it is promised nothing.
 
     :param hostdevs: what it has
@@ -177,7 +183,7 @@ def again(hostdevs: hostdev.Hostdevs, request: flavor_request.Request,
         if name not in counted}, **ours}
 
 
-def nodes(request: flavor_request.Request, promised: assign.Promised,
+def numa_nodes(request: flavor_request.Request, allocated: assign.Allocations,
           inventory: inventory.NodeInventory,
           held: collections.abc.Callable[[], holding.Held],
           ) -> frozenset[int]:
@@ -189,16 +195,16 @@ def nodes(request: flavor_request.Request, promised: assign.Promised,
     """
     if not request.concerns(affinity.GUEST):
         return frozenset()
-    amounts = {name: promised[uuid].get(name, 0) for uuid, name
+    amounts = {name: allocated[uuid].get(name, 0) for uuid, name
                in inventory.counting(request.classes).items()
-               if uuid in promised}
+               if uuid in allocated}
     if not amounts:
         return frozenset()
     offered = inventory.by_uuid
-    if set(promised).isdisjoint(inventory.node.devices):
+    if set(allocated).isdisjoint(inventory.node.devices):
         return _nodes_with_room(amounts, inventory.offered, held())
     return frozenset(offered[uuid].device.location.numa_node
-                     for uuid in promised if uuid in offered) - {None}
+                     for uuid in allocated if uuid in offered) - {None}
 
 
 def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
@@ -230,27 +236,27 @@ def explain(error: errors.AssignmentError,
 
 
 def check_here(server: str, request: flavor_request.Request,
-               promised: assign.Promised,
+               allocated: assign.Allocations,
                inventory: inventory.NodeInventory) -> None:
     """Say it plainly where only devices of another host were promised.
 
     :param server: its uuid
     :raises errors.AssignmentError: which names the server
     """
-    if not is_of_here(request, promised, inventory):
+    if not is_on_this_host(request, allocated, inventory):
         raise errors.AssignmentError(
             f'server {server}', 'Placement promises it devices, and '
             'none of this host: a move of it did not end',
             'shelve and unshelve it')
 
 
-def check(promised: assign.Promised,
+def check(allocated: assign.Allocations,
           inventory: inventory.NodeInventory) -> None:
     """Say it plainly where a promised device is refused now, or gone.
 
     :raises errors.AssignmentError: which names the device
     """
-    for uuid in set(promised).difference(inventory.by_uuid):
+    for uuid in set(allocated).difference(inventory.by_uuid):
         if refusal := inventory.withheld.get(uuid):
             raise errors.AssignmentError(
                 f'device {refusal.address} ({refusal.ids})',

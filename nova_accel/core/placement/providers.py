@@ -182,11 +182,11 @@ def stuck(wanted: collections.abc.Iterable[Provider],
     :param allocated: what somebody holds of a provider; asked only about
         providers that are to go or to lose a class
     """
-    wishes = {provider.uuid: provider for provider in wanted}
+    by_uuid = {provider.uuid: provider for provider in wanted}
     found = {}
     for provider in existing:
-        wish = wishes.get(provider.uuid)
-        if wish is None or _loses_its_class(provider, wish):
+        target = by_uuid.get(provider.uuid)
+        if target is None or _loses_its_class(provider, target):
             units = allocated(provider.uuid)
             if units:
                 found[provider.uuid] = units

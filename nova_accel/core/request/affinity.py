@@ -153,7 +153,7 @@ def concern(rules: collections.abc.Iterable[Rule], member: str) -> bool:
     return any(member in rule.groups for rule in rules)
 
 
-def wishes(groups: collections.abc.Mapping,
+def numa_rules(groups: collections.abc.Mapping,
            written: collections.abc.Iterable[Rule] = ()) -> tuple[Rule, ...]:
     """What the groups' own ``numa`` says, as rules.
 
@@ -266,11 +266,11 @@ def _parse(text: str) -> collections.abc.Iterator[Rule]:
     match = _VALUE.fullmatch(text)
     if not match:
         raise ValueError('it is not "required same numa_node 0-3" or like it')
-    _strength, weight, wish, key, sets = match.groups()
+    _strength, weight, relation, key, sets = match.groups()
     for members in sets.split(';'):
         names = [name for part in members.split(',')
                  for name in _names(part)]
-        yield Rule(key, wish == _SAME, tuple(names), int(weight or 0))
+        yield Rule(key, relation == _SAME, tuple(names), int(weight or 0))
 
 
 def _names(part: str) -> list[str]:

@@ -113,7 +113,7 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
 def _implied(groups, policy) -> dict[affinity.Rule, str]:
     """The rules that other keys come to, with the key."""
     named = {group_name(index): group for index, group in enumerate(groups)}
-    found = dict.fromkeys(affinity.wishes(named), 'numa')
+    found = dict.fromkeys(affinity.numa_rules(named), 'numa')
     if policy == ISOLATE:
         found.update(dict.fromkeys(affinity.isolated(tuple(named)),
                                    'group_policy'))
@@ -232,8 +232,8 @@ def _check_resources(resources, here: str) -> None:
 
 
 def _check_traits(traits, here: str) -> None:
-    for name, wish in traits.items():
-        if name in naming.OUR_TRAITS and wish == FORBIDDEN:
+    for name, strength in traits.items():
+        if name in naming.OUR_TRAITS and strength == FORBIDDEN:
             raise errors.ProfileError(
                 here, f'forbids trait {name}, which every device has',
                 'leave it out')

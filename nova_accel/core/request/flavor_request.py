@@ -73,8 +73,9 @@ class Request:
 
     def traits(self, group: str) -> tuple[str, ...]:
         """The traits that a group requires of its devices."""
-        return tuple(trait for trait, wish in self.groups[group].traits.items()
-                     if wish == device_profile.REQUIRED)
+        traits = self.groups[group].traits
+        return tuple(trait for trait, strength in traits.items()
+                     if strength == device_profile.REQUIRED)
 
 
 def parse(extra_specs: collections.abc.Mapping[str, str],

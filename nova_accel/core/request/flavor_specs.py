@@ -136,7 +136,7 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
         more than is understood here
     """
     written = affinity.loads(extra_specs)
-    return written + affinity.wishes(read(extra_specs), written)
+    return written + affinity.numa_rules(read(extra_specs), written)
 
 
 def requests(extra_specs: collections.abc.Mapping[str, str],
@@ -144,15 +144,6 @@ def requests(extra_specs: collections.abc.Mapping[str, str],
     """By group, the suffix of the request to Placement that it is part of."""
     return {name: f'_{base}' for base in _bases(extra_specs)
             for name in _names(base, _count(extra_specs, base))}
-
-
-def wishes(extra_specs: collections.abc.Mapping[str, str],
-           group: str) -> dict[str, str]:
-    """What a group says beside classes and traits, by key: for its kind."""
-    base = requests(extra_specs).get(group, f'_{group}')
-    return {key.removeprefix(_PREFIX).removesuffix(base): value
-            for key, value in extra_specs.items()
-            if group and key.startswith(_PREFIX) and key.endswith(base)}
 
 
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
@@ -180,8 +171,8 @@ def _parts(extra_specs) -> dict[str, dict]:
 
 def _wished(traits) -> dict[str, str]:
     """Without what is neither, which Nova leaves out with a warning."""
-    return {trait: wish for trait, wish in traits.items()
-            if wish in (device_profile.REQUIRED, device_profile.FORBIDDEN)}
+    return {trait: strength for trait, strength in traits.items()
+            if strength in (device_profile.REQUIRED, device_profile.FORBIDDEN)}
 
 
 def _rows(groups: collections.abc.Iterable[device_profile.Group],
@@ -199,9 +190,9 @@ def _group_keys(name: str, group: device_profile.Group,
     keys = {f'resources_{name}:{resource_class}': str(amount * count)
             for resource_class, amount in group.resources.items()}
     keys[f'trait_{name}:{naming.MARKER_TRAIT}'] = device_profile.REQUIRED
-    for trait, wish in group.traits.items():
-        if wish == device_profile.REQUIRED:
-            keys[f'trait_{name}:{trait}'] = wish
+    for trait, strength in group.traits.items():
+        if strength == device_profile.REQUIRED:
+            keys[f'trait_{name}:{trait}'] = strength
         else:
             keys[f'{FORBIDDEN_KEY}{name}:{trait}'] = 'true'
     if count > 1:

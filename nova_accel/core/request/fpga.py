@@ -109,31 +109,6 @@ class Bitstream:
         """What messages call it."""
         return f'bitstream {self.image}'
 
-    def as_wishes(self) -> dict[str, str]:
-        """In the form in which a kind is told of it, as ``bitstream`` keys.
-
-        ``bitstream`` itself is the path.
-        """
-        return {'bitstream': self.path, 'bitstream_image': self.image,
-                'bitstream_function': self.function,
-                'bitstream_region': self.region,
-                'bitstream_vendor': self.vendor,
-                'bitstream_shared': 'yes' if self.shared else '',
-                'bitstream_rivals': ' '.join(self.rivals)}
-
-    @classmethod
-    def from_wishes(cls, wishes: collections.abc.Mapping[str, str],
-                    ) -> 'Bitstream | None':
-        """What :meth:`as_wishes` wrote, or None where there is none."""
-        if not wishes.get('bitstream'):
-            return None
-        return cls(wishes.get('bitstream_image', ''), wishes['bitstream'],
-                   wishes.get('bitstream_function', ''),
-                   wishes.get('bitstream_region', ''),
-                   wishes.get('bitstream_vendor', ''),
-                   bool(wishes.get('bitstream_shared')),
-                   tuple(wishes.get('bitstream_rivals', '').split()))
-
     def check_fits(self, vendor_id: str,
                    regions: collections.abc.Collection[str]) -> None:
         """Check that it was made for a region, as far as both say.

@@ -13,14 +13,14 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
-from nova_accel.core.solver import constraints
+from nova_accel.core.solver import csp
 from nova_accel.core.solver import explain
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
 
 @dataclasses.dataclass(frozen=True)
-class Stock:
+class AvailableUnits:
     """What can be had of one Region.
 
     :param provider: the uuid of its resource provider
@@ -39,7 +39,7 @@ class Stock:
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
+class HostContext:
     """What else is on the host.
 
     :param guest: the NUMA nodes that the guest is put on, or None for a guest
@@ -88,9 +88,9 @@ class Arrangement:
 
 
 def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
-            stocks: collections.abc.Sequence[Stock],
+            available: collections.abc.Sequence[AvailableUnits],
             rules: collections.abc.Sequence[affinity.Rule] = (),
-            around: Surroundings = Surroundings(),
+            around: HostContext = HostContext(),
             pack: bool = True,
             budget: search_budget.Budget | None = None) -> Arrangement:
     """Choose a stock for every group.
@@ -126,17 +126,17 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
                      for group in groups.values()})
     kept = [rule for rule in rules
             if any(name in groups for name in rule.members)]
-    used = sorted((stock for stock in stocks
-                   if stock.resource_class in wanted and stock.free > 0),
-                  key=_stock_order)
+    used = sorted((units for units in available
+                   if units.resource_class in wanted and units.free > 0),
+                  key=_in_order)
     problem = _problem([groups[name] for name in names], names, used, kept,
                        around, pack)
     budget = budget or search_budget.Budget()
     answer = search.cached(problem, budget)
-    if answer.rows is not None:
+    if answer.sources is not None:
         return Arrangement(
-            {name: used[row].provider for name, row in
-             zip(names, answer.rows, strict=True)}, cost=answer.cost,
+            {name: used[source].provider for name, source in
+             zip(names, answer.sources, strict=True)}, cost=answer.cost,
             is_final=answer.is_final)
     if answer.gave_up:
         return Arrangement(objection=explain.gave_up(answer.gave_up),
@@ -151,9 +151,9 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
         kind=rule.title if rule else kind, rule=rule)
 
 
-def _stock_order(stock: Stock):
-    return (stock.rank, stock.place.device, stock.resource_class, stock.free,
-            stock.total, stock.provider)
+def _in_order(units: AvailableUnits):
+    return (units.rank, units.place.device, units.resource_class, units.free,
+            units.total, units.provider)
 
 
 def _unusable(groups, rules) -> Arrangement | None:
@@ -191,24 +191,24 @@ class _Numbers(dict):
         return number
 
 
-def _problem(groups, names, stocks, rules, around,
-             pack) -> constraints.Problem:
+def _problem(groups, names, available, rules, around,
+             pack) -> csp.Problem:
     classes = _number({next(iter(group.resources)) for group in groups})
     traits = _number({trait for group in groups for trait in group.traits})
     roots, switches, devices = _Numbers(), _Numbers(), _Numbers()
     ours = frozenset(traits)
-    rows = tuple(constraints.Row(
-        classes[stock.resource_class],
-        frozenset(traits[trait] for trait in stock.traits & ours),
-        stock.free, stock.free >= stock.total > 0,
-        around.only_node if stock.place.numa_node is None else
-        stock.place.numa_node,
-        roots[stock.place.pcie_root], switches[stock.place.pcie_switch],
-        devices[stock.place.device]) for stock in stocks)
+    sources = tuple(csp.Source(
+        classes[units.resource_class],
+        frozenset(traits[trait] for trait in units.traits & ours),
+        units.free, units.free >= units.total > 0,
+        around.only_node if units.place.numa_node is None else
+        units.place.numa_node,
+        roots[units.place.pcie_root], switches[units.place.pcie_switch],
+        devices[units.place.device]) for units in available)
     index = {name: number for number, name in enumerate(names)}
-    return constraints.Problem(
-        tuple(_demand(group, classes, traits) for group in groups), rows,
-        tuple(constraints.Wish(
+    return csp.Problem(
+        tuple(_demand(group, classes, traits) for group in groups), sources,
+        tuple(csp.Constraint(
             rule.key, rule.same,
             tuple(index[name] for name in rule.members if name in index),
             affinity.GUEST in rule.groups, affinity.NETWORK in rule.groups,
@@ -218,11 +218,11 @@ def _problem(groups, names, stocks, rules, around,
         _sets(around.links.islands, devices), pack)
 
 
-def _demand(group, classes, traits) -> constraints.Demand:
+def _demand(group, classes, traits) -> csp.Demand:
     [(name, amount)] = group.resources.items()
-    return constraints.Demand(classes[name], amount, tuple(
-        (traits[trait], wish == device_profile.REQUIRED)
-        for trait, wish in group.traits.items()
+    return csp.Demand(classes[name], amount, tuple(
+        (traits[trait], constraint == device_profile.REQUIRED)
+        for trait, constraint in group.traits.items()
         if trait not in naming.OUR_TRAITS))
 
 

@@ -4,32 +4,32 @@
 import collections
 import collections.abc
 
-from nova_accel.core.solver import constraints
+from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 
 # How many parts of a kind are looked into.
 _MAX_PARTS = 8
 
 
-def cost(view: constraints.View, chosen: list[int]) -> tuple[int, ...]:
+def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
     penalty = 0
-    for wish in view.problem.wishes:
-        if wish.weight:
-            rows = [chosen[member] for member in wish.members]
-            values = view.wished(wish)
-            penalty += wish.weight * (
-                view.unmet(wish, {values[index] for index in rows},
-                           len(rows), 0)
-                + sum(view.off(wish, index) for index in rows))
+    for constraint in view.problem.constraints:
+        if constraint.weight:
+            sources = [chosen[member] for member in constraint.members]
+            values = view.wished(constraint)
+            penalty += constraint.weight * (
+                view.unmet(constraint, {values[index] for index in sources},
+                           len(sources), 0)
+                + sum(view.off(constraint, index) for index in sources))
     spots = {key: {of[index] for index in chosen}
              for key, of in view.spots.items()}
     amount = sum(demand.amount for demand in view.problem.demands)
     left = [sum(view.free[key][spot] for spot in spots[key]) - amount
-            for key in ('device', constraints.LINKS, 'pcie_switch',
+            for key in ('device', csp.LINKS, 'pcie_switch',
                         'numa_node')]
     opened = sum(view.fresh[device] for device in spots['device'])
     sign = 1 if view.problem.pack else -1
-    return (penalty, *(len(spots[key]) for key in constraints.LEVELS[:3]),
+    return (penalty, *(len(spots[key]) for key in csp.LEVELS[:3]),
             *(sign * number for number in (
                 *view.broken(spots['device']), opened, *left)))
 
@@ -37,33 +37,33 @@ def cost(view: constraints.View, chosen: list[int]) -> tuple[int, ...]:
 def floor(view, domains) -> tuple[int, ...]:
     """What no answer can cost less than, but for packing."""
     penalty = 0
-    for wish in view.problem.wishes:
-        if not wish.weight:
+    for constraint in view.problem.constraints:
+        if not constraint.weight:
             continue
-        values = view.wished(wish)
+        values = view.wished(constraint)
         apart = 0
-        if not wish.same:
-            there = {values[index] for member in wish.members
+        if not constraint.same:
+            there = {values[index] for member in constraint.members
                      for index in domains[member]}
-            apart = max(0, len(wish.members) - len(there))
-        elif wish.key != constraints.LINKS:
-            apart = _fewest(view, domains, wish.members, values) - 1
-        penalty += wish.weight * apart
-        if wish.guest or wish.network:
-            penalty += wish.weight * sum(
-                min(view.off(wish, index) for index in domains[member])
-                for member in wish.members)
+            apart = max(0, len(constraint.members) - len(there))
+        elif constraint.key != csp.LINKS:
+            apart = _fewest(view, domains, constraint.members, values) - 1
+        penalty += constraint.weight * apart
+        if constraint.guest or constraint.network:
+            penalty += constraint.weight * sum(
+                min(view.off(constraint, index) for index in domains[member])
+                for member in constraint.members)
     everyone = range(len(domains))
     return (penalty, *(_fewest(view, domains, everyone, view.spots[key])
-                       for key in constraints.LEVELS[:3]))
+                       for key in csp.LEVELS[:3]))
 
 
 def least_broken(view, domains) -> tuple[int, ...]:
     """By size, how many sets no answer breaks less than."""
     least = [0] * len(view.sizes)
-    for amount, rows in _needed(view, domains, range(len(domains))):
-        devices = {view.rows[index].device for index in rows}
-        taken = _spots_for(view, amount, rows, view.spots['device'])
+    for amount, sources in _needed(view, domains, range(len(domains))):
+        devices = {view.sources[index].device for index in sources}
+        taken = _spots_for(view, amount, sources, view.spots['device'])
         for number, (size, alike) in enumerate(view.sizes):
             # As many as can be are in no whole set; of the others, each set
             # that breaks has no more than its size.
@@ -75,27 +75,27 @@ def least_broken(view, domains) -> tuple[int, ...]:
 
 def _fewest(view, domains, members, spots) -> int:
     """How many spots it takes at least to have enough units."""
-    return max((_spots_for(view, amount, rows, spots) for amount, rows
+    return max((_spots_for(view, amount, sources, spots) for amount, sources
                 in _needed(view, domains, members)), default=1)
 
 
 def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
     """By class, how many units, and the rows that these can be of."""
-    wanted, rows = collections.Counter(), collections.defaultdict(set)
+    wanted, sources = collections.Counter(), collections.defaultdict(set)
     seen = set()
     for member in members:
         demand = view.problem.demands[member]
         wanted[demand.resource_class] += demand.amount
         if id(domains[member]) not in seen:
             seen.add(id(domains[member]))
-            rows[demand.resource_class].update(domains[member])
-    return [(amount, rows[name]) for name, amount in wanted.items()]
+            sources[demand.resource_class].update(domains[member])
+    return [(amount, sources[name]) for name, amount in wanted.items()]
 
 
-def _spots_for(view, amount, rows, spots) -> int:
+def _spots_for(view, amount, sources, spots) -> int:
     free = collections.Counter()
-    for index in rows:
-        free[spots[index]] += view.rows[index].free
+    for index in sources:
+        free[spots[index]] += view.sources[index].free
     count = 0
     for _spot, units in free.most_common():
         if amount <= 0:
@@ -108,11 +108,11 @@ def _spots_for(view, amount, rows, spots) -> int:
 def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
     """Domains again, inside of one part of the host that may hold it all."""
     wanted = propagation.needs(view, domains, range(len(domains)))
-    rows = sorted(set().union(*domains))
-    keys = constraints.LINKS, 'pcie_switch', 'pcie_root', 'numa_node'
+    sources = sorted(set().union(*domains))
+    keys = csp.LINKS, 'pcie_switch', 'pcie_root', 'numa_node'
     for key in ('device', *keys) if view.problem.pack else keys:
         tried = set()
-        for rank, part in sorted(_parts(view, key, rows)):
+        for rank, part in sorted(_parts(view, key, sources)):
             if len(tried) >= _MAX_PARTS:
                 break
             if rank not in tried and propagation.holds(view, wanted,
@@ -121,17 +121,17 @@ def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
                 yield propagation.within(domains, set(part))
 
 
-def _parts(view, key, rows) -> list[tuple[tuple[int, ...], list[int]]]:
+def _parts(view, key, sources) -> list[tuple[tuple[int, ...], list[int]]]:
     """The rows of each value, with how good it is to take from there."""
     parts = collections.defaultdict(list)
-    for index in rows:
-        if key != constraints.LINKS:
+    for index in sources:
+        if key != csp.LINKS:
             parts[view.spots[key][index]].append(index)
             continue
         for number, devices in enumerate(view.sets):
-            if view.rows[index].device in devices:
+            if view.sources[index].device in devices:
                 parts[number].append(index)
-    if len(parts) < 2 and key != constraints.LINKS:
+    if len(parts) < 2 and key != csp.LINKS:
         # The whole host is looked at anyway.
         return []
     sign = 1 if view.problem.pack else -1
@@ -139,11 +139,12 @@ def _parts(view, key, rows) -> list[tuple[tuple[int, ...], list[int]]]:
     for part in parts.values():
         first = part[0]
         ranked.append(((
-            sign * (key == 'device' and view.fresh[view.rows[first].device]),
-            sign * sum(view.rows[index].free for index in part),
+            sign * (key == 'device'
+                    and view.fresh[view.sources[first].device]),
+            sign * sum(view.sources[index].free for index in part),
             *(sign * number for number in view.broken(
-                {view.rows[index].device for index in part})),
+                {view.sources[index].device for index in part})),
             *(sign * view.free[level][view.spots[level][first]]
-              for level in (constraints.LINKS, 'pcie_switch', 'numa_node'))),
+              for level in (csp.LINKS, 'pcie_switch', 'numa_node'))),
               part))
     return ranked

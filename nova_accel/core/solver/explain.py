@@ -3,8 +3,9 @@
 
 import collections
 import collections.abc
+import dataclasses
 
-from nova_accel.core.solver import constraints
+from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
@@ -16,7 +17,7 @@ _PLACES = {'numa_node': ('NUMA node', 'NUMA nodes'),
            'link_domain': ('link domain', 'link domains')}
 
 
-def explain(problem: constraints.Problem,
+def explain(problem: csp.Problem,
             classes: collections.abc.Sequence[str],
             traits: collections.abc.Sequence[str],
             budget: search_budget.Budget,
@@ -41,19 +42,19 @@ def gave_up(steps: int) -> str:
 
 @search_budget.remembered
 def _explain(problem, classes, traits, steps):
-    view = constraints.View(problem)
+    view = csp.View(problem)
     if not search.is_possible(view, (), steps):
         kind, words = _shortage(view, classes, traits)
         return kind, None, words
     possible = set()
-    for number, wish in enumerate(problem.wishes):
+    for number, constraint in enumerate(problem.constraints):
         # Eight like pairs are one question.
-        question = wish.key, wish.same, wish.guest, wish.network, tuple(
-            problem.demands[member] for member in wish.members)
-        if wish.weight or question in possible:
+        question = dataclasses.replace(constraint, members=tuple(
+            problem.demands[member] for member in constraint.members))
+        if constraint.weight or question in possible:
             continue
-        if not search.is_possible(view, (wish,), steps):
-            return 'rule', number, _why(view, wish)
+        if not search.is_possible(view, (constraint,), steps):
+            return 'rule', number, _why(view, constraint)
         possible.add(question)
     return ('together', None,
             'its rules cannot be kept together, each alone can')
@@ -65,67 +66,70 @@ def _shortage(view, classes, traits) -> tuple[str, str]:
     for demand in problem.demands:
         wanted[demand.resource_class] += demand.amount
     for name, amount in wanted.items():
-        free = sum(row.free for row in problem.rows
-                   if row.resource_class == name)
+        free = sum(source.free for source in problem.sources
+                   if source.resource_class == name)
         if free < amount:
             return 'units', (f'wants {amount} units of {classes[name]}, '
                              f'{free} are free')
-    for demand, count, rows in propagation.needs(
+    for demand, count, sources in propagation.needs(
             view, propagation.fitting(view), range(len(problem.demands))):
         words = (f'wants {count} units of {classes[demand.resource_class]}'
                  if demand.amount == 1 else
                  f'wants {count} times {demand.amount} units of '
                  f'{classes[demand.resource_class]}, each from one Region')
         most = propagation.units(view, demand, (
-            index for index, row in enumerate(problem.rows)
-            if row.resource_class == demand.resource_class))
+            index for index, source in enumerate(problem.sources)
+            if source.resource_class == demand.resource_class))
         if most < count:
             return 'units', f'{words}, {most} are free'
-        most = propagation.units(view, demand, rows)
+        most = propagation.units(view, demand, sources)
         if most < count:
             return 'traits', (words + ' ' + ' and '.join(
-                f'{"with" if wish else "without"} {traits[trait]}'
-                for trait, wish in demand.traits) + f', {most} are free')
+                f'{"with" if wanted else "without"} {traits[trait]}'
+                for trait, wanted in demand.traits) + f', {most} are free')
     # Each kind of group fits alone.
     return ('traits' if any(demand.traits for demand in problem.demands) else
             'units', 'its groups do not all fit into what is free')
 
 
-def _why(view, wish) -> str:
+def _why(view, constraint) -> str:
     problem = view.problem
-    one, several = _PLACES[wish.key]
-    most = _most(view, wish)
-    if not wish.same:
+    one, several = _PLACES[constraint.key]
+    most = _most(view, constraint)
+    if not constraint.same:
         words = f'there are free units on {most} {several} only'
-    elif wish.key == constraints.LINKS:
-        words = f'no legal set of {len(wish.members)} is free'
-    elif len(wish.members) == 1:
+    elif constraint.key == csp.LINKS:
+        words = f'no legal set of {len(constraint.members)} is free'
+    elif len(constraint.members) == 1:
         words = 'none is free there'
     else:
         words = f'the most on one {one} is {most}'
-    for asked, name, nodes in ((wish.guest, 'guest', problem.guest),
-                               (wish.network, 'network', problem.network)):
+    for asked, name, nodes in ((constraint.guest, 'guest', problem.guest),
+                               (constraint.network, 'network',
+                                problem.network)):
         if asked and nodes is not None:
             words += f'; the {name} is on ' + (
                 ' and '.join(map(str, sorted(nodes))) or 'none')
-    if wish.key in ('numa_node', 'pcie_root') and any(
-            getattr(row, wish.key) is None for row in problem.rows):
+    if constraint.key in ('numa_node', 'pcie_root') and any(
+            getattr(source, constraint.key) is None
+            for source in problem.sources):
         words += (f'; the host does not say which {one} some of its devices '
                   'are on')
     return words
 
 
-def _most(view, wish) -> int:
+def _most(view, constraint) -> int:
     """How many members can have the same value, or different ones."""
     domains = [[index for index in domain
-                if propagation.may_ever(view, wish, index)]
+                if propagation.may_ever(view, constraint, index)]
                for domain in propagation.fitting(view)]
-    if not wish.same:
-        return propagation.matching(view, wish, domains)
+    if not constraint.same:
+        return propagation.matching(view, constraint, domains)
     most = 0
-    for rows in propagation.places(view, wish, domains):
-        while most < len(wish.members) and propagation.holds(
+    for sources in propagation.places(view, constraint, domains):
+        while most < len(constraint.members) and propagation.holds(
                 view, propagation.needs(view, domains,
-                                        wish.members[:most + 1]), rows):
+                                        constraint.members[:most + 1]),
+                sources):
             most += 1
     return most

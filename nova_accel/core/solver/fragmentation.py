@@ -32,26 +32,26 @@ class Room:
     broken: float
 
 
-def after(stocks: collections.abc.Collection[arrange.Stock],
+def after(available: collections.abc.Collection[arrange.AvailableUnits],
           taken: collections.abc.Mapping[str, int],
           links: model.Links) -> Room:
     """The room that is left, of the classes of which something is taken.
 
-    :param stocks: what of a host is free, before anything is taken
+    :param available: what of a host is free, before anything is taken
     :param taken: units by provider
     """
-    classes = {stock.resource_class for stock in stocks
-               if taken.get(stock.provider)}
+    classes = {units.resource_class for units in available
+               if taken.get(units.provider)}
     left = 0.
     frees: dict[tuple, list[float]] = collections.defaultdict(
         lambda: [0., 0.])
-    for stock in stocks:
-        if stock.resource_class in classes:
-            before = _part(stock.total, stock.free)
-            then = _part(stock.total,
-                         stock.free - taken.get(stock.provider, 0))
+    for units in available:
+        if units.resource_class in classes:
+            before = _part(units.total, units.free)
+            then = _part(units.total,
+                         units.free - taken.get(units.provider, 0))
             left += then
-            for place in _places(stock.place, links):
+            for place in _places(units.place, links):
                 free = frees[place]
                 free[0] += before
                 free[1] += then

@@ -14,8 +14,8 @@ import dataclasses
 import math
 import operator
 
-from nova_accel.core.solver import constraints
 from nova_accel.core.solver import cost
+from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search_budget
 
@@ -44,13 +44,13 @@ class Answer:
     :param is_final: whether more steps would not change it
     """
 
-    rows: tuple[int, ...] | None
+    sources: tuple[int, ...] | None
     cost: tuple[int, ...] = ()
     gave_up: int = 0
     is_final: bool = True
 
 
-def solve(problem: constraints.Problem, steps: search_budget.Steps) -> Answer:
+def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
     """The best way found that keeps all hard wishes.
 
     There is one whenever one exists, unless steps run out. It is the best by
@@ -58,21 +58,21 @@ def solve(problem: constraints.Problem, steps: search_budget.Steps) -> Answer:
     looked for in at least two steps for each demand, whatever was given.
     """
     problem = dataclasses.replace(problem,
-                                  wishes=constraints.merged(problem.wishes))
-    view = constraints.View(problem)
-    domains = propagation.narrow(view, problem.wishes)
+                                  constraints=csp.merged(problem.constraints))
+    view = csp.View(problem)
+    domains = propagation.narrow(view, problem.constraints)
     if domains is None:
         return Answer(None)
     floor = cost.floor(view, domains)
     can_ignore_links = bool(view.sets) and not any(
-        wish.key == constraints.LINKS and not wish.weight
-        for wish in problem.wishes)
+        constraint.key == csp.LINKS and not constraint.weight
+        for constraint in problem.constraints)
     best = _keeping_all(view, steps) or _first(
-        view, domains, floor, problem.wishes, steps,
+        view, domains, floor, problem.constraints, steps,
         _MAX_JOINED_STEPS if can_ignore_links else math.inf)
     if best.gave_up and can_ignore_links:
         best = _without_links(view, domains, steps)
-    if best.rows is None:
+    if best.sources is None:
         return best
     best = _improved(view, domains, floor, best, steps)
     return dataclasses.replace(best, is_final=not steps.are_over)
@@ -80,19 +80,19 @@ def solve(problem: constraints.Problem, steps: search_budget.Steps) -> Answer:
 
 def _keeping_all(view, steps) -> Answer | None:
     """A way that keeps the soft wishes as well, if one is found soon."""
-    wishes = constraints.merged(dataclasses.replace(wish, weight=0)
-                                for wish in view.problem.wishes)
-    if wishes == view.problem.wishes:
+    constraints = csp.merged(dataclasses.replace(constraint, weight=0)
+                                for constraint in view.problem.constraints)
+    if constraints == view.problem.constraints:
         return None
-    domains = propagation.narrow(view, wishes)
+    domains = propagation.narrow(view, constraints)
     if domains is None:
         return None
-    answer = _first(view, domains, cost.floor(view, domains), wishes, steps,
-                    _MAX_KEEPING_STEPS)
-    return answer if answer.rows is not None else None
+    answer = _first(view, domains, cost.floor(view, domains), constraints,
+                    steps, _MAX_KEEPING_STEPS)
+    return answer if answer.sources is not None else None
 
 
-def _first(view, domains, floor, wishes, steps, most=math.inf) -> Answer:
+def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
     """A way: inside of a small part of the host, or anywhere.
 
     :param floor: what no answer costs less than
@@ -103,11 +103,12 @@ def _first(view, domains, floor, wishes, steps, most=math.inf) -> Answer:
         for inside in cost.inside(view, domains):
             if steps.left <= steps.limit // 2:
                 break
-            best = _better(best, _Search(view, inside, wishes=wishes).run(
-                steps, _MAX_INSIDE_STEPS))
+            best = _better(best, _Search(
+                view, inside, constraints=constraints).run(
+                    steps, _MAX_INSIDE_STEPS))
     if best is not None and best.cost[:4] == floor:
         return best
-    search = _Search(view, domains, wishes=wishes)
+    search = _Search(view, domains, constraints=constraints)
     if best is None:
         return search.run(steps, most, 2 * len(domains))
     return _better(best, search.run(steps, _MAX_INSIDE_STEPS))
@@ -119,13 +120,13 @@ def _without_links(view, domains, steps) -> Answer:
     Links tell parts of the host from each other that are otherwise as good as
     each other. No hard wish is about links, so the domains are the same.
     """
-    plain = constraints.View(dataclasses.replace(view.problem, partitions=(),
+    plain = csp.View(dataclasses.replace(view.problem, partitions=(),
                                                  islands=()))
     answer = _first(plain, domains, cost.floor(plain, domains),
-                    view.problem.wishes, steps)
-    if answer.rows is None:
+                    view.problem.constraints, steps)
+    if answer.sources is None:
         return answer
-    return dataclasses.replace(answer, cost=cost.cost(view, answer.rows))
+    return dataclasses.replace(answer, cost=cost.cost(view, answer.sources))
 
 
 def _improved(view, domains, floor, best: Answer, steps) -> Answer:
@@ -142,24 +143,24 @@ def _improved(view, domains, floor, best: Answer, steps) -> Answer:
     return best
 
 
-def is_possible(view: constraints.View,
-                wishes: collections.abc.Sequence[constraints.Wish],
+def is_possible(view: csp.View,
+                constraints: collections.abc.Sequence[csp.Constraint],
                 steps: search_budget.Steps) -> bool:
     """Whether there is any way that keeps these wishes, whatever it costs.
 
     Also True if that is not known when the steps are over.
     """
-    wishes = constraints.merged(wishes)
-    domains = propagation.narrow(view, wishes)
+    constraints = csp.merged(constraints)
+    domains = propagation.narrow(view, constraints)
     if domains is None:
         return False
-    answer = _Search(view, domains, wishes=wishes).run(
+    answer = _Search(view, domains, constraints=constraints).run(
         steps, steps.left, 2 * len(domains))
-    return answer.rows is not None or bool(answer.gave_up)
+    return answer.sources is not None or bool(answer.gave_up)
 
 
 def _better(one: Answer | None, other: Answer) -> Answer | None:
-    if other.rows is None:
+    if other.sources is None:
         return one
     return other if one is None or other.cost < one.cost else one
 
@@ -167,37 +168,38 @@ def _better(one: Answer | None, other: Answer) -> Answer | None:
 class _Tally:
     """A rule while members are given rows one after the other."""
 
-    def __init__(self, view: constraints.View, wish: constraints.Wish):
-        self.view, self.wish = view, wish
-        self.values = (view.wished(wish) if wish.weight or (
-            wish.same and wish.key == constraints.LINKS)
-            else view.values[wish.key])
+    def __init__(self, view: csp.View, constraint: csp.Constraint):
+        self.view, self.constraint = view, constraint
+        self.values = (view.wished(constraint) if constraint.weight or (
+            constraint.same and constraint.key == csp.LINKS)
+            else view.values[constraint.key])
         self.counts: dict = {}
-        self.left = len(wish.members)
+        self.left = len(constraint.members)
         self.given = 0
-        self._off = ([view.off(wish, index) for index in range(len(view.rows))]
-                     if wish.guest or wish.network else None)
+        self._off = ([view.off(constraint, index)
+                      for index in range(len(view.sources))]
+                     if constraint.guest or constraint.network else None)
         self._misses: dict = {}
 
     @property
     def is_open(self) -> bool:
-        return 0 < self.given < len(self.wish.members)
+        return 0 < self.given < len(self.constraint.members)
 
     def allows(self, index: int) -> bool:
         value, counts = self.values[index], self.counts
-        if not self.wish.same:
+        if not self.constraint.same:
             return value not in counts
         if not counts or value in counts and len(counts) == 1:
             return True
-        return self.wish.key == constraints.LINKS and self.view.may_grow(
+        return self.constraint.key == csp.LINKS and self.view.may_grow(
             counts.keys() | {value}, self.left - 1)
 
     def penalty(self, index: int) -> int:
         """What a row adds to the penalty."""
         value = self.values[index]
-        if not self.wish.same:
+        if not self.constraint.same:
             added = int(value in self.counts)
-        elif self.wish.key != constraints.LINKS:
+        elif self.constraint.key != csp.LINKS:
             added = int(self.given and value not in self.counts)
         else:
             there = frozenset(self.counts)
@@ -206,14 +208,15 @@ class _Tally:
                 added -= self._missed(there, self.left)
         if self._off:
             added += self._off[index]
-        return self.wish.weight * added
+        return self.constraint.weight * added
 
     def _missed(self, devices: frozenset[int], more: int) -> int:
         """By how much these devices miss being joined."""
         question = devices, more
         if question not in self._misses:
             self._misses[question] = self.view.unmet(
-                self.wish, devices, len(self.wish.members) - more, more)
+                self.constraint, devices,
+                len(self.constraint.members) - more, more)
         return self._misses[question]
 
     def push(self, index: int) -> None:
@@ -240,19 +243,20 @@ class _Search:
     :param wishes: those that count, where not all of the problem's do
     """
 
-    def __init__(self, view: constraints.View, domains, floor=(), below=None,
-                 wishes=None):
+    def __init__(self, view: csp.View, domains, floor=(), below=None,
+                 constraints=None):
         self.view, self.domains, self.floor = view, domains, floor
         self.demands = view.problem.demands
         self.below = below and below[:len(floor)]
-        wishes = view.problem.wishes if wishes is None else wishes
+        if constraints is None:
+            constraints = view.problem.constraints
         self._sign = 1 if view.problem.pack else -1
-        self.order = _order(view, domains, wishes)
-        self.tallies = [_Tally(view, wish) for wish in wishes]
+        self.order = _order(view, domains, constraints)
+        self.tallies = [_Tally(view, constraint) for constraint in constraints]
         self.of = [([], []) for _demand in self.demands]
         for tally in self.tallies:
-            for member in tally.wish.members:
-                self.of[member][bool(tally.wish.weight)].append(tally)
+            for member in tally.constraint.members:
+                self.of[member][bool(tally.constraint.weight)].append(tally)
         self.taken: dict[int, int] = {}
         self.used = {key: collections.Counter() for key in view.spots}
         self.touched: collections.Counter = collections.Counter()
@@ -325,7 +329,8 @@ class _Search:
         twins: set = set()
         ways = []
         for index in self.domains[member]:
-            if self.view.rows[index].free - self.taken.get(index, 0) < amount:
+            free = self.view.sources[index].free - self.taken.get(index, 0)
+            if free < amount:
                 continue
             twin = self._twin(index)
             if twin in twins:
@@ -340,16 +345,16 @@ class _Search:
     def _added(self, soft, index):
         return (sum(tally.penalty(index) for tally in soft),
                 *(self.view.spots[key][index] not in self.used[key]
-                  for key in constraints.LEVELS[:3]),
+                  for key in csp.LEVELS[:3]),
                 *(self._sign * number for number in self.view.broken(
-                    (self.view.rows[index].device,), self.broken[-1])))
+                    (self.view.sources[index].device,), self.broken[-1])))
 
     def _packing(self, index, amount):
         sign = self._sign
-        device = self.view.rows[index].device
+        device = self.view.sources[index].device
         left = [sign * (self.view.fresh[device] and
                         device not in self.used['device'])]
-        for key in ('device', constraints.LINKS, 'pcie_switch', 'numa_node'):
+        for key in ('device', csp.LINKS, 'pcie_switch', 'numa_node'):
             spot = self.view.spots[key][index]
             free = 0 if spot in self.used[key] else self.view.free[key][spot]
             left.append(sign * (free - amount))
@@ -387,17 +392,18 @@ class _Search:
                 shape[path[:-1]] = shape[path]
             below = above
         return tuple(sorted(below.get((), ()))), self._open_values(
-            only=constraints.LINKS)
+            only=csp.LINKS)
 
     def _marks(self) -> dict[int, tuple[int, ...]]:
         """Where the members of rules are that are not complete yet."""
         marks: dict[int, dict] = collections.defaultdict(dict)
         for number, tally in enumerate(self.tallies):
-            if not tally.is_open or not (tally.wish.weight == 0 or self.below):
+            if not tally.is_open or not (
+                    tally.constraint.weight == 0 or self.below):
                 continue
-            depth = (3 if tally.wish.key == constraints.LINKS else
-                     constraints.LEVELS.index(tally.wish.key))
-            for member in tally.wish.members:
+            depth = (3 if tally.constraint.key == csp.LINKS else
+                     csp.LEVELS.index(tally.constraint.key))
+            for member in tally.constraint.members:
                 if member in self.chosen:
                     index = self.chosen[member]
                     path = self.view.tree.paths[index]
@@ -411,12 +417,12 @@ class _Search:
         return tuple(
             (number, frozenset(tally.counts))
             for number, tally in enumerate(self.tallies)
-            if tally.is_open and (tally.wish.weight == 0 or self.below)
-            and only in (None, tally.wish.key))
+            if tally.is_open and (tally.constraint.weight == 0 or self.below)
+            and only in (None, tally.constraint.key))
 
     def _spots(self):
         return tuple(frozenset(self.used[key])
-                     for key in constraints.LEVELS[:3])
+                     for key in csp.LEVELS[:3])
 
     def _push(self, member, index):
         self.chosen[member] = index
@@ -427,7 +433,7 @@ class _Search:
         for key, spots in self.view.spots.items():
             self.used[key][spots[index]] += 1
         self.broken.append(self.broken[-1] | self.view.whole.get(
-            self.view.rows[index].device, 0))
+            self.view.sources[index].device, 0))
         self.touched.update(self.view.tree.paths[index])
 
     def _pop(self, member, index):
@@ -450,15 +456,16 @@ def _drop(counter, key) -> None:
         del counter[key]
 
 
-def _order(view, domains, wishes) -> list[int]:
+def _order(view, domains, constraints) -> list[int]:
     """The demands: those with few ways first, those of a wish together."""
     def ease(member):
         return (len(domains[member]),
                 -view.problem.demands[member].amount, member)
 
-    groups = [sorted(wish.members, key=ease, reverse=True) for wish in
-              sorted(wishes, key=lambda wish: -len(wish.members))
-              if wish.same and not wish.weight]
+    groups = [sorted(constraint.members, key=ease, reverse=True)
+              for constraint in sorted(
+                  constraints, key=lambda each: -len(each.members))
+              if constraint.same and not constraint.weight]
     waiting = sorted(range(len(domains)), key=ease, reverse=True)
     order: dict[int, None] = {}
     while waiting:

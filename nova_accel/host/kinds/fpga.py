@@ -145,22 +145,16 @@ class Regions:
             yield {'kind': 'fpga'}
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
-                wishes: collections.abc.Mapping[str, str]) -> None:
-        """Have what the server's Profile asks for in the region.
-
-        :param wishes: ``bitstream`` and what goes with it
-            (:class:`nova_accel.core.request.fpga.Bitstream`); ``traits`` that
-            the
-            unit was promised to have, with spaces between them
-        """
+                config: kind.DeviceConfig) -> None:
+        """Program the region, or check what is programmed into it."""
         place = _Place(item.device.address, item.region.variant)
         members = sorted({device.address, *(
             address for unit in item.region.units for address in unit)})
         with self._locks.setdefault(place.card, threading.Lock()):
             facts = self._look(place, members)
-            bitstream = fpga.Bitstream.from_wishes(wishes)
+            bitstream = config.bitstream
             if bitstream is None:
-                _check_promised(item, facts, wishes.get('traits', '').split())
+                _check_promised(item, facts, config.traits)
             elif not (_is_done(device, place, members)
                       or self._has(place, members, facts, bitstream)):
                 _check_free(place, item, facts, bitstream)
@@ -449,4 +443,4 @@ def _read_timeout(value: object) -> int:
 
 KIND = kind.Kind(open=Regions,
                  keys={PROGRAM: _read_program, TIMEOUT: _read_timeout},
-                 wishes=frozenset({'bitstream'}))
+                 programs=True)

@@ -74,7 +74,7 @@ class Mdevs:
             yield {TYPE: mdev_type.name}
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
-                wishes: collections.abc.Mapping[str, str]) -> None:
+                config: kind.DeviceConfig) -> None:
         """Make an mdev on a parent that has room for it."""
         address = device.address
         if self._exists(address):

@@ -120,7 +120,7 @@ class VirtualGpus:
                     yield {TYPE: f'{number} : {name}'}
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
-                wishes: collections.abc.Mapping[str, str]) -> None:
+                config: kind.DeviceConfig) -> None:
         """Set the type of a VF."""
         address, card = device.address, item.device
         wanted = _type_of(item.region)

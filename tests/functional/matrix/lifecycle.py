@@ -32,7 +32,7 @@ STUCK = ('rebuilding', 'resize_migrating', 'resize_finish', 'migrating')
 
 class Lifecycle(base.Matrix):
 
-    def keeps(self, server, *actions, status='ACTIVE'):
+    def matches_allocations(self, server, *actions, status='ACTIVE'):
         """Act on a server that keeps what it has while this goes on."""
         before = self.taken('compute1')
         *first, last = actions

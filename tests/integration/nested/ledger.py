@@ -27,7 +27,7 @@ class Provider:
         return found.group(1) if found else ''
 
 
-class Ledger:
+class PlacementClient:
     """Placement.
 
     :param connection: openstack.connection.Connection

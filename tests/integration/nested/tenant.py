@@ -34,7 +34,7 @@ class Tenant:
     def __init__(self, cloud, machines: collections.abc.Mapping):
         self.cloud = cloud
         self.compute = cloud.connection.compute
-        self.ledger = ledger.Ledger(cloud.connection)
+        self.ledger = ledger.PlacementClient(cloud.connection)
         self.machines = dict(machines)
         self._flavors: dict[str, str] = {}
 

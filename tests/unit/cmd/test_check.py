@@ -99,7 +99,7 @@ def held(at=GPU, provider=PROVIDER):
             '</hostdev>')
 
 
-class Ledger:
+class PlacementClient:
     """Placement and Keystone: a compute node with one provider of ours."""
 
     def __init__(self, mock):
@@ -155,7 +155,7 @@ def libvirt(monkeypatch):
 @pytest.fixture
 def ledger():
     with requests_mock.Mocker() as mock:
-        yield Ledger(mock)
+        yield PlacementClient(mock)
 
 
 @pytest.fixture

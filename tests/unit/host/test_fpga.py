@@ -17,6 +17,7 @@ import pytest
 
 from nova_accel.core import errors
 from nova_accel.core import hostdev
+from nova_accel.core import kind
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 from nova_accel.core.request import fpga
@@ -374,8 +375,9 @@ class _Card:
     def prepare(self, bitstream=None, traits='', address=None):
         item = self.item()
         address = address or item.region.units[0][0]
-        self.kind.prepare(hostdev.Hostdev(address, ''), item, {
-            'traits': traits, **(bitstream.as_wishes() if bitstream else {})})
+        self.kind.prepare(
+            hostdev.Hostdev(address, ''), item,
+            kind.DeviceConfig(bitstream, frozenset(traits.split())))
 
     def problem(self, *args, **kwargs):
         with pytest.raises(errors.AssignmentError) as caught:

@@ -24,8 +24,8 @@ def _group(name='CUSTOM_GPU', amount=1, **traits):
         naming.MARKER_TRAIT: 'required', **traits})
 
 
-def _assign(promised, groups, offered, holders=None):
-    return assign.assign(promised, assign.Wanted(groups), offered,
+def _assign(allocated, groups, offered, holders=None):
+    return assign.assign(allocated, assign.Wanted(groups), offered,
                          holders or {}, _ME)
 
 
@@ -139,16 +139,16 @@ def test_what_no_group_asked_for_is_given_without_one():
 
 def test_providers_of_others_are_none_of_our_business():
     gpu = build.offered(build.region())
-    promised = {build.ROOT: {'VCPU': 4, 'MEMORY_MB': 512}, **_promise(gpu)}
-    assert len(_assign(promised, {'ACCEL0': _group()}, [gpu])) == 1
+    allocated = {build.ROOT: {'VCPU': 4, 'MEMORY_MB': 512}, **_promise(gpu)}
+    assert len(_assign(allocated, {'ACCEL0': _group()}, [gpu])) == 1
     assert _assign({build.ROOT: {'VCPU': 4}}, {}, [gpu]) == ()
 
 
-@pytest.mark.parametrize('promised', [{}, {build.ROOT: {'VCPU': 1}}])
-def test_a_group_that_was_promised_nothing_here_gets_nothing(promised):
+@pytest.mark.parametrize('allocated', [{}, {build.ROOT: {'VCPU': 1}}])
+def test_a_group_that_was_promised_nothing_here_gets_nothing(allocated):
     gpu = build.offered(build.region())
     with pytest.raises(errors.AssignmentError) as caught:
-        _assign(promised, {'ACCEL0': _group(amount=2)}, [gpu])
+        _assign(allocated, {'ACCEL0': _group(amount=2)}, [gpu])
     assert str(caught.value) == ('what its profile asks for: wants 2 units '
                                  'of CUSTOM_GPU, 0 are free')
 
@@ -175,9 +175,9 @@ def test_where_nobody_chose_devices_free_ones_are_chosen():
                      holders)
     assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
     # Placement learns of both.
-    assert assign.unbooked(grants, {}) == {
+    assert assign.unallocated(grants, {}) == {
         gpus[index].uuid: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for index in (0, 2)}
-    assert assign.unbooked(grants, _promise(*gpus)) == {}
+    assert assign.unallocated(grants, _promise(*gpus)) == {}
 
 
 def test_an_operators_own_group_gets_a_device_with_its_traits():
@@ -262,40 +262,40 @@ def test_where_others_have_what_was_promised_placement_is_to_know():
     """What it is to have more, and less, of what the promise names."""
     gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2, 3)]
     unit = 'CUSTOM_UNIT_OF_CUSTOM_GPU'
-    promised = {'the class': {'CUSTOM_GPU': 2}, **{
+    allocated = {'the class': {'CUSTOM_GPU': 2}, **{
         gpu.uuid: {unit: 1} for gpu in gpus[:2]}}
     holders = {build.address('0000:02:00.0'): _OTHER}
     wanted = assign.Wanted({'ACCEL0': _group(), 'ACCEL1': _group()},
                            counts={'CUSTOM_GPU': 2})
     with pytest.raises(errors.TakenError):
-        assign.assign(promised, wanted, gpus, holders, _ME)
-    anything = assign.without_devices(promised)
+        assign.assign(allocated, wanted, gpus, holders, _ME)
+    anything = assign.without_devices(allocated)
     assert anything == {'the class': {'CUSTOM_GPU': 2}}
     grants = assign.assign(anything, wanted, gpus, holders, _ME)
     assert _taken(grants) == ['0000:01:00.0', '0000:03:00.0']
-    assert assign.unbooked(grants, promised) == {gpus[2].uuid: {unit: 1}}
+    assert assign.unallocated(grants, allocated) == {gpus[2].uuid: {unit: 1}}
     here = {gpu.uuid for gpu in gpus}
-    unused = assign.unused(grants, promised, here)
-    assert unused == {gpus[1].uuid: {unit: 1}}
+    surplus = assign.surplus(grants, allocated, here)
+    assert surplus == {gpus[1].uuid: {unit: 1}}
     assert assign.moved(
-        promised, assign.unbooked(grants, promised), unused) == {
+        allocated, assign.unallocated(grants, allocated), surplus) == {
             'the class': {'CUSTOM_GPU': 2}, gpus[0].uuid: {unit: 1},
             gpus[2].uuid: {unit: 1}}
     # While a server moves it was promised devices of two hosts.
-    assert assign.unused(grants, promised, here - {gpus[1].uuid}) == {}
+    assert assign.surplus(grants, allocated, here - {gpus[1].uuid}) == {}
 
 
 def test_what_else_a_provider_has_is_no_device():
     gpus = [build.offered(build.region(bus=bus)) for bus in (1, 2)]
     unit, licence = 'CUSTOM_UNIT_OF_CUSTOM_GPU', 'CUSTOM_LICENCE'
-    promised = {'the class': {'CUSTOM_GPU': 1},
+    allocated = {'the class': {'CUSTOM_GPU': 1},
                 gpus[0].uuid: {unit: 1, licence: 1},
                 gpus[1].uuid: {licence: 1}}
-    grants = assign.assign(promised, assign.Wanted(
+    grants = assign.assign(allocated, assign.Wanted(
         {}, counts={'CUSTOM_GPU': 1}), gpus, {}, _ME)
     assert _taken(grants) == ['0000:01:00.0']
-    assert assign.unbooked(grants, promised) == {}
-    assert assign.unused(grants, promised, promised) == {}
+    assert assign.unallocated(grants, allocated) == {}
+    assert assign.surplus(grants, allocated, allocated) == {}
 
 
 def test_a_unit_without_a_group_is_chosen_too():
@@ -346,7 +346,7 @@ def _feasible(draw):
         draw(st.sets(_TRAITS)), draw(st.integers(1, 2))))
         for bus in range(draw(st.integers(1, 4)))]
     left = {item.uuid: len(item.region.units) for item in offered}
-    groups, promised = {}, collections.defaultdict(collections.Counter)
+    groups, allocated = {}, collections.defaultdict(collections.Counter)
     for number in range(draw(st.integers(0, 6))):
         possible = [item for item in offered if left[item.uuid]]
         if not possible:
@@ -355,7 +355,7 @@ def _feasible(draw):
         amount = draw(st.integers(1, left[item.uuid]))
         left[item.uuid] -= amount
         name = item.region.resource_class
-        promised[item.uuid][name] += amount
+        allocated[item.uuid][name] += amount
         groups[f'ACCEL{number}'] = _group(name, amount, **{
             trait: 'required' if trait in item.region.traits else 'forbidden'
             for trait in draw(st.sets(_TRAITS))})
@@ -368,12 +368,12 @@ def _feasible(draw):
             for a in unit if a not in holders]
     holders.update(dict.fromkeys(draw(st.sets(
         st.sampled_from(free)) if free else st.just(())), _ME))
-    return promised, groups, offered, holders
+    return allocated, groups, offered, holders
 
 
 @given(_feasible())
 def test_a_promise_that_can_be_kept_is_kept(case):
-    promised, groups, offered, holders = case
+    allocated, groups, offered, holders = case
     grants = _assign(*case)
     given_away = [address for grant in grants for address in grant.unit]
     assert len(set(given_away)) == len(given_away)
@@ -386,7 +386,7 @@ def test_a_promise_that_can_be_kept_is_kept(case):
                         for resource_class, amount in group.resources.items()}
     by_provider = collections.Counter(grant.offered.uuid for grant in grants)
     assert by_provider == {uuid: amounts.total()
-                           for uuid, amounts in promised.items()}
+                           for uuid, amounts in allocated.items()}
     for grant in grants:
         traits = groups[grant.group].traits
         assert all((trait in grant.offered.region.traits) == (
@@ -400,14 +400,14 @@ def test_a_promise_that_can_be_kept_is_kept(case):
 
 @given(_feasible(), st.data())
 def test_one_unit_too_many_is_refused_and_its_provider_named(case, data):
-    promised, groups, offered, holders = case
+    allocated, groups, offered, holders = case
     item = data.draw(st.sampled_from(offered))
     units = item.region.units
     free = sum(all(holders.get(a, _ME) == _ME for a in unit)
                for unit in units)
     name = item.region.resource_class
-    more = free + 1 - promised[item.uuid].total()
-    promised[item.uuid][name] += more
+    more = free + 1 - allocated[item.uuid].total()
+    allocated[item.uuid][name] += more
     groups['ACCEL99'] = _group(name, more)
     with pytest.raises(errors.AssignmentError) as caught:
         _assign(*case)

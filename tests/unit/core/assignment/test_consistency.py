@@ -68,7 +68,7 @@ def mdev(server, index=0):
         naming.alias('ACCEL0', provider, index))
 
 
-def find(promised, held_, host=HOST, gone=()):
+def find(allocated, held_, host=HOST, gone=()):
     """Findings; what is promised and held by provider, and by server."""
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(
@@ -76,7 +76,7 @@ def find(promised, held_, host=HOST, gone=()):
         lambda provider: {
             consumer: {'resources': {'CUSTOM_UNIT_OF_ANY': amount,
                                      'CUSTOM_LICENCE': 1}}
-            for consumer, amount in promised.get(provider, {}).items()},
+            for consumer, amount in allocated.get(provider, {}).items()},
         lambda: held_))
 
 
@@ -273,19 +273,19 @@ _units = [(item, unit) for item in OFFERED.values()
 @strategies.composite
 def consistent(draw):
     """Servers that hold what they were promised: promised and held."""
-    promised, held_ = {}, {}
+    allocated, held_ = {}, {}
     for item, unit in draw(strategies.lists(
             strategies.sampled_from(_units), unique=True)):
         server = draw(strategies.sampled_from(SERVERS))
-        amounts = promised.setdefault(item.uuid, {})
+        amounts = allocated.setdefault(item.uuid, {})
         amounts[server] = amounts.get(server, 0) + 1
         held_[server] = held_.get(server, ()) + give(item, unit, len(
             held_.get(server, ())))
     for index in range(draw(strategies.integers(0, 3))):
-        amounts = promised.setdefault(uuid('0000:44:00.0'), {})
+        amounts = allocated.setdefault(uuid('0000:44:00.0'), {})
         amounts[A] = index + 1
         held_[A] = held_.get(A, ()) + (mdev(A, index),)
-    return promised, held_
+    return allocated, held_
 
 
 @hypothesis.given(consistent())
@@ -295,25 +295,25 @@ def test_nothing_is_found_where_all_agree(state):
 
 @hypothesis.given(consistent(), strategies.data())
 def test_a_lost_promise_is_found(state, data):
-    promised, held_ = state
-    hypothesis.assume(promised)
-    provider = data.draw(strategies.sampled_from(sorted(promised)))
-    server = data.draw(strategies.sampled_from(sorted(promised[provider])))
-    lost = promised[provider].pop(server)
-    [finding] = find(promised, held_)
+    allocated, held_ = state
+    hypothesis.assume(allocated)
+    provider = data.draw(strategies.sampled_from(sorted(allocated)))
+    server = data.draw(strategies.sampled_from(sorted(allocated[provider])))
+    lost = allocated[provider].pop(server)
+    [finding] = find(allocated, held_)
     assert (finding.provider, finding.withheld) == (provider, lost)
     assert f'{server} should not have it' in finding.reason
 
 
 @hypothesis.given(consistent(), strategies.data())
 def test_a_lost_definition_is_found(state, data):
-    promised, held_ = state
+    allocated, held_ = state
     hypothesis.assume(held_)
     server = data.draw(strategies.sampled_from(sorted(held_)))
     del held_[server]
-    findings = find(promised, held_)
+    findings = find(allocated, held_)
     assert {finding.provider for finding in findings} == {
-        provider for provider, amounts in promised.items()
+        provider for provider, amounts in allocated.items()
         if server in amounts}
     assert all(finding.passing and f'{server} should have it'
                in finding.reason for finding in findings)
@@ -321,17 +321,17 @@ def test_a_lost_definition_is_found(state, data):
 
 @hypothesis.given(consistent(), strategies.data())
 def test_a_second_definition_is_found(state, data):
-    promised, held_ = state
+    allocated, held_ = state
     hypothesis.assume(held_)
     server = data.draw(strategies.sampled_from(sorted(held_)))
     held_['twin'] = held_[server]
-    assert {finding.thing for finding in find(promised, held_)} == {
+    assert {finding.thing for finding in find(allocated, held_)} == {
         f'device {device.address}' for device in held_[server]}
 
 
 @hypothesis.given(consistent(), strategies.data())
 def test_a_device_that_went_is_found(state, data):
-    promised, held_ = state
+    allocated, held_ = state
     there = {function.address for function in HOST.functions}
     functions = {device.address for hostdevs in held_.values()
                  for device in hostdevs} & there
@@ -341,7 +341,7 @@ def test_a_device_that_went_is_found(state, data):
                        if function.address != gone], *_ENTRIES)
     [server] = [server for server, hostdevs in held_.items()
                 if gone in {device.address for device in hostdevs}]
-    assert [finding.reason for finding in find(promised, held_, host)
+    assert [finding.reason for finding in find(allocated, held_, host)
             if finding.thing == f'device {gone} of server {server}'] == [
         'is not there any more']
 
@@ -351,17 +351,17 @@ def test_a_consumer_that_nova_does_not_know():
     of_class = naming.class_provider_uuid(build.ROOT, 'CUSTOM_QAT')
     allocations = {uuid(GPU): {A: 'CUSTOM_UNIT_OF_ANY'},
                    of_class: {A: 'CUSTOM_QAT', B: 'CUSTOM_QAT'}}
-    truths = consistency.gather(
+    snapshot = consistency.gather(
         inventory.NodeInventory(HOST, inventory.Node(
             build.ROOT, NAME, known() | {
                 of_class: naming.class_provider_name(NAME, 'CUSTOM_QAT')})),
         lambda provider: {
             consumer: {'resources': {name: 1}} for consumer, name
             in allocations.get(provider, {}).items()}, dict)
-    [missed] = consistency.compare(truths)
+    [missed] = consistency.compare(snapshot)
     assert f'{A} should have it' in missed.reason
-    assert consistency.compare(truths, {A, B}) == ()
-    assert [consistency.allocated_to_nobody(truths, consumer)
+    assert consistency.compare(snapshot, {A, B}) == ()
+    assert [consistency.orphaned_allocations(snapshot, consumer)
             .reason.partition(', and')[0] for consumer in (A, B)] == [
         f'has allocations of {NAME}_accel_{GPU}, {NAME}_accel_CUSTOM_QAT',
         f'has allocations of {NAME}_accel_CUSTOM_QAT']
@@ -383,14 +383,14 @@ _promises = strategies.dictionaries(
 
 @hypothesis.given(_promises, _anything, strategies.sets(
     strategies.sampled_from(sorted([*OFFERED, C]))), strategies.booleans())
-def test_whatever_is_so_can_be_said(promised, held_, names, empty):
-    truths = consistency.Truths(
+def test_whatever_is_so_can_be_said(allocated, held_, names, empty):
+    snapshot = consistency.Snapshot(
         model.Host() if empty else HOST, {} if empty else OFFERED,
-        dict.fromkeys(names, 'name'), promised, held_)
-    for finding in consistency.compare(truths):
+        dict.fromkeys(names, 'name'), allocated, held_)
+    for finding in consistency.compare(snapshot):
         assert finding.thing and finding.reason and finding.remedy
         if finding.withheld:
             # What is promised already needs not be withheld.
-            item = truths.offered[finding.provider]
+            item = snapshot.offered[finding.provider]
             assert 0 < finding.withheld <= len(item.region.units) - sum(
-                promised.get(finding.provider, {}).values())
+                allocated.get(finding.provider, {}).values())

@@ -31,9 +31,9 @@ def test_as_much_as_is_promised_beyond_what_is_held(left, held, server,
     hostdevs = tuple(
         hostdev.Hostdev(address, naming.alias('ACCEL0', item.uuid, number))
         for number, address in enumerate(addresses[4:4 + held]))
-    promised = [{item.uuid: {_UNIT: amount}}
+    allocated = [{item.uuid: {_UNIT: amount}}
                 for amount in (server, migration)]
-    kept = pending_reverts.kept(addresses[:left], _ME, promised, hostdevs,
+    kept = pending_reverts.kept(addresses[:left], _ME, allocated, hostdevs,
                                 (item,))
     assert kept <= set(addresses[:left])
     assert len(kept) == min(left, max(0, server + migration - held))

@@ -30,7 +30,7 @@ def _keeps(host, held, amount, exactly, is_known=True):
     devices = tuple(
         hostdev.Hostdev(address, naming.alias('ACCEL0', item.uuid, number))
         for number, address in enumerate(addresses[:held]))
-    return verify.keeps(
+    return verify.matches_allocations(
         devices, request,
         {item.uuid: {naming.unit_class('CUSTOM_X'): amount}}
         if is_known else {},

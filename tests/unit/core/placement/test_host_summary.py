@@ -225,11 +225,11 @@ _rows = st.recursive(_plain, lambda inner: st.lists(inner, max_size=4)
 
 def _arrange_and_weigh(heard):
     """What nova-scheduler does with it, for any request and any host."""
-    stocks = [arrange.Stock(provider, 'A', frozenset(), 1, place, 1)
+    stocks = [arrange.AvailableUnits(provider, 'A', frozenset(), 1, place, 1)
               for provider, place in heard.places.items()]
     groups = dict.fromkeys(('ACCEL0', 'ACCEL1'),
                            device_profile.Group({'A': 1}, {}))
-    around = arrange.Surroundings(frozenset({0}), links=heard.links)
+    around = arrange.HostContext(frozenset({0}), links=heard.links)
     for key, same in itertools.product(affinity.KEYS, (True, False)):
         found = arrange.arrange(
             groups, stocks, [affinity.Rule(key, same, tuple(groups))], around)

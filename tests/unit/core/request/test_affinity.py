@@ -136,7 +136,7 @@ def test_no_extra_specs_are_no_rules():
 def test_what_groups_say_of_numa_as_rules(numa, rules):
     groups = {f'ACCEL{index}': device_profile.Group({'PGPU': 1}, {}, wish)
               for index, wish in enumerate(numa)}
-    assert [str(rule) for rule in affinity.wishes(groups)] == rules
+    assert [str(rule) for rule in affinity.numa_rules(groups)] == rules
 
 
 @pytest.mark.parametrize('key, weight, near', [
@@ -147,7 +147,7 @@ def test_to_be_near_does_not_undo_that_they_are_rather_apart(key, weight,
     groups = {f'ACCEL{index}': device_profile.Group({'PGPU': 1}, {})
               for index in range(3)}
     apart = affinity.Rule(key, False, ('ACCEL0', 'ACCEL1'), weight)
-    [rule] = affinity.wishes(groups, [apart])
+    [rule] = affinity.numa_rules(groups, [apart])
     assert str(rule).replace('ACCEL2', '2') == (
         f'same numa_node of {near}, guest (preferred, weight 1)')
 
@@ -156,5 +156,5 @@ def test_of_those_apart_the_one_that_must_be_near_is():
     groups = {'ACCEL0': device_profile.Group({'PGPU': 1}, {}),
               'ACCEL1': device_profile.Group({'PGPU': 1}, {}, 'required')}
     apart = affinity.Rule('numa_node', False, tuple(groups), 1)
-    assert [str(rule) for rule in affinity.wishes(groups, [apart])] == [
+    assert [str(rule) for rule in affinity.numa_rules(groups, [apart])] == [
         'same numa_node of ACCEL1, guest (required)']

@@ -159,10 +159,11 @@ def test_what_other_keys_come_to_can_contradict_a_rule():
 
 # A host on which all can be that can be anywhere: for each of three groups a
 # node, a root, a switch and a device that is joined to the others or not.
-_ROOMY = [arrange.Stock('-'.join(map(str, path)), 'PGPU', frozenset(), 3,
-                        model.Place(node, f'r{node}-{root}',
-                                      f's{node}-{root}-{switch}',
-                                      '-'.join(map(str, path))), 3)
+_ROOMY = [arrange.AvailableUnits(
+              '-'.join(map(str, path)), 'PGPU', frozenset(), 3,
+              model.Place(node, f'r{node}-{root}',
+                          f's{node}-{root}-{switch}',
+                          '-'.join(map(str, path))), 3)
           for path in itertools.product(range(3), range(3), range(3),
                                         range(6))
           for node, root, switch, _device in [path]]
@@ -174,7 +175,7 @@ def _can_be(rules):
     group = device_profile.Group({'PGPU': 1}, {})
     return not arrange.arrange(
         dict.fromkeys(('ACCEL0', 'ACCEL1', 'ACCEL2'), group), _ROOMY, rules,
-        arrange.Surroundings(links=_JOINED)).objection
+        arrange.HostContext(links=_JOINED)).objection
 
 
 @given(st.lists(st.builds(

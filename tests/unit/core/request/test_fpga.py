@@ -77,22 +77,6 @@ def test_traits_are_cyborgs_where_it_has_any(vendor, product, traits):
         f'CUSTOM_FPGA_REGION_ID_{_REGION.upper()}'}
 
 
-_bitstreams = st.builds(
-    fpga.Bitstream, image=st.uuids().map(str),
-    path=st.text(min_size=1), function=st.just('') | _ids,
-    region=st.just('') | _ids, vendor=st.text(), shared=st.booleans(),
-    rivals=st.lists(st.uuids().map(str)).map(tuple))
-
-
-@given(bitstream=_bitstreams)
-def test_wishes_say_all_of_a_bitstream(bitstream):
-    assert fpga.Bitstream.from_wishes(bitstream.as_wishes()) == bitstream
-
-
-def test_no_wish_is_no_bitstream():
-    assert fpga.Bitstream.from_wishes({'numa': 'required'}) is None
-
-
 @pytest.mark.parametrize('properties, function, region, vendor', [
     ({}, '', '', ''),
     ({'accel:function_id': _FUNCTION.upper()}, _FUNCTION, '', ''),

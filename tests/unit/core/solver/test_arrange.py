@@ -20,7 +20,7 @@ from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 from tests.unit import brute_force
 
-_PLAIN = arrange.Surroundings()
+_PLAIN = arrange.HostContext()
 
 
 def _group(amount=1, name='CUSTOM_GPU', **traits):
@@ -40,7 +40,7 @@ def _rule(key, same, numbers, weight=0, also=()):
 
 def _stock(device, node=0, root='r', switch=None, name='CUSTOM_GPU', free=1,
            total=1, traits=()):
-    return arrange.Stock(
+    return arrange.AvailableUnits(
         f'{name}-{device}', name, frozenset(traits), free,
         model.Place(node, root, switch, device), total)
 
@@ -89,7 +89,7 @@ def test_what_brute_force_finds_is_found_and_none_is_better(
        st.randoms(use_true_random=False))
 def test_names_and_order_do_not_matter(stocks, request, chance):
     groups, rules, around = request
-    other = [arrange.Stock(
+    other = [arrange.AvailableUnits(
         f'x{stock.provider}', stock.resource_class,
         stock.traits | {naming.MARKER_TRAIT, 'CUSTOM_X'}, stock.free,
         model.Place(
@@ -143,13 +143,13 @@ def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
      'NUMA nodes only'),
     (_groups(2), _row([0, 1, 1]),
      [_rule('numa_node', True, range(2), also=['guest'])],
-     arrange.Surroundings(guest=frozenset({0})), 'same numa_node',
+     arrange.HostContext(guest=frozenset({0})), 'same numa_node',
      'same numa_node of ACCEL0-1, guest (required): the most on one NUMA '
      'node is 1; the guest is on 0'),
     (_groups(2), _row([1, 1]),
      [_rule('numa_node', True, [0], also=['network']),
       _rule('numa_node', True, [0, 1], weight=1, also=['guest'])],
-     arrange.Surroundings(network=frozenset({0, 2})), 'same numa_node',
+     arrange.HostContext(network=frozenset({0, 2})), 'same numa_node',
      'same numa_node of ACCEL0, network (required): none is free there; the '
      'network is on 0 and 2'),
     (_groups(2), _row([None, None]),
@@ -157,7 +157,7 @@ def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
      'same numa_node of ACCEL0-1 (required): the most on one NUMA node is '
      '1; the host does not say which NUMA node some of its devices are on'),
     (_groups(2), _row([0, 0, 0]), [_rule('link_domain', True, range(2))],
-     arrange.Surroundings(links=model.Links(
+     arrange.HostContext(links=model.Links(
          (frozenset({'d000', 'd004'}), frozenset({'d000', 'd001', 'd002'})))),
      'same link_domain',
      'same link_domain of ACCEL0-1 (required): no legal set of 2 is free'),
@@ -207,7 +207,7 @@ def test_the_closest_are_taken():
 def test_the_smaller_part_is_broken_first():
     stocks = _row([0, 0, 0, 1, 1])
     assert _chosen(_groups(1), stocks) == ['d004']
-    islands = arrange.Surroundings(links=model.Links(islands=(
+    islands = arrange.HostContext(links=model.Links(islands=(
         frozenset({'d000', 'd001', 'd002', 'd003'}),
         frozenset({'d004', 'd005', 'd006'}))))
     assert _chosen(_groups(1), _row([0] * 8), around=islands) == ['d007']
@@ -230,7 +230,7 @@ def _nested(count, *more):
 
 
 def _joined(sets, islands=()):
-    return arrange.Surroundings(links=model.Links(tuple(sets),
+    return arrange.HostContext(links=model.Links(tuple(sets),
                                                   tuple(islands)))
 
 
@@ -300,7 +300,7 @@ def _whole(sets, free):
 def _joined_hosts(draw):
     """Free devices, sets of them, and what there is to choose them by."""
     names = [f'd{index:03d}' for index in range(8)]
-    stocks = [arrange.Stock(
+    stocks = [arrange.AvailableUnits(
         name, 'CUSTOM_GPU', frozenset(), 1, model.Place(
             index // 4, f'r{index // 4}', switch, name), 1)
         for index, name in enumerate(names)
@@ -363,7 +363,7 @@ def test_a_partition_is_taken_whole_and_an_island_in_part():
     stocks = _row([0] * 3, free=2, total=2)
     every = frozenset(stock.place.device for stock in stocks)
     rules = [_rule('link_domain', True, range(3))]
-    whole, part = (arrange.Surroundings(links=links) for links in (
+    whole, part = (arrange.HostContext(links=links) for links in (
         model.Links(partitions=(every,)),
         model.Links(islands=(every,))))
     assert set(_chosen(_groups(3), stocks, rules, whole)) == every
@@ -376,7 +376,7 @@ def test_a_preference_comes_before_closeness():
     stocks = _row([0, 0, 1, 1])
     rule = _rule('numa_node', False, range(2), weight=1)
     assert sorted(_chosen(_groups(2), stocks, [rule])) == ['d000', 'd002']
-    guest = arrange.Surroundings(guest=frozenset({1}))
+    guest = arrange.HostContext(guest=frozenset({1}))
     near = _rule('numa_node', True, range(2), 1, ['guest'])
     assert _chosen(_groups(2), stocks, [near], guest) == ['d002', 'd003']
 
@@ -488,7 +488,7 @@ def test_links_that_no_rule_names_cost_no_answer(joined):
 def test_hosts_that_look_alike_cost_one_search():
     search.cached.memory.clear()
     for host in range(50):
-        stocks = [arrange.Stock(
+        stocks = [arrange.AvailableUnits(
             f'{host}/{stock.provider}', stock.resource_class,
             stock.traits, stock.free, stock.place, stock.total)
             for stock in _row([0, 0, 1, 1])]

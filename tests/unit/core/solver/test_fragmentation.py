@@ -13,7 +13,7 @@ from nova_accel.core.solver import fragmentation
 
 
 def stock(device, node=0, free=1, total=1, name='PGPU', switch=None):
-    return arrange.Stock(
+    return arrange.AvailableUnits(
         f'p{device}', name, frozenset(), free,
         model.Place(node, None, switch, str(device)), total)
 

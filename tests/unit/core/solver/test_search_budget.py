@@ -47,7 +47,7 @@ def _groups(count):
 
 
 def _stocks(count):
-    return [arrange.Stock(
+    return [arrange.AvailableUnits(
         str(index), 'GPU', frozenset(), 1,
         model.Place(0, 'r', 's', f'd{index:02d}'), 1)
         for index in range(count)]
@@ -65,7 +65,7 @@ def _hard(seed, budget=None):
              for index in range(15)]
     rules.append(affinity.Rule('device', False, tuple(_groups(16))))
     return arrange.arrange(
-        _groups(16), _stocks(16), rules, arrange.Surroundings(
+        _groups(16), _stocks(16), rules, arrange.HostContext(
             links=model.Links(islands=tuple(
                 random.Random(seed).sample(pairs, 50)))), budget=budget)
 
@@ -138,7 +138,7 @@ def test_why_nothing_fits_is_asked_within_the_same_steps(made):
              for index in range(4)]
     rules.append(affinity.Rule('device', False, names))
     found = arrange.arrange(
-        _groups(6), _stocks(6), rules, arrange.Surroundings(
+        _groups(6), _stocks(6), rules, arrange.HostContext(
             links=model.Links(partitions=(frozenset({'d00', 'd01', 'd02'}),
                                           frozenset({'d03', 'd04', 'd05'})))),
         budget=budget)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request and one host as a puzzle: demands, rows and wishes.
+"""A request and one host as a constraint satisfaction problem (CSP).
 
 Names mean nothing here, so that hosts that look alike are one
 :class:`Problem`, and what is known of one of them is known of all.
@@ -28,7 +28,7 @@ class Demand:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class Source:
     """A stock, its names replaced by numbers; places are None if unknown.
 
     :param fresh: whether nobody has any of it
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class Constraint:
     """A rule, its members by index of their demands."""
 
     key: str
@@ -61,8 +61,8 @@ class Problem:
     """Demands, the stocks of one view, the rules and what is around."""
 
     demands: tuple[Demand, ...]
-    rows: tuple[Row, ...]
-    wishes: tuple[Wish, ...] = ()
+    sources: tuple[Source, ...]
+    constraints: tuple[Constraint, ...] = ()
     guest: frozenset[int] | None = None
     network: frozenset[int] | None = None
     partitions: tuple[frozenset[int], ...] = ()
@@ -70,27 +70,28 @@ class Problem:
     pack: bool = True
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.sources)
 
 
-def merged(wishes: collections.abc.Iterable[Wish]) -> tuple[Wish, ...]:
+def merged(constraints: collections.abc.Iterable[Constraint],
+           ) -> tuple[Constraint, ...]:
     """The wishes, those that follow from each other made one.
 
     What has the same root as a third has the same as each other; not so with
     link domains, which may overlap.
     """
-    chains: list[Wish] = []
+    chains: list[Constraint] = []
     others = []
-    for wish in wishes:
-        if wish.weight or not wish.same or wish.key == LINKS:
-            others.append(wish)
+    for constraint in constraints:
+        if constraint.weight or not constraint.same or constraint.key == LINKS:
+            others.append(constraint)
             continue
-        linked = [chain for chain in chains if chain.key == wish.key
-                  and set(chain.members) & set(wish.members)]
+        linked = [chain for chain in chains if chain.key == constraint.key
+                  and set(chain.members) & set(constraint.members)]
         chains = [chain for chain in chains if chain not in linked]
-        linked.append(wish)
-        chains.append(Wish(
-            wish.key, True, tuple(sorted({member for one in linked
+        linked.append(constraint)
+        chains.append(Constraint(
+            constraint.key, True, tuple(sorted({member for one in linked
                                           for member in one.members})),
             any(one.guest for one in linked),
             any(one.network for one in linked)))
@@ -102,40 +103,40 @@ class View:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self.rows = rows = problem.rows
+        self.sources = sources = problem.sources
         self.sets = problem.partitions + problem.islands
         self.component = self._components()
         #: By key, each row's value: where it is unknown, one of the device's
         #: own, for that is where it is, wherever that may be.
         self.values = {
-            key: [_value(getattr(row, key), row.device) for row in rows]
-            for key in LEVELS}
-        self.values[LINKS] = [('device', self.component[row.device])
-                               for row in rows]
+            key: [_value(getattr(source, key), source.device)
+                  for source in sources] for key in LEVELS}
+        self.values[LINKS] = [('device', self.component[source.device])
+                               for source in sources]
         #: What closeness counts.
         self.spots = {
-            'numa_node': [row.numa_node for row in rows],
-            'pcie_root': [row.pcie_root for row in rows],
+            'numa_node': [source.numa_node for source in sources],
+            'pcie_root': [source.pcie_root for source in sources],
             'pcie_switch': [
-                ('root', row.pcie_root) if row.pcie_switch is None else
-                row.pcie_switch for row in rows],
-            'device': [row.device for row in rows],
-            LINKS: [self.component[row.device] for row in rows]}
+                ('root', source.pcie_root) if source.pcie_switch is None else
+                source.pcie_switch for source in sources],
+            'device': [source.device for source in sources],
+            LINKS: [self.component[source.device] for source in sources]}
         self.free = {key: collections.Counter() for key in self.spots}
         for key, spots in self.spots.items():
-            for spot, row in zip(spots, rows, strict=True):
-                self.free[key][spot] += row.free
+            for spot, source in zip(spots, sources, strict=True):
+                self.free[key][spot] += source.free
         self.fresh: dict[int, bool] = {}
-        for row in rows:
-            self.fresh[row.device] = (row.fresh and
-                                      self.fresh.get(row.device, True))
+        for source in sources:
+            self.fresh[source.device] = (source.fresh and
+                                      self.fresh.get(source.device, True))
         #: By device, the sets of several that break when it is taken, and
         #: those of each size, large ones first: sets are bits here.
         self.whole, self.sizes = self._whole()
         self.tree = _Tree(self)
 
     def _components(self) -> dict[int, int]:
-        parent = {row.device: row.device for row in self.rows}
+        parent = {source.device: source.device for source in self.sources}
         for devices in self.sets:
             parent.update({device: device for device in devices})
 
@@ -176,13 +177,13 @@ class View:
         sets &= ~before
         return [(sets & alike).bit_count() for _size, alike in self.sizes]
 
-    def off(self, wish: Wish, index: int) -> int:
+    def off(self, constraint: Constraint, index: int) -> int:
         """Of guest and network, how many a row's NUMA node is not one of."""
-        node = self.rows[index].numa_node
+        node = self.sources[index].numa_node
         return sum(
             bool(asked and nodes is not None and node not in nodes)
-            for asked, nodes in ((wish.guest, self.problem.guest),
-                                 (wish.network, self.problem.network)))
+            for asked, nodes in ((constraint.guest, self.problem.guest),
+                                 (constraint.network, self.problem.network)))
 
     def may_grow(self, devices: collections.abc.Set, more: int) -> bool:
         """Whether a set is legal, or can be with some more members."""
@@ -192,16 +193,17 @@ class View:
                        and len(partition) - len(devices) <= more
                        for partition in self.problem.partitions))
 
-    def wished(self, wish: Wish) -> list:
+    def wished(self, constraint: Constraint) -> list:
         """By row, the values whose number an unmet wish is counted in."""
-        if wish.same and wish.key == LINKS:
+        if constraint.same and constraint.key == LINKS:
             return self.spots['device']
-        if not wish.same and wish.key in ('numa_node', 'pcie_root'):
+        if not constraint.same and constraint.key in ('numa_node',
+                                                      'pcie_root'):
             # Of two that are unknown, nobody can say that they differ.
-            return self.spots[wish.key]
-        return self.values[wish.key]
+            return self.spots[constraint.key]
+        return self.values[constraint.key]
 
-    def unmet(self, wish: Wish, values: collections.abc.Sized,
+    def unmet(self, constraint: Constraint, values: collections.abc.Sized,
               count: int, more: int) -> int:
         """By how much members with these values miss a wish, or 0.
 
@@ -209,9 +211,9 @@ class View:
         :param count: how many members have them
         :param more: how many members are still to come
         """
-        if not wish.same:
+        if not constraint.same:
             return count - len(values)
-        if wish.key != LINKS:
+        if constraint.key != LINKS:
             return len(values) - 1
         if self.may_grow(values, more):
             return 0
@@ -232,12 +234,12 @@ class _Tree:
     """
 
     def __init__(self, view: View):
-        rows = view.rows
-        paths = [tuple((row.numa_node, row.pcie_root, row.pcie_switch,
-                        row.device)[:depth] for depth in range(1, 5))
-                 for row in rows]
-        if not self._is_tree(rows, paths):
-            self.paths, self.shapes = [()] * len(rows), []
+        sources = view.sources
+        paths = [tuple((source.numa_node, source.pcie_root, source.pcie_switch,
+                        source.device)[:depth] for depth in range(1, 5))
+                 for source in sources]
+        if not self._is_tree(sources, paths):
+            self.paths, self.shapes = [()] * len(sources), []
             return
         numbers: dict = {}
         self.paths = [tuple(numbers.setdefault(part, len(numbers))
@@ -245,11 +247,11 @@ class _Tree:
         self.shapes = self._shapes(view)
 
     @staticmethod
-    def _is_tree(rows, paths) -> bool:
+    def _is_tree(sources, paths) -> bool:
         above: dict = {}
-        for row, path in zip(rows, paths, strict=True):
+        for source, path in zip(sources, paths, strict=True):
             for depth, key in enumerate(LEVELS):
-                value = getattr(row, key)
+                value = getattr(source, key)
                 if value is not None and above.setdefault(
                         (key, value), path[depth]) != path[depth]:
                     return False
@@ -262,20 +264,20 @@ class _Tree:
             return numbers.setdefault(shape, len(numbers))
 
         member_of = self._member_of(view.problem)
-        leaves = [number(row.resource_class, row.traits, row.free)
-                  for row in view.rows]
+        leaves = [number(source.resource_class, source.traits, source.free)
+                  for source in view.sources]
         below, marks = collections.defaultdict(list), {}
-        for row, path, leaf in zip(view.rows, self.paths, leaves,
+        for source, path, leaf in zip(view.sources, self.paths, leaves,
                                    strict=True):
             below[path[3]].append(leaf)
-            marks[path[3]] = view.fresh[row.device], tuple(
-                member_of[row.device])
-            marks[path[2]] = row.pcie_switch is None
-            marks[path[1]] = row.pcie_root is None
+            marks[path[3]] = view.fresh[source.device], tuple(
+                member_of[source.device])
+            marks[path[2]] = source.pcie_switch is None
+            marks[path[1]] = source.pcie_root is None
             marks[path[0]] = (
-                row.numa_node is None,
-                row.numa_node in (view.problem.guest or ()),
-                row.numa_node in (view.problem.network or ()))
+                source.numa_node is None,
+                source.numa_node in (view.problem.guest or ()),
+                source.numa_node in (view.problem.network or ()))
         shape = {}
         for depth in (3, 2, 1, 0):
             for part in dict.fromkeys(path[depth] for path in self.paths):
@@ -295,8 +297,8 @@ class _Tree:
         by its number there, and by how much of it is not there. What is
         joined in two parts in the same way does not tell them from each other.
         """
-        paths = {row.device: path for row, path in zip(
-            problem.rows, self.paths, strict=True)}
+        paths = {source.device: path for source, path in zip(
+            problem.sources, self.paths, strict=True)}
         numbers: collections.Counter = collections.Counter()
         member_of = collections.defaultdict(list)
         for is_island, sets in enumerate((problem.partitions,

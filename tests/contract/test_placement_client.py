@@ -43,17 +43,18 @@ def _response(answer):
     return response
 
 
-def _ledger(placement):
+def _placement_client(placement):
     nova.conf.CONF([], project='nova', default_config_files=[])
 
     class Api:
         reportclient = report.SchedulerReportClient(placement)
 
-    return placement_.Ledger(Api)
+    return placement_.PlacementClient(Api)
 
 
 def _consumers(answer):
-    return _ledger(_Placement(answer)).consumers(_PROVIDER, 'CUSTOM_GPU')
+    return _placement_client(_Placement(answer)).units_by_consumer(
+        _PROVIDER, 'CUSTOM_GPU')
 
 
 @pytest.mark.parametrize('answer, consumers', [
@@ -82,7 +83,7 @@ _DONE, _CONFLICT = (200, b'{}'), (409, b'{"errors": []}')
 @pytest.mark.parametrize('puts', [[_DONE], [_CONFLICT] * 3 + [_DONE]])
 def test_what_is_for_one_server_is_reserved(puts):
     placement = _Placement(_FREE, *puts)
-    _ledger(placement).reserve(_ITEM)
+    _placement_client(placement).reserve(_ITEM)
     assert placement.written == [
         (f'/resource_providers/{_ITEM.uuid}/inventories/'
          'CUSTOM_UNIT_OF_CUSTOM_X',
@@ -95,4 +96,4 @@ def test_what_is_for_one_server_is_reserved(puts):
     [_FREE, keystone.ConnectFailure()], [_FREE] + [_CONFLICT] * 4])
 def test_nobody_gets_what_cannot_be_reserved(answers):
     with pytest.raises(errors.AssignmentError, match='does not reserve it'):
-        _ledger(_Placement(*answers)).reserve(_ITEM)
+        _placement_client(_Placement(*answers)).reserve(_ITEM)
