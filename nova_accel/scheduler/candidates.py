@@ -94,7 +94,7 @@ def available(host_state, answer: Answer,
     :param host_state: nova.scheduler.host_manager.HostState
     :param given: units by provider that Placement does not know of yet
     """
-    places = said(host_state).places
+    places = summary(host_state).places
     return tuple(
         arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
@@ -128,7 +128,7 @@ def has_our_driver(host_state) -> bool:
     return stats is None or host_summary.KEY in stats
 
 
-def said(host_state) -> host_summary.Summary:
+def summary(host_state) -> host_summary.Summary:
     """What the host itself said last."""
     # Nova sets the attribute when it has first read the compute node.
     stats = getattr(host_state, 'stats', None) or {}

@@ -15,7 +15,7 @@ from nova_accel.core import errors
 from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
-from nova_accel.scheduler import look
+from nova_accel.scheduler import host_search
 from nova_accel.scheduler import patches
 from nova_accel.scheduler import rejections
 
@@ -63,23 +63,24 @@ class AcceleratorFilter(filters.BaseHostFilter):
             LOG.error('No host can be found: %s', error)
             return
         served: set[str] = set()
-        looks: dict[int, look.Look] = {}
+        searches: dict[int, host_search.HostSearch] = {}
         for number, host_state in enumerate(filter_obj_list):
             served |= candidates.claimed(host_state)
             # Where there is no answer, nova-compute will choose.
             if wanted.classes and candidates.of(host_state):
-                looks[number] = look.Look(host_state, spec_obj, wanted)
-        look.at_all(list(looks.values()))
+                searches[number] = host_search.HostSearch(
+                    host_state, spec_obj, wanted)
+        host_search.search_all(list(searches.values()))
         for number, host_state in enumerate(filter_obj_list):
-            if number not in looks or looks[number].settle():
+            if number not in searches or searches[number].settle():
                 yield host_state
-        self._explain(looks.values(), spec_obj, wanted, served)
+        self._explain(searches.values(), spec_obj, wanted, served)
 
     @staticmethod
-    def _explain(looks, spec_obj, wanted, served) -> None:
+    def _explain(searches, spec_obj, wanted, served) -> None:
         """Say why there is no host, if there is none."""
-        fallen = rejections.Verdicts()
-        for one in looks:
+        fallen = rejections.Rejections()
+        for one in searches:
             fallen.add(one.host_state.host, one.passes, one.arranged)
         uuid = (spec_obj.instance_uuid if spec_obj.obj_attr_is_set(
             'instance_uuid') else 'A server')

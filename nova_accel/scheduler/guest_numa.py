@@ -61,7 +61,7 @@ class Nodes:
         yield first
         if first.guest is None:
             return
-        places = candidates.said(self._host_state).places.values()
+        places = candidates.summary(self._host_state).places.values()
         for nodes in itertools.islice(
                 numa_fit.choices(self._host_state.numa_topology,
                                  len(first.guest),
@@ -77,7 +77,7 @@ class Nodes:
             frozenset(cell.id for cell in guest) if guest else None,
             self._ports(candidate, guest)
             if self._wanted.concerns(affinity.NETWORK) else None,
-            self._only_node(), candidates.said(self._host_state).links)
+            self._only_node(), candidates.summary(self._host_state).links)
 
     def _only_node(self) -> int | None:
         """The host's NUMA node, where it has just one."""

@@ -132,7 +132,7 @@ def _nodes(host_state, spec_obj) -> set[int]:
             return set()
     except errors.ProfileError:
         return set()
-    places = candidates.said(host_state).places
+    places = candidates.summary(host_state).places
     return {places[uuid].numa_node for uuid in devices
             if uuid in places} - {None}
 

@@ -9,7 +9,7 @@ from nova_accel.core.solver import arrange
 _EXAMPLES, _RULES = 2, 5
 
 
-class Verdicts:
+class Rejections:
     """What was said of the hosts of one request."""
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ def _with_devices(hosts) -> dict[str, list[float]]:
 
 def _without_devices(hosts) -> dict[str, list[float]]:
     def weigh(host_state) -> float:
-        units = candidates.said(host_state).units.values()
+        units = candidates.summary(host_state).units.values()
         if not units:
             return 1.
         return (1 - fragmentation.free_share(units)) * _BEST_WITH_DEVICES
@@ -140,4 +140,4 @@ def _room(host_state) -> fragmentation.Room:
         candidates.available(host_state, answer,
                           multi_create.Siblings.of(host_state).given),
         choose_devices.devices(host_state.allocation_candidates[0]),
-        candidates.said(host_state).links)
+        candidates.summary(host_state).links)

@@ -21,7 +21,7 @@ from nova_accel.scheduler import multi_create
 CONF = nova.conf.CONF
 
 
-class Look:
+class HostSearch:
     """One host, looked at for a request.
 
     :param host_state: nova.scheduler.host_manager.HostState, with candidates
@@ -88,19 +88,20 @@ def _serves(arranged: arrange.Arrangement | None) -> bool:
     return arranged is None or not arranged.objection
 
 
-def at_all(looks: collections.abc.Sequence[Look]) -> None:
+def search_all(searches: collections.abc.Sequence[HostSearch]) -> None:
     """Look at all hosts of a request, and at the most promising again."""
     first = search_budget.Budget(0, least=search_budget.FIRST_STEPS)
-    for look in looks:
-        look.take(first)
+    for search in searches:
+        search.take(first)
     for most in search_budget.ROUNDS:
-        passing = [look for look in looks if look.passes]
-        unsure = [look for look in passing or looks if not look.is_final]
+        passing = [search for search in searches if search.passes]
+        unsure = [search for search in passing or searches
+                  if not search.is_final]
         if passing:
-            unsure.sort(key=lambda look: look.penalty)
-        for look in unsure:
-            steps = look.answer.better if passing else look.answer.steps
+            unsure.sort(key=lambda search: search.penalty)
+        for search in unsure:
+            steps = search.answer.better if passing else search.answer.steps
             if steps.is_spent:
                 return
             steps.most = most
-            look.take(steps)
+            search.take(steps)
