@@ -9,32 +9,32 @@ from nova_accel.core.device_spec import unsafe_host
 
 GROUP = cfg.OptGroup(
     'nova_accel', title='Accelerators without an accelerator service',
-    help='Which devices a compute node offers, and the profiles that servers '
-         'ask for them by.')
+    help='The devices that a compute node offers, and the device profiles '
+         'with which servers request them.')
 
-#: Of oslo.privsep's contexts, which nova_accel.host.privileged registers.
+#: The contexts of oslo.privsep that nova_accel.host.privileged registers.
 PRIVILEGED = (
     cfg.OptGroup(
         'nova_accel_privileged', title='What nova_accel does as root',
         help="""
-How nova-compute, and nobody else, does what only root can: resets, numbers of
-virtual functions, taking a function from its driver. The options are
-oslo.privsep's. Most hosts need none of them; ``helper_command`` is for those
-where neither rootwrap nor ``sudo privsep-helper`` starts the helper.
+Operations of nova-compute that need root: resetting devices, setting the
+number of virtual functions, unbinding a function from its driver. The options
+are those of oslo.privsep. Most hosts need none of them. Set ``helper_command``
+where neither rootwrap nor ``sudo privsep-helper`` can start the helper.
 """),
     cfg.OptGroup(
         'nova_accel_privileged_admin',
-        title='What needs CAP_SYS_ADMIN as well',
+        title='Operations that also need CAP_SYS_ADMIN',
         help="""
-Resets of all that is behind a bridge, mdevs, vGPU types; otherwise as
-``[nova_accel_privileged]``.
+Resetting all devices behind a bridge, creating mdevs, setting vGPU types.
+Otherwise as ``[nova_accel_privileged]``.
 """),
     cfg.OptGroup(
-        'nova_accel_privileged_program', title='What programs FPGAs',
+        'nova_accel_privileged_program', title='Programming of FPGAs',
         help="""
 The helper reads ``device_spec`` and ``state_path`` itself, from the
-configuration files that it is started with; only root may be able to write
-them. Otherwise as ``[nova_accel_privileged]``.
+configuration files that it is started with. Only root may have write access to
+these files. Otherwise as ``[nova_accel_privileged]``.
 """))
 
 #: The capabilities that each context keeps, by default.
@@ -53,84 +53,86 @@ OPTIONS = [
         help="""
 Devices that this compute node offers to servers. Used by nova-compute.
 
-Nothing is offered unless an entry names it. Each value is a JSON object, or a
-list of them; the option can be given several times, and the first entry that
-matches a device is the one that counts. The keys are those of Nova's own
-``[pci] device_spec`` where they mean the same:
+A device is offered only if an entry names it. Each value is a JSON object or a
+list of JSON objects. The option can be given several times. If several entries
+match a device, the first one applies. Keys that Nova's own
+``[pci] device_spec`` also has mean the same here:
 
 ``vendor_id``, ``product_id``
   Four hexadecimal digits; any if left out.
 ``address``
-  A PCI address with ``*`` for parts that may be anything (``0000:81:*.*``), or
-  an object with a regular expression for each of ``domain``, ``bus``,
-  ``slot`` and ``function``. The whole address of a physical function also
-  names its virtual functions.
+  A PCI address, in which ``*`` stands for any value of a part
+  (``0000:81:*.*``), or an object with a regular expression for each of
+  ``domain``, ``bus``, ``slot`` and ``function``. The complete address of a
+  physical function also names its virtual functions.
 ``parent``
-  In place of these: the name of a device that is on no PCI bus, as it is in
-  ``/sys/class/mdev_bus``; with ``mdev_type``.
+  Instead of the keys above: the name of a device that is not on a PCI bus, as
+  listed in ``/sys/class/mdev_bus``. Requires ``mdev_type``.
 ``resource_class``
-  What Placement counts the device as; other text than a standard class
-  becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.
+  The resource class of the device in Placement. A name that is not a standard
+  class becomes ``CUSTOM_...``. Default: ``CUSTOM_PCI_<vendor>_<product>``.
 ``traits``
-  A list of names for Placement, or names with commas between them.
+  Traits of the device in Placement: a list of names, or a string of names
+  separated by commas.
 ``num_vfs``
-  How many virtual functions the named cards are to have, or ``all``; they are
-  what is offered then. Their number is set when nova-compute starts, unless
-  somebody uses one.
+  The number of virtual functions that the matching cards have, or ``all``.
+  The virtual functions are then offered in place of the card. nova-compute
+  sets their number when it starts, unless one of them is in use.
 ``reset``
-  ``required`` (default): a device is offered only if it can be reset by itself
-  before the next server has it. ``flr``, ``bus``: and it is reset in this way
-  and no other. ``if_possible``: it is offered anyway.
+  ``required`` (default): offer a device only if it can be reset alone before
+  it is assigned to the next server. ``flr``, ``bus``: also use only this reset
+  method. ``if_possible``: offer the device even if it cannot be reset.
 ``one_time_use``
-  ``yes``: a whole device is for one server. Its resource provider, which has
-  the trait ``HW_PCI_ONE_TIME_USE``, is reserved when a server gets it, until
-  an operator sets ``reserved`` to 0. Default: ``no``.
+  ``yes``: assign a whole device to one server only. Its resource provider has
+  the trait ``HW_PCI_ONE_TIME_USE`` and is reserved as soon as a server gets
+  the device, until an operator sets ``reserved`` to 0. Default: ``no``.
 ``keeps_data``
-  ``yes``: what a server writes to an NVMe disk may stay there for the next
-  one. A disk is refused unless its entry has this or ``one_time_use``.
-  Default: ``no``.
+  ``yes``: data that a server writes to an NVMe disk may stay on it when the
+  next server gets the disk. A disk is refused unless its entry has this key or
+  ``one_time_use``. Default: ``no``.
 ``mdev_type``
-  Offer mediated devices of this type, ``nvidia-471``, of which the named
-  devices are the parents, and not these devices themselves. One entry for
-  each type; its class is ``VGPU`` by default. They are made when a server
-  starts and removed when nobody has them.
+  Offer mediated devices of this type, such as ``nvidia-471``, instead of the
+  matching devices, which are their parents. Write one entry for each type. The
+  default resource class is ``VGPU``. A mediated device is created when a
+  server starts, and removed when no server uses it.
 ``regions_file``
-  A file that puts the named functions into regions: what goes together, how
-  many can be had, what is broken.
+  A file that divides the matching functions into regions: which functions
+  belong together, how many units are available, which ones are broken.
 ``kind``
-  What the entry is about, where none of its keys tells: a plugin's name.
-  ``fpga``: regions of FPGAs; their class is ``FPGA`` by default, and what is
-  programmed is a trait.
+  The kind of device, where no other key of the entry tells: the name of a
+  plugin. ``fpga``: regions of FPGAs. Their default resource class is ``FPGA``,
+  and the programmed function is a trait.
 ``vgpu_type``
-  Offer virtual functions of an NVIDIA GPU as vGPUs of this type, where its
-  driver makes no mdevs: a line of their ``nvidia/creatable_vgpu_types``,
-  ``558 : NVIDIA A40-4Q``, or the number or the name alone. One entry for each
-  type; its class is ``VGPU`` by default. The type is set when a server starts
-  and cleared when nobody has the function.
+  Offer virtual functions of an NVIDIA GPU as vGPUs of this type, for GPUs
+  whose driver does not create mdevs. The value is a line of
+  ``nvidia/creatable_vgpu_types``, such as ``558 : NVIDIA A40-4Q``, or only the
+  number or the name. Write one entry for each type. The default resource class
+  is ``VGPU``. The type is set when a server starts, and cleared when no server
+  uses the function.
 ``max_instances``
-  With ``vgpu_type`` or ``mdev_type``: how many of them a card can have at the
-  same time.
+  With ``vgpu_type`` or ``mdev_type``: the number of them that a card can have
+  at the same time.
 ``program``, ``program_timeout``
-  How a bitstream that a profile names is programmed into an FPGA region (an
-  entry with it is of that kind): ``"fpga_manager"``, by the kernel's; or by a
-  command, as a list of words, ``["/opt/x/program", "{address}",
-  "{bitstream}"]``: ``{bitstream}`` is the file, ``{address}`` the card and
-  ``{region}`` the region's number. After how many seconds it is killed
-  (default: 300).
+  How to program the bitstream that a profile names into an FPGA region. An
+  entry with this key is of the kind ``fpga``. ``"fpga_manager"``: use the
+  FPGA manager of the kernel. Or a command as a list of words,
+  ``["/opt/x/program", "{address}", "{bitstream}"]``: ``{bitstream}`` is the
+  file, ``{address}`` the card and ``{region}`` the number of the region. The
+  command is killed after ``program_timeout`` seconds (default: 300).
 ``live_migratable``
-  ``yes``: the driver can move the device's state to another host (libvirt
-  10.0.0 and QEMU 8.2.2 at least), so a server with it can be live-migrated.
-  Default: ``no`` for devices, ``yes`` for mdevs.
+  ``yes``: the driver can transfer the state of the device to another host
+  (requires libvirt 10.0.0 and QEMU 8.2.2), so that a server with the device
+  can be live-migrated. Default: ``no`` for devices, ``yes`` for mdevs.
 ``managed``
-  ``yes`` (default): libvirt binds vfio-pci at the start of a guest and gives
-  the device back to its driver at the end. ``no``: the device is already
-  bound to the vfio driver that it needs, and is refused otherwise; so it is
-  with ``vgpu_type``.
+  ``yes`` (default): libvirt binds the device to vfio-pci when a guest starts,
+  and back to its own driver when the guest ends. ``no``: the device is already
+  bound to the vfio driver that it needs, and is refused otherwise. With
+  ``vgpu_type`` it is always ``no``.
 
-A device that the host itself uses, a bridge, and a device whose IOMMU group
-also has functions that the same entry does not name, are refused;
-``nova-accel host show`` says why. A device must not be named here and in
-``[pci] device_spec``.
+These devices are refused: a device that the host itself uses, a bridge, and a
+device in whose IOMMU group are functions that the same entry does not name.
+``nova-accel host show`` prints the reason. Do not name a device both here and
+in ``[pci] device_spec``.
 """),
     cfg.ListOpt(
         'profile_dirs', default=['/etc/nova/device_profiles.d'],
@@ -138,163 +140,167 @@ also has functions that the same entry does not name, are refused;
 Directories of device profiles. Used by nova-api.
 
 Each file whose name ends in .yaml, .yml or .json holds one or more profiles,
-in nova_accel's format or exactly as Cyborg's API takes and gives them. Files
-are read again when they change; one that cannot be read is reported, and its
-last good content stays. Keep them the same on every nova-api.
+in the format of nova_accel or in the format of Cyborg's API. Files are read
+again when they change. If a file cannot be read, the error is logged and the
+last valid content stays in use. Keep the files identical on every nova-api.
 """),
     cfg.StrOpt(
         'link_domains', default='',
         help="""
-File that says which cards are joined directly (NVLink, xGMI, UALink), for
-profiles that ask for one ``link_domain``. Used by nova-compute.
+File that lists which cards are directly connected (NVLink, xGMI, UALink), for
+profiles that request one ``link_domain``. Used by nova-compute.
 
-YAML: ``partitions`` is a list of sets that can be had together as a whole
-only, such as Fabric Manager's; ``islands`` of sets of which any part can. Each
-has ``devices``, a list of cards by PCI address, and maybe a ``name``. What the
-kernel shows of AMD's GPUs need not be there; of a card that is, the file
-counts. It is read again when it changes. While it cannot be used, the log says
-why, and cards that only it joins are taken for joined with none.
+The file is YAML. ``partitions`` is a list of sets that can be used only as a
+whole, such as those of Fabric Manager. ``islands`` is a list of sets of which
+any part can be used. Each set has ``devices``, a list of PCI addresses of
+cards, and optionally a ``name``. Links between AMD GPUs that the kernel
+reports need not be listed; for a card that is listed, the file takes
+precedence. The file is read again when it changes. If it cannot be used, the
+log says why, and cards that only the file connects count as not connected.
 """),
     cfg.IntOpt(
         'check_interval', default=600, min=0,
         help="""
-Seconds between two comparisons of what servers hold (libvirt), what they were
-promised (Placement) and what there is (sysfs); 0 switches them off. Used by
-nova-compute, which also compares when it starts.
+Seconds between two audits, which compare the devices that servers hold
+(libvirt), the allocations of servers (Placement) and the devices of the host
+(sysfs). 0 turns the audits off. Used by nova-compute, which also runs an audit
+when it starts.
 
-What disagrees is logged with its remedy, and units that somebody holds though
-nobody was promised them are reserved in Placement. Nothing is taken from a
-server. A comparison asks Placement once for each device and each class;
-``nova-accel host check`` makes one at any time. After as many seconds a device
-whose reset failed is tried again.
+Each inconsistency is logged with its remedy. Units that a server holds without
+an allocation are reserved in Placement. An audit never removes a device from a
+server. It sends Placement one request for each device and each resource class.
+``nova-accel host check`` runs an audit at any time. A device whose reset
+failed is reset again after the same interval.
 """),
     cfg.BoolOpt(
         'pack_devices', default=True,
         help="""
-Whether a server gets the devices of a host that leave the largest groups of
-free ones whole: those that are joined by links, behind one PCIe switch, on one
-NUMA node. Otherwise servers are spread over them. What a profile's affinity
-says comes first. Used by nova-scheduler, and by nova-compute where a server is
-forced onto it.
+Whether devices are chosen on a host so that the largest groups of free devices
+stay complete: devices that are connected by links, behind one PCIe switch, or
+on one NUMA node. Otherwise servers are spread over these groups. The affinity
+rules of a profile take precedence. Used by nova-scheduler, and by nova-compute
+for a server that is forced to a host.
 """),
     cfg.FloatOpt(
         'accel_preferred_weight_multiplier', default=60.0,
         help="""
-How much AcceleratorWeigher prefers, for a server with devices, the host where
-the preferred rules of its profile are kept best. Used by nova-scheduler, where
-``[filter_scheduler] weight_classes`` names
+Multiplier with which AcceleratorWeigher prefers, for a server with devices,
+the host that best meets the preferred rules of its profile. Used by
+nova-scheduler, if ``[filter_scheduler] weight_classes`` names
 ``nova_accel.scheduler.weigher.AcceleratorWeigher``.
 
-A host on which they miss the least gets all of it, another at most half. Half
-of the default is more than the other multipliers and Nova's own weighers say
-together, so a server comes to a host that keeps its rules, if there is one.
-With 0, hosts are chosen to keep large groups of free devices whole, and
-nothing else. Aggregate
-metadata of the same name goes first for the hosts of the aggregate.
+The host that violates the rules least gets the whole multiplier as its weight,
+every other host at most half of it. Half of the default is more than the other
+multipliers and Nova's own weighers add up to, so a host that meets the rules
+is chosen if there is one. With 0, only the other multipliers count. The
+metadata key of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
         'accel_pack_weight_multiplier', default=10.0,
         help="""
-How much AcceleratorWeigher prefers, for a server with devices, the host where
-fewest devices of those classes stay free. Used by nova-scheduler, where
-``[filter_scheduler] weight_classes`` names
+Multiplier with which AcceleratorWeigher prefers, for a server with devices,
+the host on which the fewest devices of the requested resource classes stay
+free. Used by nova-scheduler, if ``[filter_scheduler] weight_classes`` names
 ``nova_accel.scheduler.weigher.AcceleratorWeigher``.
 
-A positive number packs servers onto few hosts, so that whole hosts stay free
-for servers of many devices; a negative one spreads them; 0 is indifferent. The
-default is more than Nova's own weighers say together, as a rule: they are
-multiplied by 1 and prefer emptier hosts. Aggregate metadata of the same name
-goes first for the hosts of the aggregate.
+A positive number packs servers onto few hosts, so that other hosts stay free
+for servers with many devices. A negative number spreads servers. 0 has no
+effect. The default is usually more than Nova's own weighers add up to: their
+multiplier is 1, and they prefer emptier hosts. The metadata key of the same
+name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
         'accel_island_weight_multiplier', default=10.0,
         help="""
-How much AcceleratorWeigher prefers, for a server with devices, the host where
-they break up least of what lies together: islands and partitions of linked
-devices, NUMA nodes, PCIe roots and switches, and cards of which parts are
-given away. Used by nova-scheduler.
+Multiplier with which AcceleratorWeigher prefers, for a server with devices,
+the host on which the chosen devices break up the fewest groups: islands and
+partitions of linked devices, NUMA nodes, PCIe roots and switches, and cards
+that are partly in use. Used by nova-scheduler.
 
-0 is indifferent; a negative number makes no sense but for trials. Aggregate
-metadata of the same name goes first for the hosts of the aggregate.
+0 has no effect. A negative number is useful only for tests. The metadata key
+of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
         'accel_avoid_weight_multiplier', default=10.0,
         help="""
-How much AcceleratorWeigher prefers, for a server without devices, hosts that
-offer none; among those that do, hosts of which less is free. Used by
+Multiplier with which AcceleratorWeigher prefers, for a server without devices,
+hosts that offer no devices, then hosts that have fewer free devices. Used by
 nova-scheduler.
 
-With the default, such servers come to hosts with devices only where no other
-host has room. 0 is indifferent; a negative number fills hosts with devices
-first. Aggregate metadata of the same name goes first for the hosts of the
-aggregate.
+With the default, a server without devices gets a host with devices only if no
+other host has room. 0 has no effect. A negative number fills hosts with
+devices first. The metadata key of the same name of a host's aggregate takes
+precedence.
 """),
     cfg.IntOpt(
         'max_bitstream_size', default=512, min=1,
         help="""
-Largest bitstream, in MiB, that nova-compute fetches from Glance to program it
-into an FPGA. It keeps them in ``nova_accel/bitstreams`` below ``state_path``.
+Largest bitstream, in MiB, that nova-compute downloads from Glance to program
+it into an FPGA. Bitstreams are kept in ``nova_accel/bitstreams`` below
+``state_path``.
 """),
     cfg.IntOpt(
         'bitstream_cache_size', default=4096, min=1,
         help="""
-How many MiB all bitstreams that nova-compute keeps may have together. Those
-that were used least recently are deleted for a new one, which is also done
-where the disk would have less than ``reserved_host_disk_mb`` free. One that
-was used in the last ten minutes stays. Let it be more than the servers of a
-host use: when the host boots, nobody's token is there to fetch them with.
+Size in MiB of all bitstreams together that nova-compute keeps. The least
+recently used ones are deleted to make room for a new one, also when the disk
+would have less than ``reserved_host_disk_mb`` free. A bitstream that was used
+in the last ten minutes is not deleted. Choose a size larger than the
+bitstreams that the servers of a host use: when the host boots, there is no
+user token to download them with.
 """),
     cfg.BoolOpt(
         'set_address_bits', default=True,
         help="""
-Whether a guest gets the physical address bits that the BARs of its devices
-need, where its firmware could not give them addresses otherwise and neither
-flavor nor image has ``hw:maxphysaddr_mode``. Used by nova-compute. If not, the
-log has a warning that says what the flavor should.
+Whether a guest gets the number of physical address bits that the BARs of its
+devices need, if its firmware could not map the BARs otherwise and neither the
+flavor nor the image has ``hw:maxphysaddr_mode``. Used by nova-compute. If
+false, a warning is logged that says what to set in the flavor.
 """),
     cfg.BoolOpt(
         'guest_numa_affinity', default=True,
         help="""
-Show guests which of their NUMA cells each device belongs to. Used by
+Whether guests see the NUMA cell of each of their devices. Used by
 nova-compute.
 
-A server whose flavor or image asks for NUMA cells gets its devices under root
-buses (libvirt's ``pcie-expander-bus``) of the cells that they belong to, so
-that software in it finds them near the right processors and memory. So it is
-with machine types q35 and, on aarch64, virt; other guests have all devices on
-one bus, whatever this says. It counts when a guest is defined: at boot, at a
-hard reboot and after a move.
+If the flavor or the image of a server requests NUMA cells, each device is
+placed below a root bus (``pcie-expander-bus`` in libvirt) of its cell, so that
+software in the guest finds the processors and memory near the device. This
+works with the machine types q35 and, on aarch64, virt. In other guests all
+devices are on one bus, whatever the value. The value applies when a guest is
+defined: at boot, at a hard reboot and after a move.
 """),
     cfg.BoolOpt(
         unsafe_host.OPTION, default=False,
         help="""
-Whether devices are offered on a host that cannot keep guests apart from each
-other and from itself. Used by nova-compute.
+Whether devices are offered on a host that cannot isolate guests from each
+other and from the host. Used by nova-compute.
 
-If not, a host offers mediated devices only while ``vfio_iommu_type1`` or
-``iommufd`` has ``allow_unsafe_interrupts``, ``vfio`` has
-``enable_unsafe_noiommu_mode``, or its kernel was booted with
-``pcie_acs_override``. Servers keep what they have. Allow it only where all
-guests are trusted as the host is.
+If false, a host offers only mediated devices while one of these is true:
+``vfio_iommu_type1`` or ``iommufd`` has ``allow_unsafe_interrupts``, ``vfio``
+has ``enable_unsafe_noiommu_mode``, or the kernel was booted with
+``pcie_acs_override``. Servers keep the devices that they have. Set it to true
+only if all guests are trusted as much as the host.
 """),
     cfg.StrOpt(
         'sysfs_root', default='/sys',
         help="""
-Where nova-compute reads what devices there are: /sys, a copy of it, or a file
-that ``nova-accel host record`` wrote. Anything but /sys is for trials.
+Where nova-compute reads the devices of the host: /sys, a copy of it, or a file
+that ``nova-accel host record`` wrote. Use values other than /sys for tests
+only.
 """),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options known to a configuration; may be called again."""
+    """Register the options; may be called more than once."""
     conf.register_group(GROUP)
     conf.register_opts(OPTIONS, group=GROUP)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """For oslo-config-generator (entry point ``oslo.config.opts``)."""
-    # Which only who lists options needs, and which brings much along.
+    """Return all options, for the entry point ``oslo.config.opts``."""
+    # Imported here, because services do not need it and it imports much.
     from oslo_privsep import priv_context
     listed = [(GROUP, OPTIONS)]
     for group in PRIVILEGED:

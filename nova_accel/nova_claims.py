@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that Nova itself claims, by ``[pci]`` and ``[devices]``.
+"""Devices that Nova itself uses, as configured in ``[pci]`` and ``[devices]``.
 
-Both go on working beside nova_accel; a device can only be the one's or the
-other's.
+Both keep working beside nova_accel. A device can be used either by Nova or by
+nova_accel.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from nova_accel.core.device_spec import spec_entry
 
 @dataclasses.dataclass(frozen=True)
 class MdevClaim:
-    """One of ``[devices] enabled_mdev_types``; a claim as an Entry is.
+    """One type of ``[devices] enabled_mdev_types``; a claim like an Entry.
 
-    :param addresses: the type's ``device_addresses``, or empty where any
-        device that has the type will do
+    :param addresses: the type's ``device_addresses``, or empty for every
+        device that supports the type
     """
 
     mdev_type: str
@@ -36,11 +36,11 @@ class MdevClaim:
 
 
 def claims(conf: cfg.ConfigOpts) -> list[spec_entry.Entry | MdevClaim]:
-    """What Nova claims of this host."""
+    """Return the entries by which Nova claims devices of this host."""
     found: list[spec_entry.Entry | MdevClaim] = list(spec_entry.parse_foreign(
         conf.pci.device_spec, '[pci] device_spec'))
     for mdev_type in conf.devices.enabled_mdev_types:
-        # Nova makes these groups while it starts, for enabled types only.
+        # Nova registers these groups at start, for enabled types only.
         group = f'mdev_{mdev_type}'
         found.append(MdevClaim(mdev_type, frozenset(
             conf[group].device_addresses if group in conf else ())))
@@ -48,10 +48,10 @@ def claims(conf: cfg.ConfigOpts) -> list[spec_entry.Entry | MdevClaim]:
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make Nova's options known where Nova is not there to do it.
+    """Register Nova's options in a program that does not import Nova.
 
-    For the command line, after the configuration files have been read. The
-    names of old are Nova's (nova/conf/pci.py and devices.py, read in Nova 34).
+    Called by the command, after the configuration files have been read. The
+    deprecated names are Nova's (nova/conf/pci.py and devices.py of Nova 34).
     """
     conf.register_opt(cfg.MultiStrOpt(
         'device_spec', default=[], deprecated_opts=[

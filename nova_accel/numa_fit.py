@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest is put on the NUMA nodes of its devices, if it fits there.
+"""Place a guest on the NUMA nodes of its devices, if it fits there.
 
-Nova takes the first nodes on which a guest fits, those with most room first as
-a rule, wherever the devices are that the guest was promised.
+Nova takes the first nodes on which a guest fits, usually those with the most
+free resources first. It does not consider where the guest's devices are.
 
 Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, wrapped.
 """
@@ -18,12 +18,12 @@ from nova.virt import hardware
 
 from nova_accel import seams
 
-#: How many sets of nodes are tried; all of a host with eight are 70 at most.
+#: Number of sets of nodes to try. A host with eight nodes has at most 70.
 MOST = 128
-#: In how many orders their nodes are. Nova tries each of a set where a guest
-#: does not fit, and with eight nodes there are 40,320.
+#: Number of orders of nodes to try, over all sets. If a guest does not fit,
+#: Nova tries all orders of a set: 40,320 for eight nodes.
 _ORDERS = 30_000
-#: However many orders there are.
+#: Number of sets to try in any case, however many orders they have.
 _LEAST = 4
 
 _near: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
@@ -32,7 +32,7 @@ _near: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def near(nodes: collections.abc.Iterable[int]):
-    """Have guests put on these nodes of the host, within; if they fit."""
+    """In this context, place guests on these host nodes if they fit there."""
     token = _near.set(frozenset(nodes))
     try:
         yield
@@ -43,13 +43,13 @@ def near(nodes: collections.abc.Iterable[int]):
 @seams.wrap(hardware, 'numa_fit_instance_to_host')
 def numa_fit_instance_to_host(original, host_topology, instance_topology,
                               *args, **kwargs):
-    """Fit a guest to the nodes that :func:`near` says, or as Nova does."""
+    """Fit a guest to the nodes given to :func:`near`, else as Nova does."""
     if host_topology and instance_topology:
         for cells in _choices(host_topology, len(instance_topology),
                               _near.get()):
             fitted = original(
                 part(host_topology, cells),
-                # The function writes into what it is given.
+                # The function modifies its argument.
                 instance_topology.obj_clone(), *args, **kwargs)
             if fitted:
                 return fitted
@@ -57,7 +57,7 @@ def numa_fit_instance_to_host(original, host_topology, instance_topology,
 
 
 def part(host_topology, nodes: collections.abc.Set[int]):
-    """A host's topology, as if it had only some of its nodes.
+    """Return a host's topology restricted to some of its nodes.
 
     :param host_topology: nova.objects.NUMATopology
     """
@@ -68,63 +68,70 @@ def part(host_topology, nodes: collections.abc.Set[int]):
 def choices(host_topology, number: int,
             first: collections.abc.Set[int] = frozenset(),
             ) -> collections.abc.Iterator[frozenset[int]]:
-    """Sets of so many nodes of a host that a guest can be fitted to.
+    """Return the sets of host nodes to which to fit a guest.
 
-    All, or of too many those that matter: with some nodes in each way, and
-    besides what has most room.
+    All sets, if there are not too many. Otherwise each combination of the
+    preferred nodes, completed with the nodes that have the most room.
 
-    :param first: those nodes; sets with more of them come first
+    :param number: nodes in each set
+    :param first: preferred nodes; sets with more of them come first
     """
-    known, most = _networked(host_topology), _most(number)
-    near = [cell.id for cell in host_topology.cells
-            if cell.id in first and cell.id not in known]
+    required, limit = _networked(host_topology), _limit(number)
+    preferred = [cell.id for cell in host_topology.cells
+                 if cell.id in first and cell.id not in required]
+    free = number - len(required)
     parts = list(itertools.islice((
-        known.union(part)
-        for size in range(min(number - len(known), len(near)), -1, -1)
-        for part in itertools.combinations(near, size)), most))
-    is_all = len(known) <= number and math.comb(
-        len(host_topology.cells) - len(known), number - len(known)) <= most
-    each = most if is_all else max(1, most // max(1, len(parts)))
+        required.union(part)
+        for size in range(min(free, len(preferred)), -1, -1)
+        for part in itertools.combinations(preferred, size)), limit))
+    is_all = free >= 0 and math.comb(
+        len(host_topology.cells) - len(required), free) <= limit
+    each = limit if is_all else max(1, limit // max(1, len(parts)))
     return itertools.islice(itertools.chain.from_iterable(
-        _completed(host_topology, number, part, known.union(near), each)
-        for part in parts), most)
+        _completed(host_topology, number, part, required.union(preferred),
+                   each)
+        for part in parts), limit)
 
 
 def _choices(host_topology, number, nodes):
-    """The sets of a host's nodes that a guest is fitted to first."""
-    wanted = frozenset(cell.id for cell in host_topology.cells) & nodes
-    if not wanted or number >= len(host_topology.cells):
+    """Yield the sets of host nodes to try before Nova's own order."""
+    near = frozenset(cell.id for cell in host_topology.cells) & nodes
+    if not near or number >= len(host_topology.cells):
         return
-    known = _networked(host_topology)
-    if len(wanted) >= number:
-        if known <= wanted:
-            yield wanted
-    elif len(wanted | known) <= number:
-        yield from _completed(host_topology, number, wanted | known,
-                              wanted | known, _most(number))
+    required = _networked(host_topology)
+    if len(near) >= number:
+        if required <= near:
+            yield near
+    elif len(near | required) <= number:
+        yield from _completed(host_topology, number, near | required,
+                              near | required, _limit(number))
 
 
-def _completed(host_topology, number, part, others, most):
-    """Sets of a part and what has most room, but for some others."""
+def _completed(host_topology, number, part, others, limit):
+    """Complete a part to sets, with the nodes that have the most room.
+
+    :param others: nodes that must not be added
+    """
     rest = sorted((cell for cell in host_topology.cells
                    if cell.id not in others), key=_room)
     return (part.union(more) for more in itertools.islice(
         itertools.combinations([cell.id for cell in rest],
-                               number - len(part)), most))
+                               number - len(part)), limit))
 
 
 def _room(cell) -> tuple[int, ...]:
     return -len(cell.free_pcpus), -cell.avail_memory, cell.id
 
 
-def _most(number: int) -> int:
+def _limit(number: int) -> int:
+    """Return how many sets of this many nodes to try."""
     return max(_LEAST, min(MOST, _ORDERS // math.factorial(number)))
 
 
 def _networked(host_topology) -> frozenset[int]:
-    """The nodes that Nova has to see beside any others.
+    """Return the nodes that are near a physical network or tunnels.
 
-    It wants to know which node a physical network is near to.
+    Nova reads from them where networks are, so they are part of every set.
     """
     return frozenset(
         cell.id for cell in host_topology.cells

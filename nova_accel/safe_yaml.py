@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML and JSON that people write, loaded without what can do harm.
+"""Load YAML and JSON files written by hand, and reject harmful content.
 
-No file is waited for or too large, no key replaces another in silence,
-nothing is cheap to write and dear to load, and nothing makes objects of other
-programs.
+Pipes and files that are too large, duplicate keys, aliases, deep nesting and
+tags that create Python objects are rejected.
 """
 
 import collections.abc
@@ -18,37 +17,37 @@ import yaml
 #: Deepest nesting of a document.
 MAX_DEPTH = 20
 
-# How much of a parser's complaint is repeated, in characters.
+# Longest part of a parser's error that a message repeats, in characters.
 _MAX_WHY = 200
 
-# What libyaml says of nesting that is too deep for itself, since PyYAML 6.0.4.
+# libyaml's own error for nesting that is too deep, since PyYAML 6.0.4.
 _TOO_DEEP = 'exceeded maximum nesting depth'
 
-# To YAML 1.1, 1:30 is 90, and the more colons, the dearer.
+# YAML 1.1 reads 1:30 as 90. The time to do so grows with each colon.
 _NUMBERS = frozenset({'tag:yaml.org,2002:int', 'tag:yaml.org,2002:float'})
 _BASE_60 = ':'
 
-# What an escape can write, and no output can.
+# Escapes can write a lone surrogate, but it cannot be encoded for output.
 _LONE = re.compile('[\ud800-\udfff]')
 
 
 class TooLarge(ValueError):
-    """A file is larger than whoever reads it wants to read."""
+    """Raised when a file is larger than the caller's limit."""
 
 
-class _Unique:
-    """A Loader in which no key can quietly replace another."""
+class _UniqueKeys:
+    """A Loader that rejects duplicate keys."""
 
     def construct_mapping(self, node, deep=False):
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             raise yaml.YAMLError(
-                f'line {node.start_mark.line + 1}: a key is there twice')
+                f'line {node.start_mark.line + 1}: a key appears twice')
         return mapping
 
 
-class _Typed(_Unique, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
-    """Safe YAML, in which 1:30 is a text, as it is in YAML 1.2."""
+class _TypedLoader(_UniqueKeys, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+    """Safe YAML that reads 1:30 as a string, as YAML 1.2 does."""
 
     def construct_object(self, node, deep=False):
         if node.tag in _NUMBERS and _BASE_60 in node.value:
@@ -56,25 +55,26 @@ class _Typed(_Unique, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError):
-            # What PyYAML makes of "!!bool maybe" and "!!timestamp soon".
+            # PyYAML raises these for "!!bool maybe" and "!!timestamp soon".
             raise yaml.YAMLError(f'line {node.start_mark.line + 1}: a value '
-                                 'is not what its tag says') from None
+                                 'does not match its tag') from None
 
 
-class _Texts(_Unique, getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
-    """YAML in which a scalar is what is written.
+class _StringLoader(_UniqueKeys,
+                    getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
+    """YAML whose scalars are all strings.
 
-    In YAML 1.1, which PyYAML reads, a bare 0000:44:00.0 is the number
+    PyYAML reads YAML 1.1, in which an unquoted 0000:44:00.0 is the number
     158400.0.
     """
 
 
 def read(path: str, most: int) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
-    :param most: its largest size, in bytes
-    :raises TooLarge: if it is larger
-    :raises ValueError: saying why, if it is no file or no text
+    :param most: largest accepted size, in bytes
+    :raises TooLarge: if the file is larger
+    :raises ValueError: if it is not a regular file or not UTF-8
     :raises OSError: if it cannot be read
     """
     with open(path, 'rb', opener=_open_without_waiting) as file:
@@ -90,23 +90,23 @@ def read(path: str, most: int) -> str:
 
 
 def signature(path: str) -> tuple[int, int, int]:
-    """What is another when a file has changed.
+    """Return a value that differs after a file has changed.
 
-    :raises OSError: if there is none
+    :raises OSError: if the file does not exist
     """
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def why(error: Exception) -> str:
-    """A parser's complaint, on one line and not as long as the document."""
+    """Return a parser's error as one line of limited length."""
     return ' '.join(str(error).split())[:_MAX_WHY]
 
 
 def load_json(text: str) -> list[typing.Any]:
-    """The one document of a text, as a list.
+    """Return the one JSON document of a text, as a list.
 
-    :raises ValueError: if it is none
+    :raises ValueError: if the text is not valid JSON
     :raises RecursionError: if it is nested too deep
     """
     loaded = [json.loads(text, object_pairs_hook=_unique)]
@@ -115,13 +115,13 @@ def load_json(text: str) -> list[typing.Any]:
 
 
 def load_yaml(text: str, as_texts: bool = False) -> list[typing.Any]:
-    """All documents of a text.
+    """Return all YAML documents of a text.
 
-    :param as_texts: leave scalars as they are written
-    :raises ValueError, yaml.YAMLError: if it is no YAML, or more than that
+    :param as_texts: return all scalars as strings
+    :raises ValueError, yaml.YAMLError: if it is not valid YAML, or is rejected
     :raises RecursionError: if it is nested too deep
     """
-    loader = _Texts if as_texts else _Typed
+    loader = _StringLoader if as_texts else _TypedLoader
     _check_yaml(text, loader)
     loaded = list(yaml.load_all(text, loader))
     _check_plain(loaded)
@@ -129,15 +129,15 @@ def load_yaml(text: str, as_texts: bool = False) -> list[typing.Any]:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # What turns out to be a pipe can be waited for for ever.
+    # Opening a pipe would block until another program writes to it.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_yaml(text: str, loader: type) -> None:
-    """Refuse what is cheap to write and dear to load.
+    """Reject aliases and deep nesting, before the text is loaded.
 
-    Aliases are what a "billion laughs" document is made of, and the loader
-    descends into nested nodes on the stack.
+    A "billion laughs" document consists of aliases. The loader recurses into
+    nested nodes.
     """
     depth = 0
     for event in _events(text, loader):
@@ -156,13 +156,13 @@ def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
     except yaml.MarkedYAMLError as error:
         if error.problem != _TOO_DEEP:
             raise
-        # It reads ahead, and so comes upon this before we do.
+        # The parser reads ahead, so its own limit can be hit before ours.
         raise yaml.YAMLError(f'line {error.problem_mark.line + 1}: is nested '
                              'too deep') from None
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
-    """Refuse what is no text, and nesting that JSON lets through."""
+    """Reject keys that are not strings, lone surrogates and deep nesting."""
     level: collections.abc.Iterable = loaded
     for _depth in range(MAX_DEPTH):
         below: list[typing.Any] = []
@@ -175,7 +175,7 @@ def _check_plain(loaded: list[typing.Any]) -> None:
             elif isinstance(item, list):
                 below.extend(item)
             elif isinstance(item, str) and _LONE.search(item):
-                raise ValueError('has half a character (a lone surrogate)')
+                raise ValueError('contains a lone surrogate')
         level = below
     if level:
         raise ValueError('is nested too deep')
@@ -184,5 +184,5 @@ def _check_plain(loaded: list[typing.Any]) -> None:
 def _unique(pairs):
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        raise ValueError('a key is there twice')
+        raise ValueError('a key appears twice')
     return mapping

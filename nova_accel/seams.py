@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way in which functions of Nova are wrapped.
+"""Wrap functions of Nova.
 
-Where Nova has no plugin point, one of its functions is replaced by one that
-calls ours and gives it the original. :data:`WRAPPED` lists them all;
-``tests/contract/test_seams.py`` checks each against Nova.
+Where Nova has no plugin point, one of its functions is replaced by a wrapper
+of ours, which is called with the original function. :data:`WRAPPED` lists all
+of them. ``tests/contract/test_seams.py`` checks each one against Nova.
 """
 
 import collections.abc
@@ -12,20 +12,20 @@ import inspect
 import types
 import typing
 
-#: Every function of Nova that can be wrapped, by modules that are imported.
+#: All wrappers that the imported modules declare, installed or not.
 WRAPPED: list['Seam'] = []
 
-# Set on what replaces a function: the function itself.
+# Attribute of a replacement that holds the original function.
 _ORIGINAL = 'nova_accel'
 
 
 class Seam:
-    """A function of Nova that is wrapped, once it is installed.
+    """A wrapper of a function of Nova; it is active once installed.
 
     :param owner: module or class of Nova that has the function
-    :param name: its name there; a method, a static or a class method as well
-    :param wrapper: called in its place, with the original, then with what the
-        original is called with
+    :param name: name of the function, the method, static or class method
+    :param wrapper: called instead of it, with the original function and then
+        the arguments of the call
     """
 
     def __init__(self, owner: types.ModuleType | type, name: str,
@@ -40,7 +40,7 @@ class Seam:
 
     @property
     def original(self) -> collections.abc.Callable:
-        """The function as Nova has it.
+        """Nova's own function.
 
         :raises AttributeError: if Nova has no such function
         """
@@ -51,7 +51,7 @@ class Seam:
         return hasattr(self._function, _ORIGINAL)
 
     def install(self) -> None:
-        """Wrap the function; once, however often it is called."""
+        """Wrap the function; further calls do nothing."""
         if self.is_installed:
             return
         original = self.original
@@ -72,15 +72,15 @@ class Seam:
 
     @property
     def _function(self) -> collections.abc.Callable:
-        """What the owner has now, out of a static or a class method."""
+        """The current function, without its static or class method."""
         found = self._found
         return getattr(found, '__func__', found)
 
 
 def wrap(owner: types.ModuleType | type, name: str,
          ) -> collections.abc.Callable[[collections.abc.Callable], Seam]:
-    """Declare a function to be a wrapper, as a decorator.
+    """Decorate a function as the wrapper of a function of Nova.
 
-    :returns: a :class:`Seam` in place of the function
+    :returns: a decorator that turns the function into a :class:`Seam`
     """
     return functools.partial(Seam, owner, name)

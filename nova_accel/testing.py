@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kind must do: the tests of the contract in core.kind.
+"""Tests that every kind must pass: the contract of core.kind.
 
-A package with a kind of its own runs them over a recorded machine::
+A package that defines a kind runs them on a recorded machine::
 
     class MyKindTest(nova_accel.testing.KindTests, unittest.TestCase):
         kind = 'mine'
-        tree = 'tests/machine.json'      # of "nova-accel host record"
+        tree = 'tests/machine.json'      # from "nova-accel host record"
         entries = [{'kind': 'mine', 'vendor_id': '1af4'}]
 
 They run under unittest, pytest and stestr alike.
@@ -31,42 +31,42 @@ from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 
-#: A compute node.
+#: Uuid and name of a compute node.
 ROOT, NODE = '7a2c7f0e-5d53-4d2e-9c02-7d9d3a5f6b10', 'host1'
-#: A server.
+#: Uuid of a server.
 ONE = '5c1de1e0-8f0a-4c57-9a35-6a3e86c0c8a1'
 
-#: What a file of sysfs never says, and one day does.
+#: Contents that a file of sysfs should not have.
 NONSENSE = (None, '', '\n', '\0\ufffd\n', 'x', '-1\n', '0\n', '9' * 40,
             '../../..', 'a b : c\n' * 500)
-#: What an entry never says, and one day does.
+#: Values that a key of an entry should not have.
 JUNK = ('', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {},
         [[]], {'a': [None]}, ['x', 1])
 
 
 class KindTests:
-    """Mixed into a unittest.TestCase, with these three set."""
+    """A mixin of unittest.TestCase; set kind, tree and entries."""
 
     #: The name of the kind's entry point.
     kind: str
-    #: A recording, as ``nova-accel host record`` writes it.
+    #: Path of a recording that ``nova-accel host record`` wrote.
     tree: str | os.PathLike
-    #: Entries, as in ``device_spec``, that offer something there.
+    #: Entries, as in ``device_spec``, that offer some of its devices.
     entries: collections.abc.Sequence[collections.abc.Mapping]
-    #: Whether what is made ready is taken back; what is programmed stays.
+    #: Whether release undoes prepare; False for a kind that programs devices.
     undone = True
-    #: What a server asks of a device.
+    #: The device config of a server.
     config: typing.ClassVar[kinds.DeviceConfig] = kinds.DeviceConfig()
 
     def kernel(self, sysfs: str) -> contextlib.AbstractContextManager:
-        """What answers to writes below a directory while a test runs.
+        """Return a context that simulates the kernel below a directory.
 
-        A kernel makes more of a write than a file's content; a kind whose
-        Preparer relies on that brings something that behaves like it.
+        Override it if the kind's Preparer relies on the kernel's reaction to
+        a write.
         """
         return contextlib.nullcontext()
 
-    # An entry
+    # Entries
 
     def test_is_found_by_its_entry_point(self):
         assert self.kind in loader.load(), (
@@ -74,10 +74,10 @@ class KindTests:
 
     def test_entries_are_of_this_kind(self):
         assert {entry.kind for entry in self._parsed()} == {self.kind}
-        # Regions are told apart by them.
+        # Settings identify Regions, so they must be hashable.
         hash(tuple(entry.settings for entry in self._parsed()))
 
-    def test_a_key_takes_a_value_or_says_what_is_wrong(self):
+    def test_invalid_value_of_a_key_is_reported_with_the_key(self):
         for key in loader.load()[self.kind].keys:
             for value in JUNK:
                 entries, broken = reader.parse(
@@ -88,9 +88,9 @@ class KindTests:
                 for error in broken:
                     assert key in str(error) and '\n' not in str(error)
 
-    # What there is
+    # The Enumerator
 
-    def test_something_is_offered(self):
+    def test_entries_offer_units(self):
         regions = self._regions(self._read())
         assert any(region.total for region in regions), 'nothing is offered'
         for region in regions:
@@ -101,25 +101,25 @@ class KindTests:
                 assert len(set(region.units)) == len(region.units), (
                     f'{region.name} has a unit twice')
 
-    def test_the_answer_is_the_same_each_time(self):
+    def test_reading_twice_returns_the_same_host(self):
         assert self._read() == self._read()
 
-    def test_regions_have_names_of_their_own(self):
+    def test_names_and_uuids_of_regions_are_unique(self):
         offered = self._offered(self._read())
         assert len({item.uuid for item in offered}) == len(offered)
         assert len({item.name for item in offered}) == len(offered)
 
-    def test_nothing_but_what_entries_name_is_offered(self):
+    def test_without_entries_nothing_is_offered(self):
         assert self._regions(reader.read(self._recording(), [])) == []
 
-    def test_nonsense_in_a_file_is_said_and_hides_nothing_else(self):
+    def test_malformed_file_hides_no_other_function(self):
         whole = self._read()
         for path in sorted(self._files_read()):
             for text in NONSENSE:
                 host = self._read(_Changed(self._recording(), path, text))
-                self._check_sane(host, whole, f'{path} says {text!r:.40}')
+                self._check_sane(host, whole, f'{path} has {text!r:.40}')
 
-    def test_strange_names_in_a_directory_are_no_harm(self):
+    def test_unexpected_names_in_a_directory_hide_no_other_function(self):
         whole = self._read()
         for path in sorted(self._folders_read()):
             for more in ((), ('\ufffd', 'x:y', '-1', 'a b')):
@@ -127,21 +127,21 @@ class KindTests:
                 self._check_sane(self._read(tree), whole,
                                  f'{path} has {more}')
 
-    def test_reading_changes_nothing(self):
+    def test_reading_writes_nothing(self):
         with self._machine() as tree:
             before = _contents(tree.sysfs)
             self._read(tree)
             assert _contents(tree.sysfs) == before
 
-    # What is done with it
+    # The Preparer
 
-    def test_made_ready_and_taken_back(self):
+    def test_prepared_units_can_be_released(self):
         with self._machine() as tree:
             for item in self._prepare_one_of_each(tree):
                 assert item is not None
             self._release_all(tree)
 
-    def test_made_ready_again_is_as_it_was(self):
+    def test_second_prepare_changes_nothing(self):
         with self._machine() as tree:
             preparer = self._preparer(tree)
             if not preparer:
@@ -150,11 +150,11 @@ class KindTests:
             preparer.prepare(device, item, self.config)
             ready = _contents(tree.sysfs)
             preparer.prepare(device, item, self.config)
-            # As after a restart in between.
+            # Also after a restart of nova-compute.
             self._preparer(tree).prepare(device, item, self.config)
             assert _contents(tree.sysfs) == ready
 
-    def test_nothing_is_made_ready_in_a_recording(self):
+    def test_prepare_in_a_recording_raises(self):
         tree = self._recording()
         preparer = self._preparer(tree)
         if not (preparer and self.undone):
@@ -164,9 +164,9 @@ class KindTests:
             preparer.prepare(device, item, self.config)
         except errors.AccelError:
             return
-        raise AssertionError('it says that it made something ready')
+        raise AssertionError('prepare did not raise')
 
-    # How that is found out
+    # Helpers
 
     def _parsed(self) -> list[spec_entry.Entry]:
         parsed, broken = reader.parse(map(json.dumps, self.entries))
@@ -178,10 +178,10 @@ class KindTests:
 
     @contextlib.contextmanager
     def _machine(self) -> collections.abc.Iterator[trees.Directory]:
-        """The machine as directories, that can be written to."""
+        """Write the recording to a directory; return the directory's Tree."""
         recording = self._recording()
         if not isinstance(recording, trees.Recording):
-            raise AssertionError(f'{self.tree} is no recording')
+            raise AssertionError(f'{self.tree} is not a recording')
         with tempfile.TemporaryDirectory() as path:
             recording.write(path)
             sysfs = os.path.join(path, 'sys')
@@ -190,18 +190,22 @@ class KindTests:
 
     def _read(self, tree: trees.Tree | None = None,
               by: trees.Tree | None = None) -> model.Host:
-        """The Host; what the kind itself reads, it reads from ``tree``."""
+        """Read the Host.
+
+        :param tree: opens the kind
+        :param by: for everything else that is read; by default ``tree``
+        """
         opened = loader.load()[self.kind].open(tree or self._recording())
         return reader.read(by or tree or self._recording(), self._parsed(),
                            (), {self.kind: opened})
 
     def _files_read(self) -> set[str]:
-        return self._noted().files
+        return self._read_noted().files
 
     def _folders_read(self) -> set[str]:
-        return self._noted().folders
+        return self._read_noted().folders
 
-    def _noted(self) -> '_Noted':
+    def _read_noted(self) -> '_Noted':
         noted = _Noted(self._recording())
         self._read(noted, by=self._recording())
         return noted
@@ -231,7 +235,7 @@ class KindTests:
     def _plans(self, tree, server: str = ONE,
                ) -> collections.abc.Iterator[
                    tuple[inventory.Offered, hostdev.Hostdev]]:
-        """A Hostdev of each Region that has units."""
+        """Yield each Region that has units, with a Hostdev of it."""
         for item in self._offered(self._read(tree)):
             if item.region.total:
                 grants = assign.assign(
@@ -246,7 +250,7 @@ class KindTests:
         done = set()
         for item, device in self._plans(tree):
             if item.device.address in done:
-                # What a card is now, its other Regions cannot be.
+                # A card may support only one of its Regions at a time.
                 continue
             done.add(item.device.address)
             preparer.prepare(device, item, self.config)
@@ -255,7 +259,7 @@ class KindTests:
                 f'{device.address} is not ready')
             assert not isinstance(preparer, kinds.Inspector) or (
                 preparer.is_ready(device.address) is not False), (
-                f'is_ready of {device.address} says that it is not')
+                f'is_ready of {device.address} is False after prepare')
             yield item
 
     def _release_all(self, tree) -> None:
@@ -266,12 +270,13 @@ class KindTests:
             preparer.release(address)
             assert not isinstance(preparer, kinds.Inspector) or (
                 not preparer.is_ready(address)), (
-                f'is_ready of {address}, which was released, says that it is')
-        assert not preparer.prepared(self._read(tree)), 'something is left'
+                f'is_ready of {address} is True after release')
+        assert not preparer.prepared(self._read(tree)), (
+            'units are prepared after release')
 
 
 class _Through:
-    """A Tree that is another one."""
+    """A Tree that reads from another one."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -290,7 +295,7 @@ class _Through:
 
 
 class _Noted(_Through):
-    """A Tree that remembers what was asked of it."""
+    """A Tree that notes the files and folders that are read."""
 
     def __init__(self, tree: trees.Tree):
         super().__init__(tree)
@@ -307,7 +312,7 @@ class _Noted(_Through):
 
 
 class _Changed(_Through):
-    """A Tree but for one file, or for the names in one directory."""
+    """A Tree with another content of one file, or of one directory."""
 
     def __init__(self, tree: trees.Tree, path: str, text: str | None = None,
                  names: collections.abc.Iterable[str] | None = None):
@@ -328,7 +333,7 @@ class _Changed(_Through):
 
 
 def _contents(directory: str) -> dict[str, str]:
-    """Every file below a directory, and where each link leads."""
+    """Return contents of files and targets of links below a directory."""
     root = pathlib.Path(directory)
     return {str(path.relative_to(root)): (
         os.readlink(path) if path.is_symlink() else path.read_text())

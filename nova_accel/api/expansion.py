@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-api: a flavor's device profile, put in place when a server is made.
+"""nova-api: expand the device profile of a flavor for a server.
 
-Seam: ``nova.compute.flavors.get_flavor_by_flavor_id``, wrapped. It is called
-with ``read_deleted='no'`` by the two places that give a flavor to a server
-(servers.create and compute.API.resize), and without by the flavors API, which
-must go on showing what the operator wrote.
+Seam: ``nova.compute.flavors.get_flavor_by_flavor_id``, wrapped. Two callers
+load a flavor for a server (servers.create and compute.API.resize); both pass
+``read_deleted='no'``. The flavors API does not, and must keep showing the
+flavor as the operator wrote it.
 """
 
 import functools
@@ -26,14 +26,14 @@ CONF = nova.conf.CONF
 
 
 class DeviceProfileRejected(exception.InvalidRequest):
-    """nova-api answers 400 with this message, at create and at resize."""
+    """Makes nova-api answer a create or a resize with 400 and a reason."""
 
     msg_fmt = '%(reason)s'
 
 
 @seams.wrap(flavors, 'get_flavor_by_flavor_id')
 def get_flavor_by_flavor_id(original, *args, **kwargs):
-    """Load a flavor; its profile expanded, if a server is to have it."""
+    """Load a flavor, and expand its profile if it is for a server."""
     # Nova 34 has the context before the id, Nova 33 after it.
     flavor = original(*args, **kwargs)
     if kwargs.get('read_deleted') == 'no':
@@ -42,16 +42,16 @@ def get_flavor_by_flavor_id(original, *args, **kwargs):
 
 
 def install() -> None:
-    """Wrap the function that loads a flavor."""
+    """Register the options, and wrap the function that loads a flavor."""
     conf.register_opts(CONF)
     get_flavor_by_flavor_id.install()
 
 
 def expand(flavor) -> None:
-    """Put the profile that a flavor names into its extra specs.
+    """Write the profile that a flavor names into its extra specs.
 
-    The flavor object belongs to one request, so it is changed in place;
-    nobody saves it.
+    The flavor is changed in place. The object belongs to one request and is
+    not saved.
 
     :param flavor: nova.objects.Flavor
     :raises DeviceProfileRejected: if the profile cannot be used
@@ -60,23 +60,24 @@ def expand(flavor) -> None:
     if name is None:
         return
     if not name.strip():
-        # Nova takes it for no key, and the server would have no device.
+        # Nova ignores an empty value; the server would get no device.
         raise DeviceProfileRejected(reason=str(errors.ProfileError(
             f"the flavor's {flavor_specs.PROFILE_KEY}",
             f'{errors.quote(name)} names no device profile',
-            'write the name of one, or take the key off the flavor')))
+            'write the name of one, or remove the key from the flavor')))
     profiles = _store(tuple(CONF.nova_accel.profile_dirs))
     profile = profiles.get(name)
     if profile is None:
         if _cyborg_is_configured():
-            LOG.debug('Device profile %s is left to Cyborg', name)
+            LOG.debug('Device profile %s is in no file; leaving it to Cyborg',
+                      name)
             return
         raise DeviceProfileRejected(reason=_unknown(name, profiles))
     try:
         flavor.extra_specs = flavor_specs.expand(profile, flavor.extra_specs)
     except errors.ProfileError as error:
         raise DeviceProfileRejected(reason=str(error)) from None
-    # These are now part of what was loaded, not a change to be saved.
+    # Mark them as loaded, so that Nova does not save them.
     flavor.obj_reset_changes(['extra_specs'])
 
 
@@ -94,7 +95,7 @@ def _store(directories: tuple[str, ...]) -> store.Store:
 
 
 def _cyborg_is_configured() -> bool:
-    """Whether nova.conf says anything at all about Cyborg."""
+    """Whether nova.conf sets any option of ``[cyborg]``."""
     defaults = ('opt_default', 'set_default')
     return any(
         location is not None and location.location.name not in defaults

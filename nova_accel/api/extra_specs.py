@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-api: validators for ``nova_accel:*``, and the way in.
+"""nova-api: validators for ``nova_accel:*``, which also load nova_accel.
 
 Seam: the entry point ``nova.api.extra_spec_validators``, which nova-api loads
-by itself; it is what brings nova_accel into nova-api at all.
+at start. Nothing else loads nova_accel in nova-api.
 """
 
 from nova.api.validation.extra_specs import base
@@ -14,33 +14,33 @@ from nova_accel.core.request import flavor_specs
 
 _GROUP = {
     'name': 'group',
-    'description': 'The group, as in resources_ACCEL0:.',
+    'description': 'The name of the group, as in resources_ACCEL0:.',
     'pattern': r'ACCEL\d+',
 }
 
 VALIDATORS = [
     base.ExtraSpecValidator(
         name=flavor_specs.EXPANDED_KEY,
-        description='The device profile that was put into the flavor of a '
-                    'server. Written by nova_accel; on a flavor, write '
-                    f'{flavor_specs.PROFILE_KEY} instead.',
-        value={'type': str, 'description': 'A device profile\'s name.'},
+        description='The device profile that was expanded in the flavor of '
+                    'a server. Written by nova_accel. To name a profile in a '
+                    f'flavor, set {flavor_specs.PROFILE_KEY}.',
+        value={'type': str, 'description': 'The name of a device profile.'},
     ),
     base.ExtraSpecValidator(
         name=flavor_specs.NUMA_KEY + '{group}',
-        description='Whether the devices of a group are to be on one NUMA '
-                    'node with those of the other groups that say so, and '
-                    'with the guest where that has a NUMA topology.',
+        description='Whether the devices of a group must be on the same NUMA '
+                    'node as those of other groups with this extra spec, and '
+                    'as the guest, if it has a NUMA topology.',
         value={
             'type': str,
-            'description': 'How much it matters.',
+            'description': 'Whether this is required or preferred.',
             'enum': [device_profile.REQUIRED, device_profile.PREFERRED],
         },
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
         name=flavor_specs.BITSTREAM_KEY + '{group}',
-        description='What is to be programmed into the FPGA region of a '
+        description='The bitstream to program into the FPGA region of a '
                     'group before the server starts.',
         value={
             'type': str,
@@ -51,34 +51,34 @@ VALIDATORS = [
     ),
     base.ExtraSpecValidator(
         name=flavor_specs.COUNT_KEY + '{group}',
-        description='How many groups a group stands for, whose amounts it '
-                    'asks for. Written by nova_accel.',
-        value={'type': int, 'description': 'How many.', 'min': 1,
+        description='The number of equal groups that this group stands for; '
+                    'its amounts are those of all of them. Written by '
+                    'nova_accel.',
+        value={'type': int, 'description': 'The number.', 'min': 1,
                'max': device_profile.MAX_GROUPS},
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
         name=flavor_specs.FORBIDDEN_KEY + '{group}:{trait}',
-        description='A trait that no device of a group may have. Written by '
-                    'nova_accel.',
-        value={'type': str, 'description': 'Says nothing more.',
+        description='A trait that the devices of a group must not have. '
+                    'Written by nova_accel.',
+        value={'type': str, 'description': 'Always true.',
                'enum': ['true']},
         parameters=[_GROUP, {'name': 'trait', 'description': 'The trait.',
                              'pattern': r'[A-Z0-9_]+'}],
     ),
     base.ExtraSpecValidator(
         name=affinity.PREFIX + '{number}',
-        description='What groups have in common, or not. Written by '
-                    'nova_accel.',
-        value={'type': str, 'description': 'As in "required same '
+        description='An affinity rule of the groups. Written by nova_accel.',
+        value={'type': str, 'description': 'The rule, such as "required same '
                'numa_node 0-3".'},
-        parameters=[{'name': 'number', 'description': 'In order.',
+        parameters=[{'name': 'number', 'description': 'The index of the rule.',
                      'pattern': r'\d+'}],
     ),
 ]
 
 
 def register() -> list[base.ExtraSpecValidator]:
-    """Called by Nova when nova-api starts."""
+    """Return the validators, and install nova_accel; called by nova-api."""
     expansion.install()
     return VALIDATORS

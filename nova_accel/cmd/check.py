@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel host check``: whether sysfs, Placement and libvirt agree.
+"""``nova-accel host check``: an audit of sysfs, Placement and libvirt.
 
-nova-compute compares the same, now and then, and logs it.
+nova-compute runs the same audit periodically, and logs its findings.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from nova_accel.host import libvirt_xml
 
 def check(host: model.Host, arguments: argparse.Namespace,
           conf: cfg.ConfigOpts) -> int:
-    """Compare, and print what disagrees.
+    """Run the audit, and print its findings.
 
-    :param host: this machine
+    :param host: the Host that the command runs on
     :returns: the exit code
-    :raises errors.AccelError: if libvirt or Placement cannot be asked
+    :raises errors.AccelError: if libvirt or Placement cannot be queried
     """
     libvirt = _load_libvirt()
-    with _as_we_say_it(libvirt), _connect(libvirt, conf) as connection:
+    with _translated_errors(libvirt), _connect(libvirt, conf) as connection:
         name = arguments.host or connection.getHostname()
         findings = compare(host, libvirt, connection, placement.connect(conf),
                            name)
@@ -47,12 +47,12 @@ def check(host: model.Host, arguments: argparse.Namespace,
 def compare(host: model.Host, libvirt, connection, get: placement.Get,
             name: str,
             ) -> tuple[consistency.Finding, ...]:
-    """What disagrees.
+    """Return the findings of an audit.
 
     :param libvirt: the module
     :param connection: libvirt.virConnect
-    :param get: Placement
-    :param name: the compute node's
+    :param get: reads from Placement
+    :param name: name of the compute node
     """
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(host, placement.find(get, name)),
@@ -68,9 +68,9 @@ def _load_libvirt():
     except ImportError as error:
         raise errors.AccelError(
             'libvirt', f'its Python module cannot be loaded: {error}',
-            'install libvirt-python, or run this with the Python that '
-            'nova-compute has') from None
-    # It would print by itself what it raises as well.
+            'install libvirt-python, or run this with the Python of '
+            'nova-compute') from None
+    # Without a handler, libvirt also prints each error that it raises.
     libvirt.registerErrorHandler(lambda _context, _error: None, None)
     return libvirt
 
@@ -87,11 +87,12 @@ def _connect(libvirt, conf: cfg.ConfigOpts):
 
 
 @contextlib.contextmanager
-def _as_we_say_it(libvirt):
+def _translated_errors(libvirt):
+    """Raise exceptions of libvirt as AccelError."""
     try:
         yield
     except libvirt.libvirtError as error:
         raise errors.AccelError(
-            'libvirt', f'cannot be asked: {error}', 'run this on the compute '
-            'host, as a user who may ask it; [libvirt] connection_uri in '
-            'nova.conf says where it listens') from None
+            'libvirt', f'cannot be queried: {error}', 'run this on the '
+            'compute host as a user with access to libvirt, and check '
+            '[libvirt] connection_uri in nova.conf') from None

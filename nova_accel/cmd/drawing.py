@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Host as a tree that can be read at a glance."""
+"""Draw a Host as a tree of text lines."""
 
 import bisect
 import collections
@@ -13,8 +13,8 @@ from nova_accel.core import model
 from nova_accel.core.device_spec import suggestion
 from nova_accel.core.guest import bar_window
 
-# PCI Code and ID Assignment Specification: base class and subclass. Those of
-# the first table are shown, as accelerators are, also if no entry names them.
+# PCI Code and ID Assignment Specification: base class and subclass. Functions
+# of the first table, and accelerators, are shown even if no entry names them.
 _COMPANIONS = {
     0x0108: 'NVMe', 0x0200: 'Ethernet', 0x0207: 'InfiniBand',
     0x0280: 'network controller',
@@ -32,11 +32,11 @@ Branch = dict[str, 'Branch']
 
 def draw(host: model.Host, source: str, problems: list[str],
          everything: bool = False) -> collections.abc.Iterator[str]:
-    """The lines of the picture.
+    """Yield the lines of the drawing.
 
     :param source: where the Host was read
     :param problems: shown last, one line each
-    :param everything: also functions that are no accelerators
+    :param everything: also show functions that are not accelerators
     """
     offered = sum(region.total for device in host.devices
                   for region in device.regions)
@@ -54,16 +54,16 @@ def draw(host: model.Host, source: str, problems: list[str],
 
 
 def suggest(found: suggestion.Suggestions) -> collections.abc.Iterator[str]:
-    """The lines of what could be offered, and why other devices could not."""
+    """Yield the lines of suggested entries, and of devices not suggested."""
     for error in group(found.refusals):
         yield f'! Not suggested: {error}'
     if not found.entries:
         return
-    yield ('Nothing is offered, because no device_spec names it. In nova.conf '
-           'under [nova_accel], these would:')
+    yield ('No device is offered, because device_spec is not set. In section '
+           '[nova_accel] of nova.conf, these entries would offer devices:')
     for entry in found.entries:
-        # To be pasted: to oslo.config a line that begins with a blank goes on
-        # with the one before, and only a line of its own is a comment.
+        # Users paste this. For oslo.config, a line that begins with a blank
+        # continues the previous one, and a comment needs its own line.
         yield from _comments(entry)
         yield f'device_spec = {json.dumps(entry.item)}'
 
@@ -79,13 +79,13 @@ def _comments(entry: suggestion.Suggestion) -> collections.abc.Iterator[str]:
             subsequent_indent='#   ', break_long_words=False,
             break_on_hyphens=False)
     if entry.is_shared:
-        yield ('# A card that cannot have so many at a time needs '
-               'max_instances.')
+        yield ('# Set max_instances if a card cannot have so many at the same '
+               'time.')
 
 
 def group(refusals: collections.abc.Iterable[model.Refusal],
           ) -> collections.abc.Iterator[errors.DeviceError]:
-    """One for each reason for which functions are refused."""
+    """Yield one error for each reason for which functions are refused."""
     for (reason, remedy), (first, *others) in model.group(refusals).items():
         yield errors.DeviceError(
             f'{first.address} ({first.ids})'
@@ -95,11 +95,11 @@ def group(refusals: collections.abc.Iterable[model.Refusal],
 def _iommu_groups(host: model.Host) -> str:
     groups = {function.iommu_group for function in host.functions
               if function.iommu_group is not None}
-    return str(len(groups)) if groups else 'none; nothing can be offered'
+    return str(len(groups)) if groups else 'none; no device can be offered'
 
 
 def _branches(host: model.Host, everything: bool) -> Branch:
-    """NUMA node, host bridge, switch, function; as nested dictionaries."""
+    """Return NUMA nodes, host bridges, switches, functions as nested dicts."""
     states = _states(host)
     tree: Branch = {}
     for function in sorted(host.functions, key=_place):
@@ -116,13 +116,13 @@ def _branches(host: model.Host, everything: bool) -> Branch:
             place.root or 'host bridge unknown', {})
         if place.switch:
             branch = branch.setdefault(f'switch {place.switch}', {})
-        branch[_label(function, states.get(function.address, 'not named'))
+        branch[_label(function, states.get(function.address, 'no entry'))
                ] = {}
     return tree
 
 
 def _link_domains(links: model.Links) -> Branch:
-    """What is joined directly, largest sets first."""
+    """Return the link domains, largest sets first."""
     labels = [
         f'{word} {" ".join(sorted(addresses))}'
         for word, sets in (('partition', links.partitions),
@@ -140,7 +140,7 @@ def _place(function: model.Function):
 
 def _label(function: model.Function, state: str) -> str:
     if isinstance(function.address, model.ParentName):
-        return f'{function.address}  makes mdevs: {state}'
+        return f'{function.address}  creates mdevs: {state}'
     kind = _NAMES.get(function.class_code >> 8,
                       f'class {function.class_code >> 8:04x}')
     if function.physfn:
@@ -154,7 +154,7 @@ def _label(function: model.Function, state: str) -> str:
 
 
 def _states(host: model.Host) -> dict[model.PciAddress, str]:
-    # A function can be offered as several things, and refused as another.
+    # A function can be offered as one thing, and refused as another.
     states: dict[model.PciAddress, dict[str, None]] = collections.defaultdict(
         dict)
     for device in host.devices:
@@ -163,7 +163,7 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
             for first, *others in region.units:
                 states[first][f'{region.resource_class}{traits}'] = None
                 for address in others:
-                    states[address][f'goes with {first}'] = None
+                    states[address][f'one unit with {first}'] = None
         states[device.address] = states[device.address] or {
             'offered by its VFs': None}
     for refusal in host.refusals:
@@ -172,28 +172,34 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
 
 
 def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:
-    """What guests need for the BARs of units that are alike, by class."""
+    """Yield a line for each class: what guests need for the BARs of units."""
+    for name, units in sorted(_bars_by_class(host).items()):
+        # How many units a guest's firmware can map.
+        most = bisect.bisect(range(1, len(units) + 1), False,
+                             key=lambda count: not _fits(units, count))
+        needs = {count: _need(units, count) for count in sorted({1, most})}
+        texts = [f'{needed.least} with {count}'
+                 for count, needed in needs.items()
+                 if needed and 0 < count <= most]
+        if most < len(units):
+            texts.append(f'more than firmware can use with {most + 1}')
+        if texts:
+            yield (f'{name}: physical address bits that a UEFI guest needs '
+                   f'for the BARs: {"; ".join(texts)}')
+
+
+def _bars_by_class(host: model.Host) -> dict[str, list]:
+    """Return the BARs of each unit's functions, by resource class."""
     bars = {function.address: function.bars for function in host.functions}
     units: dict[str, list] = collections.defaultdict(list)
     for device in host.devices:
         for region in device.regions:
-            # An mdev has none of its parent's.
+            # An mdev does not have the BARs of its parent.
             if not region.mdevs:
                 units[region.resource_class].extend(
                     [bars.get(address) or () for address in unit]
                     for unit in region.units[:region.total])
-    for name, found in sorted(units.items()):
-        most = bisect.bisect(range(1, len(found) + 1), False,
-                             key=lambda count: not _fits(found, count))
-        wanted = {count: _need(found, count) for count in sorted({1, most})}
-        texts = [f'with {count}, {needed.least} physical address bits'
-                 for count, needed in wanted.items()
-                 if needed and 0 < count <= most]
-        if most < len(found):
-            texts.append(f'with {most + 1}, more than firmware can use')
-        if texts:
-            yield (f'{name}: for its BARs a UEFI guest needs '
-                   f'{"; ".join(texts)}')
+    return units
 
 
 def _need(units, count: int) -> bar_window.Need | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel host``: what a machine has, offers and refuses."""
+"""``nova-accel host``: the devices of a host, offered and refused."""
 
 import argparse
 import collections.abc
@@ -26,46 +26,47 @@ _OPTION = '[nova_accel] device_spec'
 
 
 def add_parser(topics) -> None:
-    topic = topics.add_parser('host', help='the devices of a machine')
-    # Debian and Ubuntu have a nova-compute.conf, too, read after nova.conf.
+    topic = topics.add_parser('host', help='the devices of a host')
+    # Debian and Ubuntu also have nova-compute.conf, read after nova.conf.
     topic.set_defaults(service='nova-compute')
     verbs = topic.add_subparsers(
         title='verbs', required=True, metavar='show|check|record')
     show = verbs.add_parser(
-        'show', help='devices, regions and topology, and why a device is '
-                     'refused')
+        'show', help='show devices, regions and topology, and why devices '
+                     'are refused')
     _add_root(show)
     show.add_argument('--device-spec', action='append', metavar='JSON',
-                      help='try this entry in place of those in nova.conf; '
+                      help='try this entry instead of those in nova.conf; '
                            'can be repeated')
     show.add_argument('--link-domains', metavar='FILE',
-                      help='try this file in place of that in nova.conf')
+                      help='try this file instead of that in nova.conf')
     show.add_argument('--all', action='store_true',
-                      help='also functions that are no accelerators')
+                      help='also show functions that are not accelerators')
     show.add_argument('--strict', action='store_true',
-                      help='exit with 1 also where a function that an entry '
-                           'names is refused, or an entry names nothing')
-    show.add_argument('--json', action='store_true', help='for programs')
+                      help='exit with 1 also if a function that an entry '
+                           'names is refused, or an entry names no device')
+    show.add_argument('--json', action='store_true', help='print JSON')
     show.set_defaults(run=_show)
     check = verbs.add_parser(
-        'check', help='compare what servers hold, what they were promised '
-                      'and what there is; exit with 1 where they disagree, '
-                      'with 2 where one of them cannot be asked')
+        'check', help='compare the devices that servers hold (libvirt), their '
+                      'allocations (Placement) and the devices of the host '
+                      '(sysfs); exit with 1 if they disagree, with 2 if '
+                      'libvirt or Placement cannot be queried')
     _add_root(check)
     check.add_argument('--host', metavar='NAME',
-                       help='the compute node\'s name (default: what libvirt '
-                            'calls this machine)')
-    check.add_argument('--json', action='store_true', help='for programs')
+                       help='name of the compute node (default: the host '
+                            'name that libvirt reports)')
+    check.add_argument('--json', action='store_true', help='print JSON')
     check.set_defaults(run=_check, failed=2)
     record = verbs.add_parser(
-        'record', help='write what the reader reads of this machine to a '
-                       'file, without what identifies the machine')
+        'record', help='write the facts that nova_accel reads of this host '
+                       'to a file, without those that identify the host')
     _add_root(record)
     record.add_argument('--identifying', action='store_true',
                         help='keep serial numbers, MAC and IP addresses, '
-                             'uuids and names that people gave')
-    record.add_argument('file', help='where to; "-" is standard output, a '
-                                     'name in .gz is compressed')
+                             'uuids and names that people chose')
+    record.add_argument('file', help='file to write; "-" for standard output; '
+                                     'compressed if the name ends in .gz')
     record.set_defaults(run=_record)
 
 
@@ -83,7 +84,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     entries, broken = reader.parse(texts, option)
     tree = trees.open_tree(root)
     kinds = loader.open_all(tree)
-    decide, unusable = _look(tree, conf, arguments.link_domains, kinds)
+    decide, unusable = _read_host(tree, conf, arguments.link_domains, kinds)
     host = decide(entries)
     problems = [*broken, *unusable, *host.problems]
     warnings = [*map(str, _unmatched(entries, host)), *(
@@ -104,7 +105,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
 
 def _suggest(host: model.Host, kinds: discovery.Enumerators,
              decide: reader.Decide) -> suggestion.Suggestions:
-    # As texts, as they are going to be pasted.
+    # As JSON, because the user pastes them as JSON.
     return suggestion.suggest(
         host.functions, kinds.values(), lambda items: decide(reader.parse(
             map(json.dumps, items), 'suggestion')[0]))
@@ -113,21 +114,22 @@ def _suggest(host: model.Host, kinds: discovery.Enumerators,
 def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
                host: model.Host,
                ) -> collections.abc.Iterator[errors.EntryError]:
-    """Entries that name nothing on this machine."""
+    """Yield an error for each entry that names no device of this host."""
     functions = {function.address: function for function in host.functions}
     for entry in entries:
         if not any(entry.names(function, functions.get(function.physfn))
                    for function in host.functions):
             yield errors.EntryError(
-                entry.label, 'names no device of this machine', 'compare it '
-                'with what nova-accel host show --all lists')
+                entry.label, 'names no device of this host', 'compare it '
+                'with the output of nova-accel host show --all')
 
 
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    # keystoneauth1 takes its time to load, and only this verb needs it.
+    # keystoneauth1 is slow to import, and only this verb needs it.
     from nova_accel.cmd import check
     entries, broken = reader.parse(conf.nova_accel.device_spec, _OPTION)
-    decide, unusable = _look(trees.open_tree(_root(arguments, conf)), conf)
+    decide, unusable = _read_host(trees.open_tree(_root(arguments, conf)),
+                                  conf)
     host = decide(entries)
     for problem in (*broken, *unusable, *host.problems):
         print(f'nova-accel: {problem}', file=sys.stderr)
@@ -138,11 +140,11 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
     return arguments.sysfs_root or conf.nova_accel.sysfs_root
 
 
-def _look(tree: trees.Tree, conf: cfg.ConfigOpts,
-          link_domains: str | None = None,
-          kinds: discovery.Enumerators | None = None,
-          ) -> tuple[reader.Decide, list[errors.LinksError]]:
-    """The machine as it was read, and what is wrong with link domains."""
+def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
+               link_domains: str | None = None,
+               kinds: discovery.Enumerators | None = None,
+               ) -> tuple[reader.Decide, list[errors.LinksError]]:
+    """Read the host; also return the errors of the link domains file."""
     links, unusable = reader.parse_links(
         link_domains or conf.nova_accel.link_domains)
     return reader.look(
@@ -159,7 +161,7 @@ def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
         return 0
     content = text.encode()
     if arguments.file.endswith('.gz'):
-        # Without the time, so that equal machines give equal files.
+        # No timestamp, so that equal hosts give equal files.
         content = gzip.compress(content, mtime=0)
     pathlib.Path(arguments.file).write_bytes(content)
     print(f'{arguments.file}: {len(recording.files)} files, '
@@ -171,7 +173,7 @@ def as_data(host: model.Host,
             problems: collections.abc.Iterable[errors.AccelError | str],
             warnings: list[str],
             found: suggestion.Suggestions) -> dict:
-    """The Host for programs: plain data, addresses as sysfs writes them."""
+    """Return a Host as plain data, for JSON; addresses as in sysfs."""
     offered = {address for device in host.devices
                for region in device.regions
                for unit in region.units for address in unit}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``nova-accel``: look at a host, look at profiles.
+"""The command ``nova-accel``: show and check a host and device profiles.
 
-It reads nova.conf where there is one, and needs neither Nova nor a service;
-only ``host check`` asks Placement and libvirt.
+It reads nova.conf if there is one. It does not need Nova or a running service,
+but ``host check`` queries Placement and libvirt.
 """
 
 import argparse
@@ -24,13 +24,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command.
 
     :param argv: arguments, default those of the process
-    :returns: 0, or 1 where what was asked for is not there or not right; a
-        verb can have its own code for not being able to tell
+    :returns: 0, or 1 if the item is missing or invalid; ``host check`` returns
+        2 if it cannot tell
     """
     arguments = _parser().parse_args(argv)
-    # What services log, this command prints.
+    # Discard log lines of the modules: this command prints its findings.
     logging.getLogger('nova_accel').addHandler(logging.NullHandler())
-    # That a terminal has no sign for a line is no reason to draw nothing.
+    # Print "?" for line characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors='replace')
     try:
@@ -42,12 +42,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        'nova-accel', description='Accelerators for OpenStack Nova: what a '
-        'host offers, and what profiles ask for.')
+        'nova-accel', description='Accelerators for OpenStack Nova: show and '
+        'check the devices of a host, and device profiles.')
     parser.set_defaults(failed=1, service=None)
     parser.add_argument(
         '--config-file', action='append', metavar='FILE',
-        help='nova.conf to read; can be repeated (default: where Nova\'s is)')
+        help='nova.conf to read; can be repeated (default: nova.conf in the '
+             'directories where Nova looks for it)')
     parser.add_argument('--config-dir', action='append', metavar='DIR',
                         help='directory of *.conf files to read')
     topics = parser.add_subparsers(title='topics', required=True,
@@ -61,13 +62,13 @@ def _configuration(arguments: argparse.Namespace) -> cfg.ConfigOpts:
     configuration = cfg.ConfigOpts()
     conf.register_opts(configuration)
     for directory in arguments.config_dir or ():
-        # oslo.config minds this only on a command line of its own.
+        # oslo.config checks this only for options that it parses itself.
         if not os.path.isdir(directory):
             raise cfg.ConfigDirNotFoundError(directory)
     try:
         configuration(
             [], project='nova', prog=arguments.service or 'nova-accel',
-            # None lets oslo.config look in the usual places.
+            # With None, oslo.config searches the default directories.
             default_config_files=arguments.config_file,
             default_config_dirs=arguments.config_dir)
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement for the command: what it knows of a compute node.
+"""Read the providers of a compute node from Placement, for the command.
 
-It is reached as Nova reaches it, with what nova.conf has in ``[placement]``.
+The connection uses the options in ``[placement]`` of nova.conf, as Nova does.
 """
 
 import collections.abc
@@ -17,20 +17,20 @@ from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
 
-#: From the path of a resource to what Placement has there.
+#: Takes the path of a resource of Placement, returns the JSON object there.
 Get = collections.abc.Callable[[str], collections.abc.Mapping]
 
 _GROUP = 'placement'
 
-# The first that knows of trees.
+# The first microversion with provider trees.
 _MICROVERSION = '1.14'
 
-_REMEDY = ('see whether [placement] in nova.conf is right, and whether '
-           'Keystone and Placement are well')
+_REMEDY = ('check [placement] in nova.conf, and whether Keystone and '
+           'Placement are running')
 
 
 def find(get: Get, name: str) -> inventory.Node:
-    """The compute node of this name.
+    """Return the compute node of this name.
 
     :raises errors.AccelError: if Placement has none, or does not answer
     """
@@ -38,9 +38,9 @@ def find(get: Get, name: str) -> inventory.Node:
     if not found['resource_providers']:
         raise errors.AccelError(
             f'compute node {errors.plain(name)}',
-            'Placement has no resource provider of this name', 'give its '
-            'name as "openstack hypervisor list" has it with --host, or '
-            'start nova-compute')
+            'Placement has no resource provider of this name', 'set --host '
+            'to its name in "openstack hypervisor list", or start '
+            'nova-compute')
     root = found['resource_providers'][0]['uuid']
     tree = get(f'/resource_providers?in_tree={root}')['resource_providers']
     return inventory.Node(root, name, {
@@ -51,21 +51,21 @@ def find(get: Get, name: str) -> inventory.Node:
 
 
 def allocations(get: Get, provider: str) -> collections.abc.Mapping:
-    """A provider's allocations by consumer."""
+    """Return a provider's allocations, by consumer."""
     return get(f'/resource_providers/{provider}/allocations')['allocations']
 
 
 def connect(conf: cfg.ConfigOpts) -> Get:
-    """Placement, as nova.conf says where it is and who asks.
+    """Connect to Placement with the options of nova.conf.
 
-    :raises errors.AccelError: from here and from each call, where Placement
-        or Keystone does not answer, or not as it should
+    :raises errors.AccelError: here and in each call of the result, if Keystone
+        or Placement does not answer, or answers with an error
     """
-    with _as_we_say_it():
+    with _translated_errors():
         placement = _adapter(conf)
 
     def get(path: str) -> collections.abc.Mapping:
-        with _as_we_say_it():
+        with _translated_errors():
             answer = placement.get(path, microversion=_MICROVERSION,
                                    raise_exc=False)
         try:
@@ -84,25 +84,25 @@ def _adapter(conf: cfg.ConfigOpts) -> adapter.Adapter:
     loading.register_session_conf_options(conf, _GROUP)
     loading.register_auth_conf_options(conf, _GROUP)
     options = loading.get_adapter_conf_options(include_deprecated=False)
-    # As Nova has it.
+    # The same defaults as in Nova.
     cfg.set_defaults(options, valid_interfaces=['internal', 'public'],
                      service_type='placement')
     conf.register_opts(options, _GROUP)
     auth = loading.load_auth_from_conf_options(conf, _GROUP)
     if auth is None:
         raise errors.AccelError(
-            'nova.conf', 'has no auth_type in [placement]', 'name the '
-            'nova.conf of nova-compute with --config-file')
+            'nova.conf', 'has no auth_type in [placement]', 'set '
+            '--config-file to the nova.conf of nova-compute')
     session = loading.load_session_from_conf_options(conf, _GROUP, auth=auth)
     return loading.load_adapter_from_conf_options(conf, _GROUP,
                                                   session=session)
 
 
 @contextlib.contextmanager
-def _as_we_say_it():
-    """What keystoneauth raises, as errors of ours."""
+def _translated_errors():
+    """Raise exceptions of keystoneauth1 as AccelError."""
     try:
         yield
     except exceptions.ClientException as error:
         raise errors.AccelError(
-            'Placement', f'cannot be asked: {error}', _REMEDY) from None
+            'Placement', f'cannot be queried: {error}', _REMEDY) from None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel profile``: what profiles there are, and whether they are right.
-"""
+"""``nova-accel profile``: show and check device profiles."""
 
 import argparse
 import collections
@@ -22,27 +21,27 @@ def add_parser(topics) -> None:
     verbs = topics.add_parser(
         'profile', help='device profiles').add_subparsers(
         title='verbs', required=True, metavar='show|check')
-    show = verbs.add_parser('show', help='all profiles, or one and the extra '
-                                         'specs that it becomes')
+    show = verbs.add_parser('show', help='show all profiles, or one with its '
+                                         'extra specs')
     _add_common(show)
-    show.add_argument('name', nargs='?', help='one profile')
+    show.add_argument('name', nargs='?', help='name of a profile')
     show.set_defaults(run=_show)
-    check = verbs.add_parser('check', help='say what is wrong; exit with 1 '
-                                           'where something is')
+    check = verbs.add_parser('check', help='list the problems; exit with 1 '
+                                           'if there are any')
     _add_common(check)
-    check.add_argument('file', nargs='*', help='files to check in place of '
+    check.add_argument('file', nargs='*', help='files to check instead of '
                                                'the directories')
     check.add_argument('--strict', action='store_true',
-                       help='exit with 1 also where a directory of nova.conf '
-                            'is not there, or one has no profiles')
+                       help='exit with 1 also if a directory of nova.conf '
+                            'does not exist, or one has no profile files')
     check.set_defaults(run=_check)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--profile-dir', action='append', metavar='DIR',
-                        help='directory to look in; can be repeated '
+                        help='directory of profiles; can be repeated '
                              '(default: profile_dirs in nova.conf)')
-    parser.add_argument('--json', action='store_true', help='for programs')
+    parser.add_argument('--json', action='store_true', help='print JSON')
 
 
 def _store(arguments: argparse.Namespace,
@@ -51,14 +50,14 @@ def _store(arguments: argparse.Namespace,
 
 
 def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    kept = _store(arguments, conf)
-    found = [profile for profile in kept.all()
+    profiles = _store(arguments, conf)
+    found = [profile for profile in profiles.all()
              if arguments.name in (None, profile.name)]
-    _warn((*kept.problems(), *kept.missing(), *kept.empty()))
+    _warn((*profiles.problems(), *profiles.missing(), *profiles.empty()))
     if arguments.name is not None and not found:
         raise errors.ProfileError(
             f'profile {errors.quote(arguments.name)}', 'is not known; looked '
-            f'for in {", ".join(kept.directories)}')
+            f'for in {", ".join(profiles.directories)}')
     if arguments.json:
         print(json.dumps([as_data(profile) for profile in found], indent=2))
     elif arguments.name is None:
@@ -73,13 +72,13 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
 def _show_one(profile: device_profile.Profile) -> None:
     print(f'{profile.name}: {profile.description or "(no description)"}')
     print(_table(('group', 'resources', 'traits', 'numa'), [
-        (f'ACCEL{index}', _wish(group), _traits(group), group.numa)
+        (f'ACCEL{index}', _resources(group), _traits(group), group.numa)
         for index, group in enumerate(profile.groups)]))
     for rule in profile.rules:
         print(rule)
     print(
-        f'A flavor with {flavor_specs.PROFILE_KEY}={profile.name} becomes, '
-        'for its servers:')
+        f'Extra specs of a server whose flavor has {flavor_specs.PROFILE_KEY}='
+        f'{profile.name}:')
     for key, value in flavor_specs.expand(profile, {}).items():
         print(f'  {key}={value}')
 
@@ -133,15 +132,16 @@ def _read(files: list[str]):
 
 
 def _read_directories(arguments, conf):
-    kept = _store(arguments, conf)
-    problems, warnings = list(kept.problems()), kept.empty()
-    # Where nova.conf says, there may be none yet.
-    (problems if arguments.profile_dir else warnings).extend(kept.missing())
-    return kept.all(), problems, warnings
+    profiles = _store(arguments, conf)
+    problems, warnings = list(profiles.problems()), profiles.empty()
+    # A directory of nova.conf need not exist before the first profile.
+    (problems if arguments.profile_dir else warnings).extend(
+        profiles.missing())
+    return profiles.all(), problems, warnings
 
 
 def as_data(profile: device_profile.Profile) -> dict:
-    """The Profile for programs."""
+    """Return a Profile as plain data, for JSON."""
     return {
         'name': profile.name,
         'description': profile.description,
@@ -158,14 +158,14 @@ def as_data(profile: device_profile.Profile) -> dict:
 
 
 def _extra_specs(profile: device_profile.Profile) -> dict[str, str] | None:
-    """None of one that no flavor can hold, which ``check`` explains."""
+    """Return None if no flavor can hold them; ``check`` gives the reason."""
     try:
         return flavor_specs.expand(profile, {})
     except errors.ProfileError:
         return None
 
 
-def _wish(group: device_profile.Group) -> str:
+def _resources(group: device_profile.Group) -> str:
     parts = [f'{amount} {name}' for name, amount in group.resources.items()]
     if group.bitstream:
         parts.append(f'bitstream {group.bitstream}')
@@ -173,15 +173,16 @@ def _wish(group: device_profile.Group) -> str:
 
 
 def _contents(profile: device_profile.Profile) -> str:
-    """Equal groups on one line: ``2 × 1 CUSTOM_GPU``."""
-    counts = collections.Counter(map(_wish, profile.groups))
-    return '\n'.join(wish if count == 1 else f'{count} × {wish}'
-                     for wish, count in counts.items())
+    """Return the groups, equal ones on one line: ``2 × 1 CUSTOM_GPU``."""
+    counts = collections.Counter(map(_resources, profile.groups))
+    return '\n'.join(text if count == 1 else f'{count} × {text}'
+                     for text, count in counts.items())
 
 
 def _traits(group: device_profile.Group) -> str:
-    return '\n'.join(name if wish == device_profile.REQUIRED else f'not {name}'
-                     for name, wish in group.traits.items())
+    return '\n'.join(
+        name if strength == device_profile.REQUIRED else f'not {name}'
+        for name, strength in group.traits.items())
 
 
 def _table(head, rows) -> prettytable.PrettyTable:

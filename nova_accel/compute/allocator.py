@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server gets the devices that it was promised, or the ones it has."""
+"""Claims the allocated devices of a server, or those that it has already."""
 
 from nova import exception
 from oslo_log import log as logging
@@ -36,24 +36,24 @@ class Allocator:
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
-        # For its claim, the machine was read a moment ago.
+        # The claim of the resource tracker has just read the Host.
         self._allocate(instance, allocations, cached=True)
 
     def for_move(self, instance, allocations) -> None:
-        """Claim devices for a server that comes with another flavor, maybe.
+        """Claim devices for a server that was moved or resized to this host.
 
-        :param allocations: as in :meth:`for_spawn`, as is what is raised
+        Parameters and errors are those of :meth:`for_spawn`.
         """
         self._allocate(instance, allocations, exactly=True)
 
     def for_restart(self, instance, is_reverted: bool = False) -> None:
         """Claim the devices of a server that is on this host already.
 
-        Nova does not tell its allocations, so Placement is asked.
+        Nova does not pass its allocations, so read them from Placement.
 
-        :param is_reverted: whether it has its old flavor again
-        :raises nova.exception.ComputeResourcesUnavailable: if it cannot have
-            them
+        :param is_reverted: whether its resize was reverted
+        :raises nova.exception.ComputeResourcesUnavailable: if they cannot be
+            claimed
         """
         if instance_request.of(instance).classes:
             self._allocate(
@@ -63,24 +63,23 @@ class Allocator:
 
     def _allocate(self, instance, allocations, cached=False, is_here=False,
                   exactly=False) -> None:
-        """Claim what a server has, if it was promised that, or a choice.
+        """Claim what a server has if it matches the allocations, else choose.
 
         :param exactly: as in :func:`verify.matches_allocations`
         """
-        asked = instance_request.of(instance)
-        if not asked.classes:
+        request = instance_request.of(instance)
+        if not request.classes:
             return
         allocated = placement.allocated(allocations)
         here, unreadable = self._state.read_or_empty(cached)
         held = self._claims.held(instance)
-        # What it has says that it does, too; but not of another flavor.
-        if not (verify.includes_our_devices(asked, allocated, here)
-                or held and not (allocated and exactly)):
-            # Said once for the whole operation.
+        if not (verify.includes_our_devices(request, allocated, here)
+                or _keeps(held, allocated, exactly)):
+            # An empty claim settles this for the whole operation.
             self._claims.claim(instance, ())
             return
-        # A rebuild comes with a claim. For it, Nova would take the other
-        # fault for a host that was never left: ACTIVE, without allocations.
+        # On rebuild, which starts with a claim, ComputeResourcesUnavailable
+        # would make Nova restore ACTIVE although the allocations are gone.
         is_rebuilt = self._claims.get(instance) is not None
         fault = (exception.InstanceDeployFailure if is_rebuilt
                  else exception.ComputeResourcesUnavailable)
@@ -88,37 +87,39 @@ class Allocator:
             if not allocated and allocations is not None and (
                     is_rebuilt or is_here):
                 allocated = self._rebuild_allocations(instance, held, here)
-            if held and verify.matches_allocations(held, asked, allocated,
+            if held and verify.matches_allocations(held, request, allocated,
                                                    here, exactly):
                 self._claims.claim(instance, held)
                 return
             self._claims.release(instance.uuid)
-            chosen = self._chosen(instance, allocated, here, unreadable)
+            self._choose_allocated(instance, allocated, here, unreadable)
         except errors.AccelError as error:
             raise fault(reason=faults.told('Server gets no devices', error,
                                            instance)) from None
+
+    def _choose_allocated(self, instance, allocated, here,
+                          unreadable: errors.TreeError | None) -> None:
+        """Choose and claim devices, if allocations and Host were readable."""
+        if not allocated:
+            raise errors.AssignmentError(
+                f'server {instance.uuid}', 'Placement returned no allocations '
+                'for it', 'try again once Placement answers')
+        if unreadable:
+            raise unreadable
+        chosen = self.choose(instance, allocated, here)
         if chosen:
             LOG.info('Server gets %s', ', '.join(
                 str(device.address) for device in chosen),
                 instance=instance)
 
-    def _chosen(self, instance, allocated, here,
-                unreadable) -> hostdev.Hostdevs:
-        if not allocated:
-            raise errors.AssignmentError(
-                f'server {instance.uuid}', 'Placement does not say what '
-                'it was promised', 'try again once Placement answers')
-        if unreadable:
-            raise unreadable
-        return self.choose(instance, allocated, here)
-
     def _rebuild_allocations(self, instance, held,
-                       here: inventory.NodeInventory) -> assign.Allocations:
-        """What a server of this host is promised, where Nova says nothing.
+                             here: inventory.NodeInventory,
+                             ) -> assign.Allocations:
+        """Return the allocations of a server of this host; write lost ones.
 
-        :param held: what it has
-        :raises errors.AssignmentError: if it has nothing, and Placement does
-            not agree that it gets something
+        :param held: the devices that it has
+        :raises errors.AssignmentError: if it has no devices, and Placement
+            does not accept new allocations
         """
         allocations = self._placement_client.allocations_of_consumer(
             instance.uuid)
@@ -134,14 +135,14 @@ class Allocator:
         except errors.AssignmentError as error:
             if not held:
                 raise
-            # It has what it has; the comparison with the promises says so.
+            # The server keeps its devices; the audit reports them.
             LOG.warning('%s', error, instance=instance)
             return {}
         return allocated
 
     def choose(self, instance, allocated, here: inventory.NodeInventory,
                comes_live=False) -> hostdev.Hostdevs:
-        """Choose and claim devices of which nobody's traces are left.
+        """Choose and claim devices, and sanitize them for the new owner.
 
         :param comes_live: as in :func:`instance_request.wanted`
         :raises errors.AccelError: if there are not enough
@@ -154,27 +155,36 @@ class Allocator:
                                           self._state.domains.holders()):
                 self._book(instance, chosen)
                 for item in chosen.once:
-                    # Before its guest is there: whatever happens next, it is
-                    # not forgotten.
+                    # Reserve before the guest is created, so that a crash in
+                    # between cannot offer the device again.
                     self._placement_client.reserve(item)
                 return chosen.hostdevs
-            # What failed is not offered any more; its like may do.
+            # A device whose reset failed is no longer offered. Try others.
             self._claims.release(instance.uuid)
             here = self._state.read()
 
     def _book(self, instance, chosen: device_claims.Chosen) -> None:
-        """Tell Placement which devices were chosen here.
+        """Write the chosen devices to the allocations, if they differ.
 
-        The scheduler's filter does that with its choice, but Nova skips
-        filters where somebody forces a server onto a host, and alternates of
-        the host that it chose are promised no device in particular.
+        The scheduler's filter writes its own choice. But Nova skips filters
+        if a server is forced to a host, and allocations on alternate hosts
+        name no device.
 
-        :raises errors.AssignmentError: if Placement does not agree
+        :raises errors.AssignmentError: if Placement rejects the change
         """
         if chosen.unallocated:
             self._placement_client.reallocate(
                 instance.uuid, chosen.unallocated, chosen.surplus)
-            LOG.info('Devices were chosen here, %s; Placement knows now',
-                     'in place of those that it was promised'
-                     if chosen.surplus else 'for the scheduler had not',
+            LOG.info('Devices were chosen on this host, %s; updated the '
+                     'allocations in Placement',
+                     'instead of the allocated ones' if chosen.surplus
+                     else 'since the scheduler chose none',
                      instance=instance)
+
+
+def _keeps(held, allocated, exactly) -> bool:
+    """Whether a server keeps its devices, even if none are allocated to it.
+
+    With other allocations, a resized server may have those of its old flavor.
+    """
+    return bool(held) and not (allocated and exactly)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is waited for only for a while, and then goes on beside.
+"""Run slow device work in a thread; the caller waits :data:`WAIT` at most.
 
-Nova's resource tracker holds one lock while it looks at the machine, which
-every boot and every deletion needs; and the kernel waits for a card that does
-not answer a minute for each way to reset it, and to remove an mdev as long as
-a program has it open.
+Nova's resource tracker holds a lock during its periodic run, which every boot
+and every deletion needs. The kernel can block for a long time: a minute for
+each reset method of a card that does not answer, and, when an mdev is removed,
+until no program has it open.
 """
 
 import collections.abc
@@ -19,15 +19,15 @@ WAIT = 10
 
 
 class Runner:
-    """One thing at a time, in a thread: a green one if Nova has such."""
+    """Runs one task at a time, in a thread (green, if eventlet is used)."""
 
     def __init__(self) -> None:
         self._busy = threading.Lock()
 
     def run(self, what: collections.abc.Callable[[], None]) -> bool:
-        """Do it, and wait for it :data:`WAIT` seconds at most.
+        """Start a task, and wait for its end :data:`WAIT` seconds at most.
 
-        :returns: whether it was begun; it is not while another goes on
+        :returns: whether it was started; not while another task runs
         :raises RuntimeError: if no thread can be started
         """
         if not self._busy.acquire(blocking=False):
@@ -36,21 +36,21 @@ class Runner:
         try:
             thread.start()
         except Exception:
-            # The system has no room for one; it may have the next time.
+            # Allow the next try, when the system may have a thread again.
             self._busy.release()
             raise
         thread.join(WAIT)
         return True
 
     def is_busy(self) -> bool:
-        """Whether something goes on still."""
+        """Whether a task is still running."""
         return self._busy.locked()
 
     def _do(self, what):
         try:
             what()
         except Exception:
-            # Nobody else is there to hear of it.
-            LOG.exception('What went on beside did not end well')
+            # The caller may have stopped waiting.
+            LOG.exception('A background task on devices failed')
         finally:
             self._busy.release()

@@ -1,39 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``compute_driver = accel.LibvirtDriver``: Nova's libvirt driver, and ours.
+"""``compute_driver = accel.LibvirtDriver``: the libvirt driver, with devices.
 
-Each override calls Nova's method and one thing of ours. Signatures are passed
-through, so that the class fits every Nova that it is tested with
-(tests/contract):
+Each override calls Nova's method and adds one step of ours. Signatures are
+passed through, so that the class works with every version of Nova that it is
+tested with (tests/contract):
 
-=====================================  ================================
-``init_host``                          VFs; say what is offered and held
-``get_available_resource``             locations, for the scheduler
-``update_provider_tree``               our providers
-``spawn``                              devices for a new server
-``finish_migration``                   devices for a server that arrives
-``finish_revert_migration``            the old devices again
-``_hard_reboot``                       the same devices again
-``destroy``                            keep them, where a rebuild goes on
-``cleanup``                            what it had is another than it was
-``_get_guest_config``                  hostdevs, on every way to guest XML;
-                                       and address bits for their BARs
-``_create_guest``                      mdevs, and what is programmed, on every
-                                       way to a start
-``_allocate_mdevs``                    ours are not Nova's to make
-``suspend``                            the guest lets go of them
-``resume``                             the guest has them again
-``_resume_guest_after_snapshot``       so, where it slept for a snapshot
-``_swap_volume``                       the guest has them all before it
-``_get_mdevs_from_guest_config``       ours are not Nova's to attach
-``check_can_live_migrate_source``      can their state move, and what is it
-``check_source_migrate_data_at_dest``  like devices for it here
-``pre_live_migration``                 the like devices made ready
-``_live_migration_operation``          their names in the guest's XML
-``_live_migration_monitor``            no switch to post-copy
-``_is_post_copy_enabled``              not with devices
-``post_live_migration_at_destination`` the guest has them
-``rollback_live_migration_at_destination``  nobody needs them
-=====================================  ================================
+========================================== ===================================
+``init_host``                              set the numbers of VFs; recreate
+                                           mdevs after a reboot of the host
+``get_available_resource``                 send device locations to the
+                                           scheduler
+``update_provider_tree``                   release unused devices; audit;
+                                           report resource providers
+``spawn``                                  claim devices for a new server
+``finish_migration``                       claim devices for a moved or
+                                           resized server
+``finish_revert_migration``                claim the devices that the server
+                                           had before its resize
+``_hard_reboot``                           claim the same devices again
+``destroy``                                keep the devices during a rebuild
+``cleanup``                                forget the cached Host and domain
+``_get_guest_config``                      add hostdevs, and address bits for
+                                           their BARs
+``_create_guest``                          create mdevs and program FPGAs
+``_allocate_mdevs``                        hide our allocations from Nova
+``suspend``                                detach all devices first
+``resume``                                 reattach the devices
+``_resume_guest_after_snapshot``           reattach the devices, if the
+                                           snapshot suspended the guest
+``_swap_volume``                           reattach missing devices first
+``_get_mdevs_from_guest_config``           hide our mdevs from Nova
+``check_can_live_migrate_source``          check that the state of the devices
+                                           can move; describe them
+``check_source_migrate_data_at_dest``      choose equal devices on this host
+``pre_live_migration``                     prepare the chosen devices
+``_live_migration_operation``              write their aliases and addresses
+                                           into the XML
+``_live_migration_monitor``                no switch to post-copy with devices
+``_is_post_copy_enabled``                  no post-copy with devices
+``post_live_migration_at_destination``     end the claim: the domain is
+                                           defined
+``rollback_live_migration_at_destination`` end the claim
+========================================== ===================================
 """
 
 import contextlib
@@ -84,7 +92,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LibvirtDriver(driver.LibvirtDriver):
-    """Nova's libvirt driver with devices that profiles ask for."""
+    """Nova's libvirt driver, with the devices that profiles request."""
 
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
@@ -106,7 +114,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._incomplete_guests = log_once.LogOnce(LOG)
         patches.install()
 
-    # What there is
+    # Start and periodic tasks
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
@@ -119,12 +127,12 @@ class LibvirtDriver(driver.LibvirtDriver):
                     if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
                      sum(map(len, held)), len(held))
-            # A reboot of the host has taken mdevs with it; before somebody
-            # else takes their place, they are there again.
+            # A reboot of the host removes all mdevs. Recreate them before a
+            # new server takes their place on the card.
             for hostdevs in held:
-                with _never_fatal('make mdevs that servers hold'):
+                with _never_fatal('recreate the mdevs that servers hold'):
                     self._prepare(hostdevs, host=host)
-        with _never_fatal('complete guests that run without their devices'):
+        with _never_fatal('reattach missing devices to guests'):
             self._reattach_missing()
 
     def _reattach_missing(self) -> None:
@@ -134,8 +142,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
-        with _never_fatal('tell the scheduler where devices are'):
-            # A round of the periodic tasks begins here.
+        with _never_fatal('report device locations to the scheduler'):
+            # The first driver call of each run of update_available_resource.
             self._domains.refresh()
             stats = dict(resources.get('stats') or {})
             here = self._state.read()
@@ -150,13 +158,13 @@ class LibvirtDriver(driver.LibvirtDriver):
     def update_provider_tree(self, provider_tree, nodename, *args, **kwargs):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
         host = node = None
-        with _never_fatal('clear up what nobody holds'):
-            # A walk through the whole tree, for all of what follows.
+        with _never_fatal('release and reset devices that no server holds'):
+            # Walks through the whole tree, so do it once for all steps below.
             node = self._node(provider_tree)
             host = self._reclamation.clear_up(node)
-        with _never_fatal('complete guests that run without their devices'):
+        with _never_fatal('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)
-        with _never_fatal('compare what is held with what is promised'):
+        with _never_fatal('audit the devices that servers hold'):
             self._auditor.audit(lambda: inventory.NodeInventory(
                 self._local_host.read_cached(),
                 node or self._node(provider_tree)))
@@ -167,18 +175,18 @@ class LibvirtDriver(driver.LibvirtDriver):
                     node or self._node(provider_tree)),
                 self._placement_client.units_by_class, self._auditor.disputed,
                 self._domains.holders())
-            # Nova keeps the tree for itself; so it has to have ours in it.
+            # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
 
-    # Who gets it
+    # Claims of devices
 
     def nodes_for(self, flavor, allocations) -> frozenset[int]:
-        """The NUMA nodes that a guest should be on, for its devices."""
-        with _never_fatal('see where the devices of a guest are'):
-            asked = flavor_request.parse(flavor.extra_specs)
-            # Of a plain server, the machine is not read.
-            return asked.classes and verify.numa_nodes(
-                asked, placement.allocated(allocations),
+        """Return the NUMA nodes near the devices of a guest, for its claim."""
+        with _never_fatal('find the NUMA nodes of the devices of a server'):
+            request = flavor_request.parse(flavor.extra_specs)
+            # Skip reading the host for a server without devices.
+            return request.classes and verify.numa_nodes(
+                request, placement.allocated(allocations),
                 self._state.read_or_empty(cached=True)[0],
                 self._domains.read)
         return frozenset()
@@ -210,35 +218,36 @@ class LibvirtDriver(driver.LibvirtDriver):
         claimed = None
         try:
             with self._claims.during(instance):
-                # Its definition, the record, is about to be undefined.
+                # Nova is about to undefine the domain that holds the devices.
                 self._allocator.for_restart(instance)
                 claimed = self._claims.get(instance)
-                self._check_there(instance, claimed or ())
+                self._check_present(instance, claimed or ())
                 return super()._hard_reboot(context, instance, *args,
                                             **kwargs)
         except Exception:
             with excutils.save_and_reraise_exception():
                 if claimed and not self._domains.held_by(instance.uuid):
-                    # For the next try, which nothing else tells what it had.
+                    # Keep the claim: without a domain, nothing else tells
+                    # the next reboot which devices the server had.
                     self._claims.claim(instance, claimed)
 
-    def _check_there(self, instance, held: hostdev.Hostdevs) -> None:
-        """Keep the definition of a guest that could not be defined again."""
-        with _as_nova_says_it():
+    def _check_present(self, instance, held: hostdev.Hostdevs) -> None:
+        """Fail before the domain is undefined if a device is missing."""
+        with _deploy_failures():
             try:
                 self._preparation.check(held, self._node())
             except errors.AccelError:
                 with excutils.save_and_reraise_exception():
-                    # One that still runs, with what is left, is ACTIVE to
-                    # Nova.
+                    # Nova sets a server whose guest still runs to ACTIVE,
+                    # although it lacks a device.
                     self._destroy(instance)
 
     def destroy(self, context, instance, *args, **kwargs):
         if (instance.task_state == task_states.REBUILDING
                 and instance.node == self._host.get_hostname()
                 and instance_request.of(instance).classes):
-            # Its definition goes, and spawn comes: for the same devices. One
-            # that was evacuated is rebuilt on another node.
+            # Nova undefines the domain and then calls spawn, which gets the
+            # same devices. An evacuated server is rebuilt on another node.
             self._claims.claim(instance, self._claims.held(instance))
             return super().destroy(context, instance, *args, **kwargs)
         with self._claims.during(instance):
@@ -248,7 +257,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         try:
             return super().cleanup(context, instance, *args, **kwargs)
         finally:
-            # On every way on which a guest's devices come back.
+            # libvirt just gave the devices back to their drivers.
             self._local_host.invalidate()
             self._domains.invalidate(instance.uuid)
 
@@ -264,14 +273,14 @@ class LibvirtDriver(driver.LibvirtDriver):
                 return address in addresses or naming.is_mdev_of(
                     str(address), instance.uuid, self._node().ours)
 
-            # Nova puts back the mdevs that it finds in the old XML.
+            # Nova adds the mdevs that it finds in the old XML.
             config.devices = [element for element in config.devices
                               if not hostdev_xml.holds(element, is_ours)]
             if claimed:
                 here, _unreadable = self._state.read_or_empty(cached=True)
                 hostdev_xml.add(config, claimed, pcie_topology.locate(
                     claimed, here.host, here.by_uuid))
-                with _never_fatal('see how wide addresses have to be'):
+                with _never_fatal('set physical address bits of a guest'):
                     address_bits.fit(config, claimed, here.host, self._host,
                                      instance)
         return config
@@ -279,9 +288,9 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         held = hostdev.ours(libvirt_xml.parse(xml)[1])
         with self._claims.during(instance):
-            with _as_nova_says_it():
+            with _deploy_failures():
                 if held:
-                    # An old definition can come back, say of a rescue.
+                    # Unrescue starts the guest from its old XML.
                     self._claims.claim_again(instance, held)
                 self._prepare(held, instance, context)
             return super()._create_guest(context, xml, instance, *args,
@@ -289,7 +298,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
-        # When the host boots, Nova has no tree yet.
+        # While nova-compute starts, Nova has no tree, and node.ours is empty.
         ours = {*node.ours, *inventory.counting(node.uuid, {
             name for allocation in (allocations or {}).values()
             for name in allocation['resources']})}
@@ -298,7 +307,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             for uuid, allocation in (allocations or {}).items()
             if uuid not in ours}, *args, **kwargs)
 
-    # A guest that sleeps
+    # Suspend and resume
 
     def suspend(self, context, instance, *args, **kwargs):
         with self._claims.during(instance):
@@ -307,8 +316,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             domain = self._host.get_guest(instance)
             if held:
                 suspend.check_awake(domain.get_power_state(self._host))
-            suspend.detach_all(domain, held,
-                           lambda: self._domains.attached(instance.uuid))
+            suspend.detach_all(
+                domain, held, lambda: self._domains.attached(instance.uuid))
             try:
                 super().suspend(context, instance, *args, **kwargs)
             except Exception:
@@ -323,27 +332,28 @@ class LibvirtDriver(driver.LibvirtDriver):
             if held:
                 self._claims.claim(instance, held)
                 self._prepare_to_resume(held, instance, context)
-            # Without its definition it is made, and assigned to, again.
+            # If the domain is not defined, Nova creates the guest again, and
+            # _get_guest_config claims devices for it.
             super().resume(context, instance, *args, **kwargs)
             self._reattach(instance, self._claims.held(instance))
 
     def _prepare_to_resume(self, held, instance, context) -> None:
-        """Have a server whose devices are away sleep on.
+        """Keep the server suspended if its devices cannot be prepared.
 
-        Of what fails later, Nova undefines the domain, and what the guest had
-        in memory is gone with it.
+        If resume fails later, Nova undefines the domain, and the saved memory
+        of the guest is lost.
         """
         try:
             self._prepare(held, instance, context)
         except Exception as error:
             raise exception.InstanceFaultRollback(
                 exception.InstanceResumeFailure(reason=faults.told(
-                    'Server sleeps on', error, instance))) from None
+                    'Server stays suspended', error, instance))) from None
 
     def _resume_guest_after_snapshot(self, context, live_snapshot,
                                      original_power_state, instance, *args,
                                      **kwargs):
-        # A guest that cannot be copied live is suspended for its snapshot.
+        # Nova suspends a guest whose disk cannot be copied while it runs.
         with self._claims.during(instance):
             super()._resume_guest_after_snapshot(
                 context, live_snapshot, original_power_state, instance, *args,
@@ -353,33 +363,33 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._reattach(instance, self._claims.held(instance))
 
     def _reattach(self, instance, held: hostdev.Hostdevs) -> None:
-        """Give a running guest what it lacks of its devices.
+        """Attach the missing devices to a running guest.
 
-        One that cannot have them all is stopped: a reboot can cure it.
+        If that fails, stop the guest: a reboot can repair it.
         """
         domain = self._host.get_guest(instance)
-        there = {device.address
-                 for device in self._domains.attached(instance.uuid)}
+        attached = {device.address
+                    for device in self._domains.attached(instance.uuid)}
         try:
             suspend.attach(domain, [device for device in held
-                                     if device.address not in there])
+                                    if device.address not in attached])
         except errors.AccelError as error:
             domain.poweroff()
-            why = faults.told('Guest is stopped', error, instance)
+            why = faults.told('Guest was stopped', error, instance)
             raise exception.InstanceResumeFailure(
                 reason=f'{why}; the guest was stopped') from None
 
     def _swap_volume(self, guest, *args, **kwargs):
-        # Nova defines the domain anew from the XML of the running guest, which
-        # leaves out what the guest lacks.
+        # Nova redefines the domain from the XML of the running guest. The
+        # definition would lose each device that the guest lacks.
         self._domains.invalidate(guest.uuid)
-        lacks = suspend.reattach_missing(
+        failures = suspend.reattach_missing(
             self._domains.running_without_devices(
                 lambda uuid: uuid != guest.uuid), self._prepare)
-        if lacks:
+        if failures:
             raise exception.VolumeRebaseFailed(reason=faults.told(
-                'A volume is not swapped', '; '.join(
-                    line for _level, line in lacks)))
+                'Volume cannot be swapped', '; '.join(
+                    line for _level, line in failures)))
         return super()._swap_volume(guest, *args, **kwargs)
 
     def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
@@ -390,7 +400,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     xml, *args, **kwargs)
                 if not hostdev_xml.holds(element, held.__contains__)]
 
-    # A guest that moves
+    # Live migration
 
     def check_can_live_migrate_source(self, context, instance, *args,
                                       **kwargs):
@@ -475,11 +485,11 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _prepare(self, hostdevs: hostdev.Hostdevs, instance=None,
                  context=None, host: model.Host | None = None) -> None:
-        """Make ready what a guest is to have.
+        """Prepare the devices of a guest.
 
-        :param instance: whose flavor says more of it, if that is at hand
+        :param instance: its flavor tells what to program, if it is known
         :param context: of the request, if there is one
-        :param host: the machine, if it has just been read
+        :param host: the Host, if it has just been read
         """
         if hostdevs:
             self._preparation.prepare(
@@ -488,7 +498,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _node(self, provider_tree=None) -> inventory.Node:
         name = self._host.get_hostname()
-        # Nova's copy of the tree; None until the first update.
+        # The libvirt driver's copy of the tree is None until the first update.
         provider_tree = provider_tree or self.provider_tree
         known = (tree_update.existing(provider_tree, name)
                  if provider_tree else [])
@@ -498,7 +508,8 @@ class LibvirtDriver(driver.LibvirtDriver):
 
 
 @contextlib.contextmanager
-def _as_nova_says_it():
+def _deploy_failures():
+    """Raise our errors as an error of Nova, whose text tenants may see."""
     try:
         yield
     except errors.AccelError as error:
@@ -508,11 +519,14 @@ def _as_nova_says_it():
 
 @contextlib.contextmanager
 def _never_fatal(what: str):
-    """Keep nova-compute up, whatever a device, a file or our code does."""
+    """Log any error, so that nova-compute keeps running.
+
+    :param what: what could not be done
+    """
     try:
         yield
     except errors.TreeError as error:
-        # Said once already, and then at every round of the periodic tasks.
+        # LocalHost logged it already, when it changed.
         LOG.debug('Could not %s: %s', what, error)
     except errors.AccelError as error:
         LOG.error('Could not %s: %s', what, error)

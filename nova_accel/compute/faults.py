@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the owner of a server reads as its fault.
+"""Texts for the fault of a server, which its owner reads.
 
-Nova shows the text of an exception to whoever may see the server. The operator
-reads in the log which device, path or other server it is about; the owner of
-the server is told the reason, and no names.
+Nova shows the text of an exception to everyone who may see the server. The log
+names the device, path or other server for the operator. The fault has only
+the reason, without names.
 
 Seams: ``nova.compute.utils.exception_to_dict``, which takes a NovaException's
 text for the fault; ``nova.exception.NovaException.format_message``.
@@ -21,11 +21,11 @@ CONF = nova.conf.CONF
 
 
 def told(what: str, error: Exception | str, instance=None) -> str:
-    """Log an error; what of it the owner of the server is told.
+    """Log an error, and return the text for the fault of the server.
 
-    :param what: has failed, for the log
-    :param error: of one that nobody expected, its class is told
-    :param instance: nova.objects.Instance, where it is at hand
+    :param what: the outcome for the server; first words of the log line
+    :param error: of an unexpected one, only the class is returned
+    :param instance: nova.objects.Instance, if it is known
     """
     expected = isinstance(error, (errors.AccelError, exception.NovaException,
                                   str))

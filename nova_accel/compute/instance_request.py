@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an instance asks for: by its flavor, its image, its ports, its guest.
+"""The devices that an instance requests: by flavor, image and ports.
 
 Seam: ``nova.objects.Instance.get_pci_devices`` and
 ``InstancePCIRequest.NEUTRON_PORT``.
@@ -19,7 +19,7 @@ CONF = nova.conf.CONF
 
 
 def of(instance) -> flavor_request.Request:
-    """What an instance's flavor asks for.
+    """Return the request of an instance's flavor.
 
     :param instance: nova.objects.Instance
     """
@@ -29,34 +29,36 @@ def of(instance) -> flavor_request.Request:
 def wanted(instance, allocated: assign.Allocations,
            inventory: inventory.NodeInventory,
            comes_live=False) -> assign.Wanted:
-    """What a server asks for, and what the rules are about.
+    """Return a server's request, with the facts that its rules depend on.
 
-    :param comes_live: whether it is on another host yet, and its ports have
-        functions there; those that Nova takes here only the scheduler knows
+    :param comes_live: whether the server is being live-migrated to this host:
+        its ports still have functions of the source, and only the scheduler
+        knows those of the destination
     """
-    asked = flavor_request.parse(
+    request = flavor_request.parse(
         instance.flavor.extra_specs,
         flavor_specs.image_traits(instance.image_meta))
     host = inventory.host
     guest = instance.numa_topology
     return assign.Wanted(
-        asked.groups, asked.rules,
+        request.groups, request.rules,
         arrange.HostContext(
             frozenset(cell.id for cell in guest.cells) if guest else None,
             None if comes_live
-            else _nodes_of_ports(instance, asked, host.only_node),
+            else _nodes_of_ports(instance, request, host.only_node),
             host.only_node, host.links),
         {name: allocated.get(uuid, {}).get(name, 0) for uuid, name
-         in inventory.counting(asked.classes).items()},
+         in inventory.counting(request.classes).items()},
         pack=CONF.nova_accel.pack_devices)
 
 
-def _nodes_of_ports(instance, asked, only_node) -> frozenset[int] | None:
-    """The NUMA nodes of the functions behind a server's network ports.
+def _nodes_of_ports(instance, request, only_node) -> frozenset[int] | None:
+    """Return the NUMA nodes of the VFs of a server's network ports.
 
-    :param only_node: the node of those that do not say theirs
+    :param only_node: node of the functions that report none, or None
+    :returns: None if no rule needs them, or the server has no such ports
     """
-    if not asked.concerns(affinity.NETWORK):
+    if not request.concerns(affinity.NETWORK):
         return None
     devices = instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found again at every round goes into the log once."""
+"""Log a recurring finding once, until it changes."""
 
 import collections.abc
 
 from oslo_log import log as logging
 
-#: A level of the log's, and what is said.
+#: A log level and a message.
 Line = tuple[int, str]
 
 
 class LogOnce:
-    """What the log has been told the last time.
+    """Logs the findings that the previous call did not have.
 
-    :param log: which is told
+    :param log: the logger
     """
 
     def __init__(self, log: logging.KeywordArgumentAdapter) -> None:
@@ -20,12 +20,12 @@ class LogOnce:
         self._lines: frozenset[Line] = frozenset()
 
     def log(self, lines: collections.abc.Iterable[Line]) -> None:
-        """Log what was not said the last time.
+        """Log the messages that were not in the previous call.
 
-        :param lines: all that there is to say by now, with their levels
+        :param lines: all current messages, with their levels
         """
         lines = list(lines)
-        # First: another thread may find the same.
+        # Replace before logging: another thread may have the same messages.
         before, self._lines = self._lines, frozenset(lines)
         for level, line in lines:
             if (level, line) not in before:

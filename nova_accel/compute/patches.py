@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrapped in nova-compute, beside the driver's own methods.
+"""Functions of nova-compute that we wrap, besides the driver's own methods.
 
 * ``nova.compute.resource_tracker.ResourceTracker``: ``instance_claim``,
-  ``rebuild_claim``, ``resize_claim`` and ``live_migration_claim``. The guest
-  is fitted into the host when it is claimed for, before its devices are
-  chosen; its allocations say which these are going to be.
+  ``rebuild_claim``, ``resize_claim`` and ``live_migration_claim``. A claim
+  fits the guest to NUMA nodes before its devices are chosen. Its allocations
+  tell which devices it will get, so prefer the NUMA nodes of these.
 * ``nova.compute.resource_tracker.ResourceTracker._update_to_placement`` and
   ``nova.scheduler.client.report.SchedulerReportClient.
-  get_allocations_for_provider_tree``. In each round, and for each server that
-  comes or goes, Nova reads the allocations of every provider of the host. It
-  needs them where it reshapes providers, which is when nova-compute starts,
-  and for PCI devices in Placement. Otherwise they are not read.
-* ``nova.compute.manager.ComputeManager._init_instance``. A reboot that
-  nova-compute did not finish is tried again when it starts. An error of that
-  would end nova-compute, again and again, because one device has gone. In
-  every other case in which the driver's error puts a server into ERROR, Nova
-  goes on; so does this, for servers with devices. Where a reboot fails before
-  it comes to the driver, say because Neutron cannot be reached, nova-compute
-  ends as it does without us.
+  get_allocations_for_provider_tree``. In each periodic run, and for each
+  server that is created or deleted, Nova reads the allocations of every
+  provider of the host. It needs them only to reshape providers, which happens
+  when nova-compute starts, and for PCI devices in Placement. Skip the read
+  otherwise.
+* ``nova.compute.manager.ComputeManager._init_instance``. When nova-compute
+  starts, it repeats a reboot that it did not finish. If the reboot fails,
+  nova-compute exits, so one missing device would keep it from starting. If
+  the failure has put a server with devices into ERROR, continue without the
+  server, as Nova does for other operations. If the reboot fails before it
+  reaches the driver (Neutron does not answer, for example), nova-compute
+  exits as it does without us.
 """
 
 import contextvars
@@ -40,19 +41,19 @@ from nova_accel.core.request import flavor_specs
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-#: Whether the report to Placement that is being made can need allocations.
+#: Whether the current report to Placement may need allocations.
 _needs_allocations: contextvars.ContextVar[bool] = contextvars.ContextVar(
     'needs_allocations', default=True)
 
 
 def _claim_near_devices(argument, original, self, *args, **kwargs):
-    """A claim of the resource tracker.
+    """Claim resources for a guest on the NUMA nodes of its devices.
 
-    :param argument: the name of its parameter for allocations
+    :param argument: name of the parameter that has the allocations
     """
     passed = inspect.signature(original).bind(
         self, *args, **kwargs).arguments
-    # The same process can have other drivers' trackers.
+    # Another driver in the same process has no such method.
     nodes_for = getattr(self.driver, 'nodes_for', None)
     nodes = nodes_for(
         passed.get('flavor') or passed['instance'].flavor,
@@ -98,16 +99,16 @@ def init_instance(original, self, context, instance, *args, **kwargs):
         expected = isinstance(error, (errors.AccelError,
                                       exception.NovaException))
         (LOG.error if expected else LOG.exception)(
-            'nova-compute goes on without server %s, whose reboot failed: %s',
+            'Reboot of server %s failed, nova-compute starts without it: %s',
             instance.uuid, error)
 
 
 def install() -> None:
-    """Wrap all of it."""
+    """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS,
                  update_to_placement, allocations_for_provider_tree,
                  init_instance):
         seam.install()
     if CONF.pci.report_in_placement:
         LOG.info('[pci] report_in_placement is set, so Nova reads the '
-                 'allocations of each resource provider in each round')
+                 'allocations of each resource provider in each periodic run')

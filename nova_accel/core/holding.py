@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what, as definitions of domains have it."""
+"""Find which domains hold which devices, by their definitions."""
 
 import collections
 import collections.abc
@@ -9,21 +9,21 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
 
-#: Hostdevs by domain; also those that are not ours.
+#: Hostdevs by domain uuid, including those that are not ours.
 Held = collections.abc.Mapping[str, hostdev.Hostdevs]
-#: The same, one by one.
+#: Pairs of a domain uuid and one of its hostdevs.
 Pairs = collections.abc.Iterable[tuple[str, hostdev.Hostdev]]
 
 
 def each(held: Held) -> Pairs:
-    """Every hostdev and its domain."""
+    """Yield each domain and hostdev."""
     for uuid, hostdevs in held.items():
         for device in hostdevs:
             yield uuid, device
 
 
 def holders(pairs: Pairs) -> dict[model.Address, set[str]]:
-    """Domains by device."""
+    """Return domains by address of the device."""
     found = collections.defaultdict(set)
     for uuid, device in pairs:
         found[device.address].add(uuid)
@@ -32,10 +32,10 @@ def holders(pairs: Pairs) -> dict[model.Address, set[str]]:
 
 def units(pairs: Pairs, item: inventory.Offered | None,
           ) -> dict[model.Unit, set[str]]:
-    """Domains by unit of a Region, where they hold any of its functions.
+    """Return domains by unit of a Region that they hold any function of.
 
-    :param item: None where its device has gone, and with it the knowledge of
-        which functions travelled together
+    :param item: None if the Region is not offered any more; then each
+        function counts as a unit
     """
     found = holders(pairs)
     if item is None or item.region.mdevs:
@@ -49,39 +49,44 @@ def units(pairs: Pairs, item: inventory.Offered | None,
 def by_region(held: Held,
               offered: collections.abc.Collection[inventory.Offered],
               ) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
-    """What could be of each Region, by its provider.
+    """Return domains and hostdevs of each Region, by its provider.
 
-    A function is held by whoever has it, as what it may; which Region an mdev
-    belongs to, its alias says; and so of a function that could be several
-    things, as long as its card offers what it was given as. An mdev that was
-    given as what no card offers any more is of the Region that has its type.
+    The alias names the Region of an mdev. An mdev whose Region is not offered
+    any more counts for the Region that has it among its instances. A function
+    counts for each Region that has it, whatever its alias; but if its card
+    can be several things, only for the Region in the alias while that is
+    offered.
 
-    Each hostdev is looked at once, however many Regions there are.
+    Each hostdev is visited once, regardless of the number of Regions.
     """
     known = {item.uuid: item for item in offered}
-    at = collections.defaultdict(list)
-    for item in offered:
-        for address in (item.region.instances if item.region.mdevs else {
-                address for unit in item.region.units for address in unit}):
-            at[address].append(item)
+    items_at = _by_address(offered)
     found = {item.uuid: [] for item in offered}
     for uuid, device in each(held):
         given_as = known.get(provider_of(device))
         if given_as and given_as.region.mdevs:
             found[given_as.uuid].append((uuid, device))
-        for item in at.get(device.address, ()):
+        for item in items_at.get(device.address, ()):
             if (given_as is None if item.region.mdevs
-                    else not _is_anothers(item, given_as)):
+                    else not _is_other_variant(item, given_as)):
                 found[item.uuid].append((uuid, device))
     return found
 
 
-def _is_anothers(item: inventory.Offered,
-                 given_as: inventory.Offered | None) -> bool:
-    """Whether a function of a Region was given as another thing of its card.
+def _by_address(offered: collections.abc.Collection[inventory.Offered],
+                ) -> dict[model.Address, list[inventory.Offered]]:
+    """Return the Regions that have each function or mdev."""
+    found = collections.defaultdict(list)
+    for item in offered:
+        for address in (item.region.instances if item.region.mdevs else {
+                address for unit in item.region.units for address in unit}):
+            found[address].append(item)
+    return found
 
-    Of several that the function could be.
-    """
+
+def _is_other_variant(item: inventory.Offered,
+                      given_as: inventory.Offered | None) -> bool:
+    """Whether a function was assigned as another variant of its card."""
     return bool(item.region.variant and given_as
                 and given_as.uuid != item.uuid
                 and given_as.device.address == item.device.address)
@@ -89,12 +94,12 @@ def _is_anothers(item: inventory.Offered,
 
 def counts(offered: collections.abc.Collection[inventory.Offered],
            held: Held) -> dict[str, int]:
-    """How many units are held, by provider."""
+    """Return the number of held units by provider."""
     found = by_region(held, offered)
     return {item.uuid: len(units(found[item.uuid], item)) for item in offered}
 
 
 def provider_of(device: hostdev.Hostdev) -> str | None:
-    """The provider that a hostdev serves, if it is one of ours."""
+    """Return the provider in the alias of a hostdev, None if not ours."""
     alias = naming.parse_alias(device.alias)
     return alias[1] if alias else None

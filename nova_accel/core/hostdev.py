@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdev: what a guest gets, one element of its libvirt XML each."""
+"""Hostdev: one ``<hostdev>`` element of a guest's libvirt XML."""
 
 import collections
 import collections.abc
@@ -11,13 +11,12 @@ from nova_accel.core import naming
 
 @dataclasses.dataclass(frozen=True)
 class Hostdev:
-    """A PCI function, or an mdev, in a guest.
+    """A PCI function or an mdev of a guest.
 
-    :param alias: libvirt user alias that names group and provider, and of a
-        function its ids, or what it was made of
+    :param alias: libvirt user alias (:func:`nova_accel.core.naming.alias`)
     :param managed: whether libvirt binds and unbinds the driver
-    :param guest_address: where the guest has it, once libvirt knows; no part
-        of what it is
+    :param guest_address: its address in the guest, None until libvirt assigns
+        it; ignored when Hostdevs are compared
     """
 
     address: model.Address
@@ -28,20 +27,20 @@ class Hostdev:
 
     @property
     def card(self) -> model.PciAddress | None:
-        """The card that an mdev is of; None for a function."""
+        """The card of an mdev, None for a function."""
         return naming.card_of_alias(self.alias)
 
     @property
     def ids(self) -> str:
-        """Vendor and product id that it was given with, '' if nobody knows."""
+        """Vendor and product id when it was assigned, '' if unknown."""
         return naming.ids_of_alias(self.alias)
 
 
-#: What one domain holds.
+#: The hostdevs of one domain.
 Hostdevs = tuple[Hostdev, ...]
 
 
 def ours(hostdevs: collections.abc.Iterable[Hostdev]) -> Hostdevs:
-    """Those of a domain's hostdevs that a flavor put there."""
+    """Return the hostdevs that nova_accel assigned, by their alias."""
     return tuple(device for device in hostdevs
                  if naming.parse_alias(device.alias))

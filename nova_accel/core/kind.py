@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a kind: what there is of it, and what is done with it.
+"""The contract of a kind: how to find its units and how to prepare them.
 
-An entry point of :data:`NAMESPACE` names a :class:`Kind`. What that opens on a
-machine is an :class:`Enumerator`; and a :class:`Preparer` as well, where
-something has to be done before a guest can have a unit and after it had one.
+An entry point of :data:`NAMESPACE` names a :class:`Kind`. Its ``open`` returns
+an :class:`Enumerator` of the machine. The Enumerator is a :class:`Preparer` as
+well if units need work before a guest gets one and after a guest had one.
 
-A kind decides what can be given away, and the rest of us whether it may: that
-nobody else claims or uses it, and that no IOMMU group is torn apart, is
-checked for every kind in :mod:`nova_accel.core.device_spec.discovery`.
+A kind decides which units exist. Whether a unit may be offered is checked for
+all kinds in :mod:`nova_accel.core.device_spec.discovery`: no other program
+claims it, the host does not use it, and its IOMMU group stays together.
 """
 
 import collections.abc
@@ -20,18 +20,18 @@ from nova_accel.core import model
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import fpga
 
-#: Of entry points, by which kinds are found.
+#: The entry points that name kinds.
 NAMESPACE = 'nova_accel.kinds'
 
-#: The kind of an entry that names no other: PCI functions as they are.
+#: The default kind: whole PCI functions.
 PCI = 'pci'
 
-#: How many units of an entry's a card can have, where its driver does not
-#: say; a key that kinds share.
+#: A key that kinds share: the maximum of units per card, for cards whose
+#: driver does not report it.
 LIMIT = 'max_instances'
 
-#: Reads a key's value in an entry; what it returns is hashable.
-#: Raises ValueError, saying what is wrong ("is not a number").
+#: Reads the value of a key in an entry and returns it in hashable form.
+#: Raises ValueError with the reason ("is not a number").
 Reader = collections.abc.Callable[[typing.Any], collections.abc.Hashable]
 
 
@@ -44,9 +44,12 @@ def read_limit(value: typing.Any) -> int:
 
 
 class Refused(Exception):
-    """Why something that an entry names is not given away.
+    """Raised when a device that an entry names cannot be offered.
 
-    :param because_of: the function that is the cause, or None for all
+    :param reason: what prevents it
+    :param remedy: what an operator can do about it, or ''
+    :param because_of: the function that is the cause, None for the unit as a
+        whole
     """
 
     def __init__(self, reason: str, remedy: str = '',
@@ -57,6 +60,7 @@ class Refused(Exception):
         self.because_of = because_of
 
     def reason_for(self, function: model.Function) -> str:
+        """Return the reason, with the cause if that is another function."""
         if self.because_of in (None, function.address):
             return self.reason
         return f'{self.because_of} in its IOMMU group: {self.reason}'
@@ -64,29 +68,30 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pool:
-    """Like units of a card that a guest can have, any of them as well.
+    """Interchangeable units of a card that guests can get.
 
-    Pools of a card that agree in everything but their units are one Region.
+    Pools of a card that are equal except for their units form one Region.
 
     :param units: a unit is one function, or several that a guest can only
-        have together; of mdevs, their parent, for each that there is or
-        could be
-    :param variant: tells it from what else the card could be: a type's name
-    :param traits: beside those of the entry
-    :param resource_class: unless the entry has one
-    :param limit: how many of the units can be had at the same time, if not
-        all
-    :param managed: unless the entry decides, whether libvirt binds and
-        unbinds the driver
-    :param mdevs: units are mdevs, and the variant is their type
-    :param resets: units are functions as they are: without libvirt's help
-        they need a driver of vfio's, and they are reset before somebody else
-        has them. What a kind makes ready itself, it resets itself
-    :param instances: of units that are mdevs, those of ours that there are
-    :param programmed: what units are depends on what is programmed into them:
-        another time they can have other vendor and product ids
-    :param needs_driver: a driver of the host's makes units ready, and gets
-        them again after a reset
+        get together; for mdevs, the parent, once for each mdev that exists or
+        can be created
+    :param variant: which of several things the card can be, such as the name
+        of a type
+    :param traits: added to those of the entry
+    :param resource_class: used if the entry has none
+    :param limit: how many of the units can be in use at the same time, None
+        for all
+    :param managed: whether libvirt binds and unbinds the driver; used if the
+        entry does not say
+    :param mdevs: whether units are mdevs, of the type ``variant``
+    :param resets: whether nova_accel resets units before another server gets
+        them, and checks that they have a vfio driver if libvirt does not
+        bind it. False if the kind prepares and resets units itself
+    :param instances: for mdevs, those of ours that exist
+    :param programmed: whether vendor and product id of a unit can change,
+        because they depend on what is programmed into it
+    :param needs_driver: whether a driver of the host prepares units, and has
+        to be bound again after a reset
     """
 
     units: tuple[model.Unit, ...]
@@ -104,7 +109,7 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """What a server asks of one of its devices, beside its class.
+    """What a server requires of one device, besides its class.
 
     :param bitstream: the bitstream to program into the device
     :param traits: the traits that the device must have
@@ -115,26 +120,26 @@ class DeviceConfig:
 
 
 class Entry(typing.Protocol):
-    """What a kind sees of an entry.
+    """The part of an entry that a kind may use.
 
-    It is a :class:`nova_accel.core.device_spec.spec_entry.Entry`.
+    The object is a :class:`nova_accel.core.device_spec.spec_entry.Entry`.
 
-    :ivar managed: whether libvirt is to bind and unbind the driver, None
-        where it does not say
+    :ivar managed: whether libvirt binds and unbinds the driver, None if the
+        entry does not say
     """
 
     managed: bool | None
 
     def setting(self, key: str) -> typing.Any:
-        """The value of one of the kind's own keys, None where it is not."""
+        """Return the value of one of the kind's keys, None if absent."""
 
 
 class Machine(typing.Protocol):
-    """What there is beside a function.
+    """All functions of the machine, and the entries that name them.
 
-    :ivar functions: all of them
-    :ivar named: the entries that count, by the function that they name; of
-        one function they are all of the same kind
+    :ivar functions: all functions by address
+    :ivar named: by function, the entries that are used for it; all entries of
+        a function are of the same kind
     """
 
     functions: collections.abc.Mapping[model.PciAddress, model.Function]
@@ -142,102 +147,105 @@ class Machine(typing.Protocol):
                                    collections.abc.Sequence[Entry]]
 
     def bundle(self, function: model.Function) -> model.Unit:
-        """The functions that can only travel together, this one among them.
+        """Return the functions that can only be assigned together with one.
 
-        Those of its IOMMU group but for bridges that vfio leaves alone.
+        They are its IOMMU group, with the function itself and without the
+        bridges that vfio ignores.
         """
 
 
 class Enumerator(typing.Protocol):
-    """Says what of a function can be given away."""
+    """Finds the units of a function."""
 
     def pools(self, function: model.Function, entry: Entry,
               machine: Machine) -> collections.abc.Iterable[Pool]:
-        """What there is of a function that an entry of this kind names.
+        """Return the Pools of a function that an entry of this kind names.
 
-        It may be called for another function of the same card with the same
-        answer: what is there twice counts once. Called at each round of
-        nova-compute, so it reads and does not wait. A Pool without units
-        makes a Region that has nothing at the moment.
+        It can be called for several functions of a card and return the same
+        Pools: equal Pools count once. nova-compute calls it in each periodic
+        update, so it must not block. A Pool without units makes a Region
+        without inventory.
 
-        :raises Refused: if nothing is; also after a Pool without units
+        :raises Refused: if the function has no units; an iterator may raise
+            it after a Pool without units
         """
 
 
 @typing.runtime_checkable
 class Suggester(typing.Protocol):
-    """An Enumerator that can tell what an entry could say."""
+    """An Enumerator that suggests entries."""
 
     def suggest(self, function: model.Function,
                 ) -> collections.abc.Iterable[
                     collections.abc.Mapping[str, typing.Any]]:
-        """Keys and values, as in JSON, for an entry that names a function.
+        """Return keys and values, as in JSON, for entries of a function.
 
-        The best first; nothing if the function is of another kind. Each is
-        tried before an operator sees it.
+        The best comes first. Nothing is returned for a function of another
+        kind. Each suggestion is tried before an operator sees it.
         """
 
 
 @typing.runtime_checkable
 class Preparer(typing.Protocol):
-    """Makes units ready for guests, and takes them back."""
+    """Prepares units for guests, and releases them afterwards."""
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: DeviceConfig) -> None:
-        """Make a unit ready for the guest that is about to start with it.
+        """Prepare a unit for a guest that is about to start with it.
 
-        It may be ready already: another try comes after whatever became of
-        the first.
+        The unit can be prepared already, wholly or in part, by an earlier
+        attempt.
 
-        :param device: what the guest is going to have
-        :param item: the Region that it is of
-        :param config: what the server asks of the device
-        :raises nova_accel.core.errors.AccelError: if that cannot be done; the
-            server does not start
+        :param device: the hostdev of the guest
+        :param item: the Region of the unit
+        :param config: what the server requires of the device
+        :raises nova_accel.core.errors.AccelError: if it fails; the server
+            does not start then
         """
 
     def prepared(self, host: model.Host,
                  ) -> collections.abc.Collection[model.Address]:
-        """What has been made ready, whoever has it or has it not."""
+        """Return all prepared units, whether a server holds them or not."""
 
     def release(self, address: model.Address) -> None:
-        """Take back what nobody has.
+        """Undo the preparation of a unit that no server holds.
 
-        :raises OSError, nova_accel.core.errors.AccelError: if that cannot be
-            done; it is tried again, and said once
+        :raises OSError, nova_accel.core.errors.AccelError: if it fails; it is
+            logged once and tried again later
         """
 
 
 @typing.runtime_checkable
 class Inspector(typing.Protocol):
-    """A Preparer that knows its units without the entry that named them.
+    """A Preparer that recognises its units without their entry.
 
-    With it, what a server was given is taken back after it though nothing in
-    nova.conf names it any more, and no server starts with what cannot be made
-    ready. A Preparer without it takes back what its ``prepared`` says.
+    Such units are released after a server even if no entry in nova.conf names
+    them any more, and no server starts with a unit that cannot be prepared.
+    Without an Inspector, only the units that ``prepared`` returns are
+    released.
     """
 
     def is_ready(self, address: model.Address) -> bool | None:
-        """Whether a unit is ready for a guest; None if it is of no such kind.
-        """
+        """Whether a unit is ready for a guest; None if of another kind."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind, as an entry point names it.
+    """A kind: the object that an entry point names.
 
-    :param open: from the tree of a machine (:class:`nova_accel.host.tree
-        .Tree`) to an Enumerator of it
-    :param keys: what an entry of this kind can say beside what every entry
-        can; an entry with one of them is of this kind
+    :param open: called with the tree of a machine
+        (:class:`nova_accel.host.tree.Tree`); returns an Enumerator of it
+    :param keys: Readers of the keys that only entries of this kind can have;
+        an entry with one of them is of this kind
     :param several: whether several entries can name a function, each for
-        something else that it could be; if not, the first one counts
+        another thing that it can be, such as another type; if False, the
+        first entry is used
     :param live_migratable: whether the state of a unit can move to another
-        host where the entry does not say
-    :param files: what it reads of a function, relative to the function's
-        directory in sysfs: a recording of a machine has to have it
-    :param programs: whether ``prepare`` programs a bitstream; a server that
-        asks for one does not start with a device of another kind
+        host; used if the entry does not say
+    :param files: the files that it reads of a function, relative to the
+        function's directory in sysfs; recordings of machines include them
+    :param programs: whether ``prepare`` programs a bitstream; a server with a
+        bitstream does not start with a device of another kind
     """
 
     open: collections.abc.Callable[[typing.Any], Enumerator]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host, Device and Region as values; and the PCI facts that they rest on.
+"""Host, Device and Region as values, and the PCI facts behind them.
 
-Everything here is frozen: a Host is a photograph of a machine, taken by
-:mod:`nova_accel.host` and handed on.
+All values are immutable: a Host is a snapshot of a machine, taken by
+:mod:`nova_accel.host`.
 """
 
 import collections
@@ -15,20 +15,19 @@ import typing
 _ADDRESS = re.compile(
     r'([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])', re.IGNORECASE)
 
-# PCI Code and ID Assignment Specification: base class 06 is a bridge, but for
-# what has no subclass of its own (NVSwitches).
+# PCI Code and ID Assignment Specification: base class 06 is a bridge, except
+# subclass 80, "other" (NVSwitches).
 _BRIDGE, _OTHER, _HOST_BRIDGE = 0x06, 0x0680, 0x0600
-# These subclasses have a type 1 or 2 header, which is what lets the kernel's
-# vfio take no notice of them in an IOMMU group
-# (drivers/vfio: vfio_dev_driver_allowed).
+# These subclasses have a type 1 or 2 header. Therefore the kernel's vfio
+# ignores them in an IOMMU group (drivers/vfio: vfio_dev_driver_allowed).
 _FORWARDING_BRIDGES = frozenset({0x0604, 0x0607, 0x0609})
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class PciAddress:
-    """Where a PCI function sits.
+    """The address of a PCI function.
 
-    :param domain: 0 to 0xffffffff (PCIe domains made by software, such as
+    :param domain: 0 to 0xffffffff (PCIe domains created by software, such as
         Intel VMD's, start at 0x10000)
     """
 
@@ -38,12 +37,12 @@ class PciAddress:
     function: int
 
     @classmethod
-    # A machine that is read has each of them in many places.
+    # Cached, because sysfs repeats each address in many places.
     @functools.lru_cache(maxsize=8192)
     def parse(cls, text: str) -> 'PciAddress':
-        """Read the form that sysfs uses, ``0000:81:00.0``.
+        """Parse the form that sysfs uses, ``0000:81:00.0``.
 
-        :raises ValueError: if the text is anything else
+        :raises ValueError: if the text is no such address
         """
         match = _ADDRESS.fullmatch(text)
         if not match:
@@ -58,10 +57,10 @@ class PciAddress:
 @functools.total_ordering
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParentName:
-    """A device on no PCI bus that mdevs are made of, by its name.
+    """The name of an mdev parent that is not on a PCI bus.
 
     Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev
-    (/sys/class/mdev_bus). s390's channels and crypto cards are such devices.
+    (/sys/class/mdev_bus). On s390, channels and crypto cards are such devices.
     """
 
     name: str
@@ -70,13 +69,13 @@ class ParentName:
         return self.name
 
     def __lt__(self, other: object) -> bool:
-        # PCI addresses come first.
+        # PCI addresses sort first.
         return isinstance(other, ParentName) and self.name < other.name
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class MdevAddress:
-    """What libvirt calls the address of a mediated device: its uuid."""
+    """The uuid of a mediated device, which libvirt calls its address."""
 
     uuid: str
 
@@ -84,20 +83,19 @@ class MdevAddress:
         return self.uuid
 
 
-#: What a hostdev's source is addressed by.
+#: The address of a hostdev's source.
 Address = PciAddress | MdevAddress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Location:
-    """Where in the machine something sits, from the processor's side.
+    """The position of a function in the PCI topology.
 
-    :param numa_node: the node, or None where the machine does not say
-        (sysfs: -1)
+    :param numa_node: None if the machine does not report it (sysfs: -1)
     :param root: the host bridge as sysfs names it, ``pci0000:40``, or ''
-    :param ports: addresses of the bridges on the way down, root port first
-    :param switch: the nearest PCIe switch that is no part of a card, by its
-        upstream port, or None
+    :param ports: addresses of the bridges above it, root port first
+    :param switch: the upstream port of the nearest PCIe switch that is not
+        part of a card, or None
     """
 
     numa_node: int | None = None
@@ -108,10 +106,10 @@ class Location:
 
 def nearest_switch(ports: tuple[str, ...],
                    own: collections.abc.Container[str] = ()) -> str | None:
-    """The upstream port of the switch next to a device, or None.
+    """Return the upstream port of the nearest switch above a device, or None.
 
     Below the root port each switch adds two bridges, its upstream and its
-    downstream port; a single one more is a conventional PCI bridge.
+    downstream port. A single bridge more is a conventional PCI bridge.
 
     :param ports: as in :class:`Location`
     :param own: upstream ports of switches that are part of a card
@@ -122,12 +120,12 @@ def nearest_switch(ports: tuple[str, ...],
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a Device is.
+    """The position of a Device, as affinity rules see it.
 
-    :param numa_node: None where the host does not say
-    :param pcie_root: the host bridge, ``pci0000:40``; None where unknown
-    :param pcie_switch: the nearest switch, None where there is none above it
-    :param device: the card's PCI address as text
+    :param numa_node: None if the host does not report it
+    :param pcie_root: the host bridge, ``pci0000:40``, None if unknown
+    :param pcie_switch: the nearest switch, None if there is none
+    :param device: the PCI address of the card as text
     """
 
     numa_node: int | None
@@ -138,15 +136,14 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MdevType:
-    """A type of mediated device that a function's driver makes.
+    """A type of mediated device that the driver of a function can create.
 
     Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 
-    :param available: how many more could be made now; None if the driver
-        says nothing that is a number
-    :param instances: uuids of those that there are
-    :param api: what a guest sees of them (``device_api``), or '' if nobody
-        says
+    :param available: how many more can be created now; None if the driver
+        does not report a number
+    :param instances: uuids of the existing mdevs
+    :param api: the interface for guests (``device_api``), '' if unknown
     """
 
     name: str
@@ -157,11 +154,11 @@ class MdevType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bar:
-    """A range of memory that a PCI function answers at.
+    """A memory range of a PCI function.
 
-    :param number: 0 to 5, of its Base Address Register
+    :param number: the number of its Base Address Register, 0 to 5
     :param size: in bytes, a power of two
-    :param wide: whether its address can be above 4 GiB
+    :param wide: whether its address can be above 4 GiB (64 bits)
     """
 
     number: int
@@ -172,9 +169,9 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """One PCI function as the kernel's sysfs shows it.
+    """One PCI function, or one other mdev parent, as sysfs shows it.
 
-    Or what else mdevs can be made of, without ids and class.
+    A parent that is not on a PCI bus has no ids and no class.
 
     Source: Documentation/ABI/testing/sysfs-bus-pci.
 
@@ -184,25 +181,25 @@ class Function:
     :param physfn: for a virtual function, its physical function
     :param total_vfs: VFs that could be enabled
     :param num_vfs: VFs that are enabled
-    :param vf_offset: how far behind its own Routing ID that of the first VF is
-    :param vf_stride: and from there that of each next one
+    :param vf_offset: distance of the first VF's Routing ID from its own
+    :param vf_stride: distance between the Routing IDs of VFs
     :param mdev_types: mediated device types that its driver offers
-    :param reset_methods: ways to reset it alone, as the kernel would try
-        them; () if there is none, None if that is not known (kernels before
-        5.15 do not name them, older recordings are silent)
-    :param resets_below: of a bridge, whether all that is behind it can be
+    :param reset_methods: methods to reset it alone, in the kernel's order; ()
+        if there are none, None if unknown (kernels before 5.15 and older
+        recordings do not have them)
+    :param resets_below: for a bridge, whether all functions behind it can be
         reset at once
-    :param netdevs: names of its network ports; of a virtual function, also
+    :param netdevs: names of its network ports; for a virtual function, also
         those of its card
-    :param vfio: whether its driver is one that a guest has devices through
-    :param open: whether a program has it open through vfio-pci or its like
-    :param denied: whether vfio-pci takes no function with its ids
+    :param vfio: whether its driver is a vfio driver
+    :param open: whether a program has it open through a vfio driver
+    :param denied: whether vfio-pci refuses functions with its ids
     :param firmware: the version that its driver reports, or ''
-    :param bars: its memory, or None if nobody says
+    :param bars: its memory ranges, None if unknown
     :param use: how the host itself uses it, in words, or ''
-    :param console: whether the host has its console on it; so it may have on
-        a VGA controller that does not say
-    :param unreadable: nothing is known of it but its address and its group
+    :param console: whether it has the console of the host; also true for a
+        VGA controller that does not report it
+    :param unreadable: whether only its address and IOMMU group are known
     """
 
     address: PciAddress | ParentName
@@ -234,7 +231,7 @@ class Function:
     unreadable: bool = False
 
     def vf(self, index: int) -> PciAddress | None:
-        """The address that a VF of it has, or will have; None if unknown.
+        """Return the address that a VF has or will have, None if unknown.
 
         Source: PCI Express Base Specification, "First VF Offset" and "VF
         Stride"; sysfs: ``sriov_offset``, ``sriov_stride``.
@@ -264,42 +261,42 @@ class Function:
 
     @property
     def may_stay(self) -> bool:
-        """A bridge that can stay in an IOMMU group that is given away.
+        """Whether it is a bridge that vfio ignores in an IOMMU group.
 
-        Without a driver, that is more of them.
+        A host bridge is ignored only without a driver.
         """
         return self.is_forwarding_bridge or (
             self.class_code >> 8 == _HOST_BRIDGE and not self.driver)
 
 
-#: What a guest gets when it gets one unit of a Region: functions that can
-#: only travel together, because they share an IOMMU group; or one mdev.
+#: One unit of a Region: functions that can only be assigned together, because
+#: they share an IOMMU group, or one mdev.
 Unit = tuple[Address, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
-    """What can be given away on its own: a whole card, VFs, mdevs of a type.
+    """Interchangeable units of a Device: a whole card, VFs, mdevs of a type.
 
     :param name: unique within its Device, e.g. ``CUSTOM_QAT``
-    :param units: like units, any of which serves a request equally; of an
-        mdev type, the parent of each instance that there is or could be
+    :param units: for an mdev type, the parent, once for each mdev that exists
+        or can be created
     :param managed: whether libvirt binds and unbinds the driver
-    :param kind: of its entry
-    :param variant: which of several things that its card could be, or ''
-    :param mdevs: whether units are mdevs, of the type that is the variant
+    :param kind: the kind of its entry
+    :param variant: which of several things the card can be, or ''
+    :param mdevs: whether units are mdevs, of the type ``variant``
     :param live_migratable: whether its state can move to another host
-    :param settings: what its entry says to its kind, by key
-    :param limit: how many units can be had at the same time, if not all
-    :param reset: how units are reset before somebody else has them, as its
-        entry says; '' if they are not
-    :param needs_driver: whether a driver of the host's gets them again then,
-        which makes them ready
-    :param one_time_use: whether nobody has it after a server had, until it is
-        freed
-    :param instances: of the units that are mdevs, those of ours that there are
-    :param ids: vendor and product id by function, of units that are functions
-        and whatever is done with them stay what they are
+    :param settings: values of the kind's keys in its entry
+    :param limit: how many units can be in use at the same time, None for all
+    :param reset: how its entry says to reset units before another server gets
+        them; '' if nova_accel does not reset them
+    :param needs_driver: whether a driver of the host prepares units, and is
+        bound again after a reset
+    :param one_time_use: whether it is reserved after one server has had it,
+        until an operator frees it
+    :param instances: for mdevs, those of ours that exist
+    :param ids: vendor and product id by function; without functions whose ids
+        can change
     """
 
     name: str
@@ -321,16 +318,16 @@ class Region:
         default=(), compare=False)
 
     def setting(self, key: str) -> typing.Any:
-        """What its entry says for a key of its kind, None if nothing."""
+        """Return the value of a key of its kind, None if absent."""
         return dict(self.settings).get(key)
 
     def ids_of(self, address: Address) -> str:
-        """A function's vendor and product id, '' if they can change."""
+        """Return a function's vendor and product id, '' if they can change."""
         return dict(self.ids).get(address, '')
 
     @property
     def total(self) -> int:
-        """How many units can be had."""
+        """How many units can be in use at the same time."""
         if self.limit is None:
             return len(self.units)
         return min(self.limit, len(self.units))
@@ -338,9 +335,9 @@ class Region:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A card: the functions that must travel together, and its Regions.
+    """A card and its Regions.
 
-    :param address: the card's first function (for VFs: their PF)
+    :param address: the first function of the card (for VFs: their PF)
     """
 
     address: PciAddress
@@ -351,7 +348,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Withheld:
-    """Why nobody gets a device for the time being, and what can be done."""
+    """Why a device is not offered at present, and the remedy."""
 
     reason: str
     remedy: str = ''
@@ -359,7 +356,7 @@ class Withheld:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A function that an entry names and that is not offered all the same."""
+    """A function that an entry names, but that is not offered."""
 
     address: PciAddress
     ids: str
@@ -369,7 +366,7 @@ class Refusal:
 
 def group(refusals: collections.abc.Iterable[Refusal],
           ) -> dict[tuple[str, str], list[Refusal]]:
-    """Refusals by reason and remedy."""
+    """Return refusals by reason and remedy."""
     alike: dict[tuple[str, str], list[Refusal]] = collections.defaultdict(list)
     for refusal in refusals:
         alike[refusal.reason, refusal.remedy].append(refusal)
@@ -378,12 +375,12 @@ def group(refusals: collections.abc.Iterable[Refusal],
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Links:
-    """What joins Devices directly: NVLink, xGMI, UALink.
+    """The direct links between Devices: NVLink, xGMI, UALink.
 
-    Sets of Devices' addresses, as text.
+    Each set has the addresses of Devices, as text.
 
-    :param partitions: each of these can be had together as a whole only
-    :param islands: of each of these any part can be had together
+    :param partitions: sets that can only be used as a whole
+    :param islands: sets of which any subset can be used together
     """
 
     partitions: tuple[frozenset[str], ...] = ()
@@ -392,11 +389,11 @@ class Links:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """What one machine has, offers and refuses.
+    """The functions of a machine, and the devices that it offers and refuses.
 
-    :param numa_nodes: of the machine
+    :param numa_nodes: the NUMA nodes of the machine
     :param problems: what could not be read or understood, one line each
-    :param links: which cards are joined, also of those that are not offered
+    :param links: link domains, including cards that are not offered
     """
 
     functions: tuple[Function, ...] = ()
@@ -407,7 +404,7 @@ class Host:
     links: Links = Links()
 
     def has(self, address: Address) -> bool:
-        """Whether a function, or an mdev, is there."""
+        """Whether the machine has a function or an mdev."""
         return any(address == function.address or any(
             str(address) in mdev_type.instances
             for mdev_type in function.mdev_types)
@@ -415,7 +412,7 @@ class Host:
 
     @property
     def units(self) -> collections.Counter[str]:
-        """How many units are offered of each resource class."""
+        """The number of offered units by resource class."""
         counts: collections.Counter[str] = collections.Counter()
         for device in self.devices:
             for region in device.regions:
@@ -424,5 +421,5 @@ class Host:
 
     @property
     def only_node(self) -> int | None:
-        """The machine's NUMA node where it has just one."""
+        """The NUMA node of a machine with only one, else None."""
         return self.numa_nodes[0] if len(self.numa_nodes) == 1 else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names that other programs see: providers, resource classes, traits, aliases.
 
-Each is a pure function of what it names, so that a restart, a second process
-or a person with a calculator arrives at the same name.
+Each name is a pure function of its arguments, so that every process computes
+the same name, also after a restart.
 """
 
 import collections.abc
@@ -15,18 +15,18 @@ import os_traits
 
 from nova_accel.core import model
 
-#: On every provider of ours, and required by every profile's group: it keeps
-#: a profile off providers of Nova's or Cyborg's with the same class.
+#: A trait of all our providers. Every group of a profile requires it, so that
+#: it does not get providers of Nova or Cyborg with the same class.
 MARKER_TRAIT = 'CUSTOM_NOVA_ACCEL'
 
-#: On every provider of ours.
+#: The traits of all our providers.
 OUR_TRAITS = frozenset({MARKER_TRAIT, os_traits.OWNER_NOVA})
 
-#: On what may be used by one server only. os-traits has it since 2025.2.
+#: The trait of one-time-use devices. os-traits has it since 2025.2.
 ONE_TIME_USE_TRAIT = getattr(os_traits, 'HW_PCI_ONE_TIME_USE',
                              'CUSTOM_HW_PCI_ONE_TIME_USE')
 
-#: Classes that Nova itself counts and that no device may claim to be.
+#: Classes that Nova itself reports and that no device may have.
 NOVAS_OWN_CLASSES = frozenset({
     orc.VCPU, orc.PCPU, orc.MEMORY_MB, orc.DISK_GB, orc.NUMA_SOCKET,
     orc.NUMA_CORE, orc.NUMA_THREAD, orc.NUMA_MEMORY_MB, orc.IPV4_ADDRESS,
@@ -38,15 +38,15 @@ _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 
 _UNIT, _MARK = 'CUSTOM_UNIT_OF_', '_accel_'
 
-# More than a server can have of one provider.
+# More mdevs than a server can have of one provider.
 _MDEVS = 256
 
-# Placement's limit for a class's name, and for a provider's.
+# Placement's limits for names of classes and of providers.
 _CLASS_LIMIT = 255
 _NAME_LIMIT = 200
 
-#: Longest name of a class: the name of its provider has it whole, whatever
-#: the host is called, and the class of its units is no longer than can be.
+#: Longest name of a class: short enough to fit whole into the name of its
+#: provider, and into the class of its units.
 MAX_CLASS = 180
 
 
@@ -59,46 +59,46 @@ def is_resource_class(name: str) -> bool:
 
 
 def is_trait(name: str) -> bool:
-    """Whether Placement knows this trait or lets anyone make it."""
+    """Whether a trait is standard, or a valid custom one."""
     return bool(_CUSTOM.fullmatch(name)) or name in _standard_traits()
 
 
 def normalise_resource_class(text: str) -> str:
-    """Free text to a class name, as ``[pci] device_spec`` does it."""
+    """Turn free text into a class name, as ``[pci] device_spec`` does."""
     name = text.strip().upper()
     return name if name in orc.STANDARDS else _custom(name)
 
 
 def normalise_trait(text: str) -> str:
-    """Free text to a trait name, as ``[pci] device_spec`` does it."""
+    """Turn free text into a trait name, as ``[pci] device_spec`` does."""
     name = text.strip().upper()
     return name if name in _standard_traits() else _custom(name)
 
 
 def default_resource_class(function: model.Function) -> str:
-    """The class of a device whose entry gives none, as Nova's PCI code."""
+    """Return the default class of a device, the same as in Nova."""
     return f'CUSTOM_PCI_{function.vendor_id}_{function.product_id}'.upper()
 
 
 def unit_class(resource_class: str) -> str:
-    """The class in which a Region's own provider counts its units.
+    """Return the class for the units in the provider of a Region.
 
-    The class itself is counted once for the whole host, so that a quota on it
-    counts what a server has, and not that twice.
+    The resource class itself is in one provider for the whole host. So a
+    quota on it does not count the units of a server twice.
     """
     return f'{_UNIT}{resource_class}'[:_CLASS_LIMIT]
 
 
 def class_of_units(name: str) -> str | None:
-    """The class whose units a class counts; None if it is no such class."""
+    """Return the class that a class of units is for, None for others."""
     return name.removeprefix(_UNIT) if name.startswith(_UNIT) else None
 
 
 def region_name(resource_class: str, traits: frozenset[str],
                 managed: bool, variant: str = '') -> str:
-    """What tells a Region from others of its Device, whatever they are.
+    """Return the name of a Region, which does not depend on other Regions.
 
-    :returns: the class, with a short digest where there is more to it
+    :returns: the class, with the variant or a digest if it has more properties
     """
     if variant:
         return f'{resource_class}_{variant}'
@@ -109,7 +109,7 @@ def region_name(resource_class: str, traits: frozenset[str],
 
 
 def unlike(region: model.Region) -> str:
-    """A name for a Region whose name another of its Device has already."""
+    """Return a name for a Region whose name its Device has already."""
     facts = ' '.join([str(region.managed), str(region.live_migratable),
                       str(region.settings), *sorted(region.traits)])
     return f'{region.name}_{_digest(facts)}'
@@ -122,8 +122,8 @@ def device_provider_name(nodename: str, device: model.Device) -> str:
 def is_provider(name: str, parent: str | None,
                 traits: collections.abc.Collection[str]) -> bool:
     """Whether a provider in Placement is ours."""
-    # The trait alone proves nothing: anybody can set it on anything, the
-    # compute node's own provider among them.
+    # The trait alone is not enough: an operator can set it on any provider,
+    # also on that of the compute node.
     return bool(parent) and MARKER_TRAIT in traits and bool(
         re.search(rf'({_MARK}|~[0-9a-f]{{12}}~)', name))
 
@@ -138,14 +138,14 @@ def class_provider_name(nodename: str, resource_class: str) -> str:
 
 
 def class_of_provider(name: str) -> str | None:
-    """The class that a provider of this name counts; None for a Device's."""
-    # A Device's has an address in its name, which no class has.
+    """Return the class that a class's provider counts, None for others."""
+    # The name of a Device's provider has an address, which is no valid class.
     _host, mark, rest = name.rpartition(_MARK)
     return rest if mark and is_resource_class(rest) else None
 
 
 def class_provider_uuid(root: str, resource_class: str) -> str:
-    """The uuid of the provider that counts a class for the whole host.
+    """Return the uuid of the provider that counts a class for the host.
 
     :param root: uuid of the compute node's provider
     """
@@ -154,11 +154,11 @@ def class_provider_uuid(root: str, resource_class: str) -> str:
 
 def provider_uuid(root: str, address: model.PciAddress | str,
                   region: str | None = None) -> str:
-    """The provider's uuid: uuid5 in the name space of the compute node's.
+    """Return the uuid of a Device's or Region's provider, a uuid5.
 
-    :param root: uuid of the compute node's provider
-    :param address: the Device's
-    :param region: the Region's name, where it has a provider of its own
+    :param root: uuid of the compute node's provider, the name space
+    :param address: the address of the Device
+    :param region: the name of a Region that has a provider of its own
     """
     name = f'accel/{address}' if region is None else (
         f'accel/{address}/{region}')
@@ -167,21 +167,21 @@ def provider_uuid(root: str, address: model.PciAddress | str,
 
 def alias(group: str, provider: str, index: int, ids: str = '',
           variant: str = '', card: model.PciAddress | None = None) -> str:
-    """The user alias of a ``<hostdev>``, naming what it serves and what it is.
+    """Return the user alias of a ``<hostdev>``.
 
     libvirt (formatdomain, "Devices"): a user alias starts with ``ua-`` and
     has only letters, digits, underscores and hyphens; it is unique in its
     domain.
 
-    :param group: the profile's group, e.g. ``ACCEL0``, or '' where a flavor
-        asks for the class without one
-    :param provider: uuid
-    :param index: runs over the hostdevs of this group and provider
+    :param group: the group of the profile, e.g. ``ACCEL0``, or '' if the
+        flavor asks for the class without a profile
+    :param provider: uuid of the provider
+    :param index: number of the hostdev in this group and provider
     :param ids: vendor and product id of the function, ``10de:2330``, or ''
-        where it can have others another time
-    :param variant: the Region's; what it was made of, which the uuid does not
-        tell: a Device's only Region has that of the Device
-    :param card: the Device of an mdev, which its uuid does not tell
+        if they can change
+    :param variant: the variant of the Region, which the provider does not
+        show if the Device has only one Region
+    :param card: for an mdev, the address of its Device
     """
     return f'ua-accel-{group or "flavor"}-{provider}-{index}' + (
         f'-{ids.replace(":", "")}' if ids else '') + (
@@ -190,19 +190,18 @@ def alias(group: str, provider: str, index: int, ids: str = '',
 
 
 def mdev_uuid(server: str, provider: str, index: int) -> str:
-    """The uuid of the mdev that a server gets of a provider.
+    """Return the uuid of the mdev that a server gets of a provider.
 
-    A pure function of who and what, so that a second try, after whatever
-    happened to the first, makes the same mdev and not another.
+    A retry after a failure gets the same uuid, and so creates no second mdev.
 
-    :param index: runs over the server's mdevs of this provider
+    :param index: number of the mdev of this server and provider
     """
     return str(uuid.uuid5(uuid.UUID(provider), f'mdev/{server}/{index}'))
 
 
 def is_mdev_of(text: str, server: str,
                given_by: collections.abc.Iterable[str]) -> bool:
-    """Whether it is the uuid of an mdev that a server got of one of these.
+    """Whether a text is the uuid of an mdev of a server and some providers.
 
     :param given_by: uuids of providers
     """
@@ -212,17 +211,17 @@ def is_mdev_of(text: str, server: str,
 
 
 def is_parent_name(text: str) -> bool:
-    """Whether it can be a device's name in mdev_bus, and nothing else."""
+    """Whether a text is a safe name of a device in mdev_bus."""
     return bool(re.fullmatch(r'[.:]*[\w-][\w.:-]*', text, re.ASCII))
 
 
 def is_mdev_type(text: str) -> bool:
-    """Whether it can be an mdev type's name in sysfs, and nothing else."""
+    """Whether a text is a safe name of an mdev type in sysfs."""
     return bool(re.fullmatch(r'\.*[\w+-][\w.+-]*', text, re.ASCII))
 
 
 def is_mdev_uuid(text: str) -> bool:
-    """Whether an mdev could be of ours: others are given random uuids."""
+    """Whether an mdev can be ours: other programs use random uuids."""
     try:
         return uuid.UUID(text).version == 5
     except ValueError:
@@ -239,28 +238,27 @@ _ALIAS = re.compile(r'ua-accel-(?P<group>[A-Za-z0-9_-]+?)-'
 
 
 def parse_alias(text: str) -> tuple[str, str] | None:
-    """Group and provider of an alias of ours, or None for any other."""
+    """Return group and provider of an alias of ours, None for others."""
     match = _ALIAS.fullmatch(text)
     return (match['group'], match['provider']) if match else None
 
 
 def ids_of_alias(text: str) -> str:
-    """Vendor and product id that an alias of ours says, '' if none."""
+    """Return vendor and product id in an alias of ours, '' if absent."""
     match = _ALIAS.fullmatch(text)
     return (f'{match["vendor"]}:{match["product"]}'
             if match and match['vendor'] else '')
 
 
 def card_of_alias(text: str) -> model.PciAddress | None:
-    """The Device that an alias of ours says an mdev is of, None if none."""
+    """Return the Device of an mdev in an alias of ours, None if absent."""
     match = _ALIAS.fullmatch(text)
     return (model.PciAddress.parse('{domain}:{bus}:{slot}.{function}'.format(
         **match.groupdict())) if match and match['domain'] else None)
 
 
 def is_of_variant(text: str, variant: str) -> bool | None:
-    """Whether an alias of ours says a Region's variant; None if it says none.
-    """
+    """Whether an alias of ours has this variant, None if it has none."""
     match = _ALIAS.fullmatch(text)
     return (match['variant'] == _digest(variant)
             if match and match['variant'] else None)
@@ -274,7 +272,7 @@ def _standard_traits() -> frozenset[str]:
 def _custom(name: str) -> str:
     if name.startswith('CUSTOM_'):
         return re.sub(r'[^A-Z0-9_]+', '_', name)
-    # What is not allowed becomes one _ however much of it there is.
+    # Each run of characters that are not allowed becomes one underscore.
     return os_traits.normalize_name(name)
 
 
@@ -283,8 +281,8 @@ def _digest(facts: str) -> str:
 
 
 def _provider_name(nodename: str, rest: str) -> str:
-    # A long name loses of the host's what is too much; the uuid, not the
-    # name, is identity.
+    # Shorten the host's part of a name that is too long. Providers are
+    # identified by uuid, so this is safe.
     name = f'{nodename}{_MARK}{rest}'
     if len(name) <= _NAME_LIMIT:
         return name
@@ -292,5 +290,5 @@ def _provider_name(nodename: str, rest: str) -> str:
     room = _NAME_LIMIT - len(f'~{digest}{_MARK}{rest}')
     if room >= 0:
         return f'{nodename[:room]}~{digest}{_MARK}{rest}'
-    # Not a class's, but a Region's may be as long.
+    # The name of a Region can be too long by itself; that of a class cannot.
     return f'{name[:90]}~{digest}~{name[-90:]}'

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording without what tells its machine from others of its kind.
+"""Remove from a recording what identifies its machine.
 
-What is not known to be the kernel's own is not kept. Of names these are those
-that the reader asks for, and the patterns by which the kernel, and systemd
-after a device's place, name things; any other name has an alias, the same in
-all places. Of a file's content they are numbers and the kernel's words.
+Only names and contents that come from the kernel are kept. Names are kept if
+the reader asks for them, or if they match a pattern of the kernel or of
+systemd's names by place; any other name gets an alias, the same everywhere.
+Of the content of files, numbers and the kernel's words are kept.
 
 Sources: Documentation/admin-guide/devices.txt (disks);
 Documentation/ABI/testing/sysfs-class-net; systemd.net-naming-scheme(7);
@@ -25,8 +25,8 @@ from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 from nova_accel.host import zfs
 
-# Directories and links that the reader goes through, and what else sysfs has
-# beside what it looks for.
+# Directories and links on the paths that the reader asks for, and other
+# entries of sysfs in these directories.
 _WORDS = frozenset('''
     block btrfs bus class data devices driver drivers ext4 f2fs fpga_manager
     fpga_region fs holders infiniband iommu_group iommu_groups iommufd kernel
@@ -47,7 +47,7 @@ _WORDS = frozenset('''
 
 _KERNEL = re.compile('|'.join((
     r'|\.\.?', r'\d{1,5}',
-    # PCI functions and host bridges; what has a number for a name.
+    # PCI functions and host bridges; names that end in a number.
     r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]',
     r'pci[0-9a-f]{4,8}:[0-9a-f]{2}',
     r'(node|vfio|virtio|ata|host|session|nvme|nvme-subsys|fpga|region)\d{1,5}',
@@ -58,7 +58,7 @@ _KERNEL = re.compile('|'.join((
     r'(sd|hd|vd|xvd|dasd)[a-z]{1,3}\d{0,3}',
     r'(nvme\d{1,4}(c\d{1,4})?n|dm-|md|mmcblk|loop|nbd|sr|fd|ram|zram|pmem|'
     r'bcache|rbd|drbd|zd|ublkb)\d{1,4}(p\d{1,3})?',
-    # Network ports and RDMA devices, by number or by place.
+    # Network ports and RDMA devices, named by number or by place.
     r'lo|(eth|wlan|wwan|usb|ib|ibs|bond|br|virbr|docker|team|dummy|ifb|tun|tap|'
     r'veth|vnet|macvlan|macvtap|ipvlan|vxlan|sit|gre|tunl|ip6tnl|wg)\d{1,3}'
     r'(v\d{1,4})?',
@@ -67,24 +67,24 @@ _KERNEL = re.compile('|'.join((
     r'(en|ib|sl|wl|ww|mc|roce|iw|opa|rdma)(P\d{1,5})?'
     r'(o\d{1,5}|s\d{1,4}|p\d{1,3}s\d{1,3})(f\d{1,3})?'
     r'(v\d{1,4}|r\d{1,4}|d\d{1,3}|np?\d{1,3}(s\d{1,3})?){0,2}',
-    # Our own.
+    # Our aliases.
     r'name\d{1,6}(p\d{1,3})?',
     r'0{8}-0{4}-[45]0{3}-80{3}-0{6}[0-9a-f]{6}')))
 
-# What drivers are called, and what they call what they make, below these.
+# Patterns of the names in directories of drivers and of their mdev types.
 _DRIVERS = {'drivers': re.compile(r'[\w-]{1,32}', re.ASCII),
             'mdev_supported_types': re.compile(
                 r'[a-z]\w{0,31}-[\w.+-]{1,40}', re.ASCII)}
 
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', re.IGNORECASE)
 
-# The reader goes by what a name starts with.
+# The reader recognises these names by their prefix, which is kept.
 _PREFIXED = re.compile(r'(upper_|lower_|dfl-port\.|dfl-fme\.)(.+)', re.DOTALL)
 _PARTITION = re.compile(r'p?(\d{1,3})')
 
 _DISK = re.compile(r'/dev/([^/]+)')
 _DEVICE_NUMBER = re.compile(r'\d{1,5}:\d{1,7}')
-# All that it can say.
+# The documented values of pcie_acs_override.
 _OVERRIDE = re.compile(r'[a-z_-]+(=(downstream|multifunction|'
                        r'id(:[0-9a-f]{4}){2}|,)*)?')
 
@@ -101,7 +101,7 @@ _FILES = {'afu_id': _ID, 'compat_id': _ID,
           'fw_ver': re.compile(r'[\d.]{1,32}'),
           # NVM Express Base Specification, Identify Controller: 8 bytes.
           'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII)}
-#: Stands for what else is in a file.
+#: Replaces every other word of a file.
 UNKNOWN = '?'
 
 
@@ -109,12 +109,14 @@ def anonymous(recording: trees.Recording,
               asked: collections.abc.Iterable[str],
               of_kinds: collections.abc.Iterable[str],
               ) -> trees.Recording:
-    """A recording of which the reader makes the same, apart from names.
+    """Return an anonymous recording from which the reader reads the same Host.
 
-    :param recording: with all that there is
-    :param asked: names that the reader knows
+    Only names differ.
+
+    :param recording: the full recording
+    :param asked: names of files that the reader asks for
     :param of_kinds: files, relative to a function's directory, whose content
-        is kept, as a kind alone knows what may be in it
+        is kept, as only their kind knows what it can be
     """
     of_kinds = tuple(f'/{name}' for name in of_kinds)
     names = _Names(recording, _WORDS.union(
@@ -125,7 +127,7 @@ def anonymous(recording: trees.Recording,
         if path.endswith(of_kinds):
             return text
         if path.endswith(f'/{link_domains.HIVE_ID}'):
-            # Unique in the world; which are equal is all that matters.
+            # The ids are globally unique. The reader only compares them.
             return f'{hives.setdefault(text, len(hives) + 1)}\n'
         if path.startswith(f'{zfs.UDEV}/'):
             return _udev(text, names)
@@ -142,7 +144,7 @@ def anonymous(recording: trees.Recording,
 
 
 class _Names:
-    """Names of a recording: those that are kept, and aliases of the others."""
+    """Map names of a recording to themselves or to aliases."""
 
     def __init__(self, recording: trees.Recording,
                  words: frozenset[str]):
@@ -151,8 +153,8 @@ class _Names:
             *recording.files, *recording.links, *recording.folders})]
         self._taken = {name for parts in paths for name in parts}
         self._aliases: dict[str, str] = {}
-        # Where disks alone are listed, a partition is known by its name, which
-        # starts with that of its disk.
+        # Below sys/block, a partition is recognised by its name, which starts
+        # with the name of its disk. Keep that in the alias.
         for parts in paths:
             for disk, name in zip(parts, parts[1:], strict=False):
                 self._add_partition(disk, name)
@@ -169,9 +171,9 @@ class _Names:
                         in zip(['', *parts], parts, strict=False))
 
     def name(self, name: str, above: str = '') -> str:
-        """The name itself, or its alias.
+        """Return a name, or its alias.
 
-        :param above: the directory that it is in
+        :param above: name of the directory that contains it
         """
         if self._is_kept(name) or (
                 above in _DRIVERS and _DRIVERS[above].fullmatch(name)):
@@ -195,7 +197,7 @@ class _Names:
 
 
 def _uuid(text, number) -> str:
-    # Of mdevs, it tells ours from others'.
+    # The version tells our mdevs from others: keep it.
     return str(uuid.UUID(int=number,
                          version=5 if naming.is_mdev_uuid(text) else 4))
 
@@ -207,26 +209,26 @@ def _attribute(name, text) -> str:
 
 
 def _mounts(text, names) -> str:
-    """``0 0 259:1 / / rw - x /dev/sda1``: the number and the device."""
+    """Keep device number and disks: ``0 0 259:1 / / rw - fs /dev/sda1``."""
     lines = []
     for number, source in host_use.mounts(text):
         disks = ':'.join(_disks(source.split(':'), names))
         if not _DEVICE_NUMBER.fullmatch(number):
             number = '0:0'
-        # Everything that is not on a disk has major number 0.
+        # File systems that are not on a disk have major number 0.
         if disks or not number.startswith('0:'):
             lines.append(f'0 0 {number} / / rw - fs {disks or "none"}')
     return _joined(lines)
 
 
 def _disks(sources, names) -> list[str]:
-    """Disks; other names have a folder, and may be unique ids."""
+    """Return the disks directly in /dev; other paths may have unique ids."""
     return [f'/dev/{names.name(match[1])}' for match
             in map(_DISK.fullmatch, sources) if match]
 
 
 def _mount_table(text, names) -> str:
-    """``/dev/sda1 / ext4 rw``: the device."""
+    """Keep the disks: ``/dev/sda1 / fs rw``."""
     sources = dict.fromkeys(words[0] for words in host_use.fields(text))
     return _joined(f'{disk} / fs rw' for disk in _disks(sources, names))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of bitstreams on this host.
+"""The cache of bitstreams on this host.
 
-A copy is named after its image and its hash, and the hash is checked each
-time, so nothing goes out of date here. Files may be deleted at any time. All
-of them together have a limit; those that were used least recently make room.
+A copy is named after its image and its hash, and the hash is checked at each
+use, so a copy never becomes outdated. Files may be deleted at any time. The
+total size is limited; the least recently used copies are deleted first.
 """
 
 import collections.abc
@@ -20,24 +20,25 @@ import time
 
 from nova_accel.core import errors
 
-#: Seconds for which a copy stays when it was used: it may be programmed yet.
+#: Seconds after its last use in which a copy is not deleted: it may still be
+#: programmed.
 IN_USE = 600
 
-# Of two that make room at the same time.
+# Held while room is made and reserved.
 _lock = threading.Lock()
 
 
 class TooLong(Exception):
-    """More than was announced."""
+    """Raised when an image has more bytes than announced."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
     """The copies in a folder.
 
-    :param folder: which is made if need be
-    :param limit: bytes that all of them may have together
-    :param reserve: bytes that have to stay free on the file system
+    :param folder: its path; it is created if missing
+    :param limit: most bytes of all copies together
+    :param reserve: bytes that must stay free on the file system
     """
 
     folder: str
@@ -48,15 +49,15 @@ class Copies:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def path(self, image: str, algorithm: str, digest: str) -> str:
-        """Where the copy of an image is, if it is there.
+        """Return the path of an image's copy, which need not exist.
 
-        :param algorithm: one of hashlib's
+        :param algorithm: name of a hash in hashlib
         :param digest: in lower-case hexadecimal digits
         """
         return os.path.join(self.folder, f'{image}.{algorithm}-{digest}.bin')
 
     def use(self, path: str) -> bool:
-        """Whether a copy is there and whole; then it was used just now."""
+        """Whether a copy exists and its hash is right; update its last use."""
         algorithm, _hyphen, digest = os.path.basename(path).partition('.')[
             2].removesuffix('.bin').rpartition('-')
         if not digest or _digest(path, algorithm) != digest:
@@ -67,18 +68,18 @@ class Copies:
 
     def describe(self, path: str,
                  properties: collections.abc.Mapping[str, str]) -> None:
-        """Keep what an image says of itself beside its copy.
+        """Store the properties of an image beside its copy.
 
-        :raises OSError: if it cannot be written
+        :raises OSError: if they cannot be written
         """
         with self._replaced(f'{path}.json') as file:
             file.write(json.dumps(dict(properties)).encode())
 
     def latest(self, image: str) -> tuple[
             str, collections.abc.Mapping[str, str]] | None:
-        """The copy of an image that was used last, and what it says of itself.
+        """Return the last used copy of an image, and the image's properties.
 
-        :returns: None if there is none that is whole
+        :returns: None if no copy is complete
         """
         ours = [path for _used, _size, path in reversed(self._files())
                 if os.path.basename(path).startswith(f'{image}.')
@@ -93,11 +94,11 @@ class Copies:
     @contextlib.contextmanager
     def new(self, path: str, size: int,
             ) -> collections.abc.Iterator['Limited']:
-        """A copy that is there once all of it is.
+        """Write a new copy, which appears at its path when it is complete.
 
-        :param size: in bytes; it cannot become longer
-        :returns: a context whose value takes the data
-        :raises errors.AssignmentError: if there is no room for it
+        :param size: in bytes; more cannot be written
+        :returns: a context with a writable file
+        :raises errors.AssignmentError: if there is no room for the copy
         :raises OSError: if it cannot be written
         """
         with self._replaced(path, size) as file:
@@ -110,7 +111,7 @@ class Copies:
                 self._make_room(path, size)
             file = tempfile.NamedTemporaryFile(dir=self.folder, prefix='new-',
                                                delete=False)
-            # Who makes room next counts all of it.
+            # Reserve the space: others that make room count the full size.
             file.truncate(size)
         try:
             with file:
@@ -124,7 +125,7 @@ class Copies:
             raise
 
     def _make_room(self, path, size) -> None:
-        """Delete what was used least recently, as far as need be."""
+        """Delete the least recently used copies until a new one fits."""
         files = self._files()
         missing = max(
             size + sum(size for _used, size, _path in files) - self.limit,
@@ -134,10 +135,10 @@ class Copies:
         if missing > sum(size for size, _path in idle):
             raise errors.AssignmentError(
                 f'bitstream {os.path.basename(path).partition(".")[0]}',
-                f'has {size} bytes, and there is no room for a copy: '
-                f'bitstreams may have {self.limit} bytes together, and '
-                f'{self.reserve} have to stay free on the disk',
-                'make room, or raise [nova_accel] bitstream_cache_size')
+                f'has {size} bytes, and there is no room for a copy: the '
+                f'limit of all bitstreams is {self.limit} bytes, and '
+                f'{self.reserve} must stay free on the disk',
+                'free some space, or raise [nova_accel] bitstream_cache_size')
         for size, path in idle:
             if missing <= 0:
                 break
@@ -146,7 +147,7 @@ class Copies:
             missing -= size
 
     def _files(self) -> list[tuple[float, int, str]]:
-        """When each file was used, its size and its path; the oldest first."""
+        """Return time of use, size and path of each file, oldest first."""
         found = []
         for entry in os.scandir(self.folder):
             with contextlib.suppress(FileNotFoundError):
@@ -158,15 +159,19 @@ class Copies:
 
 
 class Limited:
-    """A file that takes so many bytes and no more, whatever was announced."""
+    """A file that raises TooLong once more than ``limit`` bytes are written.
+
+    :param limit: in bytes
+    """
 
     def __init__(self, file, limit: int):
         self._file = file
         self._left = limit
 
     def write(self, chunk: bytes) -> int:
-        """
-        :raises TooLong: if it is one too many
+        """Write a chunk.
+
+        :raises TooLong: if it exceeds the limit
         """
         self._left -= len(chunk)
         if self._left < 0:
@@ -174,18 +179,18 @@ class Limited:
         return self._file.write(chunk)
 
     def truncate(self, size: int | None = None) -> int:
-        """As Nova does where a signature is wrong."""
+        """Truncate the file: Nova calls this when a signature is wrong."""
         return self._file.truncate(size)
 
     def digest(self, algorithm: str) -> tuple[int, str]:
-        """How many bytes were written, and their hash."""
+        """Return the number of bytes that were written, and their hash."""
         self._file.truncate()
         self._file.flush()
         return self._file.tell(), _digest(self._file.name, algorithm)
 
 
 def _digest(path, algorithm) -> str:
-    """A file's hash, or '' where it is not there."""
+    """Return the hash of a file, or '' if it cannot be read."""
     try:
         with open(path, 'rb') as file:
             return hashlib.file_digest(file, lambda: hashlib.new(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of vendors, which may hang, and say whatever they like."""
+"""Run vendors' commands, which may hang and print anything."""
 
 import collections.abc
 import os
@@ -8,10 +8,10 @@ import signal
 import subprocess
 import time
 
-#: How much of what a command says is kept: its end, in bytes.
+#: How much of a command's output is kept: its last bytes.
 MAX_OUTPUT = 4096
 
-#: How long a command may leave its output open when it has ended, in seconds.
+#: Seconds for which the output may stay open after the command has ended.
 _GRACE = 0.5
 
 _ENVIRONMENT = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
@@ -19,24 +19,24 @@ _ENVIRONMENT = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
 
 def run(words: collections.abc.Sequence[str], timeout: float,
         ) -> tuple[int | None, bytes]:
-    """Run a command, without a shell, to its end or to its time limit.
+    """Run a command without a shell until it ends or the timeout expires.
 
-    :param timeout: in seconds; then it is killed, with all that it started
-    :returns: its exit code, None if it was killed; and the last
-        :data:`MAX_OUTPUT` bytes of what it said on both channels
+    :param timeout: in seconds; then the command and its children are killed
+    :returns: its exit code, or None if it was killed; and the last
+        :data:`MAX_OUTPUT` bytes of its standard output and error
     :raises OSError: if it cannot be started
     """
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, cwd='/', env=_ENVIRONMENT,
         start_new_session=True,
-        # The helper that runs as root has none.
+        # The privsep daemon has umask 0.
         umask=0o022)
     try:
-        said = _listen(process, time.monotonic() + timeout)
-        return process.poll(), said
+        output = _read_output(process, time.monotonic() + timeout)
+        return process.poll(), output
     finally:
-        # Its children too, whose process group is its own.
+        # start_new_session: the group is the command and its children.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -45,9 +45,9 @@ def run(words: collections.abc.Sequence[str], timeout: float,
         process.stdout.close()
 
 
-def _listen(process, deadline: float) -> bytes:
-    """What a process says until it ends or its time is over."""
-    said = b''
+def _read_output(process, deadline: float) -> bytes:
+    """Return the output of a process until it ends or the deadline passes."""
+    output = b''
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         ended = None
@@ -56,11 +56,11 @@ def _listen(process, deadline: float) -> bytes:
                 chunk = os.read(process.stdout.fileno(), 65536)
                 if not chunk:
                     break
-                said = (said + chunk)[-MAX_OUTPUT:]
+                output = (output + chunk)[-MAX_OUTPUT:]
             if ended is None and process.poll() is not None:
                 ended = time.monotonic() + _GRACE
     try:
         process.wait(max(0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         pass
-    return said
+    return output

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel shows of FPGAs behind PCI functions.
+"""Read what the kernel shows of FPGAs behind PCI functions.
 
 Sources: Documentation/fpga/dfl.rst, Documentation/ABI/testing/
 sysfs-class-fpga-region (``compat_id``), sysfs-platform-dfl-port (``afu_id``),
-sysfs-class-fpga-manager (``state``, ``status``). A port is shown below the
-function that it belongs to, while the host's own driver has that function.
+sysfs-class-fpga-manager (``state``, ``status``). sysfs shows a port below its
+PCI function, while the host's own driver is bound to that function.
 """
 
 import collections
@@ -19,26 +19,26 @@ from nova_accel.host import tree as trees
 REGIONS = 'sys/class/fpga_region'
 MANAGERS = 'sys/class/fpga_manager'
 
-#: What a manager says in which nothing is wrong, and nothing under way.
+#: States of a manager without fault, and those while it programs.
 _WELL = frozenset({'unknown', 'power up', 'reset', 'operating'})
-_UNDER_WAY = frozenset({'firmware request', 'parse header', 'write init',
-                        'write', 'write complete'})
+_PROGRAMMING = frozenset({'firmware request', 'parse header', 'write init',
+                          'write', 'write complete'})
 
-# What nothing, and what no device, answers with.
+# The afu_id of an empty port, and of a device that does not answer.
 _NONE, _GONE = '0' * 32, 'f' * 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """What there is below one PCI function.
+    """What sysfs shows below one PCI function.
 
     :param regions: names of the regions that can be programmed
-    :param ids: of these regions, as far as they have one
+    :param ids: ``compat_id`` of the regions that have one
     :param ports: names of the ports to programmed functions
-    :param functions: what these ports show as programmed
+    :param functions: ``afu_id`` of the ports
     :param managers: names of the FPGA managers, ``fpga0``
-    :param port_faults: what is wrong with ports, a line each
-    :param faults: what is wrong with regions and managers
+    :param port_faults: faults of ports, a line each
+    :param faults: faults of regions and managers, a line each
     """
 
     regions: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Shown:
 
 
 def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
-    """What is shown, by PCI function."""
+    """Return what sysfs shows of FPGAs by PCI function."""
     found: dict = collections.defaultdict(lambda: collections.defaultdict(
         list))
     for folder, reader in ((REGIONS, _read_region), (MANAGERS, _read_manager)):
@@ -68,16 +68,16 @@ def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
 
 
 def has_firmware(tree: trees.Tree, manager: str) -> bool:
-    """Whether a manager takes a bitstream by its ``firmware`` attribute.
+    """Whether a manager has an attribute ``firmware``, to program by.
 
-    The kernels of some vendors have it, the mainline kernel has not.
+    Some vendors' kernels have it; the mainline kernel does not.
     """
     return 'firmware' in tree.names(
         trees.follow(tree, f'{MANAGERS}/{manager}'))
 
 
 def state(tree: trees.Tree, manager: str) -> str:
-    """What a manager says of itself: ``operating`` if all is well."""
+    """Return the state of a manager: ``operating`` if it is programmed."""
     path = trees.follow(tree, f'{MANAGERS}/{manager}')
     return (tree.text(f'{path}/state') or '').strip()
 
@@ -85,8 +85,8 @@ def state(tree: trees.Tree, manager: str) -> str:
 def _read_region(tree, path, name, facts) -> None:
     ports = [child for child in tree.names(path)
              if child.startswith('dfl-port.')]
-    # What has ports and an engine is the device; what it makes regions of
-    # can be programmed.
+    # A directory with ports or a management engine is the DFL device itself,
+    # which is not programmable; its regions are.
     if not ports and not any(child.startswith('dfl-fme.')
                              for child in tree.names(path)):
         facts['regions'].append(name)
@@ -123,6 +123,6 @@ def _read_manager(tree, path, name, facts) -> None:
     status = ', '.join((tree.text(f'{path}/status') or '').split('\n')
                        ).strip(', ')
     facts['faults'].append(
-        f'{name} is being programmed' if now in _UNDER_WAY else
+        f'{name} is being programmed' if now in _PROGRAMMING else
         f'{name} is in state {errors.quote(now)}'
         + (f' ({errors.quote(status)})' if status else ''))

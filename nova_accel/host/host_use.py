@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host itself does with its PCI functions, and so cannot give away.
+"""Find the PCI functions that the host itself uses, which are not offered.
 
-A disk is in use when it, a partition of it or something stacked on it is
-mounted or swapped to, or when it has the label of a ZFS pool that is imported;
-a network port when it has an address or a route, or belongs to a bridge, a
-bond or anything else stacked on it.
+A disk is in use if it, a partition of it or a device stacked on it is mounted
+or is swap space, or if it has the label of an imported ZFS pool. A network
+port is in use if it has an address or a route, or belongs to a bridge, a bond
+or another device stacked on it.
 
 Sources: proc(5) (mountinfo, mounts, swaps), xfs(5) (``logdev``, ``rtdev``),
 Documentation/ABI/stable/sysfs-block (``dev``, ``holders``),
-Documentation/ABI/testing/sysfs-class-net, and the directories of what is
-mounted: fs/btrfs/sysfs.c (``devices``), fs/ext4/sysfs.c, fs/f2fs/sysfs.c and
+Documentation/ABI/testing/sysfs-class-net, and the directories of mounted file
+systems: fs/btrfs/sysfs.c (``devices``), fs/ext4/sysfs.c, fs/f2fs/sysfs.c and
 fs/xfs/xfs_super.c (named after the disk).
 """
 
@@ -23,52 +23,58 @@ from nova_accel.host import tree as trees
 from nova_accel.host import zfs
 
 BLOCK = 'sys/class/block'
-# Of disks, in which their partitions are; for recordings without the other.
+# Directories of disks, with those of their partitions below; for recordings
+# without BLOCK.
 _WHOLE = 'sys/block'
 BTRFS = 'sys/fs/btrfs'
-# The same in every container, as proc is not.
+# Unlike proc, these are the same in every container.
 _FILESYSTEMS = ('sys/fs/ext4', 'sys/fs/f2fs', 'sys/fs/xfs')
 NET = netdevs.NET
-# Process 1 sees the host's mounts also where nova-compute is in a container,
-# if that has the host's processes.
+# Process 1 shows the host's mounts even to nova-compute in a container, if
+# the container shares the host's process namespace.
 MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
-# For recordings without the others.
+# For recordings without MOUNTS.
 TABLES = ('proc/1/mounts', 'proc/self/mounts')
-# Of a file system's options, those that name a further disk.
+# Options of a file system that name a further disk.
 _OTHER_DISKS = ('logdev=', 'rtdev=')
 SWAPS = 'proc/swaps'
 ROUTES = 'proc/net/route'
 ADDRESSES = 'proc/net/if_inet6'
 
-_NO_MOUNTS = (f'{MOUNTS[0]}, beside sysfs_root, cannot be read, so nobody '
-              'knows which disks are mounted; have the host\'s proc there, '
-              'and name no disks in device_spec until it is')
-_NO_UDEV = (f'{zfs.UDEV}, beside sysfs_root, cannot be read, so nobody knows '
-            'which disks belong to the host\'s ZFS pools; have the host\'s '
-            'run/udev there, and name no disks in device_spec until it is')
+_NO_MOUNTS = (f'{MOUNTS[0]}, beside sysfs_root, cannot be read, so it is '
+              'unknown which disks are mounted; mount the host\'s proc there, '
+              'and name no disks in device_spec until then')
+_NO_UDEV = (f'{zfs.UDEV}, beside sysfs_root, cannot be read, so it is unknown '
+            'which disks belong to the host\'s ZFS pools; mount the host\'s '
+            'run/udev there, and name no disks in device_spec until then')
 
 
 def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
-    """In words, what each function in use is used for; and what is wrong."""
+    """Find the functions that the host uses.
+
+    :returns: the use by function, ``disk sda1 is mounted``; and messages
+        about uses that cannot be found
+    """
     uses: dict[model.PciAddress, str] = {}
     for path, use in (*_disks(tree), *_ports(tree)):
-        for address in _in_use(path):
+        for address in _functions_of(path):
             uses.setdefault(address, use)
-    return uses, list(_unknown(tree))
+    return uses, list(_problems(tree))
 
 
-def _in_use(path) -> list[model.PciAddress]:
-    """What drives something, and what makes the PCI domain that this is in.
+def _functions_of(path) -> list[model.PciAddress]:
+    """Return the function of a disk or port, and of its PCI domain.
 
-    Behind Intel's VMD disks have a domain of their own.
+    Behind Intel's VMD, disks are in a PCI domain that the VMD provides.
     """
-    way = pci.addresses(path.split('/'))
-    return [address for address, below in itertools.zip_longest(way, way[1:])
+    found = pci.addresses(path.split('/'))
+    return [address for address, below
+            in itertools.zip_longest(found, found[1:])
             if below is None or below.domain != address.domain]
 
 
-def _unknown(tree) -> collections.abc.Iterator[str]:
-    """What keeps disks that are in use from being noticed."""
+def _problems(tree) -> collections.abc.Iterator[str]:
+    """Return messages about uses of disks that cannot be found."""
     disks = _blocks(tree)
     if disks and all(tree.text(path) is None for path in (*MOUNTS, *TABLES)):
         yield _NO_MOUNTS
@@ -79,7 +85,7 @@ def _unknown(tree) -> collections.abc.Iterator[str]:
 
 
 def _blocks(tree) -> dict[str, str]:
-    """The directory of each disk and partition."""
+    """Return the directory of each disk and partition by name."""
     if names := tree.names(BLOCK):
         return {name: trees.follow(tree, f'{BLOCK}/{name}') for name in names}
     found = {}
@@ -115,15 +121,15 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
 
 
 def _mounted(tree) -> set[str]:
-    """Numbers, ``259:0``, and names, ``sda1``, of what is mounted."""
+    """Return numbers, ``259:0``, and names, ``sda1``, of mounted disks."""
     found = set()
     for number, source in _mounts(tree):
         found.add(number)
-        # btrfs and its like mount under a number of their own; bcachefs
+        # btrfs and others mount under a number that is not a disk's; bcachefs
         # names all of its disks.
         found.update(disk.removeprefix('/dev/') for disk in source.split(':')
                      if disk.startswith('/dev/'))
-    # Of its disks, it names one there.
+    # The source of a btrfs mount names only one of its disks.
     for filesystem in tree.names(BTRFS):
         found.update(tree.names(f'{BTRFS}/{filesystem}/devices'))
     for folder in _FILESYSTEMS:
@@ -142,15 +148,15 @@ def _mounts(tree) -> collections.abc.Iterator[tuple[str, str]]:
 
 
 def _controllers(tree, path) -> list[str]:
-    """The paths of what drives a disk.
+    """Return the paths of the controllers of a disk.
 
-    With native multipath an NVMe namespace belongs to a virtual subsystem,
-    in which links lead to the controllers.
+    With native multipath, an NVMe namespace belongs to a virtual subsystem,
+    and links in the subsystem lead to the controllers.
     """
-    front, virtual, back = path.partition('/nvme-subsystem/')
-    if not virtual:
+    front, subsystems, back = path.partition('/nvme-subsystem/')
+    if not subsystems:
         return [path]
-    subsystem = f'{front}{virtual}{back.split("/")[0]}'
+    subsystem = f'{front}{subsystems}{back.split("/")[0]}'
     return [trees.follow(tree, f'{subsystem}/{name}')
             for name in tree.names(subsystem)
             if tree.link(f'{subsystem}/{name}')]
@@ -175,16 +181,16 @@ def _ports(tree) -> collections.abc.Iterator[tuple[str, str]]:
 
 
 def fields(text: str | None) -> list[list[str]]:
-    """The words of each line of a table in proc, empty lines left out."""
+    """Return the words of each non-empty line of a table in proc."""
     return [line.split() for line in (text or '').splitlines()
             if line.strip()]
 
 
 def mounts(text: str | None) -> list[tuple[str, str]]:
-    """Of each line of a mountinfo, the device's number and the source.
+    """Return device number and source of each line of a mountinfo.
 
-    :returns: ``('259:1', '/dev/nvme0n1p1')``, '' for what a line lacks, and
-        after colons the file system's other disks
+    :returns: ``('259:1', '/dev/nvme0n1p1')``; '' for a missing field; other
+        disks of the file system are appended to the source after colons
     """
     found = []
     for line in (text or '').splitlines():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt's domains hold, read from their XML.
+"""Read the devices that libvirt domains hold from their XML.
 
-XML: libvirt's formatdomain, "Host device assignment"; network interfaces of
-type hostdev and disks of type nvme hold their functions in the same way, and
-so may domains that are not Nova's.
+XML: libvirt's formatdomain, "Host device assignment". Network interfaces of
+type hostdev and disks of type nvme hold functions in the same way. Domains
+that are not Nova's are read, too.
 """
 
 import dataclasses
@@ -14,18 +14,19 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 
-# USB and SCSI addresses have a bus, too, but no slot.
+# USB and SCSI addresses have a bus as well, but no slot.
 _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
 
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """What one domain holds.
+    """The hostdevs of one libvirt domain.
 
     A suspended guest has released its devices; its definition keeps them.
 
     :param held: the hostdevs of its definition and of its running guest
-    :param lacks: those of its definition that its running guest does not have
+    :param lacks: the hostdevs of its definition that its running guest does
+        not have
     """
 
     held: hostdev.Hostdevs
@@ -33,58 +34,59 @@ class Domain:
 
 
 def read_domain(domain, libvirt) -> Domain | None:
-    """What a domain holds; None if the domain does not exist any more.
+    """Read the hostdevs of a domain; None if the domain no longer exists.
 
     :param domain: libvirt.virDomain, running or not
-    :param libvirt: the module, or what stands for it
-    :raises errors.AssignmentError: if libvirt does not say
+    :param libvirt: the libvirt module, or a replacement for it
+    :raises errors.AssignmentError: if libvirt does not return the XML
     """
-    described = [describe(domain, flags, libvirt)
-                 for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)]
-    if not any(described):
+    xmls = [describe(domain, flags, libvirt)
+            for flags in (libvirt.VIR_DOMAIN_XML_INACTIVE, 0)]
+    if not any(xmls):
         return None
-    defined, has = (parse(xml)[1] if xml else () for xml in described)
-    by_address = {device.address: device for device in (*defined, *has)}
-    there = {device.address for device in has}
+    defined, running = (parse(xml)[1] if xml else () for xml in xmls)
+    by_address = {device.address: device for device in (*defined, *running)}
+    attached = {device.address for device in running}
     return Domain(tuple(by_address.values()), tuple(
-        device for device in defined if device.address not in there))
+        device for device in defined if device.address not in attached))
 
 
 def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
-    """What each of several domains holds, by its uuid.
+    """Return the hostdevs of each domain by the domain's uuid.
 
-    :raises errors.AssignmentError: if it is not known of all of them
+    :raises errors.AssignmentError: if one of the domains cannot be read
     """
-    return {domain.UUIDString(): looked.held for domain in domains
-            if (looked := read_domain(domain, libvirt))}
+    return {domain.UUIDString(): found.held for domain in domains
+            if (found := read_domain(domain, libvirt))}
 
 
 def describe(domain, flags: int, libvirt) -> str:
-    """A domain's XML, or '' where the domain has gone meanwhile.
+    """Return a domain's XML, or '' if the domain was removed meanwhile.
 
-    :raises errors.AssignmentError: if libvirt does not give it
+    :raises errors.AssignmentError: if libvirt does not return it
     """
     try:
         return domain.XMLDesc(flags)
     except libvirt.libvirtError as error:
-        # Of any other domain nobody knows what it holds.
+        # Any other error leaves it unknown what the domain holds.
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return ''
         raise errors.AssignmentError(
-            'libvirt', f'does not describe a domain: {error}') from None
+            'libvirt', f'cannot return the XML of a domain: {error}'
+        ) from None
 
 
 def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
-    """A domain's uuid and the PCI functions and mdevs that it holds.
+    """Return a domain's uuid and the PCI functions and mdevs that it holds.
 
-    :raises errors.AssignmentError: if it cannot be understood
+    :raises errors.AssignmentError: if the XML cannot be parsed
     """
     try:
         domain = etree.fromstring(xml)
         return domain.findtext('uuid'), _hostdevs(domain)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise errors.AssignmentError(
-            'libvirt', f'describes a domain in XML that cannot be read: '
+            'libvirt', f'returned XML of a domain that cannot be parsed: '
             f'{error}') from None
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards are joined directly: by NVLink, xGMI or UALink.
+"""Read which cards are linked directly: by NVLink, xGMI or UALink.
 
-From the kernel, where it knows (AMD's GPUs under amdgpu), and from a file of
-the operator's, ``[nova_accel] link_domains``. What the file says of a card
-counts.
+The kernel shows it for AMD's GPUs with the driver amdgpu. The operator's file,
+``[nova_accel] link_domains``, has precedence for the cards that it names.
 
 Sources: drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c (``xgmi_hive_info``: a
 directory in the first GPU of a hive and a link to it in the others);
@@ -26,11 +25,11 @@ from nova_accel.host import tree as trees
 
 OPTION = '[nova_accel] link_domains'
 
-#: In a function's directory.
+#: A directory below a function's.
 HIVE = 'xgmi_hive_info'
 HIVE_ID = 'xgmi_hive_id'
 
-#: Largest file that is read, in bytes, and most sets of each sort.
+#: Limits of a file: its size in bytes, and the sets in each of its lists.
 MAX_BYTES = 512 * 1024
 MAX_SETS = 4096
 
@@ -47,23 +46,24 @@ _SCHEMA = jsonschema.Draft202012Validator({
 
 def read(tree: trees.Tree,
          functions: collections.abc.Sequence[model.Function],
-         said: model.Links) -> tuple[model.Links, list[str]]:
-    """What joins the cards of a machine, and a line for what is not there.
+         configured: model.Links) -> tuple[model.Links, list[str]]:
+    """Return the link domains of a machine's cards.
 
-    :param said: by the operator
+    :param configured: the content of the operator's file
+    :returns: also a message for each card of the file that does not exist
     """
-    named = frozenset().union(*said.partitions, *said.islands)
+    named = frozenset().union(*configured.partitions, *configured.islands)
     islands = (island - named for island in _hives(tree, functions))
-    return (model.Links(said.partitions, (*said.islands,
-                                          *filter(None, islands))),
-            list(_strangers(functions, named)))
+    return (model.Links(configured.partitions, (*configured.islands,
+                                                *filter(None, islands))),
+            list(_problems(functions, named)))
 
 
 def load(path: str) -> model.Links:
-    """What a file says; it is parsed again when it has changed.
+    """Load a file; parse it again when it has changed.
 
     :param path: '' for no file
-    :raises errors.LinksError: if it cannot be used
+    :raises errors.LinksError: if the file cannot be used
     """
     if not path:
         return model.Links()
@@ -76,28 +76,28 @@ def load(path: str) -> model.Links:
 
 
 def _hives(tree, functions) -> list[frozenset[str]]:
-    """The cards of each hive that amdgpu shows."""
+    """Return the cards of each hive that amdgpu shows."""
     found = collections.defaultdict(set)
     for function in functions:
         if function.driver == 'amdgpu':
             place = trees.follow(
                 tree, f'{pci.path(tree, function.address)}/{HIVE}')
             hive = (tree.text(f'{place}/{HIVE_ID}') or '').strip()
-            # 0 is what the driver itself takes for none.
+            # The driver uses 0 for "no hive".
             if hive not in ('', '0'):
                 found[hive].add(str(function.physfn or function.address))
     return [frozenset(cards) for cards in found.values()]
 
 
-def _strangers(functions, named) -> collections.abc.Iterator[str]:
-    there = {str(function.address): function for function in functions}
+def _problems(functions, named) -> collections.abc.Iterator[str]:
+    by_address = {str(function.address): function for function in functions}
     for address in sorted(named):
-        if address not in there:
-            yield (f'{OPTION}: {address} is not there; a partition that has '
-                   'it cannot be had')
-        elif there[address].physfn:
+        if address not in by_address:
+            yield (f'{OPTION}: {address} does not exist on this host; '
+                   'partitions that contain it are not offered')
+        elif by_address[address].physfn:
             yield (f'{OPTION}: {address} is a virtual function; name its '
-                   f'card, {there[address].physfn}')
+                   f'card, {by_address[address].physfn}')
 
 
 @functools.lru_cache(maxsize=4)
@@ -119,8 +119,8 @@ def _document(path) -> object:
     try:
         loaded = safe_yaml.load_yaml(text, as_texts=True)
         if len(loaded) != 1:
-            # None is in a file that somebody is about to write.
-            raise ValueError(f'it has {len(loaded)} documents, and not one')
+            # A file that is just being written has none.
+            raise ValueError(f'it has {len(loaded)} documents, not one')
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise errors.LinksError(_thing(path), 'cannot be understood '
                                 f'({safe_yaml.why(error)})') from None
@@ -140,17 +140,20 @@ def _sets(path, document, key) -> collections.abc.Iterator[frozenset[str]]:
 
 
 def _address(text, thing) -> str:
-    """An address as sysfs writes it; nvidia-smi has a longer domain."""
+    """Return an address as sysfs writes it.
+
+    nvidia-smi writes the domain with more digits.
+    """
     try:
         return str(model.PciAddress.parse(text))
     except ValueError:
         raise errors.LinksError(
-            thing, f'{errors.quote(text)} is no PCI address',
+            thing, f'{errors.quote(text)} is not a PCI address',
             'write it as in 0000:81:00.0') from None
 
 
 def _thing(path: str, *where: str | int) -> str:
-    """``[nova_accel] link_domains, FILE, partitions #3``."""
+    """Return ``[nova_accel] link_domains, FILE, partitions #3``."""
     parts = [OPTION, errors.path(path)]
     for part in where:
         if isinstance(part, int):
@@ -161,7 +164,7 @@ def _thing(path: str, *where: str | int) -> str:
 
 
 def _why(error) -> str:
-    """What jsonschema found, in our words: its own repeat the document."""
+    """Describe an error of jsonschema; its own text repeats the document."""
     match error.validator:
         case 'required':
             return 'has no devices'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds, found by their entry points and opened on a machine."""
+"""Load kinds by their entry points and open them on a tree."""
 
 import collections.abc
 import functools
@@ -16,18 +16,18 @@ LOG = logging.getLogger(__name__)
 
 @functools.cache
 def load() -> collections.abc.Mapping[str, kinds.Kind]:
-    """The kinds that are installed, by name.
+    """Return the installed kinds by name.
 
-    One that cannot be loaded is left out; the log says why.
+    A kind that cannot be loaded is ignored; the log says why.
     """
     found: dict[str, kinds.Kind] = {}
     for extension in stevedore.ExtensionManager(kinds.NAMESPACE):
         if not isinstance(extension.plugin, kinds.Kind):
-            LOG.error('Kind %s: %s is no nova_accel.core.kind.Kind; it is '
-                      'left out', extension.name,
+            LOG.error('Ignored kind %s: %s is not a '
+                      'nova_accel.core.kind.Kind', extension.name,
                       extension.entry_point_target)
         elif extension.name in found:
-            LOG.error('Kind %s: there are two of that name; %s is left out',
+            LOG.error('Kind %s is installed twice: ignored %s',
                       extension.name, extension.entry_point_target)
         else:
             found[extension.name] = extension.plugin
@@ -35,7 +35,7 @@ def load() -> collections.abc.Mapping[str, kinds.Kind]:
 
 
 def open_all(tree: trees.Tree) -> dict[str, kinds.Enumerator]:
-    """Each kind, opened on a machine."""
+    """Open each installed kind on a tree."""
     return {name: _open(kind, tree) for name, kind in load().items()}
 
 
@@ -47,7 +47,7 @@ def _open(kind: kinds.Kind, tree: trees.Tree) -> kinds.Enumerator:
 
 
 class _Broken:
-    """Stands for a kind that cannot be opened."""
+    """An Enumerator in place of a kind that could not be opened."""
 
     def __init__(self, error: Exception):
         self._error = error

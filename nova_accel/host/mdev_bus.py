@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mdevs are made of that is on no PCI bus.
+"""Parents of mdevs that are not PCI devices.
 
 Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (/sys/class/mdev_bus).
 """
@@ -15,7 +15,7 @@ PARENTS = 'sys/class/mdev_bus'
 
 
 def read(tree: trees.Tree) -> collections.abc.Iterator[model.Function]:
-    """Each of them."""
+    """Return each parent as a Function that has a name for an address."""
     for name in tree.names(PARENTS):
         if pci.addresses([name]) or not naming.is_parent_name(name):
             continue

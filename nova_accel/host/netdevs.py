@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the network ports of PCI functions are called.
+"""Names of the network ports of PCI functions.
 
-Source: Documentation/ABI/testing/sysfs-class-net, and where its links lead:
+Source: Documentation/ABI/testing/sysfs-class-net; its links lead to
 ``.../<the function>/net/<name>``.
 """
 
@@ -20,7 +20,7 @@ NET = 'sys/class/net'
 def name(tree: trees.Tree,
          functions: collections.abc.Iterable[model.Function],
          ) -> list[model.Function]:
-    """The functions with the names of their ports and of their cards'."""
+    """Return the functions with the names of their and their card's ports."""
     ports = collections.defaultdict(list)
     for port in tree.names(NET):
         path = trees.follow(tree, f'{NET}/{port}')

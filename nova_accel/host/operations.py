@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to devices: writes to sysfs, and the programming of FPGAs.
+"""Operations on devices: writes to sysfs, and the programming of FPGAs.
 
-The kernel's own sysfs is root's to write to, which
-:mod:`nova_accel.host.privileged` does. A copy of one is for trials, and is
-written to as who has it: no rights are lent for that.
+Only root may write to the kernel's own sysfs:
+:mod:`nova_accel.host.privileged` does that. A copy of a sysfs is for trials;
+it is written to with the rights of the calling process.
 """
 
 import collections.abc
@@ -28,38 +28,38 @@ _MAX_VFS = 0xffff
 
 
 def on(tree: trees.Tree) -> 'Operations':
-    """What can be done to the devices of a Tree.
+    """Return the operations on the devices of a Tree.
 
-    :raises errors.AssignmentError: if it is a recording
+    :raises errors.AssignmentError: if the Tree is a recording
     """
     sysfs = trees.mount(tree)
     if trees.is_live(tree):
-        # oslo.privsep brings much along that the command does without. The
-        # module has the same functions.
+        # Imported here, as the command line works without oslo.privsep. The
+        # module has the same functions as the class.
         from nova_accel.host import privileged
         return privileged
     return Operations(sysfs)
 
 
 class Operations:
-    """What can be done to the devices of one sysfs, with the rights we have.
+    """Operations on the devices of one sysfs, with the rights of the process.
 
-    Nothing is taken on trust: what a path is made of is checked here.
+    Arguments are not trusted: each part of a path is checked here.
 
-    :param sysfs: where it is mounted, or a copy of one
+    :param sysfs: path of its mount, or of a copy
     """
 
     def __init__(self, sysfs: str) -> None:
         self._root = sysfs
 
     def create_mdev(self, parent: str, mdev_type: str, address: str) -> None:
-        """Have a driver make a mediated device.
+        """Create a mediated device.
 
         Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (``create``).
 
         :param parent: PCI address, or a name in /sys/class/mdev_bus
-        :param address: the uuid that it is to have
-        :raises ValueError: if an argument is not what it should be
+        :param address: the uuid of the new mdev
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the driver refuses
         """
         if not naming.is_mdev_type(mdev_type):
@@ -73,8 +73,8 @@ class Operations:
         Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev (``remove``).
 
         :param address: its uuid
-        :raises ValueError: if an argument is not what it should be
-        :raises OSError: if the driver refuses: somebody has it open
+        :raises ValueError: if an argument is invalid
+        :raises OSError: if the driver refuses: a program has it open
         """
         self._set('1', 'bus/mdev/devices', str(uuid.UUID(address)), 'remove')
 
@@ -85,23 +85,23 @@ class Operations:
         VFIO framework (``current_vgpu_type``).
 
         :param function: PCI address
-        :param number: of the type; 0 for none
-        :raises ValueError: if an argument is not what it should be
-        :raises OSError: if the driver refuses: the card has no room, a guest
-            has the function, or there is a type already
+        :param number: the number of the type; 0 for none
+        :raises ValueError: if an argument is invalid
+        :raises OSError: if the driver refuses: the card is full, a guest has
+            the function open, or a type is set already
         """
         if type(number) is not int or number < 0:
             raise ValueError(f'not the number of a vGPU type: {number!r}')
         self._set(str(number), _function(function), 'nvidia/current_vgpu_type')
 
     def set_num_vfs(self, card: str, number: int) -> None:
-        """Have so many virtual functions of a card enabled.
+        """Set the number of enabled virtual functions of a card.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 
         :param card: PCI address of the physical function
-        :param number: 0 where there are any, any where there are none
-        :raises ValueError: if an argument is not what it should be
+        :param number: 0 if VFs are enabled, any number if none is
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the driver refuses
         """
         if type(number) is not int or not 0 <= number <= _MAX_VFS:
@@ -109,24 +109,24 @@ class Operations:
         self._set(str(number), _function(card), 'sriov_numvfs')
 
     def reset_function(self, address: str) -> None:
-        """Reset a function, and no other.
+        """Reset one function and no other.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci (``reset``).
 
-        :raises ValueError: if an argument is not what it should be
+        :raises ValueError: if an argument is invalid
         :raises OSError: if it was not reset
         """
         self._set('1', _function(address), 'reset')
 
     def set_reset_methods(self, address: str,
                           methods: collections.abc.Iterable[str]) -> None:
-        """Set which methods a reset of a function tries.
+        """Set the methods that the kernel tries to reset a function.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci (``reset_method``).
 
-        :param methods: the kernel's names, the first first; none for all that
-            there are, in the kernel's order
-        :raises ValueError: if an argument is not what it should be
+        :param methods: the kernel's names in order of preference; none for
+            all methods of the function in the kernel's order
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the function has no such method
         """
         methods = tuple(methods)
@@ -136,52 +136,52 @@ class Operations:
                   'reset_method')
 
     def reset_behind(self, bridge: str) -> None:
-        """Reset all that is behind a bridge.
+        """Reset all functions behind a bridge.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci
         (``reset_subordinate``).
 
         :param bridge: its PCI address
-        :raises ValueError: if an argument is not what it should be
-        :raises OSError: if it was not reset
+        :raises ValueError: if an argument is invalid
+        :raises OSError: if they were not reset
         """
         self._set('1', _function(bridge), 'reset_subordinate')
 
     def unbind_driver(self, address: str) -> None:
-        """Take a function from the driver that has it.
+        """Unbind a function from its driver.
 
         Source: Documentation/ABI/testing/sysfs-bus-pci (``unbind``).
 
-        :raises ValueError: if an argument is not what it should be
-        :raises OSError: if no driver has it, or the driver refuses
+        :raises ValueError: if an argument is invalid
+        :raises OSError: if no driver is bound, or the driver refuses
         """
         self._set(str(model.PciAddress.parse(address)), _function(address),
                   'driver/unbind')
 
     def probe_driver(self, address: str) -> None:
-        """Have a driver take a function that none has.
+        """Bind the kernel's choice of driver to a function without one.
 
         Source: drivers/base/bus.c (``drivers_probe``).
 
-        :raises ValueError: if an argument is not what it should be
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the driver refuses
         """
         self._set(str(model.PciAddress.parse(address)), 'bus/pci',
                   'drivers_probe')
 
     def program_by_manager(self, manager: str, bitstream: str) -> None:
-        """Have an FPGA manager program a bitstream.
+        """Program a bitstream through an FPGA manager.
 
-        The kernel looks for the file in /lib/firmware, beside the sysfs, where
-        it is only while it is being programmed, and only for root.
+        The kernel reads the file from /lib/firmware, beside the sysfs. A copy
+        that only root can read is there while it is being programmed.
 
         Sources: drivers/fpga/fpga-mgr.c of the kernels that have the
         ``firmware`` attribute (its name is at most 255 bytes),
         Documentation/driver-api/firmware/fw_search_path.rst.
 
         :param manager: its name, ``fpga0``
-        :param bitstream: the file
-        :raises ValueError: if an argument is not what it should be
+        :param bitstream: path of the file
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the kernel refuses
         """
         if not re.fullmatch(r'[\w-]{1,64}', manager, re.ASCII):
@@ -197,16 +197,16 @@ class Operations:
                            ) -> tuple[int | None, bytes]:
         """Run a vendor's command that programs a bitstream.
 
-        It gets a copy, which nobody can change meanwhile.
+        The command gets a copy that no other user can change meanwhile.
 
-        :param template: its words, with ``{bitstream}``, ``{address}`` and
-            ``{region}`` for the other arguments; the first is its path
-        :param bitstream: the file
+        :param template: the words of the command, its path first, with
+            ``{bitstream}``, ``{address}`` and ``{region}`` as placeholders
+        :param bitstream: path of the file
         :param address: PCI address of the card
         :param region: the region's number on the card
         :param timeout: in seconds
         :returns: as :func:`nova_accel.host.commands.run`
-        :raises ValueError: if an argument is not what it should be
+        :raises ValueError: if an argument is invalid
         :raises OSError: if the command cannot be started
         """
         values = {'{address}': str(model.PciAddress.parse(address)),
@@ -218,11 +218,11 @@ class Operations:
             return commands.run([template[0], *(
                 _filled(word, values) for word in template[1:])], timeout)
 
-    #: Where a command's copy is; None for where the system has such.
+    #: Folder of the copies for commands; None for the system's default.
     _temporary: str | None = None
 
     def _set(self, text: str, *parts: str) -> None:
-        """Write an attribute, which no link may lead out of the sysfs to."""
+        """Write an attribute; refuse a path that leads out of the sysfs."""
         path = os.path.join(self._root, *parts)
         root = os.path.realpath(self._root)
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
@@ -231,7 +231,10 @@ class Operations:
 
     @contextlib.contextmanager
     def _copied(self, bitstream: str, folder: str, name: str):
-        """Where a copy of a bitstream is, for a while, and ours alone."""
+        """Copy a bitstream for a while; the context's value is its path.
+
+        Only the user of this process can read the copy.
+        """
         place = os.path.join(folder, name)
         with open(self._open(bitstream), 'rb') as source:
             os.makedirs(folder, 0o755, exist_ok=True)
@@ -268,7 +271,7 @@ def _filled(word: str, values: dict[str, str]) -> str:
 
 def write(path: str, text: str,
           check: collections.abc.Callable[[int], None] | None = None) -> None:
-    """Write an attribute, which has to be there.
+    """Write an attribute that exists.
 
     :param check: as for :func:`trust.open_regular`
     """

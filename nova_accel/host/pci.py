@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI functions, as the kernel's sysfs shows them.
+"""Read PCI functions from sysfs.
 
 Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
 ``physfn``, ``sriov_*``, ``boot_display``), sysfs-kernel-iommu_groups,
 sysfs-bus-vfio-mdev (``mdev_supported_types``), sysfs-driver-vfio and the
 kernel's vfio documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst
 (``config``, ``enable``, ``resource``), drivers/pci/pci-sysfs.c (``boot_vga``),
-and the layout of /sys/devices, where each bridge is a directory that holds
-what is behind it.
+and the layout of /sys/devices, where the directory of a bridge contains those
+of the functions behind it.
 """
 
 import collections
@@ -33,48 +33,48 @@ _PREFETCH, _WIDE = 0x2000, 0x100000
 # PCI Code and ID Assignment Specification: an audio device, a VGA controller,
 # and the base class of display controllers.
 _SOUND, _VGA, _DISPLAY = 0x0403, 0x0300, 0x03
-# Its address is said elsewhere (Enhanced Allocation).
+# IORESOURCE_PCI_EA_BEI: no BAR has its address (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
-# include/uapi/linux/pci_regs.h: the part of the configuration space that
-# everybody may read, PCI_HEADER_TYPE and PCI_BASE_ADDRESS_0 in it.
+# include/uapi/linux/pci_regs.h: the part of the configuration space that every
+# user may read, with PCI_HEADER_TYPE and PCI_BASE_ADDRESS_0.
 _HEADER, _HEADER_TYPE = 64, 0x0e
 _REGISTERS = struct.Struct('<16x6I')
 
 
 class _Unreadable(Exception):
-    """An attribute that has to be there is not, or says nonsense."""
+    """Raised when a mandatory attribute is missing or malformed."""
 
 
 def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
-    """Every function that can be read, and a line for each that cannot."""
+    """Return all readable functions, and a message for each other one."""
     found, problems, denylist = [], [], vfio.denylist(tree)
     places = {name: trees.follow(tree, f'{DEVICES}/{name}')
               for name in tree.names(DEVICES)}
-    told = _tells_of_resets(tree, places.values())
+    has_resets = _has_resets(tree, places.values())
     for name, place in places.items():
         try:
             function = _read_one(tree, name, place, denylist)
-            if not told:
+            if not has_resets:
                 function = dataclasses.replace(function, reset_methods=None)
         except (_Unreadable, ValueError) as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
-                            'it is left out')
+                            'the device is ignored')
             continue
         try:
             function = dataclasses.replace(function, bars=_bars(tree, place))
         except _Unreadable as error:
             problems.append(f'PCI device {errors.quote(name)}: {error}; '
-                            'how much memory it has is not known')
+                            'the size of its memory is unknown')
         found.append(function)
-    return _beyond_cards(found), problems
+    return _ignore_own_switches(found), problems
 
 
-def _tells_of_resets(tree, places) -> bool:
-    """Whether it was recorded what can be reset.
+def _has_resets(tree, places) -> bool:
+    """Whether a tree shows which functions can be reset.
 
-    ``reset`` cannot be read, so those who copy what they can read lack it, and
-    have the configuration space of each function.
+    ``reset`` is write-only, so a copy of all readable files lacks it; such a
+    copy has the configuration space of each function.
     """
     return trees.is_live(tree) or any(
         tree.has(f'{place}/{name}') for place in places
@@ -82,12 +82,11 @@ def _tells_of_resets(tree, places) -> bool:
         tree.has(f'{place}/config') for place in places)
 
 
-def _beyond_cards(functions) -> list[model.Function]:
-    """Take the switches of cards for no switches of the machine.
+def _ignore_own_switches(functions) -> list[model.Function]:
+    """Replace the switch that is part of a card by the one above it.
 
-    Some cards have one before their only device (AMD's Navi), or before it
-    and its sound (Intel's Arc): nothing else can be below it, and what matters
-    is where the card is.
+    Some cards have a switch for their only device (AMD's Navi), or for it and
+    an audio device (Intel's Arc). No other card can be behind such a switch.
     """
     below = collections.defaultdict(set)
     for function in functions:
@@ -105,20 +104,20 @@ def _beyond_cards(functions) -> list[model.Function]:
 
 
 def path(tree: trees.Tree, address: model.PciAddress) -> str:
-    """The directory of a function, below which a tree can be asked."""
+    """Return the path of a function's directory in a tree."""
     return trees.follow(tree, f'{DEVICES}/{address}')
 
 
 def read_unreadable(tree: trees.Tree,
                     found: collections.abc.Iterable[model.Function],
                     ) -> list[model.Function]:
-    """What is there beside what was found, by its IOMMU group alone.
+    """Return the functions that :func:`read` ignored, with their IOMMU group.
 
-    It cannot be offered, and nor can what shares its group.
+    They are not offered, and neither are functions in the same group.
     """
-    there = set(addresses(tree.names(DEVICES)))
+    present = set(addresses(tree.names(DEVICES)))
     unreadable = []
-    for address in sorted(there - {function.address for function in found}):
+    for address in sorted(present - {function.address for function in found}):
         place = path(tree, address)
         group = _Attributes(tree, place).linked('iommu_group')
         if group:
@@ -129,32 +128,32 @@ def read_unreadable(tree: trees.Tree,
 
 
 def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
-    """The machine's NUMA nodes, in order."""
+    """Return the machine's NUMA nodes, sorted."""
     return tuple(sorted(int(name.removeprefix('node'))
                         for name in tree.names(NODES)
                         if re.fullmatch(r'node\d{1,9}', name)))
 
 
 def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
-    """Whether the kernel offers to reset a function by itself."""
+    """Whether the kernel can reset a function without others."""
     return tree.has(f'{path(tree, address)}/reset')
 
 
 def has_driver(tree: trees.Tree, address: model.PciAddress) -> bool:
-    """Whether a driver has a function, one of vfio's or another."""
+    """Whether any driver is bound to a function."""
     return bool(tree.link(f'{path(tree, address)}/driver'))
 
 
 def behind(tree: trees.Tree, bridge: model.PciAddress,
            ) -> set[model.PciAddress]:
-    """The functions next behind a bridge, readable or not."""
+    """Return the functions directly behind a bridge, readable or not."""
     return set(addresses(tree.names(path(tree, bridge))))
 
 
 def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
-    """Whether somebody has a function enabled.
+    """Whether a function is enabled.
 
-    What has a driver of vfio's is while a program has it open.
+    A function with a vfio driver is enabled while a program has it open.
     """
     text = tree.text(f'{path(tree, address)}/enable') or ''
     return text.strip() not in ('', '0')
@@ -191,7 +190,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         mdev_types=read_mdev_types(tree, path),
         reset_methods=_reset_methods(tree, path),
         resets_below=tree.has(f'{path}/reset_subordinate'),
-        # vfio-dev is there since Linux 6.1.
+        # vfio-dev exists since Linux 6.1.
         vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
         open=bound and is_enabled(tree, address),
         denied=ids in denylist,
@@ -204,17 +203,18 @@ def _may_be_console(attributes, class_code) -> bool:
         return False
     if attributes.decimal('boot_display'):
         return True
-    # The kernel says it of each VGA controller; older recordings do not.
+    # The kernel shows boot_vga for each VGA controller. Older recordings lack
+    # it: assume that any of them is the console.
     return class_code >> 8 == _VGA and attributes.decimal('boot_vga') != 0
 
 
 def _count_vfs(tree, path) -> int:
-    """How many VFs a function has enabled: a link for each.
+    """Return how many VFs a function has enabled, by their links.
 
-    ``sriov_numvfs`` says it too, but some kernels let its reader wait for the
-    device's lock (drivers/pci/iov.c: sriov_numvfs_show), which a reset of the
-    card and an unbinding of its driver hold, and neither need ever end. A copy
-    of sysfs has no locks, and can lack the links.
+    ``sriov_numvfs`` has the number, too, but in some kernels reading it waits
+    for the device's lock (drivers/pci/iov.c: sriov_numvfs_show). A reset of
+    the card or an unbind of its driver may hold that lock for ever. A copy of
+    sysfs has no locks, and may lack the links.
     """
     if not tree.has(f'{path}/sriov_numvfs'):
         return 0
@@ -225,11 +225,12 @@ def _count_vfs(tree, path) -> int:
 
 
 def _bars(tree, path) -> tuple[model.Bar, ...] | None:
-    """Read ``resource``: a line for each BAR first, then other ranges.
+    """Read the memory BARs from ``resource``.
 
-    Its sizes are right where no address is assigned as well.
+    The first six lines are BARs. Sizes are right even without an address.
 
-    :raises _Unreadable: if it says nonsense
+    :returns: None if the tree does not have ``resource``
+    :raises _Unreadable: if it is malformed
     """
     text = tree.text(f'{path}/resource')
     if text is None:
@@ -248,7 +249,7 @@ def _bars(tree, path) -> tuple[model.Bar, ...] | None:
 
 
 def _ranges(text) -> list[tuple[int, int, int]]:
-    """Where each BAR begins and ends, and its flags."""
+    """Return start, end and flags of each BAR."""
     lines = text.split('\n')[:6]
     found = [_RANGE.fullmatch(line) for line in lines]
     if len(lines) < 6 or not all(found):
@@ -257,10 +258,11 @@ def _ranges(text) -> list[tuple[int, int, int]]:
 
 
 def answers(tree: trees.Directory, address: model.PciAddress) -> bool:
-    """Whether a function answers: of one that does not, all bits are ones.
+    """Whether a function answers: if it does not, it reads as all ones.
 
-    Not by its ids: those of a virtual function read so in any case (PCI
-    Express, SR-IOV: Vendor ID of a VF is FFFFh). An unreadable one might.
+    Read the header type: ids of a virtual function are always all ones (PCI
+    Express, SR-IOV: Vendor ID of a VF is FFFFh). A function whose ``config``
+    cannot be read counts as answering.
     """
     header = tree.bytes(f'{path(tree, address)}/config', _HEADER)
     return header[_HEADER_TYPE:_HEADER_TYPE + 1] != b'\xff'
@@ -268,16 +270,16 @@ def answers(tree: trees.Directory, address: model.PciAddress) -> bool:
 
 def has_lost_addresses(tree: trees.Directory,
                        address: model.PciAddress) -> bool:
-    """Whether BARs of a function are not where the kernel put them.
+    """Whether BARs of a function lost the addresses that the kernel assigned.
 
-    They are registers of it, which a reset clears. The kernel writes them
-    again, in vain if the function did not answer then; and what it finds at
-    the next reset, it keeps (drivers/pci/pci.c: pci_save_state).
+    A reset clears these registers. The kernel restores them, in vain if the
+    function does not answer at that moment; at the next reset, it saves the
+    cleared values (drivers/pci/pci.c: pci_save_state).
     """
     place = path(tree, address)
     header = tree.bytes(f'{place}/config', _HEADER)
     if (len(header) < _HEADER or header[_HEADER_TYPE] & 0x7f
-            # A virtual function's are its card's to say.
+            # The BARs of virtual functions are registers of their card.
             or tree.link(f'{place}/physfn')):
         return False
     try:
@@ -295,7 +297,8 @@ def _is_lost(register, start, end, flags) -> bool:
     if not start or flags & _ELSEWHERE or flags & _TYPE not in (_IO, _MEMORY):
         return False
     width, size = 64 if flags & _WIDE else 32, end - start + 1
-    # Not whether it is the same: a bus can have addresses of its own.
+    # Bus addresses may differ from the kernel's: only all zeros or all ones
+    # mean that the address is lost.
     return register & -size % (1 << width) in (0, -size % (1 << width))
 
 
@@ -303,8 +306,8 @@ def _reset_methods(tree, path) -> tuple[str, ...] | None:
     names = tree.text(f'{path}/reset_method')
     if names is not None:
         return tuple(names.split())
-    # Each function has its configuration space there, on a machine; and in a
-    # recording of ours since resets are recorded.
+    # A machine has the configuration space of each function, and so does our
+    # recording since resets are recorded. Older recordings do not tell.
     if not tree.has(f'{path}/reset') and tree.has(f'{path}/config'):
         return ()
     return None
@@ -312,7 +315,7 @@ def _reset_methods(tree, path) -> tuple[str, ...] | None:
 
 def read_mdev_types(tree: trees.Tree, path: str,
                     ) -> tuple[model.MdevType, ...]:
-    """The mdev types of the device in a directory."""
+    """Return the mdev types of the device in a directory."""
     return tuple(_mdev_types(tree, f'{path}/mdev_supported_types'))
 
 
@@ -327,7 +330,7 @@ def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
 
 
 def _firmware(tree, path) -> str:
-    """The firmware's version, where the function's driver shows one.
+    """Return the firmware version if the function's driver shows one, or ''.
 
     Sources: Documentation/ABI/stable/sysfs-class-infiniband (``fw_ver``),
     drivers/nvme/host/sysfs.c (``firmware_rev``).
@@ -342,7 +345,7 @@ def _firmware(tree, path) -> str:
 
 
 def _location(path: str, numa_node: int | None) -> model.Location:
-    """Read a function's place off its path.
+    """Return a function's Location from its path.
 
     ``.../pci0000:40/0000:40:01.0/0000:41:00.0/.../<the function itself>``
     """
@@ -355,7 +358,7 @@ def _location(path: str, numa_node: int | None) -> model.Location:
 
 
 def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:
-    """The PCI functions that a path goes through, outermost first."""
+    """Return the PCI addresses among the parts of a path, in order."""
     found = []
     for part in parts:
         try:
@@ -366,7 +369,7 @@ def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:
 
 
 class _Attributes:
-    """One function's files and links."""
+    """Read the files and links of one function."""
 
     def __init__(self, tree: trees.Tree, path: str):
         self._tree = tree

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of nova_accel.host.operations on this machine, as root.
+"""Run the operations of nova_accel.host.operations on this machine as root.
 
-Who calls is not trusted: it may be nova-compute after somebody broke into it.
-It names devices, and a bitstream of its own. Where sysfs is, is said here;
-what is run, root's configuration says, which is read here.
+The caller is not trusted: an attacker may control nova-compute. The caller
+names devices, and a bitstream that nova-compute owns. The path of sysfs is
+fixed here. The commands are those of root's configuration, read here.
 """
 
 import collections.abc
@@ -23,9 +23,9 @@ from nova_accel.host.kinds import fpga
 _SYSFS = '/sys'
 _TEMPORARY = '/var/tmp'
 
-#: Where root keeps configuration. Elsewhere, a file that only root can write
-#: can have what somebody else said: /proc shows the words of commands, and
-#: /lib/firmware has bitstreams for a while.
+#: Where root keeps configuration. In other places, a file that only root can
+#: write may have content from other users: /proc shows the words of commands,
+#: and /lib/firmware has bitstreams for a while.
 _CONFIGURATION = ('/etc', '/usr/share')
 
 
@@ -36,13 +36,13 @@ def _context(name: str, section: str) -> priv_context.PrivContext:
                       for capability in conf.CAPABILITIES[section]])
 
 
-# Attributes of sysfs belong to root. What the kernel's PCI core has needs no
-# more than that.
+# Attributes of sysfs belong to root. Those of the kernel's PCI core need no
+# further capability.
 context = _context('context', 'nova_accel_privileged')
-# ``reset_subordinate`` asks for CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c); so
-# may drivers of mdevs and vGPUs, which are not part of the kernel.
+# ``reset_subordinate`` requires CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c). So
+# may drivers of mdevs and vGPUs that are not part of the kernel.
 admin_context = _context('admin_context', 'nova_accel_privileged_admin')
-# Bitstreams are in a folder that is nova-compute's alone.
+# Only nova-compute can read the folder of bitstreams.
 program_context = _context('program_context', 'nova_accel_privileged_program')
 
 
@@ -50,7 +50,7 @@ CONTEXTS = context, admin_context, program_context
 
 
 class _ByRoot(operations.Operations):
-    """Writes to nothing but sysfs, runs and reads nothing but what it may."""
+    """Write only to sysfs; run and read only what root's files permit."""
 
     _temporary = _TEMPORARY
 
@@ -72,25 +72,25 @@ class _ByRoot(operations.Operations):
         if template not in _programs(_configuration()):
             raise ValueError(
                 f'{list(template)} is not the "program" of an entry in the '
-                'configuration as it is now; restart nova-compute')
+                'current configuration; restart nova-compute')
         trust.check_only_root_writes(template[0])
         return super().program_by_command(template, *arguments)
 
 
 def _check_sysfs(file: int) -> None:
     if not trees.is_sysfs(file):
-        raise ValueError(f'it is not on a sysfs, which {_SYSFS} has to be')
+        raise ValueError(f'it is not on a sysfs; {_SYSFS} must be one')
 
 
 def _configuration() -> cfg.ConfigOpts:
-    """What root has configured, as it is now.
+    """Return root's current configuration.
 
-    The files are those that this process was started with. Their names can
-    be the caller's, so what was read at the start does not count: they are
-    looked at, and read again.
+    This process was started with the names of the files, and the caller may
+    have chosen them. So the values read at the start are not used: each file
+    is checked and read again.
 
-    :raises OSError: if one is not there
-    :raises ValueError: if one is not root's alone, or cannot be understood
+    :raises OSError: if a file does not exist
+    :raises ValueError: if others than root can change it, or it is invalid
     """
     files = [os.path.realpath(file) for file in _files(cfg.CONF)]
     for file in files:
@@ -117,18 +117,18 @@ def _files(configuration: cfg.ConfigOpts) -> collections.abc.Iterator[str]:
 
 
 def _owner(configuration: cfg.ConfigOpts) -> int:
-    """The uid that nova-compute has, for which only its own files are read.
+    """Return the uid of nova-compute: only its own bitstreams are read.
 
-    :raises ValueError: if the configuration does not tell
+    :raises ValueError: if the configuration does not set state_path
     """
     if not configuration.state_path:
-        raise ValueError('the configuration does not set state_path, by which '
-                         'it is known whose bitstreams are programmed')
+        raise ValueError('the configuration does not set state_path, whose '
+                         'owner must own each bitstream')
     return os.stat(configuration.state_path).st_uid
 
 
 def _programs(configuration: cfg.ConfigOpts) -> set[str | tuple[str, ...]]:
-    """What entries name as "program"."""
+    """Return the "program" of each entry."""
     entries, _others = spec_entry.parse_all(
         configuration.nova_accel.device_spec, {'fpga': fpga.KIND})
     return {entry.setting(fpga.PROGRAM) for entry in entries}

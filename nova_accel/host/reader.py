@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine read into a Host."""
+"""Read a machine into a Host."""
 
 import collections
 import collections.abc
@@ -19,12 +19,12 @@ from nova_accel.host import pci
 from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 
-#: Which of the functions of a machine are withheld, and why.
+#: Returns which functions of a machine are withheld, and why.
 State = collections.abc.Callable[
     [collections.abc.Sequence[model.Function]],
     collections.abc.Mapping[model.PciAddress, model.Withheld]]
 
-#: From entries to what a machine, as it was read, offers by them.
+#: Returns the Host that entries make of a machine that was read before.
 Decide = collections.abc.Callable[
     [collections.abc.Sequence[spec_entry.Entry]], model.Host]
 
@@ -32,12 +32,12 @@ Decide = collections.abc.Callable[
 def parse(texts: collections.abc.Iterable[str],
           option: str = '[nova_accel] device_spec',
           ) -> tuple[list[spec_entry.Entry], list[errors.EntryError]]:
-    """Every usable entry of an option, of the kinds that are installed."""
+    """Parse an option's entries of installed kinds; and return the errors."""
     return spec_entry.parse_all(texts, loader.load(), option)
 
 
 def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
-    """What ``link_domains`` says, nothing where it cannot be used."""
+    """Load the ``link_domains`` file; empty Links if it cannot be used."""
     try:
         return link_domains.load(path), []
     except errors.LinksError as error:
@@ -47,10 +47,10 @@ def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[spec_entry.Entry] = (),
          *args, **kwargs) -> model.Host:
-    """Read what is there and decide what of it is offered.
+    """Read a machine and decide which of its devices are offered.
 
     :param entries: the parsed ``device_spec``
-    :param args: the others as for :func:`look`, as are ``kwargs``
+    :param args: the arguments of :func:`look` after ``tree``, as ``kwargs``
     """
     return look(tree, *args, **kwargs)(entries)
 
@@ -62,27 +62,27 @@ def look(tree: trees.Tree,
          links: model.Links | None = None,
          held: collections.abc.Callable[[], holding.Held] = dict,
          allow_unsafe_host: bool = False) -> Decide:
-    """Read what is there once, to decide by any entries what is offered.
+    """Read a machine once, and return a function from entries to a Host.
 
     :param foreign: entries by which another program claims devices
-    :param kinds: opened on this tree; those that are installed, if none are
-        given
-    :param states: each says which functions are withheld
-    :param links: what ``link_domains`` says
-    :param held: what domains hold, as in :func:`offer.offer`
+    :param kinds: opened on this tree; all installed kinds by default
+    :param states: each returns the functions that are withheld
+    :param links: the Links of the ``link_domains`` file
+    :param held: returns the devices that domains hold, as for
+        :func:`nova_accel.core.device_spec.discovery.offer`
     :param allow_unsafe_host: whether hazards of the host are accepted
     """
     if kinds is None:
         kinds = loader.open_all(tree)
     functions, problems = pci.read(tree)
-    uses, unknown = host_use.read(tree)
+    uses, use_problems = host_use.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
                  for function in netdevs.name(tree, functions)]
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(mdev_bus.read(tree))
-    links, strangers = link_domains.read(tree, functions,
-                                         links or model.Links())
+    links, link_problems = link_domains.read(tree, functions,
+                                             links or model.Links())
     withheld = dict(collections.ChainMap(*(
         state(functions) for state in states)))
     numa_nodes, hazards = pci.read_numa_nodes(tree), vfio.hazards(tree)
@@ -91,7 +91,7 @@ def look(tree: trees.Tree,
                ) -> model.Host:
         host = discovery.offer(
             functions, entries, kinds, foreign,
-            [*problems, *unknown, *strangers], withheld, held, hazards,
-            allow_unsafe_host)
+            [*problems, *use_problems, *link_problems], withheld, held,
+            hazards, allow_unsafe_host)
         return dataclasses.replace(host, numa_nodes=numa_nodes, links=links)
     return decide

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording of a machine: exactly what the host reader reads of it.
+"""Record a machine: exactly the files that the host reader reads.
 
-The reader is run over a Tree that takes notes, so a recording cannot fall
-behind the reader. What identifies the machine is taken out of it.
+The reader runs over a Tree that notes each path that is read, so a recording
+always has what the reader needs. Identifying names and contents are removed.
 """
 
 import collections.abc
@@ -16,31 +16,32 @@ from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 
-# Attributes that tell one machine from another; recorded only when asked.
+# Attributes that identify a machine; recorded only on request.
 _IDENTIFYING = ('unique_id', 'serial_number', 'address', 'wwid', 'uuid')
 
 
 class _Notes:
-    """A Tree that remembers all it was asked."""
+    """A Tree that notes what is read of another Tree."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
         self.files: dict[str, str] = {}
         self.links: dict[str, str] = {}
-        #: The names of files, which the reader knows.
+        #: Names of files that the reader asks for.
         self.asked: set[str] = set()
         self._names: set[str] = set()
 
     @property
     def folders(self) -> set[str]:
-        """Names of which nothing more was asked."""
+        """Paths that were listed, but not read as files."""
         return self._names - self.files.keys()
 
     def names(self, path: str) -> list[str]:
         names = self._tree.names(path)
         for name in names:
             child = posixpath.join(path, name)
-            # What is no link is kept as a name; its content, if it is read.
+            # A link is noted with its target, anything else by its path; the
+            # content of a file is noted when it is read.
             if self.link(child) is None:
                 self._names.add(child)
         return names
@@ -60,23 +61,23 @@ class _Notes:
 
     def has(self, path: str) -> bool:
         self.asked.add(posixpath.basename(path))
-        there = self._tree.has(path)
-        if there and self.link(path) is None:
+        exists = self._tree.has(path)
+        if exists and self.link(path) is None:
             self._names.add(path)
-        return there
+        return exists
 
 
 def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     """Record a machine.
 
-    :param identifying: keep what tells this machine from others of its kind
+    :param identifying: also record what identifies this machine
     """
     notes = _Notes(tree)
     host = reader.read(notes)
     of_kinds = [name for kind in loader.load().values()
                 for name in kind.files]
     _note(notes, host, of_kinds)
-    # Of what only some kinds look at.
+    # Only the kind fpga reads these, for entries that name FPGAs.
     fpga.read(notes)
     if identifying:
         _note(notes, host, _IDENTIFYING)
@@ -87,7 +88,7 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
 
 def _note(notes: _Notes, host: model.Host,
           files: collections.abc.Collection[str]) -> None:
-    """Read files of each function that has them."""
+    """Read files of each function, so that they are noted."""
     for function in host.functions:
         if isinstance(function.address, model.ParentName):
             continue

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody gets what somebody else has left in a device.
+"""Reset devices between two servers, and check that the reset worked.
 
-vfio resets a function when a guest opens and when it closes it, and goes on
-if that fails (drivers/vfio/pci: vfio_pci_core_enable, vfio_pci_core_disable);
-libvirt leaves it to vfio. So we do it, and look at what comes of it.
+vfio resets a function when a guest opens it and when the guest closes it, but
+ignores a failure (drivers/vfio/pci: vfio_pci_core_enable,
+vfio_pci_core_disable). libvirt leaves resets to vfio. So nova_accel resets
+each function itself and checks the outcome.
 
-A function that no driver or one of vfio's has is reset as soon as nobody has
-it. Under the hands of a driver of the host's a reset does harm, and to take
-the function from that driver in passing could do as much: so such a function
-is reset when a guest is about to have it, and its driver, which libvirt would
-take it from a moment later, has let go.
+A function with a vfio driver or without a driver is reset as soon as no server
+holds it. A function with another driver of the host's is reset only when a
+server is about to start with it, after it was unbound from that driver, as
+libvirt would do a moment later: a reset or an unbind at another time could
+disturb the driver.
 """
 
 import collections.abc
@@ -25,11 +26,11 @@ from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
-_REMEDY = ('it is tried again; if it stays so, look at the log of the kernel, '
-           'remove the device and scan its bus again, or switch the host off '
+_REMEDY = ('the reset is tried again; if it keeps failing, read the kernel '
+           'log, remove the device and rescan its bus, or power the host off '
            'and on')
-_REMEDY_DRIVER = ('unbind {driver}, which somebody has bound again, or '
-                  'restart nova-compute, and it is tried again')
+_REMEDY_DRIVER = ('unbind {driver}, which was bound again, or restart '
+                  'nova-compute; then the reset is tried again')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +41,11 @@ class _Failure:
 
 
 class Resets:
-    """What was reset since somebody had it, and what could not be.
+    """Remember which units are reset since their last use, and which failed.
 
-    It is known only here: after a restart nothing counts as reset.
+    This is kept in memory only: after a restart no unit counts as reset.
 
-    :param clock: seconds
+    :param clock: returns seconds
     """
 
     def __init__(self, clock: collections.abc.Callable[[], float] = (
@@ -56,30 +57,30 @@ class Resets:
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
                  ) -> dict[model.PciAddress, model.Withheld]:
-        """Those of the functions whose reset failed."""
+        """Return the functions whose reset failed, with reason and remedy."""
         refused = self.refused()
         return {function.address: model.Withheld(
             refused[function.address], _remedy(function))
             for function in functions if function.address in refused}
 
     def refused(self) -> dict[model.PciAddress, str]:
-        """Why nobody may have a function, of those whose reset failed."""
+        """Return the reason for each function whose reset failed."""
         with self._lock:
             return {failure.address: failure.reason
                     for failure in self._failed.values()}
 
     def used(self, addresses: collections.abc.Iterable[model.Address],
              ) -> None:
-        """Somebody has these, or is about to."""
+        """Mark addresses as used: a guest holds them or is about to start."""
         used = set(addresses)
         with self._lock:
             self._clean = {unit for unit in self._clean
                            if used.isdisjoint(unit)}
 
     def forget(self, host: model.Host) -> None:
-        """Leave what is not there any more, or not ours to give.
+        """Forget units that do not exist any more or are not offered.
 
-        :param host: with what is refused only for its reset
+        :param host: including units that are refused only for their reset
         """
         units = set(reset_methods.units(host))
         with self._lock:
@@ -90,12 +91,11 @@ class Resets:
     def due(self, host: model.Host,
             held: collections.abc.Container[model.Address],
             patience: float) -> list[model.Unit]:
-        """What is to be reset in passing.
+        """Return the units to reset now.
 
         :param host: as for :meth:`forget`
-        :param held: what somebody has
-        :param patience: seconds from the end of a reset that failed until it
-            is tried again
+        :param held: the addresses that domains hold
+        :param patience: seconds between a failed reset and the next try
         """
         now = self._clock()
         functions = {function.address: function
@@ -106,64 +106,67 @@ class Resets:
                     and not any(address in held for address in unit)
                     and not (unit in self._failed
                              and now - self._failed[unit].at < patience)
-                    and not any(reset_methods.has_host_driver(
-                        functions[address])
-                                for address in unit)]
+                    and not any(
+                        reset_methods.has_host_driver(functions[address])
+                        for address in unit)]
 
     def reset(self, tree: trees.Tree, host: model.Host,
               unit: model.Unit) -> bool:
-        """Reset a unit that nobody has, unless it is clean.
+        """Reset a unit that no server holds, unless it is reset already.
 
-        :param host: with the unit's functions as they are
-        :returns: whether somebody may have it
+        :param host: with the current state of the unit's functions
+        :returns: whether a server may get it
         """
         with self._lock:
             if unit in self._clean:
                 return True
-        refused = _try(tree, host, unit)
+        failure = _try(tree, host, unit)
         with self._lock:
-            if refused:
-                self._failed[unit] = _Failure(*refused, self._clock())
+            if failure:
+                self._failed[unit] = _Failure(*failure, self._clock())
             else:
                 self._failed.pop(unit, None)
                 self._clean.add(unit)
-        return not refused
+        return not failure
 
 
 def _remedy(function: model.Function) -> str:
-    """What a person can do about a function whose reset failed."""
+    """Return what the operator can do about a failed reset."""
     if reset_methods.has_host_driver(function):
         return _REMEDY_DRIVER.format(driver=function.driver)
     return _REMEDY
 
 
 def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
-    """Which function cannot be reset, and why."""
+    """Reset a unit; return the function that failed and why, or None."""
     functions = {function.address: function for function in host.functions}
     region = reset_methods.regions(host)[unit]
     ways = reset_methods.ways(unit, functions, region.reset)
     if ways is None:
-        # It is offered only where its entry says so.
+        # Without a way to reset, it is offered only if its entry permits it.
         ways = reset_methods.remnants(unit, functions)
     for way in ways:
-        if _is_silent(tree, way, functions[way.address]):
+        if _is_unknown(tree, way, functions[way.address]):
             continue
         reached = unit if way.behind else (way.address,)
         try:
             if way.behind:
                 _check_alone(tree, way.address, unit)
             for address in reached:
-                _let_go(tree, functions[address])
+                _unbind(tree, functions[address])
             _reset(tree, way, functions[way.address])
-            _check_addresses(tree, reached)
+            _check_functions(tree, reached)
         except Exception as error:
-            # Whatever it is, nobody may have it.
+            # After any error the unit must not go to a server.
             return reached[0], f'its reset failed: {_why(error)}'
-    return _give_back(tree, functions, unit) if region.needs_driver else None
+    return _rebind(tree, functions, unit) if region.needs_driver else None
 
 
-def _give_back(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
-    """Have the host's drivers take what they are to make ready."""
+def _rebind(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
+    """Bind the host's drivers again, which make the unit ready for guests.
+
+    :returns: the function that no driver took and why, or None
+    """
     if not isinstance(tree, trees.Directory):
         return None
     for address in unit:
@@ -174,10 +177,11 @@ def _give_back(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
             operations.on(tree).probe_driver(str(address))
         except Exception as error:
             why = f': {_why(error)}'
-        # The kernel tells of no driver only where one was found and failed.
+        # The kernel reports an error only if a driver was found and failed:
+        # check that a driver is bound.
         if (reset_methods.has_host_driver(functions[address])
                 and not pci.has_driver(tree, address)):
-            return address, f'it was reset, and no driver took it again{why}'
+            return address, f'it was reset, but no driver took it again{why}'
     return None
 
 
@@ -185,43 +189,46 @@ def _why(error) -> str:
     return str(getattr(error, 'strerror', None) or error)
 
 
-def _is_silent(tree, way, function) -> bool:
-    """A recording, or what was laid out from one that has no resets."""
+def _is_unknown(tree, way, function) -> bool:
+    """Whether the tree is a recording, or one without data of resets."""
     return not isinstance(tree, trees.Directory) or (
         not way.behind and function.reset_methods is None
         and not pci.can_reset(tree, function.address))
 
 
 def _check_alone(tree, bridge, unit) -> None:
-    """Make sure that nothing else is behind a bridge, now and unread."""
+    """Check that only the unit's functions are behind a bridge.
+
+    Read sysfs again: a function may have appeared since the Host was read.
+    """
     others = pci.behind(tree, bridge).difference(unit)
     if others:
         raise errors.DeviceError(
             f'bridge {bridge}', f'{min(others)} is behind it as well')
 
 
-def _check_addresses(tree, functions) -> None:
-    """Make sure that a reset was not one too late: nobody could use it."""
+def _check_functions(tree, functions) -> None:
+    """Check that functions are usable after a reset."""
     for address in functions:
         if not pci.answers(tree, address):
-            # Some ways to reset wait for nothing, and end well in any case.
+            # Some methods do not wait for the function and report success.
             raise errors.DeviceError(f'device {address}', 'it does not answer')
         if pci.has_lost_addresses(tree, address):
             raise errors.DeviceError(
-                f'device {address}', 'its BARs have lost their addresses, in '
-                'this or an earlier one')
+                f'device {address}', 'its BARs lost their addresses in this '
+                'reset or an earlier one')
 
 
-def _let_go(tree, function) -> None:
-    """Take a function from a driver of the host's."""
+def _unbind(tree, function) -> None:
+    """Unbind a function from a driver of the host's."""
     if reset_methods.has_host_driver(function):
-        # It has let go where this is the second of two resets.
+        # A second reset of the function finds it unbound already.
         if pci.has_driver(tree, function.address):
             operations.on(tree).unbind_driver(str(function.address))
     elif function.vfio and pci.is_enabled(tree, function.address):
-        # A guest would not get it, and its user would be surprised.
+        # A reset would disturb that program, and no guest could open it.
         raise errors.DeviceError(f'device {function.address}', 'a program '
-                                 'has it open that is no domain of libvirt')
+                                 'has it open that is not a libvirt domain')
 
 
 def _reset(tree, way, function) -> None:
@@ -234,7 +241,7 @@ def _reset(tree, way, function) -> None:
 
 @contextlib.contextmanager
 def _pinned(tree, way, function):
-    """Have the kernel try no other method, so that it is known what it did."""
+    """Restrict the kernel to the methods of a way while it resets."""
     if not way.methods or way.methods == function.reset_methods:
         yield
         return
@@ -243,9 +250,9 @@ def _pinned(tree, way, function):
     try:
         yield
     finally:
-        # It is somebody's choice, else the kernel's. The kernel also names
-        # what it found before it knew all functions of the slot, and does not
-        # take that again.
+        # Restore the methods that the operator or the kernel had chosen. The
+        # kernel may refuse its own list: it was made before all functions of
+        # the slot were known.
         try:
             operate.set_reset_methods(address, function.reset_methods)
         except (OSError, ValueError):

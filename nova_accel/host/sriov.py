@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions, as many as an entry says.
+"""Change the number of virtual functions of a card.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 """
@@ -13,13 +13,13 @@ from nova_accel.host import tree as trees
 
 
 def change(tree: trees.Tree, wanted: virtual_functions.Change) -> int:
-    """Bring a card to a number of virtual functions.
+    """Set the number of virtual functions of a card.
 
-    :returns: how many it has then; some drivers (Intel's QAT) give all that
-        the card can have, whatever is asked
-    :raises OSError: if its driver, or the kernel, has not that many; then
-        there are as many as before, if that can be had
-    :raises errors.AssignmentError: if the tree is no machine
+    :returns: how many the card has now; some drivers (Intel's QAT) enable the
+        maximum whatever number is written
+    :raises OSError: if the driver or the kernel refuses that number; the
+        previous number is set again if possible
+    :raises errors.AssignmentError: if the tree is a recording
     """
     machine, card = operations.on(tree), str(wanted.card)
     if wanted.before:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the host reader's bytes come from: a live /sys or a recording of one.
+"""Read access to a live /sys or to a recording of one.
 
-A Tree answers four questions about a path relative to the machine's root,
-such as ``sys/bus/pci/devices``: what is in this directory, what does this
-file say, where does this link lead, is there anything. None of them raises:
-half-gone entries, loops and unreadable files are a fact of sysfs, and answer
-as if not there.
+A Tree has four methods. Each takes a path relative to the machine's root, such
+as ``sys/bus/pci/devices``: names of a directory, text of a file, target of a
+link, and whether the path exists. None of them raises: entries that disappear,
+loops and unreadable files are common in sysfs, and are treated as missing.
 """
 
 import collections
@@ -24,12 +23,13 @@ import zlib
 
 from nova_accel.core import errors
 
-#: Attributes of sysfs are at most a page (Documentation/filesystems/sysfs).
+#: Most bytes that are read of a file. Attributes of sysfs are at most a page
+#: (Documentation/filesystems/sysfs).
 MAX_FILE = 1 << 20
-#: What is mounted, in proc, has a line for each mount of each container.
+#: The same in proc: tables of mounts have a line for each container's mounts.
 MAX_PROC = 64 << 20
-#: Bounds on a recording, so that a hostile one cannot fill the memory: its
-#: content, as well as the paths of its directories, in bytes; and its entries.
+#: Limits of a recording, so that a hostile one cannot fill the memory: bytes
+#: of its content, bytes of its directories' paths, and number of entries.
 MAX_RECORDING = 64 << 20
 MAX_ENTRIES = 500_000
 
@@ -42,28 +42,28 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Tree(typing.Protocol):
-    """What the reader needs to know of a machine."""
+    """The files of a machine that the reader reads."""
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def text(self, path: str) -> str | None:
-        """A file's content, or None.
+        """Return a file's content, or None if it cannot be read.
 
-        At most :data:`MAX_FILE` bytes, of proc :data:`MAX_PROC`.
+        At most :data:`MAX_FILE` bytes, in proc :data:`MAX_PROC`.
         """
 
     def link(self, path: str) -> str | None:
-        """A symbolic link's target as it is written, or None."""
+        """Return the target of a symbolic link as written, or None."""
 
     def has(self, path: str) -> bool:
-        """Whether there is anything: a file can be for writing only."""
+        """Whether a path exists, even if the file cannot be read."""
 
 
 def follow(tree: Tree, path: str) -> str:
-    """Where a path leads, one link deep, which is as deep as sysfs goes.
+    """Resolve a symbolic link once; links of sysfs do not lead to links.
 
-    :returns: a path relative to the root; ``path`` itself if it is no link
+    :returns: a path relative to the root; ``path`` itself if it is not a link
     """
     target = tree.link(path)
     if target is None:
@@ -73,9 +73,9 @@ def follow(tree: Tree, path: str) -> str:
 
 
 class Directory:
-    """A Tree below real directories.
+    """A Tree of real directories.
 
-    :param sysfs: the directory that is, or stands for, ``/sys``
+    :param sysfs: path of ``/sys`` or of a copy of it
     """
 
     def __init__(self, sysfs: str | os.PathLike):
@@ -96,7 +96,7 @@ class Directory:
     def text(self, path: str) -> str | None:
         limit = _limit(path)
         try:
-            # Not to block for ever on what turns out to be a pipe.
+            # O_NONBLOCK: opening a pipe would block.
             handle = os.open(self._real(path), os.O_RDONLY | os.O_NONBLOCK)
         except (OSError, ValueError):
             return None
@@ -106,9 +106,9 @@ class Directory:
             chunks, size = [], 0
             while size < limit and (chunk := os.read(handle, 65536)):
                 chunks.append(chunk)
-                # What comes in small pieces must come to an end as well.
+                # Count small chunks as 4096 bytes, to bound their number.
                 size += max(len(chunk), 4096)
-            # What a tar of a live sysfs was unpacked from is padded.
+            # Files unpacked from a tar of a live sysfs are padded with zeros.
             return b''.join(chunks)[:limit].rstrip(b'\0').decode(
                 'utf-8', 'replace')
         except OSError:
@@ -117,7 +117,7 @@ class Directory:
             os.close(handle)
 
     def bytes(self, path: str, number: int) -> bytes:
-        """The first bytes of a file; b'' if it cannot be read."""
+        """Return the first bytes of a file; b'' if it cannot be read."""
         try:
             with open(self._real(path), 'rb', buffering=0) as file:
                 return file.read(number)
@@ -138,27 +138,27 @@ class Directory:
 
 
 def _limit(path: str) -> int:
-    """How many bytes of a file are read.
+    """Return how many bytes of a file are read at most.
 
-    :param path: in an archive there can be folders above
+    :param path: may have folders above ``proc`` or ``sys``, as in an archive
     """
     path = f'/{path}'
     return MAX_PROC if '/proc/' in path and '/sys/' not in path else MAX_FILE
 
 
 def mount(tree: Tree) -> str:
-    """Where a Tree's sysfs is, to write to it.
+    """Return the path of a Tree's sysfs, for writing.
 
-    :raises errors.AssignmentError: if it is none
+    :raises errors.AssignmentError: if the Tree is a recording
     """
     if isinstance(tree, Directory):
         return tree.sysfs
     raise errors.AssignmentError(
-        'sysfs_root', 'is a recording, in which nothing can be made')
+        'sysfs_root', 'is a recording, which cannot be written to')
 
 
 def is_live(tree: Tree) -> bool:
-    """Whether it is the kernel's own sysfs, and no copy."""
+    """Whether a Tree is the kernel's own sysfs and not a copy."""
     if not isinstance(tree, Directory):
         return False
     try:
@@ -172,12 +172,11 @@ def is_live(tree: Tree) -> bool:
 
 
 def is_sysfs(descriptor: int) -> bool:
-    """Whether a file is on a sysfs (fstatfs(2), ``f_type``).
+    """Whether an open file is on a sysfs (fstatfs(2), ``f_type``).
 
-    :raises OSError: if that cannot be found out
+    :raises OSError: if fstatfs fails
     """
-    # The type is the first field; the largest of these structures has 120
-    # bytes.
+    # f_type is the first field; struct statfs has at most 120 bytes.
     answer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(descriptor, answer):
         number = ctypes.get_errno()
@@ -207,7 +206,7 @@ class Recording:
             above, name = posixpath.split(path)
             while path and name not in self._names[above]:
                 if not self._names[above]:
-                    # A directory has one of its own, and those above it too.
+                    # Each directory, also an implied one, stores its path.
                     room -= len(above)
                 if room < 0:
                     raise ValueError('has too many directories, or too deep '
@@ -230,16 +229,16 @@ class Recording:
         return name in self._names.get(above, ())
 
     def dumps(self) -> str:
-        """One line a path, sorted, so that two recordings can be compared."""
+        """Return JSON with one line per path, sorted, for easy comparison."""
         return json.dumps(
             {_MARK: 1, 'files': self.files, 'links': self.links,
              'folders': self.folders}, indent=0, sort_keys=True) + '\n'
 
     @classmethod
     def loads(cls, text: str) -> 'Recording':
-        """Read what :meth:`dumps` wrote.
+        """Read the output of :meth:`dumps`.
 
-        :raises ValueError: if it is anything else
+        :raises ValueError: if the text is anything else
         """
         try:
             loaded = json.loads(text)
@@ -256,9 +255,9 @@ class Recording:
         return cls(files, links, folders)
 
     def write(self, directory: str | os.PathLike) -> None:
-        """Lay the recording out as real files and links below a directory.
+        """Write the recording as real files and links below a directory.
 
-        :raises ValueError: if a path would be outside of it
+        :raises ValueError: if a path leads out of the directory
         """
         base = pathlib.Path(directory)
         for path in (*self.folders, *self.files, *self.links):
@@ -269,7 +268,7 @@ class Recording:
         for path, content in self.files.items():
             (base / path).parent.mkdir(parents=True, exist_ok=True)
             (base / path).write_text(content)
-        # From the depths up, so that no path leads through a link.
+        # Deepest first, so that no file is written through a link.
         for path, target in sorted(self.links.items(), reverse=True,
                                    key=lambda link: link[0].count('/')):
             (base / path).parent.mkdir(parents=True, exist_ok=True)
@@ -277,11 +276,11 @@ class Recording:
 
 
 def open_tree(path: str | os.PathLike) -> Tree:
-    """The Tree at ``sysfs_root``.
+    """Open the Tree at ``sysfs_root``.
 
-    :param path: ``/sys``, a copy of one, the directory above it, a file that
+    :param path: ``/sys``, a copy of it, the directory above it, a file that
         ``nova-accel host record`` wrote, or a tar archive of a copy
-    :raises errors.TreeError: naming the path and what it should be
+    :raises errors.TreeError: if it cannot be read
     """
     root = pathlib.Path(path)
     thing = f'sysfs_root {errors.quote(str(path))}'
@@ -329,7 +328,8 @@ def _from_tar(path: pathlib.Path) -> Recording:
             elif member.isfile():
                 content = archive.extractfile(member).read(
                     _limit(name))
-                # Of a live sysfs each file is padded: it claims a page.
+                # Files of a live sysfs claim the size of a page and are
+                # padded with zeros.
                 content = content.rstrip(b'\0')
                 size += len(content)
                 files[name] = content.decode('utf-8', 'replace')
@@ -339,9 +339,9 @@ def _from_tar(path: pathlib.Path) -> Recording:
 
 
 def _from_machine_root(files, links, folders) -> Recording:
-    """Take away the folders above ``sys/`` that an archive may have.
+    """Make a Recording with paths that begin with ``sys/``.
 
-    It can also have been made inside of that.
+    The archive may have folders above ``sys/``, or be made inside ``sys/``.
     """
     names = (*files, *links, *folders)
     prefix, missing = _above(names, '/sys/bus/'), ''
@@ -360,7 +360,7 @@ def _from_machine_root(files, links, folders) -> Recording:
 
 
 def _above(names: collections.abc.Iterable[str], folder: str) -> str | None:
-    """What the names have above a folder, the least of it."""
+    """Return the shortest path above a folder; None if no name has it."""
     above = {f'/{name}'[:f'/{name}'.find(folder)]
              for name in names if folder in f'/{name}'}
     return f'{min(above, key=len)}/'.lstrip('/') if above else None

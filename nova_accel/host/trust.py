@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that what runs as root may rely on, whoever names them."""
+"""Checks of files that the process running as root opens or executes."""
 
 import collections.abc
 import os
@@ -10,17 +10,17 @@ import stat
 def open_regular(path: str, flags: int,
                  check: collections.abc.Callable[[int], None] | None = None,
                  ) -> int:
-    """Open a regular file that no link leads to.
+    """Open a regular file; refuse a symbolic link.
 
-    It is looked at before it is opened: to open a pipe waits, and to open some
-    devices does something. What is opened is what was looked at, whatever has
-    that path by then (open(2), ``O_PATH``).
+    The type is checked before the file is opened: opening a pipe blocks, and
+    opening some devices has effects. ``O_PATH`` (open(2)) guarantees that the
+    opened file is the checked one, even if the path was replaced meanwhile.
 
     :param flags: as for :func:`os.open`
-    :param check: given a descriptor; raises if it is the wrong file
+    :param check: takes a descriptor; raises if it is the wrong file
     :returns: a descriptor
     :raises OSError: if it cannot be opened
-    :raises ValueError: if it is no regular file
+    :raises ValueError: if it is not a regular file
     """
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
@@ -34,15 +34,15 @@ def open_regular(path: str, flags: int,
 
 
 def check_only_root_writes(path: str) -> None:
-    """Check that nobody but root decides what a path leads to.
+    """Check that only root can change a file or any folder above it.
 
-    Each folder and each link on the way belongs to root, or to who runs this,
-    and nobody else can write there. From the top down, so that what was
-    checked cannot be exchanged afterwards.
+    Each folder and each link of the path must belong to root or to the
+    effective user, and nobody else may write there. The check goes from the
+    top down, so that a checked folder cannot be replaced afterwards.
 
     :param path: absolute
-    :raises OSError: if there is nothing
-    :raises ValueError: naming what others can change
+    :raises OSError: if the path does not exist
+    :raises ValueError: naming the place that others can change
     """
     os.stat(path)
     whole = pathlib.Path(path)
@@ -53,7 +53,8 @@ def check_only_root_writes(path: str) -> None:
         if stat.S_ISLNK(status.st_mode):
             return check_only_root_writes(os.path.normpath(
                 place.parent / place.readlink() / whole.relative_to(place)))
-        # Where the sticky bit is set, others cannot exchange what is root's.
+        # In a folder with the sticky bit, others cannot replace root's files.
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (
                 status.st_mode & stat.S_ISVTX and place != whole):
-            raise ValueError(f'others than root can write {str(place)!r}')
+            raise ValueError(f'users other than root can write '
+                             f'{str(place)!r}')

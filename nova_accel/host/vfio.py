@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vfio takes, and what it takes without protection.
+"""Read which devices vfio-pci refuses and which settings make it unsafe.
 
 Sources: drivers/vfio/pci/vfio_pci.c (``disable_denylist``, since Linux 5.9),
-drivers/vfio/group.c (a group named ``vfio-noiommu``). Those of hazards:
+drivers/vfio/group.c (a group named ``vfio-noiommu``). Sources of the hazards:
 :mod:`nova_accel.core.device_spec.unsafe_host`.
 """
 
@@ -21,8 +21,8 @@ _HAZARDS = {
 }
 _ACS_OVERRIDE = 'pcie_acs_override'
 
-#: Vendor and product: QAT cards and their virtual functions; and, since Linux
-#: 6.9 and in what is maintained of older ones, DSA and IAX of Sapphire Rapids.
+#: Vendor and product id of QAT cards and their virtual functions; and, since
+#: Linux 6.9 and in maintained older kernels, DSA and IAX of Sapphire Rapids.
 _DENYLIST = frozenset(('8086', product) for product in (
     '19e2', '19e3', '37c8', '37c9', '0435', '0443', '0b25', '0cfe'))
 
@@ -30,16 +30,16 @@ _NO_IOMMU = 'vfio-noiommu'
 
 
 def denylist(tree: trees.Tree) -> frozenset[tuple[str, str]]:
-    """Vendor and product of what vfio-pci does not take on this machine.
+    """Return vendor and product id of devices that vfio-pci refuses here.
 
-    :returns: nothing where it is not loaded, as nobody can tell then
+    :returns: nothing if vfio-pci is not loaded: its setting is unknown then
     """
     disabled = (tree.text(PARAMETER) or '').strip()
     return _DENYLIST if disabled == 'N' else frozenset()
 
 
 def hazards(tree: trees.Tree) -> tuple[unsafe_host.Hazard, ...]:
-    """What this host is told to do that is not safe, each once."""
+    """Return the unsafe settings of this host, each once."""
     found = [hazard for name, hazard in _HAZARDS.items()
              if (tree.text(f'sys/module/{name}') or '').strip() == 'Y']
     if acs_overrides(tree.text(COMMAND_LINE) or ''):
@@ -48,18 +48,18 @@ def hazards(tree: trees.Tree) -> tuple[unsafe_host.Hazard, ...]:
 
 
 def acs_overrides(command_line: str) -> list[str]:
-    """The words of a kernel's command line that make up IOMMU groups.
+    """Return the words of a kernel command line that override IOMMU groups.
 
-    The kernel takes a hyphen for an underscore (kernel/params.c).
+    The kernel reads a hyphen as an underscore (kernel/params.c).
     """
     return [word for word in command_line.split() if word.partition('=')[
         0].replace('-', '_') == _ACS_OVERRIDE]
 
 
 def is_unprotected(tree: trees.Tree, path: str) -> bool:
-    """Whether a function's IOMMU group is none, but made up by vfio.
+    """Whether vfio invented a function's IOMMU group, without an IOMMU.
 
-    :param path: of its directory
+    :param path: the function's directory
     """
     name = tree.text(f'{trees.follow(tree, f"{path}/iommu_group")}/name')
     return (name or '').strip() == _NO_IOMMU

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks of ZFS pools, of which neither mounts nor holders tell.
+"""Disks of ZFS pools, which neither mounts nor holders show.
 
-What is mounted has the name of its pool, and ZFS opens its disks without
-being their holder. Which disks have a label of its, and of which pool, is in
-udev's database; so is what a guest wrote onto a disk that it has.
+A mounted ZFS file system has the name of its pool as source, and ZFS opens
+its disks without appearing in ``holders``. udev's database has the ZFS label
+of each disk; it also has labels that a guest wrote onto its disk.
 
 Sources: OpenZFS, module/os/linux/spl/spl-kstat.c (below
 ``/proc/spl/kstat/zfs``, a directory for each pool that is imported);
@@ -15,25 +15,25 @@ from nova_accel.host import tree as trees
 
 POOLS = 'proc/spl/kstat/zfs'
 UDEV = 'run/udev/data'
-#: The lines of udev's that tell.
+#: Lines of udev's database that mark a ZFS disk and name its pool.
 MEMBER, LABEL = 'E:ID_FS_TYPE=zfs_member', 'E:ID_FS_LABEL='
 
-#: What a disk of any pool is said to belong to.
+#: The pool of a disk whose ZFS label has no name: it may be any pool.
 ANY = '?'
 
 
 def pools(tree: trees.Tree) -> frozenset[str]:
-    """The names of the pools that are imported."""
+    """Return the names of the imported pools."""
     return frozenset(name for name in tree.names(POOLS)
                      if tree.names(f'{POOLS}/{name}'))
 
 
 def pool(tree: trees.Tree, number: str) -> str | None:
-    """The pool whose label a disk, or a partition, bears.
+    """Return the pool that the label of a disk or a partition names.
 
-    :param number: of its device, ``259:1``
-    :returns: '' without a label, :data:`ANY` where the label has no name, and
-        None where udev does not say
+    :param number: its device number, ``259:1``
+    :returns: '' without a ZFS label, :data:`ANY` if the label has no name,
+        None if udev has no data of the device
     """
     text = tree.text(f'{UDEV}/b{number}')
     if text is None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles from files: their shape, their reading, their keeping."""
+"""Device profiles in files: their schema, parser and store."""

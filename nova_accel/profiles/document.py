@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file's text to the Profiles in it, and what is wrong with the others.
+"""Parse the text of a file to Profiles, and report the invalid ones.
 
-Accepted, in YAML or JSON, one or several documents to a file: a profile; a
-list of them; what Cyborg's API gives, ``{"device_profile": {...}}`` and
-``{"device_profiles": [...]}``; and the bare list of groups that Cyborg's
-command line takes, which gets its name from the file.
+A file is YAML or JSON, and has one or several documents. A document is a
+profile; a list of profiles; an answer of Cyborg's API,
+``{"device_profile": {...}}`` or ``{"device_profiles": [...]}``; or a list of
+groups, as Cyborg's command line accepts it, which is named after the file.
 """
 
 import collections.abc
@@ -18,16 +18,16 @@ from nova_accel.core import errors
 from nova_accel.core.request import device_profile
 from nova_accel.profiles import schema
 
-#: Largest file that is read, in bytes. A thousand profiles fit.
+#: Largest accepted file, in bytes. A thousand profiles fit.
 MAX_BYTES = 512 * 1024
 
 
 def read(text: str, source: str, name: str = '',
          ) -> tuple[list[device_profile.Profile], list[errors.ProfileError]]:
-    """Every profile of a file that can be used.
+    """Return the valid profiles of a file, and the errors of the others.
 
-    :param source: the file, for messages
-    :param name: what a bare list of groups is called
+    :param source: name of the file, for messages
+    :param name: name of the profile if a document is a list of groups
     :raises errors.ProfileError: if the file as a whole cannot be read
     """
     found: list[device_profile.Profile] = []
@@ -73,8 +73,8 @@ def _load(text: str, source: str) -> list[typing.Any]:
                   else safe_yaml.load_yaml(text))
         found = [document for document in loaded if document is not None]
         if not found:
-            # As a file is while somebody is about to write it.
-            raise ValueError('there is nothing in it')
+            # Also while another program is still writing the file.
+            raise ValueError('it is empty')
         return found
     except (ValueError, yaml.YAMLError) as error:
         raise errors.ProfileError(
@@ -84,15 +84,16 @@ def _load(text: str, source: str) -> list[typing.Any]:
 
 
 def _check_numbers(document, source) -> None:
-    """Refuse integers of more digits than Python writes.
+    """Reject integers with more digits than Python converts to a string.
 
-    YAML reads them where they are hexadecimal; jsonschema repeats them.
+    YAML reads them if they are hexadecimal, and jsonschema fails on them.
     """
     try:
         repr(document)
     except ValueError:
-        raise errors.ProfileError(_where(document, source, ()),
-                                  'has a number of too many digits') from None
+        raise errors.ProfileError(
+            _where(document, source, ()),
+            'has a number with too many digits') from None
 
 
 def _check_shape(document, source) -> None:
@@ -118,48 +119,54 @@ def _where(document, source, path) -> str:
 
 
 def _why(error) -> str:
-    """What jsonschema found, in our words: its own repeat the document."""
+    """Return the reason; jsonschema's messages repeat the whole document."""
     value, limit = errors.quote(error.instance), error.validator_value
     match error.validator:
         case 'required':
             missing = [key for key in limit if key not in error.instance]
             return f'has no {missing[0]}'
         case 'additionalProperties':
-            known = set(error.schema.get('properties', ()))
-            patterns = error.schema.get('patternProperties', ())
-            unknown = [key for key in error.instance if key not in known
-                       and not any(str(key).startswith(pattern[1:])
-                                   for pattern in patterns)]
-            return f'does not know the key {errors.quote(unknown[0])}'
+            return f'has the unknown key {errors.quote(_unknown_key(error))}'
         case 'type':
             kinds = limit if isinstance(limit, list) else [limit]
             return f'{value} is not of type {" or ".join(kinds)}'
         case 'enum':
             words = [word for word in limit if isinstance(word, str)]
-            return f'{value} is none of {", ".join(words)}'
+            return f'{value} is not one of {", ".join(words)}'
         case 'minimum' | 'maximum':
             return (f'{value} is not between 1 and '
                     f'{error.schema["maximum"]}')
         case 'minItems' | 'maxItems':
-            return (f'has {len(error.instance)} groups, and may have 1 to '
+            return (f'has {len(error.instance)} groups, but must have 1 to '
                     f'{error.schema["maxItems"]}')
-        case 'pattern' if error.path[0] == 'groups' and (
-                error.path[-1] == 'name'):
-            return (f"{value} is no group's name: a letter, then up to 63 "
-                    'letters, digits, hyphens and underscores')
-        case 'pattern' if error.path[-1] == 'name':
-            return (f'{value} is no name: 1 to 255 letters, digits, hyphens '
-                    'and underscores')
         case 'pattern':
-            return (f'{value} is no amount between 1 and '
-                    f'{device_profile.MAX_AMOUNT}')
-    return f'{value} does not fit'
+            return f'{value} is not {_expected_text(error.path)}'
+    return f'{value} is not valid'
+
+
+def _unknown_key(error) -> object:
+    known = error.schema.get('properties', ())
+    prefixes = tuple(pattern[1:] for pattern
+                     in error.schema.get('patternProperties', ()))
+    return next(key for key in error.instance
+                if key not in known and not str(key).startswith(prefixes))
+
+
+def _expected_text(path) -> str:
+    """Return what a string at this path of a document must be."""
+    if path[-1] != 'name':
+        return f'an amount between 1 and {device_profile.MAX_AMOUNT}'
+    if path[0] == 'groups':
+        return ('a valid group name: use a letter, then up to 63 letters, '
+                'digits, hyphens and underscores')
+    return ('a valid name: use 1 to 255 letters, digits, hyphens and '
+            'underscores')
 
 
 def _remedy(error) -> str:
     if (error.validator, error.validator_value) == ('type', 'string') and (
             not isinstance(error.instance, (dict, list, type(None)))):
-        # To YAML, 0123 is a number, and 2026-01-01 a date.
+        # YAML reads 0123 as a number, and 2026-01-01 as a date.
         return 'write it in quotes'
     if error.validator != 'additionalProperties':
         return ''

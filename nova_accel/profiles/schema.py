@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a profile document, as JSON Schema (draft 2020-12).
+"""The JSON Schemas (draft 2020-12) of a profile document.
 
-Two schemas, because Cyborg's API lets through top-level keys that it does not
-know (what it gives has ``links`` and dates), and ours must not: there an
-unknown key is a misspelt one.
+There are two, for our format and for Cyborg's. Cyborg's documents can have
+other top-level keys: its API returns ``links`` and dates. In our format an
+unknown key is an error, as it is usually a misspelled one.
 """
 
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 
 _NAME = {'type': 'string', 'pattern': r'^[A-Za-z0-9_-]{1,255}\Z'}
-_WISH = {'enum': [device_profile.REQUIRED, device_profile.FORBIDDEN]}
+_TRAIT = {'enum': [device_profile.REQUIRED, device_profile.FORBIDDEN]}
 _GROUPS = {'type': 'array', 'minItems': 1,
            'maxItems': device_profile.MAX_GROUPS}
 
@@ -23,7 +23,7 @@ _AFFINITY = {'type': 'array', 'items': {
         'same': _COMMON,
         'distinct': _COMMON,
         'groups': {'type': 'array', 'minItems': 1,
-                   # The guest and the network beside them.
+                   # The two others are the guest and the network.
                    'maxItems': device_profile.MAX_GROUPS + 2,
                    'items': {'type': ['string', 'integer']}},
         'each': {'type': 'boolean'},
@@ -33,8 +33,8 @@ _AFFINITY = {'type': 'array', 'items': {
                    'maximum': affinity.MAX_WEIGHT},
     },
 }}
-# What is said of the groups together, however each of them is written.
-_TOGETHER = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
+# Keys that apply to all groups, in both formats.
+_ALL_GROUPS = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
              'affinity': _AFFINITY}
 
 OURS = {
@@ -44,7 +44,7 @@ OURS = {
     'properties': {
         'name': _NAME,
         'description': {'type': 'string'},
-        **_TOGETHER,
+        **_ALL_GROUPS,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'required': ['resources'],
@@ -57,10 +57,10 @@ OURS = {
                         'type': 'integer', 'minimum': 1,
                         'maximum': device_profile.MAX_AMOUNT},
                 },
-                'traits': {'type': 'object', 'additionalProperties': _WISH},
+                'traits': {'type': 'object', 'additionalProperties': _TRAIT},
                 'count': {'type': 'integer', 'minimum': 1,
                           'maximum': device_profile.MAX_GROUPS},
-                # To YAML 1.1, a bare off is false.
+                # YAML 1.1 reads an unquoted off as false.
                 'numa': {'enum': [device_profile.REQUIRED,
                                   device_profile.PREFERRED,
                                   device_profile.OFF, False]},
@@ -77,18 +77,18 @@ CYBORGS = {
     'properties': {
         'name': _NAME,
         'description': {'type': ['string', 'null']},
-        **_TOGETHER,
+        **_ALL_GROUPS,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'additionalProperties': False,
             'patternProperties': {
-                # Cyborg takes whatever Python's int() does, so also text;
-                # int() takes no more than 4300 digits.
+                # Cyborg converts amounts with int(), so it accepts strings.
+                # int() accepts at most 4300 digits.
                 '^resources:': {
                     'type': ['integer', 'string'], 'minimum': 1,
                     'maximum': device_profile.MAX_AMOUNT,
                     'pattern': r'^\s*0{0,99}([1-9][0-9]{0,3})\s*\Z'},
-                '^trait:': _WISH,
+                '^trait:': _TRAIT,
                 '^accel:': {'type': ['string', 'integer', 'null']},
             },
         }},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Profiles of ``[nova_accel] profile_dirs``, kept true to their files."""
+"""The Profiles in ``[nova_accel] profile_dirs``, read again on changes."""
 
 import collections.abc
 import contextlib
@@ -21,7 +21,7 @@ SUFFIXES = ('.yaml', '.yml', '.json')
 
 @dataclasses.dataclass
 class _File:
-    """What a file last said, and what it last said that made sense."""
+    """The last valid profiles of a file, and its current problems."""
 
     signature: tuple | None = None
     profiles: tuple[device_profile.Profile, ...] = ()
@@ -31,11 +31,12 @@ class _File:
 class Store:
     """Profiles by name, read again when their files change.
 
-    A file, or a profile in one, that breaks keeps its last good content:
-    servers go on being created from it, and the log says once what is wrong.
+    If a file or a profile becomes invalid, its last valid content is used
+    further, and the error is logged once.
 
-    :param directories: in order; so are the files in each, by name. Where two
-        files have the same profile, the first one's is used
+    :param directories: in order of precedence. Files in a directory are read
+        in order of their names. If two files have a profile of one name, the
+        first one is used
     """
 
     def __init__(self, directories: collections.abc.Iterable[str]):
@@ -43,43 +44,45 @@ class Store:
         self._files: dict[str, _File] = {}
         self._profiles: dict[str, device_profile.Profile] = {}
         self._problems: tuple[errors.ProfileError, ...] = ()
-        # A file's entry is filled step by step, and nova-api has threads.
+        # Threads of nova-api share the files, which are updated in steps.
         self._lock = threading.Lock()
 
     def get(self, name: str) -> device_profile.Profile | None:
-        """The profile as its file has it now, or None."""
+        """Return the current profile of this name, or None."""
         self.refresh()
         return self._profiles.get(name)
 
     def all(self) -> list[device_profile.Profile]:
+        """Return the current profiles, sorted by name."""
         self.refresh()
         return [self._profiles[name] for name in sorted(self._profiles)]
 
     def problems(self) -> tuple[errors.ProfileError, ...]:
-        """What is wrong with the files as they are now."""
+        """Return the current problems of the files."""
         self.refresh()
         return self._problems
 
     def missing(self) -> list[errors.ProfileError]:
-        """Which of its directories are not there."""
-        return [errors.ProfileError(errors.path(directory), 'is no directory')
+        """Return an error for each directory that does not exist."""
+        return [errors.ProfileError(errors.path(directory),
+                                    'is not a directory')
                 for directory in self.directories
                 if not os.path.isdir(directory)]
 
     def empty(self) -> list[errors.ProfileError]:
-        """Which of its directories have no file of profiles."""
+        """Return an error for each directory without profile files."""
         found = []
         for directory in self.directories:
-            # One that cannot be listed is among the problems.
+            # problems() has those that cannot be listed.
             with contextlib.suppress(OSError):
                 if not _names(directory):
                     found.append(errors.ProfileError(
-                        errors.path(directory), 'has no file of profiles, '
-                        f'whose name ends in {", ".join(SUFFIXES)}'))
+                        errors.path(directory), 'has no profile file (name '
+                        f'ending in {", ".join(SUFFIXES)})'))
         return found
 
     def refresh(self) -> None:
-        """Read what changed, and report what is newly wrong."""
+        """Read the files that changed, and log new problems."""
         with self._lock:
             self._refresh()
 
@@ -91,8 +94,8 @@ class Store:
             self._update(path, file)
             problems.extend(file.problems)
         self._files = files
-        self._profiles, doubles = self._collect(files)
-        problems.extend(doubles)
+        self._profiles, duplicates = self._collect(files)
+        problems.extend(duplicates)
         known = {str(error) for error in self._problems}
         for error in problems:
             if str(error) not in known:
@@ -105,13 +108,13 @@ class Store:
             try:
                 names = _names(directory)
             except FileNotFoundError:
-                # Most hosts, and every cloud before its first profile.
+                # The directory need not exist before the first profile.
                 continue
             except OSError as error:
                 problems.append(errors.ProfileError(
                     errors.path(directory),
                     f'cannot be listed ({error.strerror})'))
-                # Its files are as good as they were.
+                # Keep the last valid content of its files.
                 paths.extend(path for path in self._files if path.startswith(
                     os.path.join(directory, '')))
                 continue
@@ -130,38 +133,37 @@ class Store:
         except OSError as error:
             file.signature = None
             found, problems = [], [unreadable(path, error)]
-        # What broke keeps what it was; what is fine is what it is now, and
-        # what was taken out has gone. Without a name it can be any that broke.
+        # Keep the last valid content of broken profiles. If a broken document
+        # has no name, it can be any of them, so keep all that are missing.
         broken = {problem.profile for problem in problems}
         kept = {profile.name: profile for profile in file.profiles
                 if profile.name in broken or None in broken}
         kept.update((profile.name, profile) for profile in found)
         if file.problems and not problems:
-            LOG.info('%s: can be read again', errors.path(path))
+            LOG.info('%s: is valid again', errors.path(path))
         file.profiles, file.problems = tuple(kept.values()), tuple(problems)
 
     @staticmethod
     def _collect(files):
         owners: dict[str, str] = {}
         collected: dict[str, device_profile.Profile] = {}
-        doubles = []
+        duplicates = []
         for path, file in files.items():
             for profile in file.profiles:
                 first = owners.setdefault(profile.name, path)
                 if first == path:
                     collected[profile.name] = profile
                 elif collected[profile.name] != profile:
-                    doubles.append(errors.ProfileError(
+                    duplicates.append(errors.ProfileError(
                         f'profile {errors.quote(profile.name)} in '
                         f'{errors.path(path)}',
-                        f'{errors.path(first)} has one of the same name, '
-                        'which is used',
-                        'give one of them another name'))
-        return collected, doubles
+                        f'{errors.path(first)} has a profile of the same '
+                        'name, which is used', 'rename one of them'))
+        return collected, duplicates
 
 
 def _names(directory: str) -> list[str]:
-    """The files of profiles in a directory, in order.
+    """Return the names of the profile files in a directory, sorted.
 
     :raises OSError: if it cannot be listed
     """
@@ -170,14 +172,14 @@ def _names(directory: str) -> list[str]:
 
 
 def unreadable(path: str, error: OSError) -> errors.ProfileError:
-    """A file that cannot be read, as a problem."""
+    """Return the error for a file that cannot be read."""
     return errors.ProfileError(errors.path(path),
                                f'cannot be read ({error.strerror})')
 
 
 def read_file(path: str) -> tuple[list[device_profile.Profile],
                                   list[errors.ProfileError]]:
-    """The profiles of one file.
+    """Return the valid profiles of one file, and the errors of the others.
 
     :raises errors.ProfileError: if the file as a whole cannot be used
     :raises OSError: if it cannot be read
@@ -188,7 +190,7 @@ def read_file(path: str) -> tuple[list[device_profile.Profile],
     except safe_yaml.TooLarge as error:
         raise errors.ProfileError(
             label, str(error),
-            'spread its profiles over several files') from None
+            'split its profiles into several files') from None
     except ValueError as error:
         raise errors.ProfileError(label, str(error)) from None
     name, _suffix = os.path.splitext(os.path.basename(path))
@@ -197,18 +199,18 @@ def read_file(path: str) -> tuple[list[device_profile.Profile],
     except errors.ProfileError:
         raise
     except Exception as error:
-        # Whatever it is, the other files are as good as they were.
+        # A bug in parsing one file must not affect the other files.
         raise errors.ProfileError(
-            label, f'cannot be understood ({type(error).__name__}: '
-            f'{safe_yaml.why(error)})', 'this is a bug of nova_accel; write '
+            label, f'cannot be parsed ({type(error).__name__}: '
+            f'{safe_yaml.why(error)})', 'this is a bug in nova_accel; write '
             'the file in another way') from error
     unique: dict[str, device_profile.Profile] = {}
     for profile in found:
         if profile.name in unique:
-            double = errors.ProfileError(
+            duplicate = errors.ProfileError(
                 f'profile {errors.quote(profile.name)} in {label}',
-                'is there twice; the first one is used')
-            double.profile = profile.name
-            problems.append(double)
+                'is defined twice; the first definition is used')
+            duplicate.profile = profile.name
+            problems.append(duplicate)
         unique.setdefault(profile.name, profile)
     return list(unique.values()), problems

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocation candidates that know what Placement said beside them.
+"""Allocation candidates that keep Placement's provider summaries.
 
-With the candidates Placement tells, for each provider of their trees, how
-much of it is used and which traits it has. Nova keeps of that only which
-hosts there are. Here each candidate keeps it all, so that which devices are
-free is known as exactly as the ledger knows it, at no request more.
+Placement returns, with the candidates, a summary of each provider in their
+trees: its usage and its traits. Nova uses the summaries only to find the
+hosts. Here each candidate keeps all of them, so the scheduler knows which
+devices are free without another request.
 """
 
 import collections
@@ -19,19 +19,19 @@ from nova_accel.core.placement import host_summary
 from nova_accel.core.solver import arrange
 from nova_accel.core.solver import search_budget
 
-# All, of a guest with one NUMA node on a host with eight.
+# Enough for all nodes of a host with eight, for a guest with one NUMA node.
 _LEAST_FITS = 8
 
 
 class Answer:
-    """What Placement said, once for all candidates of a request.
+    """Placement's answer, shared by all candidates of a request.
 
-    :param summaries: of all providers, by uuid
+    :param summaries: provider summaries by uuid
     :param resources: nova.scheduler.utils.ResourceRequest
-    :ivar claimed: uuids of the servers that have claimed one of them since
-    :ivar steps: that the request's hosts share where devices are chosen
-    :ivar better: and where better ones are looked for than were found
-    :ivar fits: and where a guest's NUMA nodes are
+    :ivar claimed: uuids of the servers that have claimed a candidate since
+    :ivar steps: budget that the request's hosts share to choose devices
+    :ivar better: budget that they share to find better devices
+    :ivar fits: budget that they share to fit the guest to NUMA nodes
     """
 
     def __init__(self, summaries: collections.abc.Mapping[str, dict],
@@ -41,30 +41,30 @@ class Answer:
         self.claimed: set[str] = set()
         self.steps = search_budget.Budget(search_budget.REQUEST_STEPS)
         self.better = search_budget.Budget(search_budget.BETTER_STEPS)
-        # A fit takes Nova a millisecond or some; Nova itself makes one a host.
+        # A fit takes some milliseconds. Nova itself makes one for each host.
         self.fits = search_budget.Budget(8 * numa_fit.MOST, least=_LEAST_FITS,
                                          most=numa_fit.MOST)
 
     @functools.cached_property
     def _trees(self) -> dict[str, dict[str, dict]]:
         trees: dict[str, dict[str, dict]] = collections.defaultdict(dict)
-        for uuid, said in self._summaries.items():
-            if naming.MARKER_TRAIT in said['traits']:
-                trees[said['root_provider_uuid']][uuid] = said
+        for uuid, summary in self._summaries.items():
+            if naming.MARKER_TRAIT in summary['traits']:
+                trees[summary['root_provider_uuid']][uuid] = summary
         return trees
 
     def ours(self, root: str) -> dict[str, dict]:
-        """Our providers below a compute node's, by uuid."""
+        """Return the summaries of our providers below a compute node's."""
         return self._trees.get(root, {})
 
 
 class Candidate(dict):
-    """One candidate; to Nova, the dictionary that Placement gave.
+    """An allocation candidate. Nova uses it as a plain dictionary.
 
-    :ivar answer: what else Placement said
-    :ivar choice: how devices were chosen for it, to choose again
-    :ivar penalty: by how much they miss the preferred rules
-    :ivar claimed: whether a server has it
+    :ivar answer: the answer of Placement that it is from
+    :ivar choice: chooses its devices, and can do so again; or None
+    :ivar penalty: penalty of the preferred rules that its devices violate
+    :ivar claimed: whether a server has claimed it
     """
 
     def __init__(self, candidate: collections.abc.Mapping, answer: Answer,
@@ -76,61 +76,61 @@ class Candidate(dict):
         self.claimed = False
 
     def claim(self, instance_uuid: str) -> None:
-        """Note that a server has it."""
+        """Record that a server has claimed the candidate."""
         self.claimed = True
         self.answer.claimed.add(instance_uuid)
 
     def __deepcopy__(self, memo) -> 'Candidate':
-        # Nova copies it for each host and each claim. The answer is for all.
+        # Nova copies candidates for each host and each claim. All copies
+        # share one answer.
         return Candidate(copy.deepcopy(dict(self), memo), self.answer,
                          self.choice, self.penalty)
 
 
 def available(host_state, answer: Answer,
-           given: collections.abc.Mapping[str, int] = {},
-           ) -> tuple[arrange.AvailableUnits, ...]:
-    """What of a host's devices is free, as Placement said.
+              given: collections.abc.Mapping[str, int] = {},
+              ) -> tuple[arrange.AvailableUnits, ...]:
+    """Return the available units of a host's Regions, from the summaries.
 
     :param host_state: nova.scheduler.host_manager.HostState
-    :param given: units by provider that Placement does not know of yet
+    :param given: units by provider that earlier servers of the request got
     """
     places = summary(host_state).places
     return tuple(
         arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
-            record['capacity'] - record['used'] - given.get(uuid, 0),
+            usage['capacity'] - usage['used'] - given.get(uuid, 0),
             places.get(uuid) or model.Place(None, None, None, uuid),
-            record['capacity'])
+            usage['capacity'])
         for uuid, provider in answer.ours(host_state.uuid).items()
-        for name, record in provider['resources'].items()
+        for name, usage in provider['resources'].items()
         if (resource_class := naming.class_of_units(name)))
 
 
 def of(host_state) -> Answer | None:
-    """What Placement said with a host's candidates."""
+    """Return Placement's answer that a host's candidates are from."""
     found = host_state.allocation_candidates
     return getattr(found[0], 'answer', None) if found else None
 
 
 def claimed(host_state) -> collections.abc.Set[str]:
-    """The servers of the request that have claimed something by now."""
+    """Return the servers of the request that have made their claim."""
     answer = of(host_state)
     return answer.claimed if answer else frozenset()
 
 
 def has_our_driver(host_state) -> bool:
-    """Whether a host's nova-compute keeps what our providers promise.
+    """Whether a host's nova-compute runs our driver.
 
-    They stay in Placement where it was started again with Nova's own driver,
-    which would have the server run without its devices.
+    Our providers stay in Placement after nova-compute was restarted with
+    Nova's own driver, which would start the server without its devices.
     """
     stats = getattr(host_state, 'stats', None)
     return stats is None or host_summary.KEY in stats
 
 
 def summary(host_state) -> host_summary.Summary:
-    """What the host itself said last."""
-    # Nova sets the attribute when it has first read the compute node.
+    """Return the summary that the host last reported."""
+    # The attribute is missing until Nova has read the compute node.
     stats = getattr(host_state, 'stats', None) or {}
     return host_summary.loads(stats.get(host_summary.KEY), host_state.uuid)
-

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices of one host serve a request, written into its candidates."""
+"""Choose the devices of one host for a request, and allocate them."""
 
 import collections
 import collections.abc
@@ -16,29 +16,29 @@ from nova_accel.scheduler import candidates
 
 
 class Choice:
-    """How devices of a host are chosen for candidates of a request.
+    """Chooses devices of a host for the candidates of a request.
 
     :param host_state: nova.scheduler.host_manager.HostState
-    :param around: from a candidate to what the rules are about, in each way
-        that it can be
-    :param pack: whether large groups of free devices are kept whole
+    :param contexts: returns, for a candidate, each HostContext that is
+        possible: the NUMA nodes of the guest and of its network ports
+    :param pack: whether to keep large groups of free devices whole
     """
 
     def __init__(self, host_state, wanted: flavor_request.Request,
-                 around: collections.abc.Callable[
+                 contexts: collections.abc.Callable[
                      [dict], collections.abc.Iterable[
                          arrange.HostContext]], pack: bool):
         self.host_state = host_state
         self._wanted = wanted
-        self._around = around
+        self._contexts = contexts
         self._pack = pack
         self._counting = inventory.counting(host_state.uuid, wanted.classes)
 
     def without_devices(self, candidate: collections.abc.Mapping) -> dict:
-        """What a candidate allocates beside devices that were chosen.
+        """Return a candidate's allocations without the chosen devices.
 
-        A device's provider can have classes of the operator's too, from
-        provider.yaml; these stay.
+        Resource classes that an operator added to a device's provider with
+        provider.yaml stay.
         """
         left = {provider: {**allocation, 'resources': {
             name: amount for name, amount in allocation['resources'].items()
@@ -52,14 +52,14 @@ class Choice:
              given: collections.abc.Mapping[str, int] = {},
              chance: random.Random | None = None,
              ) -> arrange.Arrangement | None:
-        """Choose devices, and have the candidate allocate them.
+        """Choose devices, and write them into the candidate's allocations.
 
-        :param steps: that the search may take
-        :param given: units by provider that Placement does not know of yet
-        :param chance: for which of devices that are as good as each other;
-            the first, if there is none
-        :returns: how they are arranged, or why they cannot be; None where
-            the candidate is not about devices of ours
+        :param steps: budget of the search
+        :param given: units by provider that earlier servers of the request
+            got
+        :param chance: selects among equally good devices; None for the first
+        :returns: the arrangement, with an objection if there is none; None if
+            the candidate requests no devices of ours
         """
         plain = self.without_devices(candidate)
         counts = units(self._counting, plain)
@@ -67,14 +67,16 @@ class Choice:
             return None
         if not candidates.has_our_driver(self.host_state):
             return arrange.Arrangement(
-                objection='its nova-compute says nothing of devices; is its '
-                'compute_driver accel.LibvirtDriver?', kind='driver')
+                objection='its nova-compute does not report devices; check '
+                'that its compute_driver is accel.LibvirtDriver',
+                kind='driver')
         available = candidates.available(self.host_state, answer, given)
         if chance:
             available = tuple(dataclasses.replace(units, rank=chance.random())
                            for units in available)
         groups = assign.with_the_rest(self._wanted.groups, counts, available)
-        found = self._best(groups, available, self._around(candidate), steps)
+        found = self._best(groups, available, self._contexts(candidate),
+                           steps)
         if not found.objection:
             candidate['allocations'] = _merged(plain, _allocations(
                 groups, found.chosen))
@@ -82,44 +84,44 @@ class Choice:
             candidate.penalty = found.penalty
         return found
 
-    def _best(self, groups, available, ways, steps) -> arrange.Arrangement:
-        """The best arrangement; of equals the first."""
+    def _best(self, groups, available, contexts,
+              steps) -> arrange.Arrangement:
+        """Return the best arrangement; the first one, if several are equal."""
         best = None
-        for around in ways:
-            found = self._arrange(groups, available, around, steps)
+        for context in contexts:
+            found = self._arrange(groups, available, context, steps)
             if best is None or (bool(found.objection), found.cost) < (
                     bool(best.objection), best.cost):
                 best = found
-            # There is no better one; or other surroundings change nothing.
+            # It is perfect, or no other NUMA nodes can improve it.
             if not (best.penalty or best.rule or best.kind == 'together'):
                 break
         return best
 
-    def _arrange(self, groups, available, around, steps,
+    def _arrange(self, groups, available, context, steps,
                  ) -> arrange.Arrangement:
         programs = self._wanted.programs
         if programs:
-            # Somebody may have the very bitstream where one is in use, but
-            # who knows; what nobody holds can be programmed for certain.
+            # Regions that no server uses can certainly be programmed. A
+            # Region in use may have the requested bitstream, or another one.
             unused = tuple(units for units in available
                            if units.resource_class not in programs
                            or units.free == units.total)
             found = arrange.arrange(groups, unused, self._wanted.rules,
-                                    around, self._pack, steps)
+                                    context, self._pack, steps)
             if not found.objection:
                 return found
         return arrange.arrange(groups, available, self._wanted.rules,
-                               around, self._pack, steps)
+                               context, self._pack, steps)
 
 
 def units(counting: collections.abc.Mapping[str, str],
           allocations: collections.abc.Mapping[str, dict],
           ) -> collections.Counter[str]:
-    """How many units of which class Placement found.
+    """Return the number of units of each class that Placement found.
 
-    :param counting: a host's providers of classes, as inventory.counting
-        has them
-    :param allocations: a candidate's
+    :param counting: a host's providers of classes, from inventory.counting
+    :param allocations: the allocations of a candidate
     """
     return collections.Counter({
         name: allocations[uuid]['resources'][name]
@@ -128,7 +130,7 @@ def units(counting: collections.abc.Mapping[str, str],
 
 
 def devices(candidate: collections.abc.Mapping) -> dict[str, int]:
-    """Units by provider that were chosen for a candidate."""
+    """Return the units, by provider, that were chosen for a candidate."""
     return {provider: amount for provider, allocation
             in candidate.get('allocations', {}).items()
             for name, amount in allocation['resources'].items()
@@ -136,7 +138,7 @@ def devices(candidate: collections.abc.Mapping) -> dict[str, int]:
 
 
 def _merged(plain, added) -> dict[str, dict]:
-    """Allocations of both, those of the same provider in one."""
+    """Merge two mappings of allocations by provider."""
     return {**plain, **{provider: {'resources': {
         **plain.get(provider, {}).get('resources', {}),
         **allocation['resources']}} for provider, allocation
@@ -144,7 +146,7 @@ def _merged(plain, added) -> dict[str, dict]:
 
 
 def _allocations(groups, chosen) -> dict[str, dict]:
-    """What of the devices' own providers is allocated."""
+    """Return the allocations of the chosen devices' providers."""
     amounts: dict[str, collections.Counter] = collections.defaultdict(
         collections.Counter)
     for name, provider in chosen.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-scheduler: which devices of a host, and whether it has them at all.
+"""nova-scheduler: the filter, which chooses the devices on each host.
 
-Seam: ``nova.scheduler.filters.BaseHostFilter`` and
-``HostState.allocation_candidates``, of which Nova claims the first.
+Seam: ``nova.scheduler.filters.BaseHostFilter``, and
+``HostState.allocation_candidates``, the first of which Nova claims.
 """
 
 import nova.conf
@@ -25,19 +25,19 @@ CONF = nova.conf.CONF
 
 
 class AcceleratorFilter(filters.BaseHostFilter):
-    """Choose a server's devices on each host; drop hosts that lack them.
+    """Choose a server's devices on each host; reject hosts without them.
 
-    Placement has found hosts with enough units of each class. Here it is
-    decided which they are: such as the profile's affinity says, near the
-    guest, and so that large groups of free devices stay whole. They are
-    written into the candidate that Nova claims. It calls nothing: what is free
-    came with Placement's answer, and where it is with the host's state.
+    Placement has found hosts with enough units of each class. The filter
+    chooses the units: they meet the profile's affinity rules, are near the
+    guest, and leave large groups of free devices whole. It writes them into
+    the candidate that Nova claims. It sends no requests: Placement's answer
+    contains the usage, and the host's state the topology.
 
-    It belongs last in ``enabled_filters``, so that it sees what the others
-    have left.
+    The filter must be last in ``enabled_filters``, so that it examines only
+    hosts that pass all others.
     """
 
-    # A rebuild keeps its host and its devices, and has no candidates.
+    # A rebuild keeps its host and its devices. It has no candidates.
     RUN_ON_REBUILD = False
 
     def __init__(self):
@@ -46,12 +46,12 @@ class AcceleratorFilter(filters.BaseHostFilter):
         patches.install()
 
     def host_passes(self, host_state, spec_obj):
-        """Whether one host passes, and why not."""
+        """Whether one host passes; if not, log the reason."""
         return any(self.filter_all([host_state], spec_obj))
 
     def filter_all(self, filter_obj_list, spec_obj):
-        """Each host that passes; in the end, why none did."""
-        # Nova looks at it for each host, in what this is in place of.
+        """Yield the hosts that pass; log the reasons if none does."""
+        # Nova checks this in the method that this one overrides.
         if not self.RUN_ON_REBUILD and utils.request_is_rebuild(spec_obj):
             yield from filter_obj_list
             return
@@ -66,7 +66,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         searches: dict[int, host_search.HostSearch] = {}
         for number, host_state in enumerate(filter_obj_list):
             served |= candidates.claimed(host_state)
-            # Where there is no answer, nova-compute will choose.
+            # Without an answer of Placement, nova-compute chooses.
             if wanted.classes and candidates.of(host_state):
                 searches[number] = host_search.HostSearch(
                     host_state, spec_obj, wanted)
@@ -78,13 +78,14 @@ class AcceleratorFilter(filters.BaseHostFilter):
 
     @staticmethod
     def _explain(searches, spec_obj, wanted, served) -> None:
-        """Say why there is no host, if there is none."""
-        fallen = rejections.Rejections()
-        for one in searches:
-            fallen.add(one.host_state.host, one.passes, one.arranged)
+        """Log why no host passed, if none did."""
+        rejected = rejections.Rejections()
+        for search in searches:
+            rejected.add(search.host_state.host, search.passes,
+                         search.arranged)
         uuid = (spec_obj.instance_uuid if spec_obj.obj_attr_is_set(
             'instance_uuid') else 'A server')
-        # Nova also looks for alternates of what it has placed already.
-        if (text := fallen.text()) and uuid not in served:
+        # Nova also filters hosts for alternates, after it has placed a server.
+        if (text := rejected.text()) and uuid not in served:
             LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,
                      text)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where on a host a guest, and its network ports, are going to be.
+"""Predict the NUMA nodes of a guest and of its network ports on a host.
 
-Seam: ``nova.virt.hardware.numa_fit_instance_to_host``, by which nova-compute
-will fit the guest into the host, over the same state, and on the nodes of its
-devices if it can (:mod:`nova_accel.numa_fit`);
-``nova.pci.stats.PciDeviceStats.apply_requests``, by which the scheduler notes
-what nova-compute will take.
+Seams: ``nova.virt.hardware.numa_fit_instance_to_host``, with which
+nova-compute will fit the guest to the host, from the same state, and to the
+nodes of its devices if possible (:mod:`nova_accel.numa_fit`);
+``nova.pci.stats.PciDeviceStats.apply_requests``, with which the scheduler
+records the PCI devices that nova-compute will take.
 """
 
 import collections
@@ -26,12 +26,11 @@ from nova_accel.scheduler import candidates
 
 
 class Nodes:
-    """What a request's rules are about, on one host.
+    """The NUMA nodes of a request's guest and network ports on one host.
 
     :param host_state: nova.scheduler.host_manager.HostState
     :param spec_obj: nova.objects.RequestSpec
-    :param fits: how often the request's guest is fitted to other nodes than
-        Nova's
+    :param fits: budget of fits to other nodes than those that Nova chooses
     """
 
     def __init__(self, host_state, spec_obj, wanted: flavor_request.Request,
@@ -42,22 +41,19 @@ class Nodes:
         pci_requests = spec_obj.pci_requests
         self._pci_requests = pci_requests.requests if pci_requests else []
         self._fits = fits
-        self._ways: collections.abc.Iterator | None = None
+        self._contexts: collections.abc.Iterator | None = None
 
     def around(self, candidate) -> collections.abc.Iterator[
             arrange.HostContext]:
-        """Where a candidate can put guest and network ports.
+        """Yield the possible contexts of a candidate, Nova's own first."""
+        if self._pci_requests or self._contexts is None:
+            self._contexts = self._all_contexts(candidate)
+        # Compute each context once, when it is first needed.
+        self._contexts, contexts = itertools.tee(self._contexts)
+        return contexts
 
-        First where Nova would put them if nobody said anything.
-        """
-        if self._pci_requests or self._ways is None:
-            self._ways = self._each(candidate)
-        # Each is looked for once, when somebody asks for it.
-        self._ways, ways = itertools.tee(self._ways)
-        return ways
-
-    def _each(self, candidate):
-        first = self._around(candidate, self._fit(candidate))
+    def _all_contexts(self, candidate):
+        first = self._context(candidate, self._fit(candidate))
         yield first
         if first.guest is None:
             return
@@ -70,9 +66,9 @@ class Nodes:
             if nodes != first.guest:
                 self._fits.take(1)
                 if fitted := self._fit(candidate, nodes):
-                    yield self._around(candidate, fitted)
+                    yield self._context(candidate, fitted)
 
-    def _around(self, candidate, guest) -> arrange.HostContext:
+    def _context(self, candidate, guest) -> arrange.HostContext:
         return arrange.HostContext(
             frozenset(cell.id for cell in guest) if guest else None,
             self._ports(candidate, guest)
@@ -80,17 +76,16 @@ class Nodes:
             self._only_node(), candidates.summary(self._host_state).links)
 
     def _only_node(self) -> int | None:
-        """The host's NUMA node, where it has just one."""
+        """Return the host's NUMA node, if it has exactly one."""
         topology = self._host_state.numa_topology
         cells = topology.cells if topology else ()
         return cells[0].id if len(cells) == 1 else None
 
     def _fit(self, candidate, nodes=None):
-        """The guest's cells on the host, where a rule needs them.
+        """Return the guest's cells on the host, if a rule needs them.
 
-        None without a NUMA topology, which is anywhere.
-
-        :param nodes: the host's nodes that are asked about, None for all
+        :param nodes: the host nodes to fit to, None for all
+        :returns: None also for a guest without a NUMA topology
         """
         state = self._host_state
         if not self._spec.numa_topology or not state.numa_topology or not any(
@@ -100,15 +95,15 @@ class Nodes:
         fitted = hardware.numa_fit_instance_to_host(
             state.numa_topology if nodes is None
             else numa_fit.part(state.numa_topology, nodes),
-            # The function writes into what it is given.
+            # The function modifies its argument.
             self._spec.numa_topology.obj_clone(), limits=self._limits(),
             pci_requests=self._pci_requests, pci_stats=state.pci_stats,
             provider_mapping=candidate['mappings'])
-        # Whether it fits at all is the NUMATopologyFilter's business.
+        # NUMATopologyFilter rejects hosts on which the guest does not fit.
         return fitted.cells if fitted else None
 
     def _limits(self):
-        """Those that the NUMATopologyFilter would pass on."""
+        """Return the limits that NUMATopologyFilter would set."""
         limits = objects.NUMATopologyLimits(
             cpu_allocation_ratio=self._host_state.cpu_allocation_ratio,
             ram_allocation_ratio=self._host_state.ram_allocation_ratio)
@@ -117,10 +112,10 @@ class Nodes:
         return limits
 
     def _ports(self, candidate, guest) -> frozenset[int] | None:
-        """Those of the functions that Nova will take for network ports.
+        """Return the nodes of the functions that Nova takes for ports.
 
-        It takes the first that match, whatever is near them; so does the
-        claim in nova-compute, which has the pools in the same order.
+        Nova takes the first functions that match. So does the claim in
+        nova-compute, which has the pools in the same order.
         """
         if not any(map(_is_ports, self._pci_requests)):
             return None
@@ -146,7 +141,7 @@ def _is_ports(request) -> bool:
 
 
 def _free(stats) -> collections.Counter[int | None]:
-    """How many functions are free on each NUMA node."""
+    """Return the number of free functions on each NUMA node."""
     free: collections.Counter[int | None] = collections.Counter()
     for pool in stats.pools:
         free[pool.get('numa_node')] += pool['count']

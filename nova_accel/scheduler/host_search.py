@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All hosts of a request looked at, the most promising of them again.
+"""Search all hosts of a request for devices, the most promising ones longer.
 
-A first look at a host takes a few milliseconds, and finds a way for all but
-the hardest requests. Better ways are then looked for where that is most
-likely to matter: with many unlike hosts it would take minutes on each.
+A first, short search takes a few milliseconds per host. It succeeds for all
+but the hardest requests. The search is then continued on the most promising
+hosts only: with many different hosts, a full search of each takes minutes.
 """
 
 import collections.abc
@@ -22,10 +22,10 @@ CONF = nova.conf.CONF
 
 
 class HostSearch:
-    """One host, looked at for a request.
+    """The search of one host for a request.
 
     :param host_state: nova.scheduler.host_manager.HostState, with candidates
-        that know what Placement said
+        that have Placement's answer
     :param spec_obj: nova.objects.RequestSpec
     """
 
@@ -41,14 +41,14 @@ class HostSearch:
                                 arrange.Arrangement | None]] = []
 
     def take(self, steps: search_budget.Budget) -> None:
-        """Choose devices for each candidate, in so many steps."""
-        # Copies: what an earlier server of the request was given stays so.
-        fresh = [candidates.Candidate(candidate, self.answer)
+        """Choose devices for each candidate, within a budget of steps."""
+        # Copies, as an earlier server of the request may have claimed them.
+        copies = [candidates.Candidate(candidate, self.answer)
                  for candidate in self.host_state.allocation_candidates]
         self._found = [
             (candidate, self._choice.fill(candidate, self.answer, steps,
                                           self._siblings.given))
-            for candidate in fresh]
+            for candidate in copies]
 
     @property
     def arranged(self) -> list[arrange.Arrangement | None]:
@@ -61,18 +61,18 @@ class HostSearch:
 
     @property
     def is_final(self) -> bool:
-        """Whether another look would see the same."""
+        """Whether a longer search cannot change the result."""
         return all(arranged is None or arranged.is_final
                    for arranged in self.arranged)
 
     @property
     def penalty(self) -> int:
-        """Of the best candidate."""
+        """The penalty of the best candidate."""
         return min(arranged.penalty if arranged else 0
                    for arranged in filter(_serves, self.arranged))
 
     def settle(self) -> bool:
-        """Leave the host its candidates that will do, the best first.
+        """Set the host's candidates to those with devices, the best first.
 
         :returns: whether there are any
         """
@@ -89,7 +89,7 @@ def _serves(arranged: arrange.Arrangement | None) -> bool:
 
 
 def search_all(searches: collections.abc.Sequence[HostSearch]) -> None:
-    """Look at all hosts of a request, and at the most promising again."""
+    """Search all hosts of a request, the most promising ones repeatedly."""
     first = search_budget.Budget(0, least=search_budget.FIRST_STEPS)
     for search in searches:
         search.take(first)

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of one request, which come to the same hosts one after the other.
+"""Track devices that earlier servers of a multi-create request got.
 
-Nova asks for candidates once for all of them, so what an earlier one has been
-given is still free in Placement's answer when the next comes
+Nova fetches candidates once for all servers of a request. In that answer, the
+devices of an earlier server still look free when the next one is scheduled
 (https://bugs.launchpad.net/nova/+bug/1874664).
 
-Seam: ``nova.scheduler.host_manager.HostState`` (one for each request;
-num_instances, which Nova counts up with each server that it puts there).
+Seam: ``nova.scheduler.host_manager.HostState``. It lives for one request, and
+Nova increments its num_instances with each server that it places there.
 """
 
 import collections
 
 from nova_accel.scheduler import choose_devices
 
-# Our attribute of a HostState.
+# The attribute of a HostState that holds its Siblings.
 _ATTRIBUTE = 'nova_accel_siblings'
 
 
 class Siblings:
-    """What the servers of a request have been given of one host.
+    """The devices of one host that servers of the request already got.
 
     :ivar given: units by provider
     """
@@ -30,7 +30,7 @@ class Siblings:
 
     @classmethod
     def of(cls, host_state) -> 'Siblings':
-        """Those of a host; the last of them, if one came, counted in."""
+        """Return those of a host, including the last server placed there."""
         siblings = getattr(host_state, _ATTRIBUTE, None)
         if siblings is None:
             siblings = cls(host_state)
@@ -44,5 +44,5 @@ class Siblings:
         self._count = count
 
     def expect(self, candidates: list[dict]) -> None:
-        """Remember which candidate the next server would be given."""
+        """Remember the candidate that the next server will claim."""
         self._first = candidates[0] if candidates else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrapped in nova-scheduler, beside the filter and the weigher."""
+"""The wrappers of nova-scheduler's functions."""
 
 import copy
 import random
@@ -21,11 +21,11 @@ from nova_accel.scheduler import choose_devices
 
 LOG = logging.getLogger(__name__)
 
-# Each time somebody else got something, so it cannot go on for long: 64
-# schedulers that come to 64 devices at the same moment needed 13.
+# Each time it fails, another server has got its devices, so few attempts are
+# enough: 64 schedulers that compete for 64 devices at once needed 13.
 _TIMES = 16
 
-# Workers of one service begin with a copy of any other one's state.
+# Not random.Random: forked workers would start with the same state.
 _CHANCE = random.SystemRandom()
 
 _NO_POLICY = 'none'
@@ -33,11 +33,11 @@ _NO_POLICY = 'none'
 
 @seams.wrap(utils.ResourceRequest, 'from_request_spec')
 def from_request_spec(original, cls, request_spec, *args, **kwargs):
-    """Add the ``group_policy`` that Placement requires of several groups.
+    """Add the ``group_policy`` that Placement requires for several groups.
 
-    It is not in the flavor of a profile, where Nova looks for it: its key has
-    no colon, and Nova's AggregateInstanceExtraSpecsFilter takes such a key for
-    metadata that a host's aggregates must have. Rules of the profile keep its
+    Nova reads it from the flavor, but an expanded profile does not write it
+    there: Nova's AggregateInstanceExtraSpecsFilter matches keys without a
+    colon with the metadata of aggregates. The rules of the profile keep its
     groups apart, so the policy is always ``none``.
     """
     request = original(cls, request_spec, *args, **kwargs)
@@ -52,10 +52,10 @@ def from_request_spec(original, cls, request_spec, *args, **kwargs):
 @seams.wrap(report.SchedulerReportClient, 'get_allocation_candidates')
 def get_allocation_candidates(original, self, context, resources, *args,
                               **kwargs):
-    """Keep with each candidate what Placement said beside it."""
+    """Keep Placement's provider summaries with each candidate."""
     answered = original(self, context, resources, *args, **kwargs)
     if not answered:
-        # Placement cannot be reached; Nova knows what to do.
+        # Placement could not be reached. Nova handles that.
         return answered
     found, summaries, *rest = answered
     if found and summaries:
@@ -68,12 +68,12 @@ def get_allocation_candidates(original, self, context, resources, *args,
 @seams.wrap(utils, 'claim_resources')
 def claim_resources(original, ctx, client, spec_obj, instance_uuid, alloc_req,
                     *args, **kwargs):
-    """Claim other devices of a host where those that were chosen are taken.
+    """Claim other devices of the host if the chosen ones are taken.
 
-    Between Placement's answer and the claim another scheduler can have claimed
-    them. The host may have others as good, so it is asked about again before
-    Nova goes on to the next one. Which of them are taken is left to chance
-    then: the other scheduler tries again as well.
+    Another scheduler can claim them between Placement's answer and our claim.
+    The host may have other devices that are as good, so they are chosen again
+    before Nova tries the next host. Among equally good devices the choice is
+    random, because the other scheduler chooses again as well.
     """
     for _time in range(_TIMES):
         if original(ctx, client, spec_obj, instance_uuid, alloc_req,
@@ -87,40 +87,42 @@ def claim_resources(original, ctx, client, spec_obj, instance_uuid, alloc_req,
 
 
 def _choose_again(context, client, instance_uuid: str, candidate) -> bool:
-    """Have other devices in a candidate, if there are any."""
+    """Choose other devices for a candidate; return whether that worked."""
     choice = getattr(candidate, 'choice', None)
     if choice is None:
         return False
     resources = copy.deepcopy(candidate.answer.resources)
-    # Of this host alone, and of that all there is.
+    # Ask for candidates of this host only.
     resources.get_request_group(None).in_tree = choice.host_state.uuid
     before = choice.without_devices(candidate)
     answered = client.get_allocation_candidates(context, resources)
-    objection = 'Placement has nothing like it there any more'
+    objection = 'Placement has no such candidate for it any more'
     for found in answered and answered[0] or ():
         if choice.without_devices(found) != before:
             continue
         objection = choice.fill(candidate, found.answer, found.answer.steps,
                                 chance=_CHANCE).objection
         if not objection:
-            LOG.debug('Devices of %s were taken meanwhile; others are '
-                      'claimed', choice.host_state.host)
+            LOG.debug('Devices chosen on %s for server %s were claimed by '
+                      'another server; claiming others',
+                      choice.host_state.host, instance_uuid)
             return True
-    LOG.info('%s could not claim what was chosen on %s, and there is nothing '
-             'else: %s', instance_uuid, choice.host_state.host, objection)
+    LOG.info('Server %s could not claim the devices chosen on %s, and there '
+             'are no others: %s', instance_uuid, choice.host_state.host,
+             objection)
     return False
 
 
 @seams.wrap(host_manager.HostState, 'consume_from_request')
 def consume_from_request(original, self, spec_obj, *args, **kwargs):
-    """Count the NUMA nodes of a server's devices as the guest's."""
+    """Place the guest on the NUMA nodes of its devices, if it fits there."""
     with numa_fit.near(_nodes(self, spec_obj)):
         return original(self, spec_obj, *args, **kwargs)
 
 
 def _nodes(host_state, spec_obj) -> set[int]:
-    """Those of the devices that a server is given, if they matter to it."""
-    # Nova claims the first.
+    """Return the nodes of a server's devices, if a rule is about the guest."""
+    # Nova claims the first candidate.
     [candidate] = (getattr(host_state, 'allocation_candidates', None)
                    or [{}])[:1]
     devices = choose_devices.devices(candidate)
@@ -140,20 +142,20 @@ def _nodes(host_state, spec_obj) -> set[int]:
 @seams.wrap(selection.Selection, 'from_host_state')
 def from_host_state(original, cls, host_state, allocation_request=None,
                     *args, **kwargs):
-    """Take the devices out of alternate hosts' candidates.
+    """Remove the chosen devices from the candidates of alternate hosts.
 
-    Nova sends alternates along with the host that it claims, for when the
-    build fails there. nova-conductor claims them later as they were sent:
-    devices in them would be the same ones for all servers of a request, and
-    may be somebody's by then. So they ask for so many of a class, and
-    nova-compute chooses and tells Placement, as where filters are skipped.
+    Nova sends alternates along with the selected host, in case the build
+    fails there. nova-conductor claims an alternate later, unchanged. Its
+    devices would be the same for all servers of the request, and another
+    server may have them by then. So an alternate allocates units of a class
+    only, and nova-compute chooses the devices, as if filters were skipped.
     """
     return original(cls, host_state, _without_devices(allocation_request),
                     *args, **kwargs)
 
 
 def _without_devices(candidate):
-    """What Placement said of a candidate; all of it, if it was claimed."""
+    """Return a candidate without its devices, unless it was claimed."""
     choice = getattr(candidate, 'choice', None)
     if choice is None or candidate.claimed:
         return candidate
@@ -161,7 +163,7 @@ def _without_devices(candidate):
 
 
 def install() -> None:
-    """Wrap all of it."""
+    """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, from_request_spec,
                  get_allocation_candidates, claim_resources,
                  consume_from_request, from_host_state):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-scheduler: which of the hosts that a server fits on.
+"""nova-scheduler: the weigher, which orders the hosts that pass the filters.
 
-Seams: ``nova.scheduler.weights.BaseHostWeigher``, of which the sum over all
-weighers orders the hosts; ``nova.weights.normalize``;
+Seams: ``nova.scheduler.weights.BaseHostWeigher`` (Nova adds up the weights of
+all weighers); ``nova.weights.normalize``;
 ``nova.scheduler.utils.get_weight_multiplier``.
 """
 
@@ -25,30 +25,30 @@ from nova_accel.scheduler import patches
 CONF = nova.conf.CONF
 conf.register_opts(CONF)
 
-# A host without devices is 1 to a server without. Three of Nova's weighers
-# prefer emptier hosts, and two to three more have their say; so that ours at
-# ten is more than all of them at one, no host with devices comes near.
+# For a server without devices, a host without devices weighs 1, and one with
+# devices at most this. Nova has five to six weighers with a multiplier of 1;
+# the difference times our multiplier of 10 must exceed their sum.
 _BEST_WITH_DEVICES = 1 / 3
 
 
 class AcceleratorWeigher(weights.BaseHostWeigher):
-    """Keep together what later servers may want together.
+    """Keep groups of free devices whole for later servers.
 
-    A server with devices goes where its preferred rules are kept best, where
-    fewest devices stay free, and where they break up least of what lies
-    together; one without goes where no devices are, while there is room. Each
-    of the four has a multiplier. It calls nothing, and without the
-    AcceleratorFilter, which chooses the devices, it has nothing to say of
-    servers with devices.
+    For a server with devices, prefer the host that best meets its preferred
+    rules, on which the fewest devices stay free, and on which its devices
+    break up the fewest groups. For a server without devices, prefer hosts
+    without devices. Each of the four weights has a multiplier. The weigher
+    sends no requests. Servers with devices are weighed only if
+    AcceleratorFilter is enabled, which chooses the devices.
     """
 
-    # The parts are brought to this scale, and weighed with the multipliers
-    # of each host, one by one; their sum is to stay what it is.
+    # Each part is normalized and multiplied here. With these limits, Nova
+    # does not normalize their sum.
     minval, maxval = 0., 1.
 
     def __init__(self):
         super().__init__()
-        # Where the filter is not enabled, Placement wants to hear it, too.
+        # Placement needs the group_policy also if the filter is not enabled.
         patches.from_request_spec.install()
 
     def weigh_objects(self, weighed_obj_list, weight_properties):
@@ -63,15 +63,16 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
                     hosts, zip(*parts.values(), strict=True), strict=True)]
 
     def _weigh_object(self, obj, weight_properties):
-        """Not called: how tight a host is, is seen beside the others."""
+        """Not called: weights depend on all hosts together."""
         raise NotImplementedError()
 
 
 def _wants_devices(hosts, extra_specs) -> bool:
-    """Whether a server is to have devices of ours.
+    """Whether a server requests devices of ours.
 
-    A flavor's other classes can be anybody's: persistent memory, a licence
-    from provider.yaml. Without candidates, as in a rebuild, nobody can tell.
+    The flavor can request classes that are not devices, such as persistent
+    memory or a licence from provider.yaml; the candidates tell. True also if
+    there are no candidates, as in a rebuild.
     """
     classes = flavor_specs.classes(extra_specs)
     found = [host for host in hosts if host.allocation_candidates]
@@ -82,10 +83,10 @@ def _wants_devices(hosts, extra_specs) -> bool:
 
 
 def _with_devices(hosts) -> dict[str, list[float]]:
-    """Each host's weights, 0 to 1, by the name of their multiplier."""
+    """Return the hosts' weights, 0 to 1, by the name of the multiplier."""
     rooms = [_room(host_state) for host_state in hosts]
     return {
-        'accel_preferred_weight_multiplier': _kept(
+        'accel_preferred_weight_multiplier': _preference_weights(
             [_penalty(host_state) for host_state in hosts]),
         'accel_pack_weight_multiplier': _normal(
             -after.left for after in rooms),
@@ -104,25 +105,26 @@ def _without_devices(hosts) -> dict[str, list[float]]:
         weigh(host_state) for host_state in hosts]}
 
 
-def _kept(penalties: list[int]) -> list[float]:
-    """1 for those with the least penalty, at most half of it for others.
+def _preference_weights(penalties: list[int]) -> list[float]:
+    """Return 1 for the least penalty, at most 0.5 for any other.
 
-    It is not normalized: the best is ahead by half however bad the worst is.
+    The weights are not normalized, so the best host is ahead by at least 0.5,
+    however bad the worst is.
     """
     least = min(penalties, default=0)
     return [1 / (1 + penalty - least) for penalty in penalties]
 
 
 def _penalty(host_state) -> int:
-    """Of the preferred rules, with the candidate that Nova will claim."""
+    """Return the penalty of the candidate that Nova will claim."""
     if candidates.of(host_state) is None:
         return 0
     return host_state.allocation_candidates[0].penalty
 
 
 def _normal(values: collections.abc.Iterable[float]) -> list[float]:
-    # However small a difference is, it becomes 1 where there is no larger
-    # one; so it must not be what is lost in adding up.
+    # Normalizing scales the largest difference to 1, so rounding errors must
+    # not remain as the only difference.
     return list(nova_weights.normalize([round(value, 6) for value in values]))
 
 
@@ -131,13 +133,13 @@ def _multiplier(host_state, name: str) -> float:
 
 
 def _room(host_state) -> fragmentation.Room:
-    """What becomes of a host with the candidate that Nova will claim."""
+    """Return the host's room after Nova has claimed its first candidate."""
     answer = candidates.of(host_state)
     if answer is None:
-        # A rebuild, and a host that was forced, can be without any.
+        # For a rebuild and for a forced host there may be no candidates.
         return fragmentation.Room(left=0., broken=0.)
     return fragmentation.after(
         candidates.available(host_state, answer,
-                          multi_create.Siblings.of(host_state).given),
+                             multi_create.Siblings.of(host_state).given),
         choose_devices.devices(host_state.allocation_candidates[0]),
         candidates.summary(host_state).links)

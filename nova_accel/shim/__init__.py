@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installed as ``nova.virt.accel``, because Nova looks for drivers only there.
+"""The driver, installed as ``nova.virt.accel``.
 
-``compute_driver = accel.LibvirtDriver`` in nova.conf means this name.
+Nova loads drivers only from ``nova.virt``. The value of ``compute_driver`` in
+nova.conf is ``accel.LibvirtDriver``.
 """
 
 from nova_accel.compute.driver import LibvirtDriver

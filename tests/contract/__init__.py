@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the code takes for granted of Nova."""
+"""The behaviour of Nova that the code relies on."""
 
-# Some use the harness of the functional tests, which says first of all whether
-# threads are native.
+# Some tests use the functional tests' harness. It decides whether threads are
+# native, and must be imported before Nova.
 import tests.functional  # noqa: F401

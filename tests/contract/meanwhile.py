@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another thread's step, just where it does harm."""
+"""Run steps of another thread at a chosen point of a test."""
 
 import threading
 import types
 
 
 class Meanwhile:
-    """Steps of another thread, to their end or to where they have to wait.
+    """Runs steps in other threads until they end or wait for a lock.
 
-    :param module: whose locks they wait for; those that are made from now on
+    :param module: the module that creates the locks, from now on
     """
 
     def __init__(self, monkeypatch, module):
@@ -36,7 +36,7 @@ class Meanwhile:
 
 
 class _Lock:
-    """A lock that says so when somebody has to wait for it."""
+    """A lock that sets an event when a thread has to wait for it."""
 
     def __init__(self, waits):
         self._lock = threading.Lock()

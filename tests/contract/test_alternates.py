@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-scheduler tells nova-conductor of hosts."""
+"""The candidates that nova-scheduler sends to nova-conductor."""
 
 import copy
 import inspect
@@ -19,7 +19,7 @@ _SERVER = 'a6a12670-7014-4cff-a563-cea949b57fb3'
 
 @pytest.fixture
 def passed():
-    """A host as the filter leaves it, with two devices chosen."""
+    """A fleet and a host that passed the filter, with two devices chosen."""
     fleet = fleets.Fleet(1)
     [state] = filter_.AcceleratorFilter().filter_all(
         fleet.states(2), fleets.request(2))
@@ -32,7 +32,7 @@ def _sent(state, candidate):
         state, candidate, '1.36').allocation_request)
 
 
-def test_an_alternate_is_promised_as_many_of_the_class(passed):
+def test_alternate_allocates_units_of_the_class_only(passed):
     fleet, state = passed
     [candidate] = state.allocation_candidates
     before = copy.deepcopy(dict(candidate))
@@ -44,7 +44,7 @@ def test_an_alternate_is_promised_as_many_of_the_class(passed):
     assert dict(candidate) == before
 
 
-def test_what_was_claimed_is_sent_as_it_was_claimed(passed):
+def test_claimed_candidate_is_sent_unchanged(passed):
     _fleet, state = passed
     [candidate] = state.allocation_candidates
     candidate.claim(_SERVER)
@@ -54,13 +54,13 @@ def test_what_was_claimed_is_sent_as_it_was_claimed(passed):
 
 @pytest.mark.parametrize('candidate', [
     None, {'allocations': {}, 'mappings': {}}])
-def test_whatever_else_there_is_is_left_alone(passed, candidate):
+def test_other_candidates_are_sent_unchanged(passed, candidate):
     _fleet, state = passed
     assert _sent(state, candidate) == candidate
     assert objects.Selection.from_host_state(state).service_host == 'host0'
 
 
-def test_nova_sends_the_very_candidate_that_it_claimed():
+def test_nova_sends_the_candidate_that_it_claimed():
     source = inspect.getsource(manager.SchedulerManager)
     assert 'claimed_alloc_reqs.append(alloc_req)' in source
     assert 'allocation_request=selected_alloc_req,' in source

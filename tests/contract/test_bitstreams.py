@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams: what Glance says of them, and who gets a copy that is here."""
+"""Bitstreams: their image metadata, and who may use a cached copy."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ _DOWN = exception.GlanceConnectionFailed(server='x', reason='down')
 class _Glance:
     """An image service.
 
-    :param said: of the image; an exception is raised
+    :param said: the image, or an exception to raise
     """
 
     def __init__(self, said):
@@ -74,9 +74,9 @@ def _fetch(token='token', **more):
         _NOT_FOUND, _REFUSED, glanceclient.HTTPException(),
         exception.ImageBadRequest(image_id=_IMAGE, response='no'),
         keystone.Unauthorized(), _said(status='deactivated'))),
-    # It is gone for everybody.
+    # The image is deleted, so no user may have it.
     (None, _NOT_FOUND)])
-def test_who_is_refused_gets_no_copy(service, token, answer):
+def test_refused_user_gets_no_cached_copy(service, token, answer):
     _fetch()
     service.said = answer
     with pytest.raises(errors.AssignmentError, match=f'^bitstream {_IMAGE}: '):
@@ -88,9 +88,9 @@ def test_who_is_refused_gets_no_copy(service, token, answer):
         _DOWN, glanceclient.HTTPInternalServerError(),
         glanceclient.HTTPBadGateway(), keystone.ConnectFailure(),
         keystone.ServiceUnavailable())),
-    # A host starts its servers again.
+    # Without a token: the host boots and starts its servers.
     (None, _REFUSED), (None, keystone.EmptyCatalog())])
-def test_a_copy_serves_where_glance_cannot_be_asked(service, token, answer):
+def test_cached_copy_is_used_if_glance_is_unavailable(service, token, answer):
     service.said = _said(properties={'vendor': 'Intel', 'other': 'x'})
     fetched = _fetch()
     service.said = answer
@@ -110,16 +110,16 @@ def test_a_copy_serves_where_glance_cannot_be_asked(service, token, answer):
                                    'os_hash_value': ''},
     {'properties': ['x']}, {'properties': 5}, {'size': '12'}, {'size': -1},
     {'size': len(_CONTENT) - 1}, {'status': None},
-    # A hash that counts is not replaced by an MD5.
+    # An MD5 does not replace an incomplete hash.
     *({key: None, 'checksum': hashlib.md5(_CONTENT).hexdigest()}
       for key in ('os_hash_algo', 'os_hash_value'))])
-def test_what_glance_says_can_be_odd(service, odd):
+def test_invalid_image_metadata_is_refused(service, odd):
     service.said = _said(**odd)
     with pytest.raises(errors.AssignmentError, match=f'^bitstream {_IMAGE}: '):
         _fetch()
 
 
-def test_an_image_of_old_has_an_md5_only(service):
+def test_old_image_is_checked_by_its_md5(service):
     service.said = _said(os_hash_algo=None, os_hash_value=None, size=None,
                          checksum=hashlib.md5(_CONTENT).hexdigest().upper())
     with open(_fetch().path, 'rb') as file:
@@ -127,15 +127,16 @@ def test_an_image_of_old_has_an_md5_only(service):
 
 
 @pytest.mark.parametrize('certs, downloads', [(None, 1), (object(), 2)])
-def test_trusted_certificates_count_each_time(service, certs, downloads):
+def test_trusted_certificates_are_checked_for_each_use(
+        service, certs, downloads):
     for _time in range(2):
         _fetch(trusted_certs=certs)
     assert service.downloads == [(_IMAGE, certs)] * downloads
 
 
-def test_a_folder_that_cannot_be_written(service, tmp_path):
+def test_unwritable_folder_is_an_error(service, tmp_path):
     folder = tmp_path / 'nova_accel'
     folder.mkdir()
     (folder / 'bitstreams').write_text('a file')
-    with pytest.raises(errors.AssignmentError, match='cannot be kept'):
+    with pytest.raises(errors.AssignmentError, match='cannot be stored'):
         _fetch()

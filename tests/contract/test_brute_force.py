@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fleets at random: which hosts pass, which is the best, by brute force.
+"""Compare the filter and the weigher with brute force, on random fleets.
 
-Through the real filter and weigher, over what hosts say and Placement answers.
+The real filter and weigher run on host summaries and Placement's answers.
 ``pytest --hypothesis-profile=long tests/contract/test_brute_force.py`` tries
 20,000 requests.
 """
@@ -47,17 +47,17 @@ def _address(device):
 
 
 def _named(links):
-    """The same sets, of addresses."""
+    """Return the same links, with addresses instead of names."""
     return model.Links(*(tuple(frozenset(str(_address(name)) for name in one)
                                for one in sets)
                          for sets in (links.partitions, links.islands)))
 
 
-def _devices(stocks):
+def _devices(available):
     found = collections.defaultdict(list)
-    for number, stock in enumerate(stocks):
-        found[stock.place].append(model.Region(
-            f'R{number}', stock.resource_class, stock.traits,
+    for number, units in enumerate(available):
+        found[units.place].append(model.Region(
+            f'R{number}', units.resource_class, units.traits,
             tuple((model.PciAddress(number, 0, unit, 0),)
                   for unit in range(_TOTAL))))
     return [model.Device(
@@ -67,42 +67,40 @@ def _devices(stocks):
 
 
 class _Host:
-    """One host, as brute force and as nova-scheduler see it."""
+    """One host, for brute force and for nova-scheduler."""
 
-    def __init__(self, number, stocks, links):
+    def __init__(self, number, available, links):
         self.name = f'host{number}'
         self.root = str(uuid.uuid5(uuid.NAMESPACE_DNS, self.name))
         self.links = links
-        offered = inventory.NodeInventory(model.Host((),
-                                                     tuple(_devices(stocks))),
-                                                     inventory.Node(self.root,
-                                                                    self.name)).offered
+        offered = inventory.NodeInventory(
+            model.Host((), tuple(_devices(available))),
+            inventory.Node(self.root, self.name)).offered
         by_name = {item.region.name: item.uuid for item in offered}
-        self.stocks = [
-            dataclasses.replace(stock, provider=by_name[f'R{number}'])
-            for number, stock in enumerate(stocks)]
+        self.available = [
+            dataclasses.replace(units, provider=by_name[f'R{number}'])
+            for number, units in enumerate(available)]
         self.state = host_manager.HostState(self.name, self.name, 'cell')
         self.state.uuid = self.root
-        self.state.stats = {host_summary.KEY: host_summary.dumps(offered,
-                                                                 links=_named(
-                                                                     links))}
+        self.state.stats = {host_summary.KEY: host_summary.dumps(
+            offered, links=_named(links))}
 
     def said(self):
-        """What Placement says of each of its providers."""
-        return {stock.provider: {
-            'resources': {naming.unit_class(stock.resource_class): {
-                'capacity': _TOTAL, 'used': _TOTAL - stock.free}},
-            'traits': [*stock.traits, *naming.OUR_TRAITS],
+        """Return Placement's summaries of its providers."""
+        return {units.provider: {
+            'resources': {naming.unit_class(units.resource_class): {
+                'capacity': _TOTAL, 'used': _TOTAL - units.free}},
+            'traits': [*units.traits, *naming.OUR_TRAITS],
             'parent_provider_uuid': self.root,
-            'root_provider_uuid': self.root} for stock in self.stocks}
+            'root_provider_uuid': self.root} for units in self.available}
 
     def candidate(self, groups, answer):
-        """What Placement answers, or None if there are too few units."""
+        """Return Placement's candidate, or None if there are too few units."""
         wanted, free = collections.Counter(), collections.Counter()
         for group in groups.values():
             wanted.update(group.resources)
-        for stock in self.stocks:
-            free[stock.resource_class] += stock.free
+        for units in self.available:
+            free[units.resource_class] += units.free
         if not wanted <= free:
             return None
         return candidates.Candidate({'allocations': {
@@ -111,15 +109,15 @@ class _Host:
             for name, amount in wanted.items()}, 'mappings': {}}, answer)
 
     def best(self, groups, rules):
-        return brute_force.best(groups, self.stocks, rules,
+        return brute_force.best(groups, self.available, rules,
                                 arrange.HostContext(links=self.links))
 
 
 def _expanded(groups, rules):
-    """A flavor's extra specs, through a profile."""
+    """Return the extra specs of a flavor, expanded from a profile."""
     document = device_profile.Profile('at-random', tuple(
         device_profile.Group(group.resources, {
-            trait: wish for trait, wish in group.traits.items()
+            trait: strength for trait, strength in group.traits.items()
             if trait not in naming.OUR_TRAITS}, device_profile.OFF)
         for group in groups.values()), rules=tuple(rules))
     try:
@@ -130,7 +128,7 @@ def _expanded(groups, rules):
 
 @hypothesis.given(st.lists(st.tuples(brute_force.hosts(), brute_force.links()),
                            min_size=1, max_size=4), brute_force.requests())
-def test_hosts_pass_that_can_serve_and_the_best_keeps_most(fleet, request):
+def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
     groups, rules, _around = request
     hosts = [_Host(number, *one) for number, one in enumerate(fleet)]
     answer = candidates.Answer({
@@ -164,13 +162,13 @@ def test_hosts_pass_that_can_serve_and_the_best_keeps_most(fleet, request):
 
 
 def _check_right(host, groups, rules, state):
-    """What Nova would claim is enough, and keeps the rules in some order."""
+    """Check that the claim has enough units and meets the rules."""
     claimed = choose_devices.devices(state.allocation_candidates[0])
     assert sum(claimed.values()) == sum(
         sum(group.resources.values()) for group in groups.values())
-    left = [dataclasses.replace(stock, free=claimed[stock.provider])
-            for stock in host.stocks if stock.provider in claimed]
-    assert all(amount <= stock.free for stock in host.stocks
-               for amount in [claimed.get(stock.provider, 0)])
+    left = [dataclasses.replace(units, free=claimed[units.provider])
+            for units in host.available if units.provider in claimed]
+    assert all(amount <= units.free for units in host.available
+               for amount in [claimed.get(units.provider, 0)])
     assert brute_force.best(groups, left, rules, arrange.HostContext(
         links=host.links)) == state.allocation_candidates[0].penalty

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims that Nova makes of what the filter chose."""
+"""Nova's claims of the devices that the filter chose."""
 
 import logging
 import random
@@ -27,10 +27,10 @@ _ONE, _OTHER = (f'a6a12670-7014-4cff-a563-cea949b57fb{number}'
 
 
 class _Client:
-    """Placement, with a lost race now and then.
+    """Placement, which can refuse claims.
 
-    :param claimed: what it answers, claim by claim
-    :param found: candidates, asked again
+    :param claimed: its answer to each claim
+    :param found: its candidates when asked again
     """
 
     def __init__(self, claimed, found=()):
@@ -45,7 +45,7 @@ class _Client:
 
 
 class _Resources:
-    """As much of a ResourceRequest as a claim changes."""
+    """The part of a ResourceRequest that a claim changes."""
 
     def get_request_group(self, _suffix):
         return objects.RequestGroup()
@@ -59,7 +59,7 @@ def installed(monkeypatch):
 
 
 def _passed(count, hosts=1):
-    """Hosts with devices chosen, and the request."""
+    """Return the fleet, its hosts with devices chosen, and the request."""
     fleet = fleets.Fleet(hosts)
     spec = fleets.request(count)
     spec.project_id = spec.user_id = 'x'
@@ -79,8 +79,8 @@ def _infos(caplog):
             if record.levelno == logging.INFO]
 
 
-def test_nothing_is_said_of_a_server_that_is_served(caplog):
-    """Alternates are looked for when the last server has its host."""
+def test_placed_server_logs_no_rejection(caplog):
+    """Nova also filters for alternates after it has placed the server."""
     caplog.set_level(logging.INFO)
     _fleet, [state], spec = _passed(8)
     spec.instance_uuid = _ONE
@@ -90,7 +90,7 @@ def test_nothing_is_said_of_a_server_that_is_served(caplog):
     assert not _infos(caplog)
 
 
-def test_it_is_said_of_one_that_is_not(caplog):
+def test_unplaced_server_logs_its_rejection(caplog):
     caplog.set_level(logging.INFO)
     _fleet, [state], spec = _passed(8)
     assert _claim(_Client([True]), spec, state, _ONE)
@@ -101,7 +101,7 @@ def test_it_is_said_of_one_that_is_not(caplog):
             for text in _infos(caplog)] == [True]
 
 
-def test_a_claim_that_finds_nothing_else_says_why(caplog):
+def test_failed_claim_without_other_devices_logs_the_reason(caplog):
     caplog.set_level(logging.INFO)
     fleet, [state], spec = _passed(8)
     [host] = fleet.hosts
@@ -113,7 +113,7 @@ def test_a_claim_that_finds_nothing_else_says_why(caplog):
     assert len(choose_devices.devices(before)) == 8
 
 
-def test_a_claim_that_finds_no_candidate_says_so(caplog):
+def test_failed_claim_without_candidates_is_logged(caplog):
     caplog.set_level(logging.INFO)
     _fleet, [state], spec = _passed(1)
     assert not _claim(_Client([False]), spec, state, _ONE)
@@ -121,11 +121,11 @@ def test_a_claim_that_finds_no_candidate_says_so(caplog):
     assert _ONE in text and 'host0' in text and 'any more' in text
 
 
-class _Ledger:
-    """Placement, of one host of 32 GPUs, four behind each switch.
+class _Placement:
+    """Placement with one host of 32 GPUs, four behind each switch.
 
-    As a client it lets all other schedulers go on before each request, so
-    that all have asked before the first claims.
+    Before each request it lets all other schedulers run, so that all of them
+    have their candidates before the first one claims.
     """
 
     def __init__(self):
@@ -170,30 +170,30 @@ def _said(resource_class, capacity, used):
         'root_provider_uuid': build.ROOT}
 
 
-def _schedule(ledger):
-    """Whether a scheduler of its own places a server."""
+def _schedule(placement):
+    """Whether a scheduler with its own state places a server."""
     state = host_manager.HostState('host', 'host', 'cell')
     state.uuid = build.ROOT
-    state.stats = {host_summary.KEY: host_summary.dumps(ledger.offered)}
-    state.allocation_candidates = [ledger.candidate()]
+    state.stats = {host_summary.KEY: host_summary.dumps(placement.offered)}
+    state.allocation_candidates = [placement.candidate()]
     spec = objects.RequestSpec(
         flavor=objects.Flavor(extra_specs={
             'resources_ACCEL0:CUSTOM_GPU': '1'}),
         num_instances=1, numa_topology=None, pci_requests=None,
         instance_uuid=_ONE, project_id='x', user_id='x')
     assert filter_.AcceleratorFilter().host_passes(state, spec)
-    return _claim(ledger, spec, state, _ONE)
+    return _claim(placement, spec, state, _ONE)
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_schedulers_that_come_at_once_all_find_a_device(monkeypatch, seed):
+def test_competing_schedulers_all_claim_a_device(monkeypatch, seed):
     nova.conf.CONF([], project='nova', default_config_files=[])
     objects.register_all()
     monkeypatch.setattr(patches, '_CHANCE', random.Random(seed), raising=False)
-    ledger = _Ledger()
+    placement = _Placement()
     placed = []
     schedulers = [
-        greenlet.greenlet(lambda: placed.append(_schedule(ledger)))
+        greenlet.greenlet(lambda: placed.append(_schedule(placement)))
         for _number in range(32)]
     while schedulers:
         for scheduler in schedulers:

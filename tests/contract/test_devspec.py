@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our entries match what Nova's ``[pci] device_spec`` would match."""
+"""Our entries match the same functions as Nova's ``[pci] device_spec``."""
 
 import json
 
@@ -17,7 +17,7 @@ utils = pytest.importorskip('nova.pci.utils')
 
 _IDS = st.sampled_from(['10de', '8086', '20b0', '0001'])
 
-# Few values, so that patterns and addresses meet.
+# Few values, so that patterns often match addresses.
 _ADDRESSES = st.builds(model.PciAddress, st.sampled_from([0, 1, 0xffff]),
                        st.sampled_from([0, 8, 0x81]),
                        st.sampled_from([0, 1, 0x1f]), st.sampled_from([0, 7]))
@@ -53,7 +53,7 @@ _SPECS = st.fixed_dictionaries({}, optional={
 def _novas(spec, function, cards):
     """Whether Nova's entry matches, or None if Nova refuses it."""
     with pytest.MonkeyPatch.context() as patch:
-        # Nova asks sysfs whether an address is a card with VFs.
+        # Nova reads from sysfs whether an address is a card with VFs.
         patch.setattr(utils, 'is_physical_function',
                       lambda *parts: '{}:{}:{}.{}'.format(*parts) in cards)
         try:
@@ -74,21 +74,21 @@ def _ours(spec, function):
 
 @settings(max_examples=2000, deadline=None, derandomize=True, database=None)
 @given(_SPECS, _FUNCTIONS)
-def test_an_entry_matches_what_novas_does(spec, function):
+def test_entry_matches_the_same_functions_as_novas(spec, function):
     cards = {str(function.physfn)}
     assert _ours(spec, function) == _novas(spec, function, cards)
 
 
 @settings(max_examples=500, deadline=None, derandomize=True, database=None)
 @given(_FUNCTIONS)
-def test_a_functions_own_address_and_ids_match_in_both(function):
+def test_function_matches_its_own_address_and_ids(function):
     spec = {'vendor_id': function.vendor_id,
             'product_id': function.product_id,
             'address': str(function.address)}
     assert _ours(spec, function) is _novas(spec, function, ()) is True
 
 
-def test_an_object_that_is_a_whole_address_names_the_cards_vfs():
+def test_regex_object_of_a_whole_address_matches_the_cards_vfs():
     card = model.PciAddress(0, 0x81, 0, 0)
     virtual = model.Function(model.PciAddress(0, 0x81, 0, 4), '10de', '20b0',
                              0x030200, physfn=card)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova shows as a server's fault of an error of ours."""
+"""The fault of a server that Nova shows for an error of ours."""
 
 import logging
 
@@ -26,14 +26,14 @@ def configured():
 
 @pytest.mark.parametrize('error, told', [
     (errors.AssignmentError('device 0000:45:00.0 (8086:09c4)',
-                            f'is held by {_OTHER} by now', 'wait'),
-     'device … (8086:09c4): is held by … by now'),
+                            f'is held by {_OTHER}', 'wait'),
+     'device … (8086:09c4): is held by …'),
     (exception.GlanceConnectionFailed(server='http://x:9292', reason='down'),
      'Connection to glance host … failed: down'),
     ('Guest runs without it on compute-1', 'Guest runs without it on …'),
-    # As Nova does it where an exception is none of its own.
+    # Nova shows only the class of exceptions that are not its own.
     (OSError(2, 'secret'), 'FileNotFoundError')])
-def test_the_log_has_what_the_owner_is_not_told(caplog, error, told):
+def test_log_has_the_names_that_the_fault_hides(caplog, error, told):
     caplog.set_level(logging.WARNING)
     fault = exception.InstanceDeployFailure(
         reason=faults.told('Server does not start', error))
@@ -41,5 +41,5 @@ def test_the_log_has_what_the_owner_is_not_told(caplog, error, told):
         f'Failed to deploy instance: {told}')
     [record] = caplog.records
     assert f'Server does not start: {error}' in record.getMessage()
-    # A stack trace for what nobody expected.
+    # Only unexpected exceptions are logged with a stack trace.
     assert bool(record.exc_info) == isinstance(error, OSError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the filter makes of a host's candidates, whatever their order."""
+"""The filter's choice of devices in the candidates of a host."""
 
 import copy
 import itertools
@@ -42,7 +42,7 @@ def registered():
 
 
 def _region(bus):
-    """A region of two units, on a card of its own."""
+    """Return a region of two units, on its own card."""
     return build.offered(build.region('FPGA', 2, bus))
 
 
@@ -54,7 +54,7 @@ def _said(resource_class, capacity, used):
 
 
 def _candidate(amount, order, used):
-    """What Placement answers; of each card two units, some used."""
+    """Return Placement's candidate; each card has two units, some in use."""
     summaries = {_CLASS: _said('FPGA', 2 * len(order), sum(used.values())), **{
         _region(bus).uuid: _said('CUSTOM_UNIT_OF_FPGA', 2, used.get(bus, 0))
         for bus in order}}
@@ -81,7 +81,7 @@ def _spec(**specs):
 
 
 def _chosen(order, amount=1, used=None, **specs):
-    """Units by bus, of the candidate that Nova will claim."""
+    """Return the units by bus of the candidate that Nova will claim."""
     host = _host(order, _candidate(amount, order, used or {}))
     assert filter_.AcceleratorFilter().host_passes(host, _spec(
         **{'resources_ACCEL0:FPGA': str(amount), **specs}))
@@ -91,7 +91,7 @@ def _chosen(order, amount=1, used=None, **specs):
 
 
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
-def test_what_is_to_be_programmed_is_what_nobody_holds(order):
+def test_unused_region_is_chosen_for_programming(order):
     [bus] = _chosen(order, used={1: 1}, **{
         'nova_accel:bitstream_ACCEL0': _IMAGE})
     assert bus != 1
@@ -99,8 +99,8 @@ def test_what_is_to_be_programmed_is_what_nobody_holds(order):
         'nova_accel:bitstream_ACCEL0': _IMAGE})
 
 
-def test_a_host_whose_nova_compute_is_not_ours_any_more(caplog):
-    """What it was promised would go by default: ACTIVE, and no device."""
+def test_host_without_our_driver_is_rejected(caplog):
+    """Its server would become ACTIVE without its devices."""
     caplog.set_level(logging.INFO)
     host = _host([1], _candidate(1, [1], {}))
     host.stats = {'num_instances': '0'}
@@ -108,21 +108,22 @@ def test_a_host_whose_nova_compute_is_not_ours_any_more(caplog):
         host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
     assert 'driver: 1 hosts, 1 candidates (host: its nova-compute' in (
         caplog.text)
-    # What is another's on the same host is not ours to refuse.
+    # Requests for other providers' classes on the host pass.
     host.allocation_candidates = [_candidate(1, [1], {})]
     assert filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources:VGPU': '1'}))
 
 
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
-def test_otherwise_what_is_begun_is_used_up(order):
+def test_partly_used_region_is_chosen_without_programming(order):
     assert _chosen(order, used={1: 1}) == {1: 1}
 
 
 def _chain(seed):
-    """A host and rules of which nothing but trying tells that they clash.
+    """Return a host, and rules that only a long search finds contradictory.
 
-    Sixteen groups in a row, each joined to the next; the odd ones are fewer.
+    Each of 16 groups must be linked to the next, on a bipartite graph of 9 and
+    7 devices.
     """
     buses = list(range(1, 17))
     names = [str(_region(bus).device.address) for bus in buses]
@@ -143,34 +144,34 @@ def _chain(seed):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """How many steps searches have made."""
+    """The steps that searches have made, as a list."""
     made = []
-    original = search._Search._ways
-    monkeypatch.setattr(search._Search, '_ways', lambda *args: (
+    original = search._Search._candidates
+    monkeypatch.setattr(search._Search, '_candidates', lambda *args: (
         made.append(1), original(*args))[1])
     search.cached.memory.clear()
     return made
 
 
-def test_hosts_that_come_to_no_end_share_the_steps_of_their_request(
+def test_hard_hosts_share_the_search_budget_of_the_request(
         caplog, steps, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(search_budget, 'REQUEST_STEPS', 4_000)
     hosts = [_chain(seed) for seed in range(20)]
     assert not list(filter_.AcceleratorFilter().filter_all(
         _of_one_request([host for host, _spec in hosts]), hosts[0][1]))
-    # A few for each, then what the request has.
+    # A few steps for each host, then those of the request.
     assert len(steps) < 4_000 + 20 * 2 * search_budget.FIRST_STEPS
-    assert 'limit: 20 hosts, 20 candidates (host: no way' in caplog.text
+    assert 'limit: 20 hosts, 20 candidates (host: the search' in caplog.text
 
 
-def test_a_host_that_is_alone_gets_all_of_them(steps):
+def test_single_host_gets_the_whole_search_budget(steps):
     host, spec = _chain(0)
     assert not filter_.AcceleratorFilter().host_passes(host, spec)
     assert len(steps) > search_budget.MAX_STEPS // 3
 
 
-def test_an_easy_host_is_found_behind_many_that_come_to_no_end(steps):
+def test_easy_host_passes_after_many_hard_hosts(steps):
     hosts = [_chain(seed)[0] for seed in range(20)]
     easy, spec = _chain(0)
     easy.stats = {host_summary.KEY: host_summary.dumps(
@@ -189,15 +190,15 @@ def _of_one_request(hosts):
     return hosts
 
 
-def test_units_of_one_group_are_of_one_card():
+def test_units_of_one_group_are_on_one_card():
     assert _chosen([1, 2, 3], 2, used={1: 1}) in ({2: 2}, {3: 2})
     assert _chosen([1, 2], 2, used={1: 1, 2: 1}, **{
         'nova_accel:count_ACCEL0': '2'}) == {1: 1, 2: 1}
 
 
 @pytest.mark.parametrize('used', [{}, {1: 2}])
-def test_what_provider_yaml_adds_to_a_device_is_claimed_too(used):
-    """Of whichever device Placement found it; the class's provider too."""
+def test_class_from_provider_yaml_stays_in_the_claim(used):
+    """Whichever provider Placement found it on."""
     licences = {_region(1).uuid: 1, _CLASS: 2}
     candidate = _candidate(1, [1, 2], used)
     for provider, amount in licences.items():
@@ -206,7 +207,7 @@ def test_what_provider_yaml_adds_to_a_device_is_claimed_too(used):
     spec = _spec(**{'resources_ACCEL0:FPGA': '1',
                     'resources:CUSTOM_LICENCE': '3'})
     host = _host([1, 2], candidate)
-    # As for the next server of a request, too.
+    # Twice, as for two servers of a request.
     for _time in range(2):
         assert filter_.AcceleratorFilter().host_passes(host, spec)
         [claimed] = host.allocation_candidates
@@ -216,7 +217,7 @@ def test_what_provider_yaml_adds_to_a_device_is_claimed_too(used):
         assert sum(choose_devices.devices(claimed).values()) == 1
 
 
-def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
+def test_candidate_with_only_an_operators_class_is_unchanged():
     candidate = _candidate(1, [1], {})
     candidate['allocations'][_CLASS]['resources'] = {'CUSTOM_LICENCE': 1}
     host = _host([1], candidate)
@@ -226,7 +227,7 @@ def test_a_class_of_the_operators_alone_on_the_provider_of_a_class():
 
 
 def _with_traits(order, *buses):
-    """A candidate of a host on which devices have a trait, or one has."""
+    """Return a candidate; the devices on these buses have a trait."""
     candidate = _candidate(1, order, {})
     summaries = candidate.answer.ours(build.ROOT)
     for provider in _CLASS, *(_region(bus).uuid for bus in buses):
@@ -243,8 +244,7 @@ def _image(**properties):
     ({'resources1:FPGA': '1', 'trait1:CUSTOM_ARRIA10': 'required'}, {}),
     ({'resources:FPGA': '1', 'trait:CUSTOM_ARRIA10': 'required'}, {}),
     ({'resources:FPGA': '1'}, {'trait:CUSTOM_ARRIA10': 'required'})])
-def test_a_class_gets_a_device_with_the_traits_beside_it(order, specs,
-                                                         properties):
+def test_required_traits_apply_to_ungrouped_classes(order, specs, properties):
     spec = _spec(**specs)
     spec.image = _image(**properties)
     candidate = _with_traits(order, 2)
@@ -260,8 +260,7 @@ def test_a_class_gets_a_device_with_the_traits_beside_it(order, specs,
 
 @pytest.mark.parametrize('order', itertools.permutations([1, 2, 3]))
 @pytest.mark.parametrize('image', [None, _image()])
-def test_a_class_gets_no_device_with_a_trait_that_is_forbidden(order, image):
-    """As far as Placement lets it come to that."""
+def test_forbidden_traits_apply_to_ungrouped_classes(order, image):
     spec = _spec(**{'resources:FPGA': '1',
                     'trait:CUSTOM_ARRIA10': 'forbidden'})
     spec.image = image
@@ -271,7 +270,7 @@ def test_a_class_gets_no_device_with_a_trait_that_is_forbidden(order, image):
         _region(2).uuid: 1}
 
 
-def test_what_is_not_there_for_all_units_drops_the_host():
+def test_host_without_enough_units_on_one_card_is_rejected():
     host = _host([1, 2], _candidate(2, [1, 2], {1: 1, 2: 1}))
     assert not filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources_ACCEL0:FPGA': '2'}))
@@ -281,23 +280,23 @@ def test_what_is_not_there_for_all_units_drops_the_host():
 @pytest.mark.parametrize('found', [
     [], [{'allocations': {build.ROOT: {'resources': {'VCPU': 1}}},
           'mappings': {'': [build.ROOT]}}]])
-def test_candidates_that_know_nothing_are_left_alone(found):
-    """Those of a rebuild, and what came some other way."""
+def test_candidates_without_summaries_are_unchanged(found):
+    """A rebuild has such candidates."""
     host = _host([1], *copy.deepcopy(found))
     assert filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
     assert host.allocation_candidates == found
 
 
-def test_what_a_later_version_wants_is_not_passed_over():
+def test_unknown_rule_rejects_the_host():
     host = _host([1], _candidate(1, [1], {}))
     assert not filter_.AcceleratorFilter().host_passes(host, _spec(**{
         'resources_ACCEL0:FPGA': '1',
         'nova_accel:affinity0': 'required same moon_phase 0-1'}))
 
 
-def test_a_rebuild_is_not_asked_what_it_wants():
-    """It has its devices, whichever version wrote its flavor."""
+def test_rebuild_passes_without_reading_the_flavor():
+    """The server keeps its devices, whatever version wrote its flavor."""
     spec = _spec(**{
         'resources_ACCEL0:FPGA': '1',
         'nova_accel:affinity0': 'required same moon_phase 0-1'})
@@ -305,7 +304,7 @@ def test_a_rebuild_is_not_asked_what_it_wants():
     assert filter_.AcceleratorFilter().host_passes(_host([1]), spec)
 
 
-def test_a_candidate_is_what_nova_copies_and_sends():
+def test_candidate_can_be_copied_and_serialized():
     candidate = _candidate(1, [1], {})
     copied = copy.deepcopy(candidate)
     copied['allocations'][_CLASS]['resources']['FPGA'] = 7
@@ -316,7 +315,7 @@ def test_a_candidate_is_what_nova_copies_and_sends():
         'mappings': candidate['mappings']}
 
 
-def test_placement_that_cannot_be_reached_is_novas_business(monkeypatch):
+def test_unreachable_placement_returns_none(monkeypatch):
     def get(*_args, **_kwargs):
         raise exceptions.ConnectFailure()
 
@@ -330,7 +329,7 @@ def test_placement_that_cannot_be_reached_is_novas_business(monkeypatch):
         context.get_admin_context(), asked) is None
 
 
-def test_a_candidate_that_was_claimed_is_not_changed_for_the_next():
+def test_claimed_candidate_is_unchanged_by_the_next_server():
     host = _host([1, 2], _candidate(1, [1, 2], {}))
     spec = _spec(**{'resources_ACCEL0:FPGA': '1'})
     enabled = filter_.AcceleratorFilter()
@@ -346,7 +345,7 @@ def test_a_candidate_that_was_claimed_is_not_changed_for_the_next():
 
 
 def _ports(count):
-    """What Nova asks for behind so many ports of one network."""
+    """Return Nova's PCI requests for ports of one network."""
     return [objects.InstancePCIRequest(
         request_id=f'{_IMAGE[:-1]}{number}', count=1,
         spec=[{'physical_network': 'fast'}], alias_name=None,
@@ -360,7 +359,7 @@ def _pool(node, count):
 
 
 def _numa_host(cells, *pools):
-    """A host with NUMA nodes, and functions for ports."""
+    """Return a host with NUMA nodes, and functions for ports."""
     host = _host([1])
     host.numa_topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset={number}, pcpuset={number}, memory=1024,
@@ -375,7 +374,7 @@ def _numa_host(cells, *pools):
 
 
 def _around(host, ports=0, guest=None, **more):
-    """What a rule on guest and network is about."""
+    """Return the context of a rule on the guest and the network."""
     spec = _spec(**{'resources_ACCEL0:FPGA': '1', **affinity.dumps([
         affinity.Rule('numa_node', True, (
             'ACCEL0', affinity.GUEST, affinity.NETWORK))])})
@@ -389,7 +388,7 @@ def _around(host, ports=0, guest=None, **more):
 
 
 def _guest():
-    """A guest with one NUMA cell."""
+    """Return a guest with one NUMA cell."""
     return objects.InstanceNUMATopology(cells=[objects.InstanceNUMACell(
         id=0, cpuset={0}, pcpuset=set(), memory=512, pagesize=None,
         cpu_pinning_raw=None, cpu_policy=None, cpu_thread_policy=None)])
@@ -397,13 +396,13 @@ def _guest():
 
 @pytest.mark.parametrize('ports, nodes', [
     (0, None), (1, {0}), (2, {0, 1}), (3, {0, 1}), (4, set())])
-def test_nodes_of_network_ports_are_those_where_nova_takes_them(ports, nodes):
+def test_network_nodes_are_those_of_the_functions_nova_takes(ports, nodes):
     host = _numa_host(2, _pool(0, 1), _pool(1, 2))
     assert _around(host, ports).network == nodes
     assert [pool['count'] for pool in host.pci_stats.pools] == [1, 2]
 
 
-def test_nova_takes_what_is_near_a_guest_that_is_somewhere():
+def test_network_nodes_follow_the_guests_numa_node():
     host = _numa_host(2, _pool(1, 2), _pool(0, 1))
     assert _around(host, 1).network == {1}
     host.numa_topology.cells[1].memory_usage = 1024
@@ -411,7 +410,7 @@ def test_nova_takes_what_is_near_a_guest_that_is_somewhere():
     assert around.guest == around.network == {0}
 
 
-def test_ports_that_do_not_say_where_they_are():
+def test_ports_with_unknown_numa_node():
     assert _around(_numa_host(1, _pool(None, 1)), 1).network == {0}
     assert _around(_numa_host(2, _pool(None, 1)), 1).network == set()
     unknown = _numa_host(1)
@@ -420,8 +419,8 @@ def test_ports_that_do_not_say_where_they_are():
 
 
 @pytest.mark.parametrize('nodes', itertools.permutations([None, 0, 1, 1]))
-def test_the_claim_takes_what_the_scheduler_says(nodes):
-    """As nova-compute has functions, and as its pools come to us."""
+def test_claim_takes_the_functions_that_the_scheduler_predicts(nodes):
+    """With pools as nova-compute reports them to the scheduler."""
     nova.conf.CONF([], project='nova', default_config_files=[])
     topology = _numa_host(2).numa_topology
     entries = whitelist.Whitelist([jsonutils.dumps({
@@ -440,8 +439,8 @@ def test_the_claim_takes_what_the_scheduler_says(nodes):
             device.numa_node for device in took} - {None}
 
 
-def test_a_guest_is_where_its_networks_are():
-    """Of which the NUMATopologyFilter tells the claim, in the limits."""
+def test_guest_is_placed_near_its_networks():
+    """NUMATopologyFilter passes the networks to the claim in the limits."""
     host = _numa_host(2)
     assert _around(host, guest=_guest()).guest == {0}
     assert _around(host, guest=_guest(), network_metadata=(

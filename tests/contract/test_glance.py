@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we rely on where Nova fetches an image's data."""
+"""How Nova downloads the data of an image."""
 
 import inspect
 import io
@@ -17,7 +17,7 @@ class _Chunks(list):
 
 
 class _Client:
-    """Answers with an image's data, in chunks."""
+    """Returns the data of an image in chunks."""
 
     def call(self, _context, _version, method, args):
         assert (method, args) == ('data', (_IMAGE,))
@@ -37,7 +37,7 @@ class _Verifier:
 
 
 class _Target:
-    """No more of a file than what ours takes."""
+    """The part of a file object that our target has."""
 
     def __init__(self):
         self._file = io.BytesIO()
@@ -55,7 +55,7 @@ class _Target:
         return self._file.getvalue()
 
 
-def test_the_api_takes_what_we_give_it():
+def test_glance_api_has_the_parameters_we_pass():
     assert list(inspect.signature(glance.API.get).parameters)[:3] == [
         'self', 'context', 'id_or_uri']
     takes = list(inspect.signature(glance.API.download).parameters)
@@ -79,18 +79,18 @@ def _download(monkeypatch, verifier=None):
 
 
 @pytest.mark.parametrize('verifier', [None, _Verifier(True)])
-def test_data_comes_in_chunks(monkeypatch, verifier):
+def test_data_is_written_in_chunks(monkeypatch, verifier):
     target, error = _download(monkeypatch, verifier)
     assert error is None
     assert (target.chunks, target.content) == (2, b'onetwo')
 
 
-def test_a_signature_that_is_wrong(monkeypatch):
+def test_invalid_signature_raises_and_truncates(monkeypatch):
     target, error = _download(monkeypatch, _Verifier(False))
     assert isinstance(error, exceptions.InvalidSignature)
     assert target.content == b''
 
 
-def test_signatures_are_verified_where_nova_conf_says_so():
+def test_signatures_are_verified_if_configured():
     source = inspect.getsource(glance.GlanceImageServiceV2._get_verifier)
     assert 'CONF.glance.verify_glance_signatures' in source

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's buses, through Nova's configuration classes."""
+"""The NUMA buses of a guest, written with Nova's configuration classes."""
 
 import inspect
 import pathlib
@@ -23,8 +23,8 @@ GOLDEN = (pathlib.Path(__file__).parents[1]
           / 'data' / 'golden' / 'numa-guest.xml')
 
 PROVIDER = '4f6c08b3-2324-54ab-b04c-61c99d0c476c'
-#: On the host's node 1, on two root bridges; on node 0; on one that the guest
-#: is not on.
+#: Three devices on the host's node 1, on two root bridges; one on node 0; one
+#: on a node that the guest is not on.
 LOCATED = {
     model.PciAddress(0, 0x83, 0, 0): model.Location(1, 'pci0000:80'),
     model.PciAddress(0, 0x83, 0, 1): model.Location(1, 'pci0000:80'),
@@ -47,9 +47,9 @@ def options():
 
 
 def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
-    """A guest with one more device, which is not on PCI to libvirt.
+    """Return a guest that also has a device which libvirt puts on no PCI bus.
 
-    :param nodes: the host's node of each of its cells
+    :param nodes: the host node of each guest cell
     """
     made = numa.define(nodes, ports, mach_type, arch)
     usb = vconfig.LibvirtConfigGuestUSBHostController()
@@ -69,13 +69,13 @@ def canonical(element):
     return etree.tostring(element, method='c14n2', strip_text=True).decode()
 
 
-def test_golden():
+def test_guest_xml_is_the_golden_file():
     written = devices(machine())
     assert canonical(written) == canonical(etree.parse(str(GOLDEN)).getroot())
 
 
 def flat(made):
-    """Whether hostdevs are there, and nothing else of ours."""
+    """Whether the guest has the hostdevs, and no buses of ours."""
     before = len(made.devices)
     written = devices(made)
     assert len(written.findall('hostdev')) == len(HOSTDEVS)
@@ -86,7 +86,7 @@ def flat(made):
 @pytest.mark.parametrize('arch, mach_type', [
     ('x86_64', 'q35'), ('x86_64', 'pc-q35-6.2'), ('aarch64', 'virt'),
     ('aarch64', 'virt-8.2')])
-def test_machines_that_take_them(arch, mach_type):
+def test_supported_machine_types_have_numa_buses(arch, mach_type):
     assert not flat(machine(mach_type, arch))
 
 
@@ -94,30 +94,30 @@ def test_machines_that_take_them(arch, mach_type):
     ('x86_64', 'pc'), ('x86_64', 'pc-i440fx-8.2'), ('x86_64', 'microvm'),
     ('x86_64', None), ('ppc64le', 'pseries'), ('riscv64', 'virt'),
     (None, None)])
-def test_other_machines_have_one_bus(arch, mach_type):
+def test_other_machine_types_have_one_bus(arch, mach_type):
     assert flat(machine(mach_type, arch))
 
 
-def test_a_guest_without_cells_has_one_bus():
+def test_guest_without_numa_cells_has_one_bus():
     assert flat(machine(nodes=()))
 
 
-def test_switched_off():
+def test_disabled_option_gives_one_bus():
     CONF.set_override('guest_numa_affinity', False, 'nova_accel')
     assert flat(machine())
 
 
 @pytest.mark.parametrize('ports, first', [(0, 1), (1, 2), (28, 29)])
-def test_indexes_after_novas(ports, first):
+def test_controller_indexes_follow_novas(ports, first):
     written = devices(machine(ports=ports))
     indexes = [int(element.get('index')) for element
                in written.iterfind('controller[@type="pci"][@index]')]
     assert indexes == list(range(first, first + len(indexes)))
 
 
-# What we rely on in Nova
+# Behaviour of Nova that the code relies on
 
-def test_nova_gives_its_pci_controllers_no_index():
+def test_nova_sets_no_index_of_pci_controllers():
     made = vconfig.LibvirtConfigGuest()
     CONF.set_override('num_pcie_ports', 3, 'libvirt')
     try:
@@ -128,13 +128,13 @@ def test_nova_gives_its_pci_controllers_no_index():
         ('pci', None)] * 4
 
 
-def test_nova_numbers_memory_nodes_by_the_guests_cells():
+def test_nova_numbers_memory_nodes_by_guest_cell():
     source = inspect.getsource(driver.LibvirtDriver._get_guest_numa_config)
     assert 'memnode.cellid = i' in source
     assert 'set_numa_memnode(tnode, guest_node_id, host_cell.id)' in source
 
 
-def test_nova_puts_nothing_else_on_pci_addresses():
-    """What has a fixed address could be where one of our ports is."""
+def test_nova_sets_no_pci_addresses():
+    """A device with a fixed address could collide with our ports."""
     source = inspect.getsource(driver)
     assert 'LibvirtConfigGuestDeviceAddressPCI()' not in source

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A moving guest's XML, as Nova rewrites it for the destination."""
+"""The guest XML that Nova rewrites for a live migration's destination."""
 
 import dataclasses
 
@@ -38,10 +38,10 @@ def place(number):
 
 
 class Guest:
-    """As much of Nova's as its code asks for."""
+    """The part of Nova's Guest that its code uses."""
 
     def __init__(self, hostdevs):
-        # The guest's addresses look like the host's.
+        # The guest addresses have the form of host addresses.
         self._elements = ''.join(
             hostdev_xml.hostdev_config(device, place(number)).to_xml()
             for number, device in enumerate(hostdevs))
@@ -53,18 +53,18 @@ class Guest:
 
 
 def moved(source, destination):
-    """Group and address of each hostdev that arrives, in order."""
+    """Return alias and host address of each hostdev at the destination."""
     data = objects.LibvirtLiveMigrateData(
         serial_listen_addr=None, bdms=[], supported_perf_events=[],
         serial_listen_ports=[], dst_wants_file_backed_memory=False,
         graphics_listen_addr_vnc=None)
     migration_message.announce(data, {device: 'alike' for device in source})
-    # As it goes over the wire.
+    # Serialize, as over RPC.
     data = objects.LibvirtLiveMigrateData.obj_from_primitive(
         data.obj_to_primitive())
     announced = migration_message.take_announced(data)
     assert not data.source_mdev_types
-    # The manager has set this by now.
+    # The compute manager sets this before.
     data.pci_dev_map_src_dst = {}
     pairs = dict(zip(announced, destination, strict=True))
     migration_message.answer(data, pairs, {
@@ -80,7 +80,7 @@ def moved(source, destination):
             if element.get('type') == 'pci'] == [
         device.managed for device in destination
         if isinstance(device.address, model.PciAddress)]
-    # The guest is to find them where they were.
+    # The guest addresses must not change.
     assert [address(element.find('address')) for element in elements] == [
         place(number) for number in range(len(elements))]
     return [(element.find('alias').get('name'),
@@ -96,8 +96,8 @@ def address(element):
 
 
 @pytest.mark.parametrize('slots', [(1, 2), (2, 1), (2, 3), (3, 1)])
-def test_each_function_goes_to_its_like(slots):
-    """Also where the two hosts' addresses are the same, in another order."""
+def test_each_function_is_replaced_by_its_counterpart(slots):
+    """Also if both hosts have the same addresses in another order."""
     source = [function(1, 0, HERE), function(2, 1, HERE)]
     destination = [function(slots[0], 0, THERE), function(slots[1], 1, THERE)]
     assert moved(source, destination) == [
@@ -105,13 +105,13 @@ def test_each_function_goes_to_its_like(slots):
 
 
 @pytest.mark.parametrize('managed', [True, False])
-def test_a_function_is_managed_as_the_destination_says(managed):
+def test_managed_is_taken_from_the_destination(managed):
     source, destination = function(1, 0, HERE), function(2, 0, THERE)
     moved([dataclasses.replace(source, managed=not managed)],
           [dataclasses.replace(destination, managed=managed)])
 
 
-def test_mdevs_and_functions():
+def test_mdevs_and_functions_are_replaced():
     source = [function(1, 0, HERE), mdev(MDEVS[0], 1, HERE)]
     destination = [function(7, 0, THERE), mdev(MDEVS[1], 1, THERE)]
     assert moved(source, destination) == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each constant, class and function of Nova that the code names is there."""
+"""Every name of Nova that the code uses exists."""
 
 import ast
 import importlib
@@ -14,7 +14,7 @@ _CODE = pathlib.Path(nova_accel.__file__).parent
 
 
 def _names(tree):
-    """Dotted names of what a module uses of Nova."""
+    """Yield the dotted names of Nova that a module uses."""
     modules = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and _is_nova(node.module or ''):
@@ -32,7 +32,7 @@ def _names(tree):
 
 
 def _chain(node):
-    """The names of a.b.c; an empty one first if it is none."""
+    """Return the names of a.b.c, or '' first for other expressions."""
     if isinstance(node, ast.Attribute):
         return [*_chain(node.value), node.attr]
     return [node.id if isinstance(node, ast.Name) else '']
@@ -46,12 +46,12 @@ _USED = sorted({name for file in _CODE.rglob('*.py')
                 for name in _names(ast.parse(file.read_text()))})
 
 
-def test_some_are_used():
+def test_names_of_nova_are_found():
     assert 'nova.compute.task_states' in ' '.join(_USED)
 
 
 @pytest.mark.parametrize('name', _USED)
-def test_it_is_there(name):
-    # Nova's objects are in nova.objects once they are registered.
+def test_name_exists_in_nova(name):
+    # Registering adds Nova's objects to nova.objects.
     importlib.import_module('nova.objects').register_all()
     pkgutil.resolve_name(name)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we rely on in Nova, held against the Nova that is installed.
-
-When Nova changes one of these, this says so before an operator does.
-"""
+"""The behaviour of Nova that the code relies on, in the installed Nova."""
 
 import ast
 import inspect
@@ -45,7 +42,7 @@ def parameters(function):
 
 
 def calls(function_name):
-    """Every call of a name in Nova but in its tests: (module, call)."""
+    """Yield (module, call) for each call of a name in Nova, without tests."""
     root = pathlib.Path(nova.__file__).parent
     for path in sorted(root.rglob('*.py')):
         if 'tests' in path.parts:
@@ -99,7 +96,7 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_there', '_node', '_prepare',
+OUR_OWN = {'nodes_for', '_check_present', '_node', '_prepare',
            '_prepare_to_resume', '_reattach', '_reattach_missing'}
 OUR_ATTRIBUTES = {'_allocator', '_auditor', '_claims', '_device_migration',
                   '_domains', '_incomplete_guests', '_local_host',
@@ -132,7 +129,7 @@ def test_driver_is_looked_for_below_nova_virt():
         virt_driver.load_compute_driver)
 
 
-def test_driver_is_there():
+def test_driver_is_importable_from_nova_virt():
     loaded = importutils.import_class('nova.virt.accel.LibvirtDriver')
     assert loaded is driver.LibvirtDriver
     assert issubclass(loaded, libvirt_driver.LibvirtDriver)
@@ -145,7 +142,7 @@ def test_all_guest_xml_goes_through_one_method():
         'instance')
 
 
-def test_devices_of_a_guest_come_back_on_one_way():
+def test_guest_devices_are_released_in_cleanup():
     destroy = inspect.getsource(libvirt_driver.LibvirtDriver.destroy)
     assert (destroy.index('self._destroy(instance)')
             < destroy.index('self.cleanup('))
@@ -153,27 +150,27 @@ def test_devices_of_a_guest_come_back_on_one_way():
         inspect.unwrap(compute_manager.ComputeManager._post_live_migration))
 
 
-def test_hard_reboot_is_called_with_positions():
+def test_hard_reboot_is_called_with_positional_arguments():
     found = [ast.unparse(call.args[1]) for _module, call
              in calls('_hard_reboot')]
     assert found and set(found) == {'instance'}
 
 
-def test_each_server_is_looked_at_by_the_method_that_is_wrapped():
+def test_init_host_calls_the_wrapped_method_for_each_server():
     method = compute_manager.ComputeManager._init_instance
     assert parameters(getattr(method, 'nova_accel', method)) == [
         'context', 'instance']
     [(module, call)] = calls('_init_instance')
     assert (module, ast.unparse(call)) == (
         'compute/manager.py', 'self._init_instance(context, instance)')
-    # One after the other, by the object that is told what becomes of it.
+    # Sequentially, with the object that is updated with the outcome.
     [loop] = [node for node in ast.walk(ast.parse(textwrap.dedent(
         inspect.getsource(compute_manager.ComputeManager.init_host))))
         if isinstance(node, ast.For) and '_init_instance' in ast.unparse(node)]
     assert ast.unparse(loop.target) == 'instance'
 
 
-def test_server_whose_reboot_the_driver_cannot_do_is_in_error():
+def test_failed_reboot_sets_the_server_to_error():
     source = inspect.getsource(
         compute_manager.ComputeManager._reboot_instance)
     _before, asked, failed = source.partition('self.driver.reboot(')
@@ -226,15 +223,14 @@ def test_provider_data_has_what_we_read():
 
 
 def test_hostdev_element_still_leaves_its_alias_out():
-    # Should Nova write it one day, compute/guest/hostdev_xml.py has nothing
-    # left to do.
+    # If Nova writes it one day, remove ours from compute/guest/hostdev_xml.py.
     element = config.LibvirtConfigGuestHostdevPCI()
     element.domain = element.bus = element.slot = element.function = '0'
     element.alias = 'ua-x'
     assert element.format_dom().find('alias') is None
 
 
-def test_address_bits_are_what_nova_makes_of_a_flavor():
+def test_nova_writes_address_bits_of_a_flavor():
     source = inspect.getsource(
         libvirt_driver.LibvirtDriver._get_guest_cpu_config_maxphysaddr)
     assert 'LibvirtConfigGuestCPUMaxPhysAddr()' in source
@@ -250,13 +246,13 @@ def test_address_bits_are_what_nova_makes_of_a_flavor():
 
 
 def test_a_flavor_with_address_bits_needs_an_older_api_version():
-    # When Nova's validators know them, compute/guest/address_bits.py and
-    # doc/source/large-bars.rst need not say so any more.
+    # If Nova adds validators for them, update doc/source/large-bars.rst and
+    # compute/guest/address_bits.py.
     assert not [name for name in validators.VALIDATORS
                 if name.startswith('hw:maxphysaddr')]
 
 
-def test_address_bits_need_what_nova_asks_for():
+def test_address_bits_need_the_libvirt_version_nova_requires():
     assert libvirt_driver.MIN_LIBVIRT_MAXPHYSADDR == (8, 7, 0)
     assert parameters(libvirt_host.Host.has_min_version) == [
         'lv_ver', 'hv_ver', 'hv_type']
@@ -266,7 +262,7 @@ def test_address_bits_need_what_nova_asks_for():
     assert config.LibvirtConfigCPU().maxphysaddr is None
 
 
-def test_refused_devices_make_nova_try_the_next_host():
+def test_refused_devices_make_nova_reschedule():
     source = inspect.getsource(
         compute_manager.ComputeManager._build_and_run_instance)
     assert 'exception.ComputeResourcesUnavailable' in source
@@ -309,7 +305,7 @@ def test_validators_are_registered():
 
 # nova-scheduler
 
-def test_filter():
+def test_filter_implements_novas_interface():
     assert parameters(filters.BaseHostFilter.host_passes)[0] == 'host_state'
     assert filters.BaseHostFilter.RUN_ON_REBUILD is False
     assert issubclass(filter_.AcceleratorFilter, filters.BaseHostFilter)
@@ -337,12 +333,12 @@ def test_candidates_come_from_the_method_that_is_wrapped():
         inspect.getsource(method))
     assert 'placement_client.get_allocation_candidates(' in (
         inspect.getsource(scheduler_manager))
-    # The copy for each host keeps what a candidate knows.
+    # Nova copies candidates for each host; see Candidate.__deepcopy__.
     assert 'copy.deepcopy(' in inspect.getsource(
         scheduler_manager.SchedulerManager._schedule)
 
 
-def test_a_request_can_be_narrowed_to_one_host():
+def test_request_can_be_limited_to_one_host():
     objects.register_all()
     request = utils.ResourceRequest()
     request.get_request_group(None).in_tree = 'a-uuid'
@@ -359,7 +355,7 @@ def test_host_state_has_what_the_filter_reads():
         host_manager.HostState)
 
 
-def test_a_resize_that_waits_to_be_confirmed_is_in_progress():
+def test_unconfirmed_resize_is_in_progress():
     assert parameters(
         objects.MigrationList.get_in_progress_by_host_and_node) == [
         'context', 'host', 'node']
@@ -370,21 +366,21 @@ def test_a_resize_that_waits_to_be_confirmed_is_in_progress():
     assert 'finished' not in over
 
 
-def test_a_resize_is_reverted_before_its_guest_is_back():
+def test_resize_is_reverted_before_the_claim_is_dropped():
     dropped = inspect.getsource(
         resource_tracker.ResourceTracker.drop_move_claim_at_dest)
     assert (dropped.index("migration.status = 'reverted'")
             < dropped.index('self._drop_move_claim('))
 
 
-def test_guest_is_fitted_by_this_function():
+def test_fit_function_has_the_parameters_we_wrap():
     assert parameters(hardware.numa_fit_instance_to_host) == [
         'host_topology', 'instance_topology', 'provider_mapping', 'limits',
         'pci_requests', 'pci_stats']
 
 
-def test_each_who_fits_a_guest_asks_for_it_where_we_have_put_ours():
-    """``hardware.numa_fit...``, so that the wrapped one is what is called."""
+def test_all_callers_use_the_wrapped_fit_function():
+    """They call it as an attribute of ``hardware``, which is replaced."""
     callers = {module: ast.unparse(call.func) for module, call
                in calls('numa_fit_instance_to_host')}
     assert {str(module).rpartition('nova/')[2] for module in callers} == {
@@ -394,13 +390,13 @@ def test_each_who_fits_a_guest_asks_for_it_where_we_have_put_ours():
 
 
 @pytest.mark.parametrize('seam', patches.CLAIMS, ids=str)
-def test_claims_know_their_allocations(seam):
+def test_claims_have_allocations_as_a_parameter(seam):
     names = parameters(seam.original)
     [argument] = seam.wrapper.args
     assert 'instance' in names and argument in names
     assert ('flavor' in names) is (seam.name == 'resize_claim')
 
 
-def test_what_a_server_takes_of_a_host_is_noted_by_this_method():
+def test_host_state_fits_guests_with_the_wrapped_function():
     assert 'numa_fit_instance_to_host' in inspect.getsource(
         host_manager.HostState)

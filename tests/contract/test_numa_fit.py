@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes of a host Nova is asked to fit a guest to."""
+"""The sets of host nodes to which a guest is fitted."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def registered():
 
 
 def _host(count, networked=(), full=()):
-    """A host whose nodes have two processors for a guest each."""
+    """Return a host whose nodes have two processors for guests each."""
     return objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset=set(), pcpuset={2 * number, 2 * number + 1},
         memory=1024, cpu_usage=0, memory_usage=0, mempages=[
@@ -44,7 +44,7 @@ _NODES = st.sets(st.integers(0, 9))
 
 
 @given(st.integers(1, 8), st.integers(1, 8), _NODES, _NODES)
-def test_all_of_a_host_that_is_not_large(count, number, first, networked):
+def test_small_host_yields_all_sets(count, number, first, networked):
     found = list(numa_fit.choices(_host(count, networked), number, first))
     needed = networked & set(range(count))
     everything = {frozenset(nodes) for nodes in itertools.combinations(
@@ -60,9 +60,9 @@ def test_all_of_a_host_that_is_not_large(count, number, first, networked):
 
 @settings(deadline=None)
 @given(st.integers(9, 40), st.integers(1, 20), _NODES, _NODES)
-def test_of_a_large_one_some_with_nodes_in_each_way(count, number, first,
-                                                    networked):
-    """There may be millions."""
+def test_large_host_yields_each_combination_of_preferred_nodes(
+        count, number, first, networked):
+    """There may be millions of sets."""
     found = list(numa_fit.choices(_host(count, networked), number, first))
     assert len(found) == len(set(found)) <= numa_fit.MOST
     assert all(len(nodes) == number and networked & set(range(count)) <= nodes
@@ -74,8 +74,8 @@ def test_of_a_large_one_some_with_nodes_in_each_way(count, number, first,
             for size in range(3))
 
 
-def test_what_is_full_is_soon_given_up(monkeypatch):
-    """Of 6435 sets with the device's node, none fits; Nova's own does."""
+def test_full_node_is_given_up_after_few_fits(monkeypatch):
+    """None of 6435 sets with the device's node fits. Nova's own set does."""
     asked = []
     original = getattr(hardware.numa_fit_instance_to_host, 'nova_accel',
                        hardware.numa_fit_instance_to_host)
@@ -94,7 +94,7 @@ def test_what_is_full_is_soon_given_up(monkeypatch):
     assert asked == [8, 8, 8, 8, 16]
 
 
-def test_most_room_comes_first():
+def test_nodes_with_most_room_come_first():
     host = _host(12, full={1, 2, 3, 4})
     host.cells[7].memory_usage = 512
     first, *_more = numa_fit.choices(host, 6, {0})

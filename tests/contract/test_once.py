@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only one server is to have, in Nova's tree of providers."""
+"""Devices with one_time_use, in Nova's provider tree."""
 
 from nova.compute import provider_tree
 import pytest
@@ -16,7 +16,7 @@ _FIRST, _SECOND = '0000:81:00.0', '0000:82:00.0'
 
 
 class _Node:
-    """A compute node with two GPUs, each for one server."""
+    """A compute node with two GPUs that have one_time_use."""
 
     def __init__(self):
         self.gpus = {at: build.function(at) for at in (_FIRST, _SECOND)}
@@ -48,19 +48,19 @@ class _Node:
         return self._tree.data(self._uuid(at)).traits
 
     def reserved(self, at):
-        """Of how many units; None where there is no such provider."""
+        """Return reserved and total units; None without such a provider."""
         if not self._tree.exists(self._uuid(at)):
             return None
         [record] = self._tree.data(self._uuid(at)).inventory.values()
         return record['reserved'], record['total']
 
     def left(self):
-        """How many of the class somebody could be promised."""
+        """Return how many units of the class can be allocated."""
         [record] = self._tree.data('host1_accel_CUSTOM_X').inventory.values()
         return record['total'] - record['reserved'] - len(self.held)
 
     def free(self, at):
-        """What an operator does who has wiped it."""
+        """Set reserved to 0, as an operator does after wiping the device."""
         inventory = self._tree.data(self._uuid(at)).inventory
         self._tree.update_inventory(self._uuid(at), {
             name: {**record, 'reserved': 0}
@@ -82,12 +82,12 @@ def _use(node):
     node.report()
 
 
-def test_reserved_from_its_first_server_until_somebody_frees_it(node):
+def test_reserved_from_first_server_until_operator_frees_it(node):
     node.held = {_FIRST}
     for _round in range(2):
         node.report()
         assert (node.reserved(_FIRST), node.left()) == ((1, 1), 1)
-    # Freed under its server, it is reserved again.
+    # Freed while its server still has it, it is reserved again.
     node.free(_FIRST)
     node.report()
     assert node.reserved(_FIRST) == (1, 1)
@@ -104,7 +104,7 @@ def test_reserved_from_its_first_server_until_somebody_frees_it(node):
 @pytest.mark.parametrize('entry', [
     {'one_time_use': 'no'}, {'resource_class': 'CUSTOM_Y'},
     {'product_id': 'ffff'}])
-def test_neither_a_reset_nor_another_entry_frees_it(node, entry):
+def test_reset_or_changed_entry_keeps_reservation(node, entry):
     _use(node)
     node.report(failed=[_FIRST])
     assert providers.REFUSED in node.traits(_FIRST)
@@ -118,7 +118,7 @@ def test_neither_a_reset_nor_another_entry_frees_it(node, entry):
     assert node.reserved(_SECOND) == (0, 1)
 
 
-def test_one_that_has_gone_stays_until_somebody_frees_it(node):
+def test_missing_device_stays_reserved_until_operator_frees_it(node):
     _use(node)
     gone = node.gpus.pop(_FIRST)
     node.report()

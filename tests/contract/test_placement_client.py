@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova's client of Placement makes of its answers, and we of that."""
+"""Answers of Placement, through Nova's client and ours."""
 
 from keystoneauth1 import exceptions as keystone
 import nova.conf
@@ -16,10 +16,10 @@ _SERVER = 'b069d97a-010a-4057-b70d-eca2b337fc9c'
 
 
 class _Placement:
-    """Answers every request to read alike.
+    """Gives all GET requests the same answer.
 
     :param answer: an HTTP status and a body, or an exception
-    :param puts: the same for each request to write
+    :param puts: the answer to each PUT request
     """
 
     def __init__(self, answer, *puts):
@@ -60,16 +60,16 @@ def _consumers(answer):
 @pytest.mark.parametrize('answer, consumers', [
     ((200, b'{"allocations": {"%s": {"resources": {"CUSTOM_UNIT_OF_GPU": 2}}}}'
       % _SERVER.encode()), {_SERVER: 2}),
-    # A new device, that Placement does not know yet.
+    # A new device that is not in Placement yet.
     ((404, b'{"errors": [{"status": 404, "title": "Not Found"}]}'), {})])
-def test_who_was_promised_a_device(answer, consumers):
+def test_consumers_of_a_device_are_returned(answer, consumers):
     assert _consumers(answer) == consumers
 
 
 @pytest.mark.parametrize('answer', [
     (500, b'{"errors": [{"status": 500}]}'), (503, b'<html>404</html>'),
     (401, b''), keystone.ConnectFailure()])
-def test_no_answer_is_not_nobody(answer):
+def test_failed_read_raises(answer):
     with pytest.raises(errors.AssignmentError, match='^Placement: '):
         _consumers(answer)
 
@@ -81,7 +81,7 @@ _DONE, _CONFLICT = (200, b'{}'), (409, b'{"errors": []}')
 
 
 @pytest.mark.parametrize('puts', [[_DONE], [_CONFLICT] * 3 + [_DONE]])
-def test_what_is_for_one_server_is_reserved(puts):
+def test_one_time_use_device_is_reserved(puts):
     placement = _Placement(_FREE, *puts)
     _placement_client(placement).reserve(_ITEM)
     assert placement.written == [
@@ -94,6 +94,6 @@ def test_what_is_for_one_server_is_reserved(puts):
 @pytest.mark.parametrize('answers', [
     [(404, b'')], [keystone.ConnectFailure()], [_FREE, (500, b'')],
     [_FREE, keystone.ConnectFailure()], [_FREE] + [_CONFLICT] * 4])
-def test_nobody_gets_what_cannot_be_reserved(answers):
+def test_failed_reservation_raises(answers):
     with pytest.raises(errors.AssignmentError, match='does not reserve it'):
         _placement_client(_Placement(*answers)).reserve(_ITEM)

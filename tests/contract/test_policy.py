@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy that Placement is told for a profile of several groups."""
+"""The ``group_policy`` of requests with several groups."""
 
 import inspect
 
@@ -26,7 +26,7 @@ def installed(monkeypatch):
 
 
 def _asked(specs):
-    """The policy in what Placement is asked."""
+    """Return the policies in the query to Placement."""
     spec = objects.RequestSpec(is_bfv=False, flavor=objects.Flavor(
         vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0, swap=0,
         extra_specs=specs))
@@ -44,13 +44,13 @@ def _asked(specs):
     (1, {'resources1:CUSTOM_X': '1', 'group_policy': 'isolate'},
      ['isolate']),
 ])
-def test_several_groups_come_with_a_policy(count, own, policies):
+def test_several_groups_add_a_group_policy(count, own, policies):
     wanted = device_profile.Profile('p', _GROUPS[:count])
     assert _asked(flavor_specs.expand(
         wanted, {flavor_specs.PROFILE_KEY: 'p', **own})) == policies
 
 
-def test_flavors_without_a_profile_are_novas_business():
+def test_flavor_without_profile_gets_no_policy():
     assert _asked({'resources1:CUSTOM_X': '1', 'resources2:CUSTOM_Y': '1'}
                   ) == []
     bare = objects.RequestSpec(is_bfv=False, flavor=objects.Flavor(
@@ -58,6 +58,6 @@ def test_flavors_without_a_profile_are_novas_business():
     assert utils.ResourceRequest.from_request_spec(bare).group_policy is None
 
 
-def test_nova_asks_for_it_where_it_is_wrapped():
+def test_nova_builds_requests_with_the_wrapped_method():
     assert 'ResourceRequest.from_request_spec(' in inspect.getsource(
         utils.resources_from_request_spec)

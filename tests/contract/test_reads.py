@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When Nova needs the allocations of all providers of a host."""
+"""When the allocations of all providers of a host are read for Nova."""
 
 from unittest import mock
 
@@ -25,7 +25,7 @@ def options():
 
 @pytest.fixture
 def tracker(monkeypatch):
-    """A real tracker, whose report client has read what it returns."""
+    """A real ResourceTracker with a mocked report client."""
     client = mock.Mock()
     client.get_provider_subtree_and_ensure_root.return_value = (
         provider_tree.ProviderTree())
@@ -49,7 +49,7 @@ def report(tracker, startup):
 
 @pytest.mark.parametrize('startup, pci, needed', [
     (False, False, False), (True, False, True), (False, True, True)])
-def test_they_are_read_at_a_start_and_for_pci_devices(
+def test_allocations_are_read_at_start_and_for_pci_devices(
         tracker, options, startup, pci, needed):
     options(report_in_placement=pci, group='pci')
     with mock.patch.object(pci_placement_translator,
@@ -60,7 +60,7 @@ def test_they_are_read_at_a_start_and_for_pci_devices(
 
 
 @pytest.mark.parametrize('startup', [False, True])
-def test_nova_reshapes_providers_at_a_start_only(tracker, startup):
+def test_nova_reshapes_providers_at_start_only(tracker, startup):
     tracker.driver.update_provider_tree.side_effect = [
         exception.ReshapeNeeded(), None]
     if startup:
@@ -71,14 +71,14 @@ def test_nova_reshapes_providers_at_a_start_only(tracker, startup):
             report(tracker, startup)
 
 
-def test_pci_devices_that_are_not_in_placement_need_none(options):
+def test_unreported_pci_devices_need_no_allocations(options):
     options(report_in_placement=False, group='pci')
     assert not pci_placement_translator.update_provider_tree_for_pci(
         provider_tree.ProviderTree(), 'node', None, None, [])
 
 
 @pytest.mark.parametrize('needed', [False, True])
-def test_what_is_not_needed_is_not_read(needed):
+def test_unneeded_allocations_are_not_read(needed):
     read = mock.Mock(return_value={'consumer': {}})
     token = patches._needs_allocations.set(needed)
     try:

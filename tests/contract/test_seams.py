@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every function of Nova that is wrapped, and how it is wrapped."""
+"""The wrappers of Nova's functions."""
 
 import inspect
 import pathlib
@@ -23,14 +23,14 @@ def _positional(function):
 
 
 @pytest.mark.parametrize('seam', seams.WRAPPED, ids=str)
-def test_nova_has_what_is_wrapped(seam):
+def test_nova_has_every_wrapped_function(seam):
     """With the parameters that the wrapper names, in the same order."""
     [_original, *named] = _positional(seam.wrapper)
     assert _positional(seam.original)[:len(named)] == named
     assert f'``{seam.name}``' in _PAGE or f'.{seam.name}``' in _PAGE
 
 
-def test_what_is_wrapped_is_in_one_list():
+def test_wrapped_list_has_all_seams():
     assert {expansion.get_flavor_by_flavor_id, *compute.CLAIMS,
             compute.init_instance, scheduler.claim_resources,
             scheduler.from_host_state} < set(seams.WRAPPED)
@@ -51,8 +51,7 @@ class _Theirs:
 
 @pytest.mark.parametrize('name, owner', [
     ('method', _Theirs()), ('of_class', _Theirs), ('static', None)])
-def test_a_wrapper_is_called_in_place_of_the_function_once(name, owner,
-                                                           monkeypatch):
+def test_wrapper_is_called_once_per_call(name, owner, monkeypatch):
     monkeypatch.setattr(seams, 'WRAPPED', [])
     monkeypatch.setattr(_Theirs, name, inspect.getattr_static(_Theirs, name))
     calls = []
@@ -70,7 +69,7 @@ def test_a_wrapper_is_called_in_place_of_the_function_once(name, owner,
     assert len(calls) == 1
 
 
-def test_what_nova_does_not_have_cannot_be_wrapped(monkeypatch):
+def test_missing_function_cannot_be_wrapped(monkeypatch):
     monkeypatch.setattr(seams, 'WRAPPED', [])
     seam = seams.wrap(types.SimpleNamespace(), 'gone')(lambda original: None)
     with pytest.raises(AttributeError, match='gone'):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What threads of nova-compute share; since Nova 34 they are native ones.
+"""State that threads of nova-compute share; native threads since Nova 34.
 
-Each test has another thread's step come where it does harm.
+Each test runs a step of another thread at the most harmful point.
 """
 
 import logging
@@ -35,7 +35,7 @@ def options():
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The trees that were opened; what is in them is nothing."""
+    """The trees that were opened, which are empty."""
     found = []
 
     def open_tree(_root):
@@ -46,8 +46,8 @@ def opened(monkeypatch):
     return found
 
 
-def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
-    """Who reads it meanwhile would have no kind for any device."""
+def test_tree_is_set_after_its_kinds_are_loaded(monkeypatch, opened):
+    """A thread that reads it earlier would find no kind for any device."""
     looked_at = local_host.LocalHost()
     early = []
     monkeypatch.setattr(loader, 'open_all',
@@ -57,8 +57,8 @@ def test_a_machine_is_there_when_its_kinds_are(monkeypatch, opened):
     assert looked_at.tree is opened[0]
 
 
-def test_a_machine_is_opened_once(monkeypatch, opened):
-    """Kinds remember things."""
+def test_tree_is_opened_once(monkeypatch, opened):
+    """Kinds keep state, so there must be one of each."""
     other = meanwhile.Meanwhile(monkeypatch, local_host)
     looked_at = local_host.LocalHost()
     open_tree = tree.open_tree
@@ -74,7 +74,7 @@ def test_a_machine_is_opened_once(monkeypatch, opened):
     assert len(opened) == 1
 
 
-def test_what_is_changed_while_a_host_is_kept_is_read_again(
+def test_host_invalidated_while_stored_is_read_again(
         monkeypatch, opened):
     looked_at = local_host.LocalHost()
     assert looked_at.read() is looked_at.cached()
@@ -90,7 +90,7 @@ def test_what_is_changed_while_a_host_is_kept_is_read_again(
     assert looked_at.cached() is None
 
 
-def test_what_is_changed_while_a_machine_is_read_is_read_again(
+def test_host_invalidated_while_read_is_read_again(
         monkeypatch, opened):
     looked_at = local_host.LocalHost()
 
@@ -103,7 +103,7 @@ def test_what_is_changed_while_a_machine_is_read_is_read_again(
     assert looked_at.cached() is None
 
 
-def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
+def test_runner_is_free_after_thread_fails_to_start(monkeypatch):
     one = background.Runner()
     with monkeypatch.context() as full:
         def start(_thread):
@@ -118,7 +118,7 @@ def test_after_a_thread_that_could_not_start_another_can(monkeypatch):
     assert done
 
 
-def test_what_two_find_is_said_once():
+def test_finding_of_two_threads_is_logged_once():
     line = logging.INFO, 'Offered: 1 GPU'
     told = []
 
@@ -126,7 +126,7 @@ def test_what_two_find_is_said_once():
         def log(self, *args):
             told.append(args)
             if len(told) == 1:
-                # Another thread has looked as well.
+                # Another thread logs the same finding.
                 log_of_findings.log([line])
 
     log_of_findings = log_once.LogOnce(Log())
@@ -134,8 +134,8 @@ def test_what_two_find_is_said_once():
     assert len(told) == 1
 
 
-def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
-    """Its claim begins, and then its definition goes."""
+def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
+    """Its claim begins before its definition is removed."""
     other = meanwhile.Meanwhile(monkeypatch, device_claims)
     defined = {'server': (_DEVICE,)}
 
@@ -155,13 +155,13 @@ def test_who_has_a_device_is_known_while_it_is_defined_again(monkeypatch):
     assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
 
 
-def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
+def test_lingering_claim_is_released_unless_an_operation_uses_it():
     server = types.SimpleNamespace(uuid='server')
     held = device_claims.DeviceClaims(types.SimpleNamespace(
         invalidate=lambda uuid: None))
     held.claim(server, (_DEVICE,))
     found = held.lingering()
-    # A rebuild has begun since, and has claimed the same.
+    # A rebuild has claimed the same devices since.
     held.claim(server, (*found['server'], *found['server']))
     assert not held.release_lingering('server', found['server'])
     found = held.lingering()
@@ -172,8 +172,8 @@ def test_a_claim_that_lingers_ends_unless_an_operation_wants_it():
     assert held.get(server) is None
 
 
-def test_a_domain_can_be_forgotten_while_all_are_read(monkeypatch):
-    """An operation of a server ends while another thread reads the record."""
+def test_domain_can_be_invalidated_while_all_are_read(monkeypatch):
+    """An operation of a server ends while another thread reads all domains."""
     there = [types.SimpleNamespace(UUIDString=lambda uuid=uuid: uuid)
              for uuid in ('one', 'two')]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host comes first, by the filter's choice and Nova's own arithmetic."""
+"""The order of hosts, by the filter's choice and Nova's weighing."""
 
 import json
 
@@ -35,7 +35,7 @@ def _set(**multipliers):
 
 
 def _fleet(*in_use):
-    """Hosts of which these devices, by their numbers, are in use."""
+    """Return hosts on which the devices of these numbers are in use."""
     fleet = fleets.Fleet(len(in_use))
     for host, numbers in zip(fleet.hosts, in_use, strict=True):
         fleet.claim(host, [list(host.devices)[number] for number in numbers])
@@ -49,7 +49,7 @@ def _states(fleet, count):
 
 
 def _order(states, spec):
-    """The names of hosts, best first; in order of name where it is open."""
+    """Return the names of hosts, best first."""
     [loaded] = weights.HostWeightHandler().get_matching_classes(
         ['nova_accel.scheduler.weigher.AcceleratorWeigher'])
     weighed = weights.HostWeightHandler().get_weighed_objects(
@@ -64,51 +64,51 @@ def _best(count, *in_use):
 _HALF = range(4)
 
 
-def test_the_host_with_fewest_left():
+def test_host_with_fewest_free_devices_is_best():
     assert _best(2, [], [0, 1, 2], _HALF) == 'host2'
     assert _best(5, [], [0, 1, 2], _HALF) == 'host1'
 
 
-def test_the_host_whose_node_is_begun():
-    # As many are left: three and three, or two and four on the nodes.
+def test_host_with_partly_used_node_is_best():
+    # Six stay free: three and three, or two and four on the nodes.
     assert _best(2, [0, 4], [0, 1]) == 'host1'
     assert _best(3, [0, 1], [0, 4]) == 'host1'
 
 
 @pytest.mark.parametrize('in_use, best', [
-    # One free on each node, or a whole host.
+    # One device is free on each node, or the whole host.
     (([0, 1, 2, 4, 5, 6], []), 'host1'),
-    # Both keep the rule: packed again.
+    # Both meet the rule, so packing decides.
     (([0, 1, 4, 5, 6, 7], []), 'host0'),
-    # Neither does, and both miss it by as much.
+    # Both violate the rule equally, so packing decides.
     (([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6, 7]), 'host0')])
-def test_the_host_that_keeps_what_is_preferred(in_use, best):
+def test_host_that_meets_preferred_rules_is_best(in_use, best):
     assert _best(2, *in_use) == best
 
 
-def test_by_how_much_a_host_keeps_rules_better_is_not_for_a_third_to_say():
-    """However much worse another is: more than all else together."""
-    best, worse, _worst = weigher._kept([7, 8, 1000])
+def test_worse_third_host_does_not_shrink_the_lead():
+    """It exceeds the sum of all other weights."""
+    best, worse, _worst = weigher._preference_weights([7, 8, 1000])
     assert 60 * (best - worse) > 10 + 10 + 6
 
 
-def test_what_is_preferred_can_count_for_nothing():
+def test_preferred_multiplier_of_zero_has_no_effect():
     _set(preferred=0.)
     assert _best(2, [0, 1, 2, 4, 5, 6], []) == 'host0'
 
 
-def test_spread():
+def test_negative_pack_multiplier_spreads():
     _set(pack=-10., island=0.)
     assert _best(2, [0, 1, 2], _HALF, []) == 'host2'
 
 
-def test_nothing_said():
+def test_multipliers_of_zero_keep_the_order():
     _set(pack=0., island=0.)
     assert _order(*_states(_fleet(*[range(number) for number in range(5)]),
                            1)) == [f'host{number}' for number in range(5)]
 
 
-def test_an_aggregate_goes_first():
+def test_aggregate_metadata_takes_precedence():
     states, spec = _states(_fleet([], _HALF), 1)
     for state in states:
         state.aggregates = [objects.Aggregate(metadata={
@@ -117,12 +117,12 @@ def test_an_aggregate_goes_first():
     assert _order(states, spec) == ['host0', 'host1']
 
 
-def test_what_another_server_of_the_request_was_given_is_not_free():
+def test_devices_of_earlier_servers_of_the_request_are_not_free():
     fleet = _fleet([0, 1, 2, 4], [])
     states, spec = fleet.states(2), fleets.request(2)
     ours = filter_.AcceleratorFilter()
     first = list(ours.filter_all(states, spec))
-    # Four of them come to the second host, as Nova counts them.
+    # Nova places servers of the request on the second host.
     for _server in range(3):
         next(ours.filter_all([first[1]], spec))
         first[1].num_instances += 1
@@ -131,7 +131,7 @@ def test_what_another_server_of_the_request_was_given_is_not_free():
 
 
 def _in_use(stats):
-    """What a host says when all of its devices are in use."""
+    """Return the summary of a host with all devices in use."""
     tables = json.loads(stats[host_summary.KEY])
     for _address, _place, regions in tables['cards']:
         for region in regions:
@@ -139,7 +139,7 @@ def _in_use(stats):
     return {host_summary.KEY: json.dumps(tables)}
 
 
-def test_servers_without_devices_go_where_none_are():
+def test_server_without_devices_avoids_hosts_with_devices():
     states = [host.state for host in fleets.Fleet(3).hosts]
     states[1].stats = _in_use(states[1].stats)
     states[2].stats = {}
@@ -148,8 +148,8 @@ def test_servers_without_devices_go_where_none_are():
     assert _order(states, _PLAIN) == ['host0', 'host1', 'host2']
 
 
-def test_a_class_of_somebody_else_is_not_a_device():
-    """A licence from provider.yaml, of the compute nodes' own providers."""
+def test_class_from_provider_yaml_is_not_a_device():
+    """A licence from provider.yaml on the compute nodes' root providers."""
     states = _fleet([], []).states(1)
     states[1].stats = {}
     for state in states:
@@ -160,14 +160,14 @@ def test_a_class_of_somebody_else_is_not_a_device():
     assert _order(states, spec) == ['host1', 'host0']
 
 
-def test_nova_says_no_more_than_that_together():
-    """By how much a host without devices is ahead, at least."""
+def test_lead_exceeds_the_sum_of_novas_weighers():
+    """The least lead of a host without devices."""
     states = [host.state for host in fleets.Fleet(2).hosts]
     states[0].stats = _in_use(states[0].stats)
     states[1].stats = None
     busy, without = weigher.AcceleratorWeigher().weigh_objects(
         [nova_weights.WeighedObject(state, 0.) for state in states], _PLAIN)
-    # CPU, RAM, disk, PCI, the hypervisor's version and I/O, each 1 at most.
+    # Weighers of CPU, RAM, disk, PCI, hypervisor version and I/O: at most 1.
     assert without - busy > 6
 
 
@@ -175,7 +175,7 @@ def test_nova_says_no_more_than_that_together():
     None, {}, {host_summary.KEY: None}, {host_summary.KEY: 'zlib:x'},
     {host_summary.KEY: '{"v":2,"cards":[["x",0,[[null,0,0]]]],'
                        '"places":[[0]]}'}])
-def test_whatever_a_host_says(stats):
+def test_any_host_stats_are_accepted(stats):
     states, spec = _states(_fleet([], _HALF), 1)
     for state in states:
         state.stats = stats
@@ -183,8 +183,8 @@ def test_whatever_a_host_says(stats):
     assert set(_order(states, _PLAIN)) == {'host0', 'host1'}
 
 
-def test_a_host_that_nova_could_not_read_yet():
-    """It has no stats, not even None; the others are weighed all the same."""
+def test_host_without_stats_attribute_is_weighed():
+    """The other hosts are weighed as usual."""
     unread = host_manager.HostState('unread', 'unread', 'cell')
     unread.update(compute=objects.ComputeNode(uuid=_UUID, free_disk_gb=None))
     assert not hasattr(unread, 'stats')
@@ -193,25 +193,25 @@ def test_a_host_that_nova_could_not_read_yet():
         assert set(_order([unread, *states], asked)) == {'unread', 'host0'}
 
 
-def test_without_candidates_there_is_no_difference():
-    """As for a rebuild."""
+def test_hosts_without_candidates_weigh_the_same():
+    """A rebuild has no candidates."""
     states, spec = _states(_fleet([], _HALF), 1)
     for state in states:
         state.allocation_candidates = []
     assert _order(states, spec) == ['host0', 'host1']
 
 
-def test_without_the_filter_there_is_no_difference():
+def test_hosts_weigh_the_same_without_the_filter():
     assert _order(_fleet([], _HALF).states(1), fleets.request(1)) == [
         'host0', 'host1']
 
 
-def test_what_is_the_same_but_for_rounding_is_the_same():
+def test_rounding_errors_do_not_count():
     assert weigher._normal([0.1 + 0.2, 0.3]) == [0, 0]
 
 
-def test_weights_between_0_and_1_are_left_as_they_are():
-    """The seam by which the parts of ours have multipliers of their own."""
+def test_nova_leaves_weights_between_0_and_1_unchanged():
+    """The weigher relies on it to apply its own multipliers."""
     ours = weigher.AcceleratorWeigher()
     assert list(nova_weights.normalize(
         [0., 12.5, -3.], minval=ours.minval, maxval=ours.maxval)) == [

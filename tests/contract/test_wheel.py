@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed, which tox does from the wheel."""
+"""The installed package, which tox installs from the wheel."""
 
 from importlib import metadata
 import pathlib
@@ -7,11 +7,11 @@ import pathlib
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_the_wheel_has_every_module():
+def test_wheel_has_every_module():
     modules = {str(path.relative_to(_ROOT)).replace(
         'nova_accel/shim/', 'nova/virt/accel/')
         for path in (_ROOT / 'nova_accel').rglob('*.py')}
-    # Building leaves another description of it in the source.
+    # Building leaves another dist-info in the source directory.
     [installed] = [found for found in metadata.distributions(
         name='nova-accel') if found.read_text('RECORD')]
     assert {str(path) for path in installed.files

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdevs to libvirt XML and back, through Nova's configuration classes."""
+"""Write hostdevs with Nova's configuration classes, and read them back."""
 
 import pathlib
 
@@ -32,7 +32,7 @@ functions = st.builds(
                     st.uuids().map(str), st.integers(0, 99),
                     st.sampled_from(['', '10de:2330'])),
     managed=st.booleans())
-# Only of a PCI function can libvirt change the driver.
+# libvirt can change the driver of PCI functions only.
 mdevs = st.builds(
     hostdev.Hostdev,
     address=st.builds(model.MdevAddress, st.uuids().map(str)),
@@ -48,7 +48,7 @@ def test_golden_definition_is_read():
     assert held[3:] == (FIRST, SECOND)
 
 
-def test_where_the_guest_has_it_is_no_part_of_what_it_is():
+def test_guest_address_does_not_affect_equality():
     _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     assert [device.guest_address and str(device.guest_address)
             for device in held] == [
@@ -56,7 +56,7 @@ def test_where_the_guest_has_it_is_no_part_of_what_it_is():
     assert held[3] == FIRST and FIRST.guest_address is None
 
 
-def test_it_can_be_given_back_where_it_was():
+def test_guest_address_is_written_back():
     _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     for device in held[2:]:
         element = hostdev_xml.hostdev_config(device,
@@ -66,7 +66,7 @@ def test_it_can_be_given_back_where_it_was():
         assert again.guest_address == device.guest_address
 
 
-def test_whatever_holds_a_function_is_seen_and_nothing_else():
+def test_all_assigned_host_functions_are_read():
     _uuid, held = libvirt_xml.parse(GOLDEN.read_text())
     assert [str(device.address) for device in held] == [
         '0000:05:00.0', '0000:06:10.2',
@@ -77,7 +77,7 @@ def test_whatever_holds_a_function_is_seen_and_nothing_else():
 def test_golden_elements_are_written():
     golden = etree.parse(str(GOLDEN)).findall('.//hostdev[@type="pci"]')
     for planned, element in zip((FIRST, SECOND), golden, strict=True):
-        # What libvirt adds to what it is given.
+        # libvirt adds these to the XML that it is given.
         for added in element.findall('driver') + element.findall('address'):
             element.remove(added)
         written = etree.fromstring(
@@ -87,7 +87,7 @@ def test_golden_elements_are_written():
 
 
 @given(st.lists(hostdevs))
-def test_what_is_written_is_read(planned):
+def test_written_hostdevs_are_read_back(planned):
     elements = ''.join(hostdev_xml.hostdev_config(device).to_xml()
                        for device in planned)
     assert libvirt_xml.parse(
@@ -97,6 +97,6 @@ def test_what_is_written_is_read(planned):
 
 @given(st.sampled_from(['', 'ACCEL0', 'ACCEL99', 'a-b']), st.uuids().map(str),
        st.integers(0, 99))
-def test_alias_says_group_and_provider(group, provider, index):
+def test_alias_contains_group_and_provider(group, provider, index):
     text = naming.alias(group, provider, index)
     assert naming.parse_alias(text) == (group or 'flavor', provider)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kind as somebody else would write it: cards with a power mode.
+"""An example of a kind in its own package: cards with a power mode.
 
 Their driver has an attribute ``power_mode`` for each function, ``eco`` or
-``full``. A guest gets a function at full power; nobody's are back in eco.
+``full``. A guest gets a function at full power; after use it returns to eco.
 """
 
 import os
@@ -24,12 +24,12 @@ context = priv_context.PrivContext(
 
 @context.entrypoint
 def set_mode_as_root(address, mode):
-    """Where sysfs is, who calls has no say in."""
+    """Write a function's mode; the caller cannot choose the sysfs."""
     set_mode('/sys', address, mode)
 
 
 def set_mode(sysfs, address, mode):
-    """Write a function's mode, and nothing else anywhere."""
+    """Write a function's mode; refuse any other mode or path."""
     if mode not in (ECO, FULL):
         raise ValueError(f'not a mode: {mode!r}')
     path = os.path.join(sysfs, 'bus/pci/devices',
@@ -40,7 +40,7 @@ def set_mode(sysfs, address, mode):
 
 
 class Cards:
-    """Enumerator and Preparer."""
+    """Enumerator and Preparer of cards with a power mode."""
 
     def __init__(self, tree):
         self._tree = tree
@@ -51,7 +51,8 @@ class Cards:
             raise kind.Refused(f'its {ATTRIBUTE} is {errors.quote(mode)}',
                                'load the driver that has power modes')
         if mode == FULL and entry.setting('eco_only'):
-            raise kind.Refused('it draws full power already')
+            raise kind.Refused(f'its {ATTRIBUTE} is {FULL}, but its entry '
+                               'says eco_only')
         yield kind.Pool((machine.bundle(function),),
                         resource_class='CUSTOM_POWER_CARD')
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example's own tests: the contract's, on a machine of its own."""
+"""Run the contract tests of kinds on the example and its recording."""
 
 import contextlib
 import pathlib

@@ -10,16 +10,25 @@ import contextlib
 import os
 import pathlib
 import sys
+import time
+import types
 
 import fixtures
 from nova import context
 from nova import objects
 import nova.conf
+from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base
 import yaml
 
 from nova_accel import conf
+from nova_accel import nova_claims
+from nova_accel.cmd import check
+from nova_accel.compute import background
+from nova_accel.compute.reporting import audit
 from nova_accel.core import naming
+from nova_accel.host import libvirt_xml
+from nova_accel.host import reader
 from nova_accel.host import tree
 from tests.functional import hypervisor
 from tests.functional import pace
@@ -83,6 +92,8 @@ class Cloud(base.ServersTestBase):
                    group='wsgi')
         # Devices are what is to run out.
         self.flags(instances=-1, cores=-1, ram=-1, group='quota')
+        #: The sysfs_root that each nova-compute started with.
+        self.sysfs_roots = {}
         super().setUp()
         self.useFixture(hypervisor.Hostdevs())
         self.useFixture(hypervisor.Mdevs())
@@ -103,6 +114,7 @@ class Cloud(base.ServersTestBase):
             # restart comes with what there was before.
             facts = {'libvirt_version': 10_000_000,
                      'qemu_version': 8_002_002, **facts}
+        self.sysfs_roots[hostname] = CONF.nova_accel.sysfs_root
         return super().start_compute(hostname, *args, **facts)
 
     # What the operator does
@@ -204,23 +216,52 @@ class Cloud(base.ServersTestBase):
 
     # What can be seen of it
 
+    def connection(self, host='compute1'):
+        """Return the fake libvirt connection of a host."""
+        return self.computes[host].driver._host.get_connection()
+
     def domain(self, server, host='compute1'):
-        connection = self.computes[host].driver._host.get_connection()
-        return connection.lookupByUUIDString(server['id'])
+        return self.connection(host).lookupByUUIDString(server['id'])
+
+    def held_by_domain(self, host='compute1'):
+        """Return the hostdevs of each libvirt domain, by its UUID."""
+        return libvirt_xml.read(self.connection(host).listAllDomains(
+            fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+            | fakelibvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), fakelibvirt)
+
+    def attached(self, server, host='compute1'):
+        """Return the hostdevs that a server's running guest has now."""
+        for domain in self.connection(host).listAllDomains(
+                fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            if domain.UUIDString() == server['id']:
+                return libvirt_xml.parse(domain.XMLDesc(0))[1]
+        return ()
 
     def hostdevs(self, server, host='compute1'):
-        """PCI address and alias of what a server's XML holds."""
-        held = self.computes[host].driver._domains.held_by(server['id'])
+        """Return the aliases of a server's hostdevs, by device address."""
+        held = self.held_by_domain(host).get(server['id'], ())
         return {str(hostdev.address): hostdev.alias for hostdev in held}
 
     def held(self, host='compute1'):
-        """By PCI address, the servers whose definitions hold it."""
-        read = self.computes[host].driver._domains.read()
+        """Return the UUIDs of the domains with a device, by its address."""
         found = {}
-        for uuid, hostdevs in read.items():
+        for uuid, hostdevs in self.held_by_domain(host).items():
             for hostdev in hostdevs:
                 found.setdefault(str(hostdev.address), []).append(uuid)
         return found
+
+    def disagreements(self, host='compute1'):
+        """Return the findings of ``nova-accel host check`` as texts."""
+        entries, _broken = reader.parse(CONF.nova_accel.device_spec)
+        return [str(finding) for finding in check.compare(
+            reader.read(tree.open_tree(self.sysfs_roots[host]), entries,
+                        nova_claims.claims(CONF)),
+            fakelibvirt, self.connection(host), self.ask_placement, host)]
+
+    def ask_placement(self, path):
+        answer = self.placement.get(path, version='1.14')
+        self.assertEqual(200, answer.status)
+        return answer.body
 
     def providers(self, host='compute1'):
         """Our providers of a host's devices, by name."""
@@ -290,6 +331,43 @@ class Cloud(base.ServersTestBase):
                            'resources': plain(allocation['resources'])}
                 for consumer, allocation in
                 super()._get_allocations_by_provider_uuid(provider).items()}
+
+
+class BackgroundWork(fixtures.Fixture):
+    """Work that nova-compute continues in the background."""
+
+    def _setUp(self):
+        self._runners = []
+        run = background.Runner.run
+
+        def noted(runner, work):
+            self._runners.append(runner)
+            return run(runner, work)
+
+        self.useFixture(fixtures.MockPatchObject(
+            background.Runner, 'run', noted))
+
+    def is_busy(self):
+        return any(runner.is_busy() for runner in self._runners)
+
+    def wait(self):
+        """Wait until all of it has ended."""
+        while self.is_busy():
+            time.sleep(0.005)
+
+
+class AuditClock(fixtures.Fixture):
+    """The clock of the audits."""
+
+    def _setUp(self):
+        self._ahead = 0
+        self.useFixture(fixtures.MockPatchObject(
+            audit, 'time', types.SimpleNamespace(
+                monotonic=lambda: time.monotonic() + self._ahead)))
+
+    def skip_interval(self):
+        """Make the next audit due."""
+        self._ahead += CONF.nova_accel.check_interval
 
 
 def migratable(spec):

@@ -78,7 +78,7 @@ class AffinityTest(cloud.Cloud):
         self.gpu_profile('two', count=2, numa='required')
         server = self.boot(self.flavor('two'), state='ERROR',
                            az='nova:compute1')
-        self.assertIn('the most on one NUMA node is 1',
+        self.assertIn('at most 1 fit on one NUMA node',
                       server['fault']['message'])
         self.assertEqual(6, len(self.held()))
 
@@ -136,7 +136,8 @@ class AffinityTest(cloud.Cloud):
         full = self.boot(self.flavor(extra_spec=numa, vcpu=4))
         self.assertEqual({1 - node}, self.guest_nodes(full))
         self.boot(self.flavor('gpu', extra_spec=numa), state='ERROR')
-        self.assertIn(f'none is free there; the guest is on {node}',
+        self.assertIn('no unit is free there; the guest is on '
+                      f'NUMA node {node}',
                       self.stdlog.logger.output)
         self.gpu_profile('near', numa='preferred')
         server = self.boot(self.flavor('near', extra_spec=numa))

@@ -10,10 +10,8 @@ from unittest import mock
 import fixtures
 from nova.cmd import manage
 import nova.conf
-from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
-from nova_accel.cmd import check
 from nova_accel.core import errors
 from nova_accel.core.placement import providers
 from tests.functional import cloud
@@ -58,24 +56,12 @@ class Audited(cloud.Cloud):
         """What nova-compute and the command find, and what only passes."""
         self.look()
         self.look()
-        findings = self.checked()
+        findings = self.disagreements()
         self.assertCountEqual(findings, self.said())
         return findings
 
-    def checked(self):
-        """What the command finds, which does not ask Nova."""
-        driver = self.computes['compute1'].driver
-        return [str(finding) for finding in check.compare(
-            driver._local_host.read(), fakelibvirt,
-            driver._host.get_connection(), self.ask_placement, 'compute1')]
-
-    def ask_placement(self, path):
-        answer = self.placement.get(path, version='1.14')
-        self.assertEqual(200, answer.status)
-        return answer.body
-
     def said(self):
-        """What the log says and has not taken back; each line once."""
+        """The findings in the log that are not resolved; each line once."""
         said = []
         for level, line in re.findall(
                 r'(WARNING|INFO) \[nova_accel\.compute\.reporting\.audit\] '
@@ -85,7 +71,7 @@ class Audited(cloud.Cloud):
                 self.assertNotIn(line, said)
                 said.append(line)
             else:
-                said.remove(line.removeprefix('No longer so: '))
+                said.remove(line.removeprefix('Resolved: '))
         return said
 
     def state(self, name=PROVIDER):
@@ -119,8 +105,7 @@ class Audited(cloud.Cloud):
         for before, after in changes.values():
             self.assertIn(before, xml)
             xml = xml.replace(before, after)
-        connection = self.computes[host].driver._host.get_connection()
-        return connection.defineXML(xml)
+        return self.connection(host).defineXML(xml)
 
 
 class DisputedTest(Audited):
@@ -139,9 +124,9 @@ class DisputedTest(Audited):
         held = self.hostdevs(server)
         self.placement.delete(f'/allocations/{server["id"]}')
         [finding] = self.found()
-        self.assertIn(f'resource provider {PROVIDER}: 1 of it are held, 0 '
-                      f'are promised: {server["id"]} should not have it; ',
-                      finding)
+        self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
+                      f'held, 0 are allocated: {server["id"]} should not '
+                      'have it; ', finding)
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
         # Who has it keeps it, and nobody else gets it.
         other = self.boot(self.gpu, state='ERROR')
@@ -187,11 +172,10 @@ class DisputedTest(Audited):
         self.look()
         [line] = self.said()
         self.assertIn('resource provider compute2_accel_0000:43:00.0', line)
-        self.assertIn('where the server lives on another host, or is '
+        self.assertIn('if the server is on another host, or '
                       'deleted, undefine its domain here', line)
         self.boot(self.gpu, state='ERROR')
-        [(leftover, _hostdevs)] = self.computes[
-            'compute2'].driver._domains.read().items()
+        [leftover] = self.held_by_domain('compute2')
         self.domain({'id': leftover}, 'compute2').undefine()
         self.look()
         self.assertEqual([], self.said())
@@ -244,10 +228,11 @@ class DisputedTest(Audited):
         # An operation that is going on looks the same.
         self.assertEqual([], self.said())
         [finding] = self.found()
-        self.assertIn(f'resource provider {PROVIDER}: 1 of it are promised, 0 '
-                      f'are held: {server["id"]} should have it', finding)
+        self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
+                      f'allocated, 0 are held: {server["id"]} should have '
+                      'it', finding)
         self.assertEqual((1, 0, set()), self.state())
-        self.assertIn('reboot the server hard', finding)
+        self.assertIn('hard reboot the server', finding)
         self._reboot_server(server, hard=True)
         self.assertEqual([], self.found())
 
@@ -256,7 +241,7 @@ class DisputedTest(Audited):
         """The command that is said frees its class as well."""
         self.leave_to(NOBODY, self.boot(self.gpu))
         (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
-        [command] = [match[1] for finding in self.checked() if (
+        [command] = [match[1] for finding in self.disagreements() if (
             match := re.search('allocation unset (.*) <server>', finding))]
         left = self.allocations(NOBODY)['allocations']
         for provider in re.findall(r'--provider (\S+)', command):
@@ -268,7 +253,8 @@ class DisputedTest(Audited):
         self.placement.delete(f'/allocations/{server["id"]}')
         self.flags(check_interval=600, group='nova_accel')
         with fixtures.MonkeyPatch(
-                'nova_accel.compute.state.placement.Ledger.of_provider',
+                'nova_accel.compute.state.placement.'
+                'PlacementClient.allocations_of_provider',
                 mock.Mock(side_effect=errors.AccelError('Placement', 'no'))):
             self.restart_compute_service('compute1')
         self.look()

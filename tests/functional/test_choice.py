@@ -305,7 +305,7 @@ class ChoiceTest(cloud.Cloud):
         self.offer_twice(provider)
         self.promise(provider)
         second = self.boot(self.profile(1))
-        self.assertIn('in place of those that it was promised',
+        self.assertIn('instead of the allocated ones',
                       self.stdlog.logger.output)
         self.assertFalse(set(self.hostdevs(first))
                          & set(self.hostdevs(second)))

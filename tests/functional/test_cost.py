@@ -3,6 +3,7 @@
 
 import fixtures
 
+from nova_accel.core.placement import providers
 from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from tests.functional import cloud
@@ -40,8 +41,8 @@ class DomainsTest(cloud.Cloud):
         self.gpu_profile('gpu')
 
     def define(self, number, devices=''):
-        connection = self.computes['compute1'].driver._host.get_connection()
-        connection.defineXML(DOMAIN.format(number, devices)).createWithFlags(0)
+        self.connection().defineXML(
+            DOMAIN.format(number, devices)).createWithFlags(0)
 
     def descriptions(self, operation):
         """How often libvirt is asked for a domain's XML meanwhile."""
@@ -95,10 +96,11 @@ class DomainsTest(cloud.Cloud):
 
         before = requests()
         self.define(0, GPU)
-        self.computes['compute1'].driver._auditor._last = None
+        self.useFixture(cloud.AuditClock()).skip_interval()
         self._run_periodics()
-        self.assertEqual(
-            1, len(self.computes['compute1'].driver._auditor.disputed))
+        self.assertEqual(1, [
+            providers.DISPUTED in self._get_provider_traits(provider['uuid'])
+            for provider in self.providers().values()].count(True))
         self._run_periodics()
         # Once when the server comes, and once when it goes.
         self.assertEqual(before + 2, requests())

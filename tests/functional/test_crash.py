@@ -120,8 +120,7 @@ class Crash(faults.MortalCloud):
                 server, 'fault')['message']
 
     def running_short(self, server, host):
-        record = self.computes[host].driver._domains
-        return len(record.attached(server['id'])) != 2
+        return len(self.attached(server, host)) != 2
 
     def shared(self):
         for host in self.HOSTS:
@@ -187,9 +186,8 @@ class Crash(faults.MortalCloud):
 
     def heal(self):
         """Go on after a problem as if it had not been."""
-        for host, compute in self.computes.items():
-            connection = compute.driver._host.get_connection()
-            for domain in list(connection._vms.values()):
+        for host in self.computes:
+            for domain in list(self.connection(host)._vms.values()):
                 domain.destroy()
                 domain.undefine()
             for provider in self.providers(host).values():

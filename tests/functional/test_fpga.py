@@ -170,7 +170,7 @@ class FunctionTest(Fpgas):
             server['id'], {'reboot': {'type': 'HARD'}})
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn(trait(LOOPBACK), self.said())
-        self.assertIn(f'function {CRYPTO} is programmed by now', self.said())
+        self.assertIn(f'function {CRYPTO} is programmed now', self.said())
 
     def test_without_a_program(self):
         self.image(fpga.bitstream(CRYPTO))
@@ -246,8 +246,7 @@ class CommandTest(Fpgas):
     def test_never_under_a_domain_of_somebody_elses(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared(address='0000:45:00.1')
-        connection = self.computes['compute1'].driver._host.get_connection()
-        connection.defineXML(
+        self.connection().defineXML(
             '<domain type="qemu"><name>mine</name><uuid>'
             '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
             '</os><memory>1</memory><vcpu>1</vcpu><devices><hostdev '
@@ -442,12 +441,13 @@ class GlanceTest(Fpgas):
         self.assertEqual(2, self.total(SHARED))
 
     def test_no_such_image(self):
-        self.assertNotProgrammed(f'bitstream {IMAGE}', 'cannot be had')
+        self.assertNotProgrammed(f'bitstream {IMAGE}',
+                                 'cannot be read from Glance')
 
     def test_truncated(self):
         self.image(fpga.bitstream(CRYPTO), os_hash_value=hashlib.sha512(
             fpga.bitstream(CRYPTO, 'more')).hexdigest())
-        self.assertNotProgrammed('what Glance sent is damaged')
+        self.assertNotProgrammed('the data from Glance is damaged')
 
     def test_of_2_gb(self):
         self.image(fpga.bitstream(CRYPTO), size=2 << 30)
@@ -500,7 +500,7 @@ class GlanceTest(Fpgas):
         self._run_periodics()
         self.image(fpga.bitstream(CRYPTO))
         self.assertNotProgrammed(
-            'is of kind pci, into which nothing can be programmed')
+            'is of kind pci, which cannot be programmed')
 
 
 class ExtraSpecTest(Fpgas):

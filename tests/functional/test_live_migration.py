@@ -8,6 +8,8 @@ from nova.compute import manager
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.api import client
 
+from nova_accel.compute.state import device_claims
+from nova_accel.host import tree
 from tests.functional import cloud
 
 
@@ -22,6 +24,11 @@ class MovingTest(cloud.Cloud):
         self.start_compute('compute2')
         self.gpu_profile('two', count=2)
         self.two = self.flavor('two')
+
+    def addresses(self, host):
+        """Return the PCI addresses of the devices that a host offers."""
+        return sorted(name.removeprefix(f'{host}_accel_')
+                      for name in self.providers(host))
 
     def host_of(self, server):
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
@@ -41,8 +48,17 @@ class MovingTest(cloud.Cloud):
         for other in set(self.computes) - {host}:
             self.assertEqual({}, self.hostdevs(server, other))
 
-    def claimed(self, host):
-        return self.computes[host].driver._claims._claimed
+    def assertAllFree(self, host):
+        """One server can get every device that a host offers."""
+        count = len(self.providers(host))
+        self.gpu_profile('all', count, numa='off')
+        self._delete_server(self.boot(self.flavor('all'), host=host))
+
+    def replace_machine(self, host):
+        """Restart a nova-compute with a recording that a test can change."""
+        path = self.directory_host()
+        self.restart_compute_service(host)
+        return path
 
     def fail_to_move(self, server, reason, migration='error'):
         """A live migration that is not to be; the server stays as it is.
@@ -66,7 +82,8 @@ class MovingTest(cloud.Cloud):
                          (self.hostdevs(server), self.allocated(server)))
         self.assertEqual({}, self.held('compute2'))
         self._run_periodics()
-        self.assertEqual({}, self.claimed('compute2'))
+        if self.providers('compute2'):
+            self.assertAllFree('compute2')
         self.assertIn(reason, self.stdlog.logger.output)
 
 
@@ -77,16 +94,11 @@ class ChoiceTest(MovingTest):
 
     def test_like_devices_among_others(self):
         """Of these the scheduler sees no more than that they are free."""
-        machine = self.computes['compute2'].driver._local_host
-        path = self.directory_host()
-        self.computes['compute1'].driver._local_host.read()
-        there = sorted(str(device.address)
-                       for device in machine.read().devices)
+        path = self.replace_machine('compute2')
+        there = self.addresses('compute2')
         for address in there[:4]:
             (path / 'sys/bus/pci/devices' / address / 'revision').write_text(
                 '0x42\n')
-        machine.tree = None
-        machine.read()
         server = self.boot(self.two, host='compute1')
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 2)
@@ -97,9 +109,9 @@ class ChoiceTest(MovingTest):
         """Until it has moved, Nova knows the functions of these alone."""
         self.gpu_profile('four', count=4)
         full = self.boot(self.flavor('four'), host='compute2')
-        node = {device.location.numa_node for device in self.computes[
-            'compute2'].driver._local_host.read().devices
-            if str(device.address) in self.hostdevs(full, 'compute2')}.pop()
+        address = min(self.hostdevs(full, 'compute2'))
+        node = int(tree.open_tree(cloud.EIGHT_GPUS).text(
+            f'sys/bus/pci/devices/{address}/numa_node'))
         get, ports = (objects.Instance.get_pci_devices,
                       objects.InstancePCIRequest.NEUTRON_PORT)
         self.useFixture(fixtures.MonkeyPatch(
@@ -122,7 +134,8 @@ class LiveMigrationTest(MovingTest):
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 2)
         self.assertEqual({}, self.held('compute1'))
-        self.assertEqual({}, self.claimed('compute2'))
+        self._delete_server(server)
+        self.assertAllFree('compute2')
 
     def test_server_without_devices(self):
         """Nova's own fields are as Nova leaves them."""
@@ -180,14 +193,9 @@ class LiveMigrationThatFailsTest(MovingTest):
         self.server = self.boot(self.two, host='compute1')
 
     def test_firmware_differs(self):
-        path = self.directory_host()
+        path = self.replace_machine('compute2')
         for revision in path.glob('sys/devices/**/revision'):
             revision.write_text('0x42\n')
-        # The second host is another machine from here on.
-        machine = self.computes['compute2'].driver._local_host
-        machine.tree = None
-        self.computes['compute1'].driver._local_host.read()
-        machine.read()
         self.fail_to_move(self.server, 'revision')
 
     def test_guest_runs_short_of_a_device(self):
@@ -211,9 +219,16 @@ class LiveMigrationThatFailsTest(MovingTest):
             self.fail_to_move(self.server, 'no network', 'failed')
 
     def test_destination_cannot_look_who_has_what(self):
-        claims = self.computes['compute2'].driver._claims
-        with fixtures.MockPatchObject(claims, 'choose',
-                                      side_effect=Exception('no libvirt')):
+        choose = device_claims.DeviceClaims.choose
+        failures = [Exception('no libvirt')]
+
+        def fail_once(*args, **kwargs):
+            if failures:
+                raise failures.pop()
+            return choose(*args, **kwargs)
+
+        with fixtures.MockPatchObject(device_claims.DeviceClaims, 'choose',
+                                      fail_once):
             self.fail_to_move(self.server, 'no libvirt')
         self.assertEqual('ACTIVE', self.api.get_server(
             self.server['id'])['status'])
@@ -235,8 +250,7 @@ class LiveMigrationThatFailsTest(MovingTest):
         def migrate(*args, **kwargs):
             [data] = [value for value in (*args, *kwargs.values()) if
                       isinstance(value, objects.LibvirtLiveMigrateData)]
-            free = {str(device.address) for device in
-                    self.computes['compute2'].driver._local_host.read().devices}
+            free = set(self.addresses('compute2'))
             free -= set(data.pci_dev_map_src_dst.values())
             alias = next(alias for alias, value in data.target_mdevs.items()
                          if value.endswith(' yes'))
@@ -256,10 +270,7 @@ class LiveMigrationThatFailsTest(MovingTest):
                                   'failed')
 
     def test_destinations_device_has_expired(self):
-        driver = self.computes['compute2'].driver
-        machine = self.directory_host()
-        driver._local_host.tree = None
-        driver._local_host.read()
+        machine = self.replace_machine('compute2')
         for path in (machine / 'sys/bus/pci/devices').iterdir():
             path.unlink()
         self.fail_to_move(self.server, 'its device is not there')

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mediated devices: made for a guest, removed after it."""
 
+import contextlib
 import json
 import shutil
 import threading
+import time
 from unittest import mock
 
 import fixtures
 from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
+from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import nova_moves
 from nova_accel.core import errors
-from nova_accel.core import model
 from nova_accel.core.assignment import assign
 from nova_accel.core.placement import providers
 from nova_accel.host import operations
@@ -70,6 +72,7 @@ class MdevTest(cloud.Cloud):
         super().setUp()
         self.machine = self.directory_host(cloud.A100)
         self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
+        self.background = self.useFixture(cloud.BackgroundWork())
         self.start_compute('compute1')
         self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
         self.write_profile('vgpus', groups=[
@@ -152,12 +155,13 @@ class MdevTest(cloud.Cloud):
             self.boot(self.vgpu)
         self.offer_another_type()
         self.restart_compute_service('compute1')
-        self.assertIn('was promised it as compute1_accel_0000:44:00.0; '
-                      'nothing, it is kept', self.stdlog.logger.output)
+        self.assertIn('has allocations of it as compute1_accel_0000:44:00.0; '
+                      'no action needed, it is kept',
+                      self.stdlog.logger.output)
         self.boot(self.vgpu)
         self.assertEqual(4, len(self.mdevs()))
         self.boot(self.vgpu, state='ERROR')
-        self.assertNotIn('cannot be made', self.stdlog.logger.output)
+        self.assertNotIn('cannot be created', self.stdlog.logger.output)
 
     def reboot_host(self, server):
         """Reboot the host; the server is started again after it."""
@@ -230,12 +234,16 @@ class MdevTest(cloud.Cloud):
         # Of the card, what is not known as ours is another's.
         operations.Operations(f'{self.machine}/sys').create_mdev(
             '0000:44:00.5', 'nvidia-471', theirs)
-        self.assertEqual({*self.hostdevs(server), theirs}, set(self.mdevs()))
+        [ours] = self.hostdevs(server)
+        self.assertEqual({ours, theirs}, set(self.mdevs()))
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual([theirs], list(self.mdevs()))
-        self.assertEqual(set(), self.computes['compute1'].driver
-                         ._preparation.given)
+        # An mdev that has the same UUID is not ours any more.
+        operations.Operations(f'{self.machine}/sys').create_mdev(
+            '0000:44:00.6', 'nvidia-471', ours)
+        self._run_periodics()
+        self.assertEqual({ours, theirs}, set(self.mdevs()))
 
     def resize_on_the_host(self):
         """A resize that waits; the server, and its mdevs before and after."""
@@ -267,29 +275,29 @@ class MdevTest(cloud.Cloud):
     def test_a_resize_of_which_placement_says_nothing(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
-                'nova_accel.compute.state.placement.Ledger.of_consumer',
+                'nova_accel.compute.state.placement.'
+                'PlacementClient.allocations_of_consumer',
                 return_value=None):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
     def test_a_resize_that_waits_since_something_was_taken_back(self):
         _server, before, after = self.resize_on_the_host()
-        in_progress = nova_moves._in_progress
+        kept = nova_moves.kept
         asked = []
 
-        def ask(nodename):
-            asked.append(nodename)
-            return in_progress(nodename) if len(asked) > 1 else []
+        def ask(*args):
+            asked.append(args)
+            return kept(*args) if len(asked) > 1 else set()
 
-        with fixtures.MockPatch(
-                'nova_accel.compute.state.nova_moves._in_progress', ask):
+        with fixtures.MockPatchObject(nova_moves, 'kept', ask):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
     def test_a_resize_of_which_nova_says_nothing(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
-                'nova_accel.compute.state.nova_moves._in_progress',
+                'nova.objects.InstanceList.get_by_filters',
                 side_effect=RuntimeError('no conductor')):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
@@ -340,10 +348,8 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
         self._resume_server(server)
         self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
-        running = self.computes['compute1'].driver._domains.attached(
-            server['id'])
         self.assertEqual(before[1], {str(device.address): device.alias
-                                     for device in running})
+                                     for device in self.attached(server)})
 
     def test_leftover_of_a_crash_is_removed(self):
         with fixtures.MockPatch(
@@ -364,54 +370,83 @@ class MdevTest(cloud.Cloud):
         [left] = self.mdevs()
         return left
 
-    def test_leftover_that_a_program_has_open_holds_up_nobody(self):
-        """The kernel waits until it has not."""
-        left = self.leave_behind()
-        reclamation = self.computes['compute1'].driver._reclamation
+    def note_what_is_set_aside(self):
+        """Return a list that has the devices that are set aside."""
+        aside, set_aside = [], device_claims.DeviceClaims.set_aside
+
+        @contextlib.contextmanager
+        def noted(claims, unit):
+            with set_aside(claims, unit) as is_free:
+                aside.extend(map(str, unit))
+                try:
+                    yield is_free
+                finally:
+                    aside.clear()
+
+        self.useFixture(fixtures.MockPatchObject(
+            device_claims.DeviceClaims, 'set_aside', noted))
+        return aside
+
+    @contextlib.contextmanager
+    def held_open(self, mdev):
+        """A program has an mdev open; the kernel waits to remove it.
+
+        :returns: a context: the tries to remove it, and an event that ends
+            the wait
+        """
         write, closed, tries = operations.write, threading.Event(), []
 
         def wait(path, text):
-            if left in path:
+            if mdev in path:
                 tries.append(path)
                 closed.wait()
             write(path, text)
 
-        self.addCleanup(closed.set)
         with (fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1),
               fixtures.MonkeyPatch('nova_accel.host.operations.write', wait)):
+            try:
+                yield tries, closed
+            finally:
+                closed.set()
+                self.background.wait()
+
+    def test_leftover_that_a_program_has_open_holds_up_nobody(self):
+        """The kernel waits until it has not."""
+        left = self.leave_behind()
+        aside = self.note_what_is_set_aside()
+        with self.held_open(left) as (tries, closed):
             self._run_periodics()
             server = self.boot(self.vgpu)
             self._run_periodics()
-            self.assertTrue(reclamation._releasing.is_busy())
+            self.assertTrue(self.background.is_busy())
             self.assertEqual(1, len(tries))
             self.assertCountEqual([left, *self.hostdevs(server)],
                                   self.mdevs())
             self.assertEqual(1, self.stdlog.logger.output.count(
-                f'mdev {left} is nobody\'s and is not taken back yet'))
-            # Nobody is given it meanwhile.
-            driver = self.computes['compute1'].driver
-            self.assertEqual(
-                [left], [str(address) for address in driver._claims._aside])
+                f'mdev {left} is not released yet: no server holds it'))
+            # No server can get it meanwhile.
+            self.assertEqual([left], aside)
             closed.set()
-            with reclamation._releasing._busy:
-                pass
+            self.background.wait()
         self.assertEqual([*self.hostdevs(server)], [*self.mdevs()])
-        self.assertEqual(set(), driver._claims._aside)
+        self.assertEqual([], aside)
 
     def test_who_gets_none_does_not_wait_for_what_is_taken_back(self):
-        claims = self.computes['compute1'].driver._claims
-        with (claims.set_aside((model.MdevAddress(cloud.IMAGE),)),
-              mock.patch.object(claims._back, 'wait') as waited,
-              mock.patch.object(assign, 'assign', side_effect=(
-                  errors.AssignmentError('it', 'is taken')))):
-            self.boot(self.vgpu, state='ERROR')
-        waited.assert_not_called()
+        left = self.leave_behind()
+        with self.held_open(left):
+            self._run_periodics()
+            began = time.monotonic()
+            with mock.patch.object(assign, 'assign', side_effect=(
+                    errors.AssignmentError('it', 'is taken'))):
+                self.boot(self.vgpu, state='ERROR')
+            self.assertLess(time.monotonic() - began, 60)
+            self.assertTrue(self.background.is_busy())
 
     def test_what_somebody_got_meanwhile_is_not_taken_back(self):
-        claims = self.computes['compute1'].driver._claims
         # As before the server had it.
         self.useFixture(fixtures.MockPatchObject(
-            claims, 'addresses_in_use', return_value=set()))
+            device_claims.DeviceClaims, 'addresses_in_use',
+            return_value=set()))
         server = self.boot(self.vgpu)
         self._run_periodics()
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))

@@ -48,7 +48,7 @@ class ProfileTest(cloud.Cloud):
             self.assertRejected(
                 self.no_name(value), 'accel:device_profile: '
                 f"'{value}' names no device profile; ",
-                'take the key off the flavor')
+                'remove the key from the flavor')
 
     def test_no_name_is_nobodys(self):
         self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')

@@ -16,7 +16,10 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 import requests
 
+from nova_accel.compute.state import libvirt_domains
+from nova_accel.compute.state import local_host
 from nova_accel.core import naming
+from nova_accel.host import reader
 from tests.functional import cloud
 
 QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
@@ -167,7 +170,7 @@ class RecordTest(cloud.Cloud):
         others = [self.boot(self.one) for _time in range(2)]
         self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
-        self.assertIn('does not promise it anything again',
+        self.assertIn('has no allocations, and Placement rejects new ones',
                       self.api.get_server(server['id'])['fault']['message'])
         self.assertIn('make room for it', self.stdlog.logger.output)
         self.assertApart()
@@ -242,28 +245,26 @@ class RecordTest(cloud.Cloud):
 
     def test_guest_that_let_go_of_its_device_before_a_crash(self):
         server = self.boot(self.one)
-        record = self.computes['compute1'].driver._domains
         [element] = self.domain(server).plugged
         self.domain(server).detachDevice(
             etree.tostring(element, encoding='unicode'))
-        self.assertEqual((), record.attached(server['id']))
+        self.assertEqual((), self.attached(server))
         self.restart_compute_service('compute1')
         self.assertEqual(
             set(self.hostdevs(server)),
-            {str(device.address) for device in record.attached(server['id'])})
+            {str(device.address) for device in self.attached(server)})
 
     def test_guest_that_lets_go_of_its_device_too_late(self):
         """Asked to for a suspension that has failed since."""
         server = self.boot(self.one)
-        record = self.computes['compute1'].driver._domains
         element = etree.tostring(self.domain(server).plugged[0],
                                  encoding='unicode')
         self.domain(server).detachDevice(element)
-        self.assertEqual((), record.attached(server['id']))
+        self.assertEqual((), self.attached(server))
         self._run_periodics()
         self.assertEqual(
             set(self.hostdevs(server)),
-            {str(device.address) for device in record.attached(server['id'])})
+            {str(device.address) for device in self.attached(server)})
 
     def test_guest_whose_card_is_away_gets_nothing_else(self):
         server = self.boot(self.one)
@@ -274,8 +275,8 @@ class RecordTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual([], self.domain(server).plugged)
         self.assertEqual(1, self.stdlog.logger.output.count(
-            f'Guest {server["id"]} runs without what it holds: device '
-            f'{min(self.hostdevs(server))}: is not there any more'))
+            f'Guest {server["id"]} runs without a device that it holds: '
+            f'device {min(self.hostdevs(server))}: is not there any more'))
         self.card_back()
         self.assertEqual(1, len(self.domain(server).plugged))
 
@@ -322,7 +323,8 @@ class RecordTest(cloud.Cloud):
         self.assertIn('is not there any more', self.fault(server))
         self._wait_for_state_change(other, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
-        self.assertIn(f'nova-compute goes on without server {server["id"]}',
+        self.assertIn(f'Reboot of server {server["id"]} failed, nova-compute '
+                      'starts without it',
                       self.stdlog.logger.output)
         self.card_back()
         self.api.post_server_action(server['id'], REBOOT)
@@ -425,23 +427,31 @@ class RecordTest(cloud.Cloud):
         self.assertIn('is not there any more', self.fault(server))
 
     def test_resume_goes_by_what_is_there_without_the_guest(self):
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.state.local_host.CACHE_SECONDS', 600))
+        machine = self.directory_host()
+        self.restart_compute_service('compute1')
         server = self.boot(self.one)
-        machine = self.computes['compute1'].driver._local_host
-        machine.read()
+        [address] = self.hostdevs(server)
+        self._run_periodics()
         self._suspend_server(server)
-        self.assertIsNone(machine.cached())
+        (machine / 'sys/bus/pci/devices' / address).unlink()
+        self.refused_by_this_process(server, {'resume': None})
+        self._wait_for_server_parameter(server, {
+            'status': 'SUSPENDED', 'OS-EXT-STS:task_state': None})
+        self.assertIn('is not there any more', self.fault(server))
 
     def test_what_was_forgotten_while_it_was_read(self):
-        machine = self.computes['compute1'].driver._local_host
+        machine = local_host.LocalHost()
         self.assertEqual(machine.read(), machine.cached())
-        read = machine._read
+        read = reader.read
 
         def change(*args):
             answer = read(*args)
             machine.invalidate()
             return answer
 
-        with mock.patch.object(machine, '_read', change):
+        with mock.patch.object(reader, 'read', change):
             machine.read()
         self.assertIsNone(machine.cached())
 
@@ -520,8 +530,7 @@ class RecordTest(cloud.Cloud):
              self.hostdevs(server)}, set(self.allocated(server)))
 
     def undefine(self, server):
-        connection = self.computes['compute1'].driver._host.get_connection()
-        domain = connection.lookupByUUIDString(server['id'])
+        domain = self.domain(server)
         if domain.isActive():
             domain.destroy()
         domain.undefine()
@@ -631,14 +640,14 @@ class RecordTest(cloud.Cloud):
             version='1.28')
 
     def test_claim_lasts_while_placement_says_nothing(self):
-        claims = self.computes['compute1'].driver._claims
-        coming = objects.Instance(uuid='8f1a9f3c-54c8-4a5c-8d4e-2f0b7a1c6d55')
-        claims.claim(coming, ())
-        with self.silent({'id': coming.uuid}):
+        server = self.boot(self.one)
+        self.fail_rebuild(server)
+        ended = f'Ended the claim of server {server["id"]}'
+        with self.silent(server):
             self._run_periodics()
-        self.assertEqual([coming.uuid], [*claims.lingering()])
+        self.assertNotIn(ended, self.stdlog.logger.output)
         self._run_periodics()
-        self.assertEqual({}, claims.lingering())
+        self.assertEqual(1, self.stdlog.logger.output.count(ended))
 
     def test_failed_spawn_leaves_nothing(self):
         with mock.patch.object(libvirt_driver.LibvirtDriver,
@@ -655,7 +664,7 @@ class RecordTest(cloud.Cloud):
         self.boot(self.one)
         plain = self.flavor()
         with mock.patch.object(
-                self.computes['compute1'].driver._domains, 'read',
+                libvirt_domains.LibvirtDomains, 'read',
                 side_effect=AssertionError('not asked for')):
             server = self.boot(plain)
             self._reboot_server(server, hard=True)

@@ -8,6 +8,8 @@ import time
 import fixtures
 from nova import objects
 
+from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import errors
 from nova_accel.core.placement import providers
 from tests.functional import cloud
@@ -35,6 +37,7 @@ class Reset(cloud.Cloud):
         self.machine = self.directory_host(self.recording)
         self.kernel = self.useFixture(kernel.Functions(self.machine))
         self.kernel.on_reset = self.check_nobody_has
+        self.background = self.useFixture(cloud.BackgroundWork())
         self.kernel.offer_reset(*self.functions)
         for address in self.functions:
             (self.kernel.place(address) / 'driver').unlink(missing_ok=True)
@@ -66,10 +69,6 @@ class Reset(cloud.Cloud):
             finally:
                 over.set()
         self.kernel.on_reset = self.check_nobody_has
-
-    def wait_until_reset(self):
-        with self.computes['compute1'].driver._reclamation._resetting._busy:
-            pass
 
     def later(self):
         """When a failed reset is tried again."""
@@ -118,7 +117,7 @@ class WholeTest(Reset):
             self.assertEqual({PROVIDER: 1}, self.totals())
             # However long that takes: it is not tried again at once.
             self.ahead += 601
-        self.wait_until_reset()
+        self.background.wait()
         self._run_periodics()
         self._run_periodics()
         self.assertEqual(({}, 2), (self.totals(), self.kernel.tries))
@@ -150,7 +149,7 @@ class WholeTest(Reset):
         self.assertEqual({PROVIDER: 0}, self.totals())
         self.assertEqual(1, self.said(
             f'Not offered: {ONE} (10de:2330): the IOMMU groups of this host '
-            'are not true'))
+            'cannot be trusted'))
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual({}, self.totals())
@@ -164,7 +163,7 @@ class WholeTest(Reset):
         self.assertEqual({}, self.totals())
         self.assertEqual(1, self.said(
             f'Not offered: {ONE} (10de:2330): its reset failed: '
-            'Inappropriate ioctl for device; it is tried again'))
+            'Inappropriate ioctl for device; the reset is tried again'))
         self.kernel.broken = set()
         self._run_periodics()
         self.assertEqual({}, self.totals())
@@ -204,8 +203,7 @@ class WholeTest(Reset):
         self.later()
         self.assertEqual('nvidia', self.kernel.driver(ONE))
         self.assertEqual({}, self.totals())
-        self.assertEqual(1, self.said('unbind nvidia, which somebody has '
-                                      'bound again'))
+        self.assertEqual(1, self.said('unbind nvidia, which was bound again'))
         self.restart_compute_service('compute1')
         self.assertEqual({PROVIDER: 1}, self.totals())
         self.boot(self.gpu)
@@ -229,15 +227,11 @@ class WholeTest(Reset):
 
     def test_nobody_chooses_what_is_being_reset(self):
         self.start_compute('compute1')
-        self._delete_server(self.boot(self.gpu))
-        driver = self.computes['compute1'].driver
-        with driver._claims.set_aside((next(
-                function.address for function in
-                driver._local_host.read().functions
-                if str(function.address) == ONE),)) as is_free:
-            self.assertTrue(is_free)
-            self.useFixture(fixtures.MonkeyPatch(
-                'nova_accel.compute.state.device_claims._PATIENCE', 0.1))
+        server = self.boot(self.gpu)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.state.device_claims._PATIENCE', 0.1))
+        with self.slow():
+            self._delete_server(server)
             self.boot(self.gpu, state='ERROR')
         self.assertIn('held by nova-compute for a reset',
                       self.stdlog.logger.output)
@@ -245,7 +239,8 @@ class WholeTest(Reset):
     def test_what_was_chosen_before_is_not_had_while_it_is_reset(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
-        claims = self.computes['compute1'].driver._claims
+        claims = device_claims.DeviceClaims(libvirt_domains.LibvirtDomains(
+            self.computes['compute1'].driver._host))
         instance = objects.Instance(uuid=server['id'])
         held = claims.held(instance)
         self._delete_server(server)
@@ -366,7 +361,7 @@ class SeveralTest(Reset):
         with self.slow():
             self.start_compute('compute1')
             self.kernel.bind(GPUS[-1], 'nvidia')
-        self.wait_until_reset()
+        self.background.wait()
         self._run_periodics()
         self.assertCountEqual(GPUS[:-1], self.kernel.resets)
         self.assertEqual('nvidia', self.kernel.driver(GPUS[-1]))

@@ -101,8 +101,7 @@ class ServerTest(cloud.Cloud):
     def test_hard_reboot_without_a_definition_asks_placement(self):
         server = self.boot(self.flavor('pair'))
         held = self.hostdevs(server)
-        connection = self.computes['compute1'].driver._host.get_connection()
-        domain = connection.lookupByUUIDString(server['id'])
+        domain = self.domain(server)
         domain.destroy()
         domain.undefine()
         self._reboot_server(server, hard=True)
@@ -122,13 +121,12 @@ class ServerTest(cloud.Cloud):
     def test_expired_device_makes_nova_try_the_next_host(self):
         self.start_compute('compute2')
         # Somebody gave compute1's cards to a domain of his own.
-        connection = self.computes['compute1'].driver._host.get_connection()
         addresses = ''.join(
             f'<hostdev mode="subsystem" type="pci" managed="yes"><source>'
             f'<address domain="0x0000" bus="0x{bus}" slot="0x00" '
             f'function="0x0"/></source></hostdev>'
             for bus in (43, 44, 48, 49, 83, 84, 88, 89))
-        connection.defineXML(
+        self.connection().defineXML(
             '<domain type="qemu"><name>mine</name><uuid>'
             '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
             f'</os><memory>1</memory><vcpu>1</vcpu><devices>{addresses}'
@@ -158,7 +156,7 @@ class ServerTest(cloud.Cloud):
         # nova-compute has not looked since; Placement still offers four.
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
-        self.assertIn(f'no device of {cloud.GPU} is there',
+        self.assertIn(f'this host has no device of {cloud.GPU}',
                       server['fault']['message'])
 
     def test_class_on_the_flavor_alone_and_placement_fails_at_spawn(self):
@@ -169,7 +167,7 @@ class ServerTest(cloud.Cloud):
             'get_allocations_for_consumer', return_value={}))
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
-        self.assertIn('Placement does not say what it was promised',
+        self.assertIn('Placement returned no allocations for it',
                       server['fault']['message'])
 
     def test_a_spawn_goes_by_what_was_read_for_its_claim(self):

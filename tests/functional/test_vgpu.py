@@ -17,7 +17,6 @@ from nova.compute import manager
 from nova.tests.functional.api import client
 
 from nova_accel.compute.state import placement
-from nova_accel.core.assignment import consistency
 from tests import nvidia
 from tests.functional import cloud
 
@@ -44,8 +43,8 @@ class VgpuTest(cloud.Cloud):
 
     def start_machine(self, host):
         """A nova-compute with a machine of its own, and its driver."""
-        machine = self.directory_host(MACHINE)
-        driver = self.useFixture(nvidia.VgpuManager(machine))
+        self.machine = self.directory_host(MACHINE)
+        driver = self.useFixture(nvidia.VgpuManager(self.machine))
         self.start_compute(host)
         return driver
 
@@ -72,11 +71,7 @@ class VgpuTest(cloud.Cloud):
 
     def nothing_disagrees(self):
         """Also: no device is held twice, or as what it is not."""
-        driver = self.computes['compute1'].driver
-        self.assertEqual((), consistency.compare(consistency.gather(
-            driver._state.read(),
-            driver._placement_client.allocations_of_provider,
-            driver._domains.read)))
+        self.assertEqual([], self.disagreements())
 
     def nothing_takes_it(self, server):
         self.assertEqual([[server['id']]], list(self.held().values()))
@@ -389,7 +384,7 @@ class VgpuTest(cloud.Cloud):
         self.assertRaises(client.OpenStackApiException, self._reboot_server,
                           server, hard=True)
         self._wait_for_state_change(server, 'ERROR')
-        self.assertIn('it is not what the server had any more',
+        self.assertIn('is no longer what the server had',
                       self.fault(server))
         self.assertEqual([[server['id']]], list(self.held().values()))
         # What it was is back with its entry.
@@ -448,7 +443,7 @@ class VgpuTest(cloud.Cloud):
     def test_a_revert_meets_a_look_at_who_may_come_back(self):
         server, _before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
-        of_consumer = placement.PlacementClient.of_consumer
+        of_consumer = placement.PlacementClient.allocations_of_consumer
         between, reverted = [], []
 
         def look(*args, **kwargs):
@@ -525,8 +520,8 @@ class VgpuTest(cloud.Cloud):
         self.take_as_it_is(kind='declared', regions_file=str(regions))
 
     def take_as_it_is(self, **more):
-        vf = self.driver._vfs / '0000:41:00.4'
-        vfio = self.driver._vfs.parent / 'drivers' / 'vfio-pci'
+        vf = self.machine / 'sys/bus/pci/devices/0000:41:00.4'
+        vfio = self.machine / 'sys/bus/pci/drivers/vfio-pci'
         vfio.mkdir(parents=True, exist_ok=True)
         (vf.resolve() / 'driver').unlink()
         (vf.resolve() / 'driver').symlink_to(vfio)
@@ -541,8 +536,8 @@ class VgpuTest(cloud.Cloud):
 
     def test_its_entry_names_another_type_than_was_set_by_hand(self):
         vf = '0000:41:00.4'
-        vfio = self.driver._vfs / vf
-        (vfio.resolve() / 'vfio-dev/vfio0').mkdir(parents=True)
+        (self.machine / 'sys/bus/pci/devices' / vf).resolve().joinpath(
+            'vfio-dev/vfio0').mkdir(parents=True)
         self.driver.set(vf, 1155)
         self.offer(json.dumps({
             'address': vf, 'vendor_id': '10de', 'managed': 'no',

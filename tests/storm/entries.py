@@ -125,7 +125,7 @@ class OwnEntries(fixtures.Fixture):
             this.entries = lambda: reader.parse(specs)
 
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.compute.state.local_host.Machine.__init__', begun))
+            'nova_accel.compute.state.local_host.LocalHost.__init__', begun))
 
 
 class Unexpected(logging.Handler):
@@ -348,7 +348,7 @@ class EntryStorm(storm.Storm):
             if uuid in servers or uuid not in self._failed:
                 continue
             for host in storm.HOSTS:
-                for domain in list(self._connection(host)._vms.values()):
+                for domain in list(self.connection(host)._vms.values()):
                     if domain.UUIDString() == uuid:
                         self._log.write(f'{uuid} is undefined on {host}')
                         domain.undefine()
@@ -457,8 +457,7 @@ class EntryStorm(storm.Storm):
         """Placement promises each server as much of what it has."""
         held = collections.Counter()
         for host in storm.HOSTS:
-            for _uuid, device in holding.each(
-                    self.computes[host].driver._domains.read()):
+            for _uuid, device in holding.each(self.held_by_domain(host)):
                 held[holding.provider_of(device),
                      rightly[host, str(device.address)]] += 1
         promised = collections.Counter()

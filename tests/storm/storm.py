@@ -204,13 +204,9 @@ class Storm(faults.MortalCloud):
         self.run_periodic_tasks()
 
     def _power_off(self, host):
-        for domain in self._connection(host)._vms.values():
+        for domain in self.connection(host)._vms.values():
             domain.destroy()
         self.kill(host)
-
-    def _connection(self, host):
-        """libvirt's, of a host."""
-        return self.computes[host].driver._host.get_connection()
 
     def _start_again(self, host):
         """Start a host's nova-compute, which was killed."""
@@ -300,8 +296,8 @@ class Storm(faults.MortalCloud):
 
     def _check_running(self, server, size):
         """A guest that runs has what its definition has."""
-        record = self.computes[server['OS-EXT-SRV-ATTR:host']].driver._domains
-        if (has := len(record.attached(server['id']))) != size:
+        host = server['OS-EXT-SRV-ATTR:host']
+        if (has := len(self.attached(server, host))) != size:
             raise Violation(f'{server["id"]} runs with {has} devices of '
                             f'{size}')
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and requests at random, and what brute force says of them.
+"""Random hosts and requests, and their brute-force solution.
 
-Nothing of it is the product's own, but for the values that it is asked about.
+It shares no code with the product, only the types of its arguments.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from nova_accel.core.solver import arrange
 
 
 def _same_value(key, one, other, around):
-    """True, False, or None if nobody knows."""
+    """Whether two places have the same value; None if that is unknown."""
     if one.device == other.device:
         return True
     if key == 'device':
@@ -64,7 +64,7 @@ def _keeps(rule, places, around):
 
 
 def _penalty(rule, places, around):
-    """Greedy counting of values: being the same is transitive here."""
+    """Count distinct values greedily: being the same is transitive here."""
     values = []
     for place in places:
         if not any(_same_value(rule.key, place, other, around) is not False
@@ -87,42 +87,42 @@ def _unknown(rule, place, around):
         rule.key, place, model.Place(0, 'r', 's', ''), around) is None
 
 
-def _fits(group, stock):
-    return group.resources.get(stock.resource_class, 0) and all(
-        (trait in stock.traits) == (wish == 'required')
-        for trait, wish in group.traits.items()
+def _fits(group, units):
+    return group.resources.get(units.resource_class, 0) and all(
+        (trait in units.traits) == (strength == 'required')
+        for trait, strength in group.traits.items()
         if trait != naming.MARKER_TRAIT)
 
 
-def _is_enough(groups, stocks):
-    left = {stock.provider: stock.free for stock in stocks}
-    for group, stock in zip(groups, stocks, strict=True):
-        left[stock.provider] -= sum(group.resources.values())
+def _is_enough(groups, chosen):
+    left = {units.provider: units.free for units in chosen}
+    for group, units in zip(groups, chosen, strict=True):
+        left[units.provider] -= sum(group.resources.values())
     return min(left.values()) >= 0
 
 
-def _places(rule, names, stocks):
-    by_name = dict(zip(names, stocks, strict=True))
+def _places(rule, names, chosen):
+    by_name = dict(zip(names, chosen, strict=True))
     return [by_name[name].place for name in rule.members]
 
 
-def is_right(groups, stocks, rules, around):
-    return (_is_enough(groups.values(), stocks)
-            and all(map(_fits, groups.values(), stocks))
+def is_right(groups, chosen, rules, around):
+    return (_is_enough(groups.values(), chosen)
+            and all(map(_fits, groups.values(), chosen))
             and all(rule.weight or _keeps(
-                rule, _places(rule, groups, stocks), around)
+                rule, _places(rule, groups, chosen), around)
                 for rule in rules))
 
 
-def missed(groups, stocks, rules, around):
-    """The penalty of all rules that are preferred."""
-    return sum(_penalty(rule, _places(rule, groups, stocks), around)
+def missed(groups, chosen, rules, around):
+    """Return the penalty of all preferred rules."""
+    return sum(_penalty(rule, _places(rule, groups, chosen), around)
                for rule in rules if rule.weight)
 
 
-def best(groups, stocks, rules, around):
-    """The least penalty of all assignments that are right, or None."""
-    possible = [[stock for stock in stocks if _fits(group, stock)]
+def best(groups, available, rules, around):
+    """Return the least penalty of all valid assignments, or None."""
+    possible = [[units for units in available if _fits(group, units)]
                 for group in groups.values()]
     return min((missed(groups, chosen, rules, around)
                 for chosen in itertools.product(*possible)
@@ -137,7 +137,7 @@ def hosts(draw, tree=True):
     places = {}
     for device in draw(st.lists(st.sampled_from(DEVICES), min_size=1,
                                 max_size=6, unique=True)):
-        # A root of one node and a switch of one root, or anything.
+        # In a tree, a root is on one node and a switch below one root.
         switch = draw(st.sampled_from([None, 0, 1, 2, 3]))
         root = draw(st.sampled_from([None, 0, 1, 2]))
         node = draw(st.sampled_from([None, 0, 1]))
@@ -148,14 +148,14 @@ def hosts(draw, tree=True):
         places[device] = model.Place(
             node, None if root is None else f'r{root}',
             None if switch is None else f's{switch}', device)
-    stocks = []
+    available = []
     for _device, place in sorted(places.items()):
         for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
-            stocks.append(arrange.AvailableUnits(
-                f'p{len(stocks)}', f'CUSTOM_{name}',
+            available.append(arrange.AvailableUnits(
+                f'p{len(available)}', f'CUSTOM_{name}',
                 draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
                 draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
-    return stocks
+    return available
 
 
 def subsets(of, **how):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders of small machines, cards and entries, for the unit tests."""
+"""Build small hosts, cards and entries for the unit tests."""
 
 import json
 import pathlib
@@ -28,7 +28,7 @@ def address(text):
 
 
 def function(at, ids='10de:2330', **facts):
-    """A PCI function, alone in its IOMMU group unless told otherwise.
+    """Return a PCI function, by default alone in its IOMMU group.
 
     :param facts: other fields of model.Function
     """
@@ -39,7 +39,7 @@ def function(at, ids='10de:2330', **facts):
 
 
 def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
-    """A physical function with virtual functions enabled."""
+    """Return a physical function and its enabled virtual functions."""
     stem = at.partition('.')[0]
     return [function(at, ids, total_vfs=16, num_vfs=vfs),
             *(function(f'{stem}.{number}', vf_ids, physfn=at)
@@ -47,36 +47,36 @@ def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
 
 
 def entries(*specs, option='[nova_accel] device_spec'):
-    """Parsed entries; a spec is the JSON object as a dict."""
+    """Return parsed entries; each spec is the JSON object as a dict."""
     parsed, problems = reader.parse(map(json.dumps, specs), option)
     assert not problems, problems
     return parsed
 
 
 def host(functions, *specs, foreign=()):
-    """The Host that these functions and entries make."""
+    """Return the Host of these functions and entries."""
     return offer(functions, entries(*specs), foreign)
 
 
 def offer(functions, entries_, foreign=(), **more):
-    """The same of parsed entries, with the kinds that are installed."""
+    """Return the Host of parsed entries, with the installed kinds."""
     return discovery.offer(functions, entries_,
                            loader.open_all(tree.Recording()), foreign, **more)
 
 
 def holding(*texts):
-    """What domains hold, for :func:`offer`: PCI functions of one server."""
+    """Return one server's domain that holds these functions, for offer()."""
     hostdevs = tuple(hostdev.Hostdev(address(text), '') for text in texts)
     return lambda: {'server': hostdevs}
 
 
 def inventory(host_, name='host1', root=ROOT):
-    """A Host as the compute node of this name."""
+    """Return the NodeInventory of a Host on the compute node of this name."""
     return inventories.NodeInventory(host_, inventories.Node(root, name))
 
 
 def units(host_):
-    """What is offered, as texts: {region name: [unit, ...]}, all cards."""
+    """Return the offered units of all cards: {region name: [unit, ...]}."""
     found = {}
     for device in host_.devices:
         for region in device.regions:
@@ -86,14 +86,14 @@ def units(host_):
 
 
 def refusals(host_):
-    """Reasons by address, as texts."""
+    """Return the reasons by address."""
     return {str(refusal.address): refusal.reason
             for refusal in host_.refusals}
 
 
 def region(name='CUSTOM_GPU', count=1, bus=0x81, traits=(), size=1,
            **fields):
-    """A Region of like units of ``size`` functions each."""
+    """Return a Region of equal units with ``size`` functions each."""
     return model.Region(
         name, fields.pop('resource_class', name), frozenset(traits),
         tuple(tuple(model.PciAddress(0, bus, slot, number)
@@ -107,7 +107,7 @@ def device(*regions, at='0000:81:00.0', location=None):
 
 
 def offered(*regions, **fields):
-    """The first region's Offered, on a device at the region's bus."""
+    """Return Offered of the first region, on a device at its bus."""
     at = regions[0].units[0][0]
     made = device(*regions, at=str(at), **fields)
     return inventories.Offered(naming.provider_uuid(ROOT, at),
@@ -115,23 +115,23 @@ def offered(*regions, **fields):
 
 
 def recorded(name):
-    """One of tests/data/hosts."""
+    """Open a recording in tests/data/hosts."""
     return tree.open_tree(DATA / 'hosts' / f'{name}.json')
 
 
-#: What sysfs says of a plain GPU.
+#: Attributes of a GPU in sysfs.
 ATTRIBUTES = {
     'vendor': '0x10de\n', 'device': '0x2330\n', 'class': '0x030200\n',
     'subsystem_vendor': '0x10de\n', 'subsystem_device': '0x16c1\n',
     'revision': '0xa1\n', 'numa_node': '1\n'}
 
 
-#: Flags of ranges of memory (include/linux/ioport.h).
+#: Flags of memory ranges (include/linux/ioport.h).
 MEMORY, WIDE_MEMORY = 0x40200, 0x14220c
 
 
 def resource(*bars):
-    """A function's ``resource``, as the kernel writes it.
+    """Return a function's ``resource`` file in the kernel's format.
 
     :param bars: size in bytes and flags of each, None where there is none
     """
@@ -144,18 +144,18 @@ def resource(*bars):
     return ''.join(lines)
 
 
-#: Of an H100: BARs of 16 MiB, 128 GiB and 32 MiB, all for 64-bit addresses.
+#: Of an H100: 64-bit BARs of 16 MiB, 128 GiB and 32 MiB.
 H100_RESOURCE = resource((16 << 20, WIDE_MEMORY), None, (128 << 30,
                          WIDE_MEMORY), None, (32 << 20, WIDE_MEMORY))
 
 
 def sysfs(devices, files=(), links=(), folders=()):
-    """A recording of PCI functions.
+    """Return a recording of PCI functions.
 
     :param devices: by path below ``sys/devices``: changes to
         :data:`ATTRIBUTES`, None to leave a file out; ``iommu_group``,
         ``driver`` and ``physfn`` are targets of links
-    :param files, links, folders: what else there is
+    :param files, links, folders: other content
     """
     files, links = dict(files), dict(links)
     for number, (place, changes) in enumerate(devices.items()):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has broken into nova-compute, and has a helper of oslo.privsep's.
+"""Attack the privsep helpers, as a compromised nova-compute could.
 
-Run as root, in a folder: starts helpers, becomes somebody else, tries what
-must not be, and prints what came of each.
+Run as root, in a folder: start the helpers, drop privileges, try forbidden
+operations, and print the outcome of each.
 """
 
 import json
@@ -17,7 +17,7 @@ from oslo_privsep import priv_context
 from nova_accel.host import operations
 from nova_accel.host import privileged
 
-#: A function that no machine has.
+#: Address of a function that exists on no machine.
 CARD = 'ffff:ff:1f.7'
 
 _NOBODY = 65534
@@ -31,7 +31,7 @@ class Intruder:
         self.said = {}
 
     def prepare(self):
-        """What root and nova-compute have done before."""
+        """Create the files that root and nova-compute created."""
         (self._place / 'secret').write_text('secret')
         (self._place / 'secret').chmod(0o600)
         program = self._place / 'program'
@@ -71,7 +71,7 @@ class Intruder:
             getattr(privileged, name).start(priv_context.Method.FORK)
             [self._pids[name]] = _children() - before
         self._become_nobody()
-        # What is in this process is theirs to change.
+        # The attacker can change everything in this process.
         privileged._machine = operations.Operations(f'{self._home}/sys')
         privileged._configuration = cfg.ConfigOpts
 

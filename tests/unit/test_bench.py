@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of the benchmarks: not what they measure, which nothing tests."""
+"""The framework of the benchmarks, without their measurements."""
 
 import contextlib
 import multiprocessing.connection
@@ -16,12 +16,12 @@ from tests.bench import report
 from tests.bench import scheduling
 from tests.bench import worker
 
-#: Seconds, where nothing is to take that long.
+#: Limit in seconds that no test should reach.
 LONG = 60
 
 
 class Served(unittest.TestCase):
-    """Does as it is asked, in the worker's process."""
+    """Answers questions in the worker's process."""
 
     def __init__(self, connection):
         super().__init__('serve')
@@ -56,7 +56,7 @@ def test_worker_answers(served):
         'one!', 'two!']
 
 
-def test_worker_is_patient_where_sockets_are_not(monkeypatch):
+def test_worker_waits_with_non_blocking_sockets(monkeypatch):
     pipe = multiprocessing.connection.Pipe
 
     def impatient(duplex):
@@ -74,18 +74,18 @@ def test_worker_is_patient_where_sockets_are_not(monkeypatch):
 
 @pytest.mark.parametrize('what, reason', [
     ('die', worker.DIED), ('too much', worker.OUT_OF_MEMORY)])
-def test_worker_cannot(served, what, reason):
+def test_worker_reports_why_it_failed(served, what, reason):
     with pytest.raises(worker.Unanswered, match=reason):
         served.ask({'what': what}, LONG)
 
 
-def test_worker_is_late_and_gone(served):
+def test_worker_is_killed_after_its_limit(served):
     with pytest.raises(worker.Unanswered, match=worker.TIMED_OUT):
         served.ask({'what': 'sleep'}, 0.1)
     assert not served._process.is_alive()
 
 
-def test_worker_that_never_serves():
+def test_worker_that_fails_to_start_is_reported():
     with pytest.raises(worker.Unanswered, match=worker.DIED):
         worker.Worker(_broken, limit=LONG)
 
@@ -93,11 +93,11 @@ def test_worker_that_never_serves():
 @pytest.mark.parametrize('value, text', [
     (0.0634, '0.063'), (1.44, '1.4'), (9.96, '10'), (352.1, '350'),
     (12345, '12,000'), (0, '0')])
-def test_significant(value, text):
+def test_numbers_are_rounded_to_two_digits(value, text):
     assert report.significant(value) == text
 
 
-def test_rst():
+def test_report_is_written_as_rst():
     text = report.rst('some', report.Report(
         'Title', ('Words.',),
         (report.Table('Cells', ('A', 'B'), (('1', ''),)),),
@@ -136,7 +136,7 @@ def _figures(*cells):
          'failed': cell[-1]} for cell in cells]}
 
 
-def test_ratios_of_what_finished_and_bounds_of_what_did_not():
+def test_ratios_are_bounds_where_a_side_did_not_finish():
     made = scheduling.report(_figures(
         ('ours', 1, 1, 0.1), ('ours', 9, 1, 0.5),
         ('ours', 1, 8, 0.1), ('ours', 9, 8, 0.6),
@@ -158,7 +158,7 @@ def test_ratios_of_what_finished_and_bounds_of_what_did_not():
     assert hosts.ratios == {"Nova's way, tuned": [(1, 30.0)]}
 
 
-def test_what_devices_add():
+def test_report_says_what_devices_add():
     made = scheduling.report(_figures(
         ('ours', 1, 0, 1.0), ('ours', 1, 1, 1.2), ('ours', 1, 8, 1.5),
         ('tuned', 1, 0, 1.25), ('tuned', 1, 1, 2.0), ('tuned', 1, 8, 6.25),
@@ -170,7 +170,7 @@ def test_what_devices_add():
         "Nova's way, tuned: 10 times as much.")
 
 
-def test_what_did_not_finish_is_not_tried_with_more(monkeypatch):
+def test_larger_requests_are_skipped_after_a_timeout(monkeypatch):
     asked = []
 
     class Lazy:
@@ -200,7 +200,7 @@ def test_what_did_not_finish_is_not_tried_with_more(monkeypatch):
 
 
 @pytest.mark.parametrize('name', __main__.NAMES)
-def test_documentation_is_what_was_measured(name):
+def test_documentation_matches_the_measurements(name):
     result = frame.read(name)
     written = (frame.DIRECTORY / f'{name}.inc').read_text()
     assert written == frame.section(result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our options, and the claims that Nova's options make."""
+"""Our options, and Nova's options that claim devices."""
 
 import pathlib
 
@@ -23,7 +23,7 @@ _GPU = build.function('0000:81:00.0', '10de:2330',
 
 @pytest.fixture
 def configured(tmp_path):
-    """A function from the text of nova.conf to a configuration."""
+    """A function that returns the configuration of a nova.conf's text."""
     def make(text=''):
         path = tmp_path / 'nova.conf'
         path.write_text(text)
@@ -33,7 +33,7 @@ def configured(tmp_path):
     return make
 
 
-def test_the_defaults_are_those_of_a_host_that_offers_nothing(configured):
+def test_defaults_offer_no_devices(configured):
     configuration = configured()
     conf.register_opts(configuration)
     conf.register_opts(configuration)
@@ -53,7 +53,7 @@ def test_device_spec_can_be_given_several_times(configured):
         '{"vendor_id": "10de"}', '{"vendor_id": "8086"}']
 
 
-def test_the_example_of_device_spec_is_one():
+def test_example_of_device_spec_is_valid():
     [example] = next(option.sample_default for option in conf.OPTIONS
                      if option.name == 'device_spec')
     entries, problems = reader.parse([example])
@@ -61,7 +61,7 @@ def test_the_example_of_device_spec_is_one():
     assert entries[0].resource_class == 'CUSTOM_GPU_A100'
 
 
-def test_the_options_of_what_is_done_as_root_are_those_of_its_contexts():
+def test_privileged_options_match_the_privsep_contexts():
     _ours, *groups = conf.list_opts()
     for (group, options), context in zip(groups, privileged.CONTEXTS,
                                          strict=True):
@@ -73,13 +73,13 @@ def test_the_options_of_what_is_done_as_root_are_those_of_its_contexts():
             for name in conf.CAPABILITIES[group.name]]
 
 
-def test_listing_them_leaves_the_librarys_own_alone():
+def test_listing_options_does_not_change_oslo_privsep():
     conf.list_opts()
     assert not any(option.name == 'capabilities' and option.sample_default
                    for option in priv_context.OPTS)
 
 
-def test_the_sample_is_current(tmp_path):
+def test_sample_is_current(tmp_path):
     written = tmp_path / 'sample'
     root = pathlib.Path(__file__).parents[2] / 'etc' / 'nova_accel'
     generator.main(['--config-file', str(root / 'config-generator.conf'),
@@ -104,7 +104,7 @@ def test_novas_device_spec_is_a_claim(configured):
 @pytest.mark.parametrize('text', [
     '[pci]\npassthrough_whitelist = {"vendor_id": "10de"}\n',
     '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}\n'])
-def test_so_it_is_by_its_names_of_old(configured, text):
+def test_deprecated_names_of_device_spec_are_a_claim(configured, text):
     [claim] = _claims(configured(text))
     assert claim.label == '[pci] device_spec #1'
     assert claim.matches(_GPU)
@@ -117,24 +117,24 @@ def test_so_it_is_by_its_names_of_old(configured, text):
      'device_addresses = 0000:81:00.0,0000:82:00.0', True),
     ('enabled_mdev_types = nvidia-474\n[mdev_nvidia-474]\n'
      'device_addresses = 0000:82:00.0', False),
-    # By their names of old.
+    # By their deprecated names.
     ('enabled_vgpu_types = nvidia-474', True),
     ('enabled_vgpu_types = nvidia-474\n[vgpu_nvidia-474]\n'
      'device_addresses = 0000:82:00.0', False),
     ('enabled_mdev_types = nvidia-1\n[vgpu_nvidia-1]\n'
      'device_addresses = 0000:81:00.0', True),
 ])
-def test_an_enabled_mdev_type_is_a_claim(configured, text, matches):
+def test_enabled_mdev_type_is_a_claim(configured, text, matches):
     [claim] = _claims(configured(f'[devices]\n{text}\n'))
     assert claim.label.startswith('[devices] enabled_mdev_types nvidia-')
     assert claim.matches(_GPU) is matches
 
 
-def test_a_nova_without_devices_claims_nothing(configured):
+def test_nova_without_device_options_claims_nothing(configured):
     assert _claims(configured()) == []
 
 
-def test_a_claim_takes_the_device_from_us(configured):
+def test_claimed_device_is_refused(configured):
     claims = _claims(configured(
         '[devices]\nenabled_mdev_types = nvidia-475\n'))
     host = build.host([_GPU], {}, foreign=claims)

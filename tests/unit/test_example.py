@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kind of somebody else's: installed beside ours, and as good."""
+"""A kind of another package, installed beside ours."""
 
 import json
 import os
@@ -16,8 +16,8 @@ _ENTRY = {'kind': 'example', 'vendor_id': '1234'}
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-    """The environment of a process that has the package."""
-    # pip builds in the directory, and that is not its to write to.
+    """The environment of a process in which the package is installed."""
+    # pip writes to the source directory when it builds, so copy it.
     source = shutil.copytree(_EXAMPLE, tmp_path_factory.mktemp('source'),
                              dirs_exist_ok=True)
     site = tmp_path_factory.mktemp('site')
@@ -34,14 +34,14 @@ def _run(installed, *arguments):
                           capture_output=True, text=True)
 
 
-def test_it_passes_the_contracts_tests(installed):
+def test_example_passes_the_tests_of_the_kind_contract(installed):
     done = _run(installed, '-m', 'pytest', '-q', '-p', 'no:cacheprovider',
                 str(_EXAMPLE))
     assert done.returncode == 0, done.stdout
     assert ' passed' in done.stdout
 
 
-def test_the_command_shows_what_it_offers(installed):
+def test_command_shows_devices_of_the_example(installed):
     done = _run(installed, '-m', 'nova_accel.cmd.main', 'host', 'show',
                 '--json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
                 '--device-spec', json.dumps(_ENTRY))
@@ -50,9 +50,9 @@ def test_the_command_shows_what_it_offers(installed):
             for region in device['regions']] == ['CUSTOM_POWER_CARD'] * 2
 
 
-def test_without_it_an_entry_says_what_is_missing():
+def test_entry_without_its_kind_names_the_missing_kind():
     done = _run(None, '-m', 'nova_accel.cmd.main', 'host', 'show',
                 '--json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
                 '--device-spec', json.dumps(_ENTRY))
-    assert "kind 'example' is not there; known kinds: declared" in (
+    assert "kind 'example' is not installed; known kinds: declared" in (
         done.stdout + done.stderr)

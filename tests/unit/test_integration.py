@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integration test's own parts, those that need no cloud."""
+"""Parts of the integration test that need no cloud."""
 
 import configparser
 import io
@@ -31,7 +31,7 @@ def start(ours, code):
     steps.wait('its log', lambda: 'said' in ours.log('it').read_text(), 20)
 
 
-def test_a_process_starts_and_ends(ours):
+def test_process_starts_and_stops(ours):
     start(ours, 'import os, time; print(os.environ["WORD"]); time.sleep(60)')
     assert ours.names() == ['it']
     ours.stop('it')
@@ -39,7 +39,7 @@ def test_a_process_starts_and_ends(ours):
     assert ours.names() == []
 
 
-def test_a_process_that_does_not_want_to_end_is_killed(ours):
+def test_process_that_ignores_sigterm_is_killed(ours):
     start(ours, 'import signal, time;'
                 'signal.signal(signal.SIGTERM, signal.SIG_IGN);'
                 'print("said"); time.sleep(60)')
@@ -49,12 +49,12 @@ def test_a_process_that_does_not_want_to_end_is_killed(ours):
     assert time.monotonic() - before < 20
 
 
-def test_a_process_that_ended_by_itself_is_not_alive(ours):
+def test_exited_process_is_not_alive(ours):
     start(ours, 'print("said")')
     steps.wait('its end', lambda: not ours.alive('it'), 20)
 
 
-def test_another_process_of_the_same_number_is_not_ended(ours, tmp_path):
+def test_other_process_with_the_same_pid_is_not_stopped(ours, tmp_path):
     start(ours, 'import time; print("said"); time.sleep(60)')
     file = tmp_path / 'it.pid'
     pid, started = file.read_text().split()
@@ -65,44 +65,44 @@ def test_another_process_of_the_same_number_is_not_ended(ours, tmp_path):
 
 
 def listing(monkeypatch, *threads):
-    """Have a process have these threads, whichever it has."""
+    """Make every process have these threads."""
     monkeypatch.setattr(processes.os, 'listdir', lambda _path: threads)
 
 
-def test_a_thread_that_ends_is_not_the_end_of_its_process(ours, monkeypatch):
+def test_process_is_alive_while_one_thread_ended(ours, monkeypatch):
     start(ours, 'import time; print("said"); time.sleep(60)')
     listing(monkeypatch, str(ours.pid('it')), '0')
     assert ours.alive('it')
 
 
-def test_a_process_without_a_thread_that_lives_has_ended(ours, monkeypatch):
+def test_process_without_live_threads_is_not_alive(ours, monkeypatch):
     start(ours, 'import time; print("said"); time.sleep(60)')
     listing(monkeypatch, '0')
     assert not ours.alive('it')
 
 
-def test_a_process_that_ended_by_itself_is_lost(ours):
+def test_exited_process_is_reported_as_lost(ours):
     start(ours, 'print("said")')
     steps.wait('its end', lambda: ours.lost() == ['it'], 20)
     ours.kill('it')
     assert ours.lost() == []
 
 
-def test_a_command_that_fails_says_why(tmp_path):
+def test_failing_command_reports_its_output(tmp_path):
     log = tmp_path / 'log'
     with pytest.raises(steps.Failure, match='ended with 3: no such thing'):
         steps.run('sh', '-c', 'echo no such thing; exit 3', log=log)
     assert log.read_text() == 'no such thing\n'
 
 
-def test_what_does_not_come_says_why_not():
+def test_wait_that_times_out_reports_the_last_error():
     def never():
         raise OSError('nobody there')
     with pytest.raises(steps.Failure, match='it is not there .* nobody'):
         steps.wait('it', never, 0.1, 0.01)
 
 
-def test_of_what_is_done_at_once_the_rest_is_done_though_one_fails():
+def test_parallel_steps_finish_though_one_fails():
     done = []
 
     def fails():
@@ -131,16 +131,16 @@ def names():
 
 
 @pytest.mark.parametrize('name', names())
-def test_files_have_values_for_all_they_name(name):
+def test_templates_have_values_for_all_variables(name):
     assert '{{' not in configuration.render(name)
 
 
-def test_a_value_that_there_is_not_is_an_error():
+def test_undefined_template_variable_is_an_error():
     with pytest.raises(jinja2.UndefinedError):
         configuration.FILES.from_string('{{ nothing }}').render()
 
 
-def test_nova_elsewhere():
+def test_nova_conf_of_another_host():
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.read_string(configuration.render('nova/nova.conf', host='machine'))
     assert parsed['DEFAULT']['host'] == 'machine'
@@ -152,8 +152,8 @@ def test_the_readme_begins_with_pip():
                                       'pip wheel --no-deps .']
 
 
-def test_what_the_readme_puts_into_nova_conf():
-    # Twice the same option is right: it has all its values.
+def test_readme_options_of_nova_conf():
+    # A repeated option is valid: it is a list of values.
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.read_string(readme.conf())
     assert set(parsed.sections()) == {'nova_accel', 'filter_scheduler'}
@@ -163,14 +163,14 @@ def test_what_the_readme_puts_into_nova_conf():
     assert 'AcceleratorWeigher' in parsed['filter_scheduler']['weight_classes']
 
 
-def test_all_that_the_readme_has_indented_is_known():
-    """What is added there is to be done by the integration test as well."""
+def test_all_literal_blocks_of_the_readme_are_known():
+    """The integration test must run every block of the README."""
     assert [len(blocks) for blocks in readme.literals()] == [2, 1, 2, 2, 1]
     assert [len(readme.commands(step)) for step in range(1, 6)] == [
         3, 0, 0, 2, 1]
 
 
-#: Of a guest with a port and a virtual function, as files/guest.c says it.
+#: Console of a guest with a port and a virtual function (files/guest.c).
 _CONSOLE = """\
 [    0.1] Linux
 GUEST {"event": "start", "boot": "one"}
@@ -188,20 +188,20 @@ GUEST {"event": "ready"}
 _GONE = 'GUEST {"event": "gone", "address": "0000:01:00.0"}\n'
 
 
-def test_what_a_guest_has():
+def test_devices_of_a_guest_are_read_from_its_console():
     qat = guest.Accelerator('0x808637c9', '0x808637c9', 2, 0x137c8)
     assert guest.Guest(_CONSOLE).devices == [qat]
     assert guest.Guest(_CONSOLE + _GONE).devices == []
 
 
-def test_a_device_that_is_not_what_it_says_it_is():
+def test_device_with_wrong_ids_is_detected():
     wrong = _CONSOLE.replace('"device": "0x37c9"', '"device": "0x37c8"')
     [device] = guest.Guest(wrong).devices
     assert (device.found, device.ids) == ('0x808637c8', '0x808637c9')
 
 
 def count(passed, skipped):
-    """What tempest prints at its end."""
+    """Return the summary that tempest prints."""
     return (f'{{0}} some.test [1.0s] ... ok\n\n======\nTotals\n======\n'
             f'Ran: {passed + skipped} tests in 9.0000 sec.\n'
             f' - Passed: {passed}\n - Skipped: {skipped}\n'
@@ -215,11 +215,11 @@ def count(passed, skipped):
     (count(0, 10), 'tempest has skipped 10'),
     (count(0, 0), 'tempest has run nothing'),
     ('No tests were found\n', 'tempest did not count what has passed')])
-def test_whether_tempest_has_run_what_it_was_to(said, why):
+def test_incomplete_tempest_runs_are_reported(said, why):
     assert totals.lacking(said) == why
 
 
-def test_outcomes(tmp_path):
+def test_outcomes_are_read_from_the_report(tmp_path):
     report = tmp_path / 'report.xml'
     report.write_text(
         '<testsuites><testsuite time="1.5">'
@@ -235,5 +235,5 @@ def test_outcomes(tmp_path):
     assert not result.good
 
 
-def test_no_scenarios_are_no_success(tmp_path):
+def test_missing_report_is_not_a_success(tmp_path):
     assert not parts.read(tmp_path / 'nothing.xml').good

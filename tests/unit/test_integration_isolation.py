@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scenario that fails is the only one, and a busy machine fails none."""
+"""A failing scenario affects no other, and a busy machine fails none."""
 
 import types
 
@@ -15,7 +15,7 @@ from tests.integration.machine import clock
 
 pytest_plugins = ['pytester']
 
-#: Scenarios that share something; what is done with it is in a file.
+#: Scenarios that share fixtures, whose use is recorded in a file.
 _SCENARIOS = """
 import pathlib
 import pytest
@@ -61,7 +61,7 @@ def test_four(shared):
     'def test_fails(shared, last):\n    shared.append("left")',
     '@pytest.fixture\ndef broken(shared):\n    shared.append(1)\n    1 / 0\n'
     'def test_fails(broken):\n    pass'], ids=['test', 'end', 'begin'])
-def test_what_is_shared_is_made_anew_after_a_failure(pytester, failing):
+def test_shared_fixtures_are_rebuilt_after_a_failure(pytester, failing):
     pytester.makeconftest('from tests.integration.conftest import *')
     pytester.makepyfile(_SCENARIOS.format(failing))
     outcomes = pytester.runpytest().parseoutcomes()
@@ -72,7 +72,7 @@ def test_what_is_shared_is_made_anew_after_a_failure(pytester, failing):
 
 
 class Cloud:
-    """Notes what is asked of it."""
+    """Records the calls of its methods."""
 
     def __init__(self, running):
         self.asked = []
@@ -84,7 +84,7 @@ class Cloud:
 
 @pytest.fixture
 def added(tmp_path, monkeypatch):
-    """Where configuration is added, with that which is always there."""
+    """The directory of added configuration, with its permanent file."""
     monkeypatch.setattr(configuration, '_added', lambda _program: tmp_path)
     (tmp_path / 'README.conf').touch()
     return tmp_path
@@ -96,13 +96,13 @@ def restored(running):
     return cloud.asked
 
 
-def test_services_that_ended_are_started_and_others_are_stopped(added):
+def test_exited_services_are_started_and_extra_ones_stopped(added):
     running = [name for name in bringing.SERVICES if name != 'rabbitmq']
     assert restored([*running, 'nova-api-2', 'machine-1']) == [
         ('stop', 'nova-api-2'), ('start', 'rabbitmq'), ('recovered',)]
 
 
-def test_configuration_that_was_added_is_gone(added):
+def test_added_configuration_is_removed(added):
     (added / 'limits.conf').touch()
     [_start, restart, recovered] = restored(bringing.SERVICES)
     assert restart[0] == 'restart'
@@ -110,12 +110,12 @@ def test_configuration_that_was_added_is_gone(added):
     assert [file.name for file in added.iterdir()] == ['README.conf']
 
 
-def test_nothing_is_restarted_where_nothing_was_left(added):
+def test_nothing_is_restarted_without_leftovers(added):
     assert restored(bringing.SERVICES) == [('start',)]
 
 
 class Time:
-    """Seconds that pass, and those that a machine has stood in line."""
+    """Fake time, and the time that a machine waited for a CPU."""
 
     def __init__(self, monkeypatch, tmp_path):
         self.now = self.queued = 0
@@ -138,7 +138,7 @@ def passing(monkeypatch, tmp_path):
     passing.processes.kill('machine-1')
 
 
-def test_time_in_line_is_not_the_machines(passing):
+def test_queued_time_does_not_count(passing):
     passed = clock.Clock()
     passing.passes(10)
     assert passed() == 10
@@ -148,11 +148,11 @@ def test_time_in_line_is_not_the_machines(passing):
     assert passed() == 13
 
 
-def test_a_machine_that_ended_is_not_waited_for(passing, tmp_path):
+def test_exited_machine_ends_the_wait(passing, tmp_path):
     passed = clock.Clock()
     passing.processes.start('machine-2', ['true'], {}, tmp_path)
     with pytest.raises(steps.Final, match='machine-2 ended'):
         steps.wait('its end', passed, 20)
-    # One that was to end is another matter.
+    # A machine that was stopped on purpose does not count.
     passing.processes.kill('machine-2')
     assert passed() == 0

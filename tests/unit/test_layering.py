@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which package may import what, read off the source."""
+"""The allowed imports of each package, checked in the source."""
 
 import ast
 import importlib.util
@@ -13,7 +13,7 @@ _ROOT = pathlib.Path(__file__).parent.parent.parent
 _OURS = 'nova_accel'
 _FILES = sorted((_ROOT / _OURS).rglob('*.py'))
 
-#: What a package may import beside the standard library and itself.
+#: Modules that a package may import, besides the standard library and itself.
 _MAY = {
     'core': {'cachetools', 'os_traits', 'os_resource_classes'},
     'safe_yaml': {'yaml'},
@@ -30,7 +30,7 @@ _MAY = {
     'testing': {'nova_accel.core', 'nova_accel.host'},
 }
 
-#: What a package must not import; the rest is its own business.
+#: Modules that a package must not import. It may import all others.
 _MUST_NOT = {
     'api': {'nova_accel.compute', 'nova_accel.scheduler', 'nova_accel.cmd',
             'nova_accel.shim'},
@@ -44,7 +44,7 @@ _MUST_NOT = {
 
 
 def imports(source):
-    """Every module that a source imports, wherever in it."""
+    """Return all modules that a source imports, at any level."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -62,7 +62,7 @@ def _is_in(module, packages):
 
 
 def _part(path):
-    """The package, or the module, directly below ours."""
+    """Return the package or module directly below nova_accel."""
     return path.relative_to(_ROOT / _OURS).parts[0].removesuffix('.py')
 
 
@@ -76,7 +76,7 @@ def _imported_by(part):
             for module in imports(path.read_text())}
 
 
-def test_imports_are_seen_in_every_form():
+def test_all_import_forms_are_found():
     assert imports('import a.b, c as d\n'
                    'def f():\n'
                    '    from e.f import g as h, i\n'
@@ -91,14 +91,14 @@ def test_every_part_has_a_rule():
 
 
 @pytest.mark.parametrize('part', _MAY)
-def test_a_part_imports_only_what_it_may(part):
+def test_part_imports_only_allowed_modules(part):
     allowed = {*_MAY[part], f'{_OURS}.{part}', *sys.stdlib_module_names}
     assert [(importer, module) for importer, module in _imported_by(part)
             if not _is_in(module, allowed)] == []
 
 
 @pytest.mark.parametrize('part', _MUST_NOT)
-def test_a_part_imports_nothing_that_it_must_not(part):
+def test_part_imports_no_forbidden_modules(part):
     assert [(importer, module) for importer, module in _imported_by(part)
             if _is_in(module, _MUST_NOT[part])] == []
 
@@ -112,7 +112,7 @@ def test_only_the_plugins_import_nova():
 
 
 def _packages():
-    """What draws the packages."""
+    """Return the script that draws the diagram."""
     spec = importlib.util.spec_from_file_location(
         'packages', _ROOT / 'doc' / 'packages.py')
     module = importlib.util.module_from_spec(spec)
@@ -121,7 +121,7 @@ def _packages():
 
 
 def _core_graph(name):
-    """What imports what within the core, by modules or by another name."""
+    """Return the imports within core, by the names of modules or packages."""
     files = [path for path in _FILES if _part(path) == 'core'
              and path.stem != '__init__']
     modules = {_module(path) for path in files}
@@ -133,18 +133,18 @@ def _core_graph(name):
 
 
 def _package(module):
-    """The package of the core that a module is in, or the module."""
+    """Return the sub-package of core that a module is in, or the module."""
     return module.split('.')[2]
 
 
 @pytest.mark.parametrize('name, most', [(str, 8), (_package, 6)])
-def test_imports_within_the_core_are_no_circle_and_not_deep(name, most):
+def test_imports_within_core_are_acyclic_and_shallow(name, most):
     graph = _core_graph(name)
     assert any(graph.values())
     assert 1 + max(_packages().levels(graph).values()) <= most
 
 
-def test_the_picture_of_the_packages_is_up_to_date():
+def test_diagram_of_the_packages_is_current():
     """If not, run ``python doc/packages.py``."""
     packages = _packages()
     assert packages.picture() == (
@@ -152,7 +152,7 @@ def test_the_picture_of_the_packages_is_up_to_date():
     assert len(packages.graph()) > 10
 
 
-def test_core_host_and_profiles_do_without_nova():
+def test_core_host_and_profiles_do_not_need_nova():
     program = '''
 import importlib, pkgutil, sys
 sys.modules['nova'] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other files say of tested Novas is what the constraints are of."""
+"""All files name the Nova versions for which there are constraints."""
 
 import configparser
 import re
@@ -16,21 +16,21 @@ def tox():
     return config
 
 
-def test_no_nova_is_left_out():
+def test_tested_novas_are_consecutive():
     first, *_between, last = novas.tested()
     assert novas.tested() == list(range(first, last + 1))
 
 
-def test_readme():
+def test_readme_names_the_tested_novas():
     assert novas.text() in ' '.join(
         (novas.ROOT / 'README.rst').read_text().split())
 
 
 @pytest.mark.parametrize('nova', novas.tested())
-def test_constraints(nova):
+def test_constraints_are_of_that_nova(nova):
     text = (novas.ROOT / f'constraints/nova{nova}.txt').read_text()
     assert re.search(rf'^nova=={nova}\.', text, re.M)
-    # Placement's numbers are as far behind Nova's as ever.
+    # Placement's version numbers are always 18 behind Nova's.
     assert re.search(rf'^openstack-placement=={nova - 18}\.', text, re.M)
     assert novas.release(nova) in text.splitlines()[0]
 
@@ -43,13 +43,13 @@ def test_tox_runs_it(tox, nova):
             in tox['testenv']['deps'])
 
 
-def test_tox_runs_no_other(tox):
+def test_tox_runs_no_other_nova(tox):
     assert {int(number) for section in tox.values()
             for value in section.values()
             for number in re.findall(r'nova(\d+)', value)
             } == set(novas.tested())
 
 
-def test_package_takes_the_oldest():
+def test_package_requires_the_oldest_tested_nova():
     assert f'\n    nova>={novas.tested()[0]}.0.0\n' in (
         novas.ROOT / 'setup.cfg').read_text()

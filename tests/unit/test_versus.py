@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of the figures beside Cyborg; not how they are measured."""
+"""The evaluation of the comparison with Cyborg, without measurements."""
 
 import datetime
 
@@ -24,7 +24,7 @@ def _parsed(service, *lines):
     return list(access.parse(service, lines))
 
 
-def test_requests_go_by_the_id_that_they_carry():
+def test_requests_are_matched_by_request_id():
     found = list(access.caused_by('req-1', _parsed('placement', *_LINES)))
     assert [request.at for request in found] == [1000, 1002]
     assert [access.kind(request) for request in found] == [
@@ -36,24 +36,24 @@ def test_requests_go_by_the_id_that_they_carry():
      'cyborg-api'),
     ('keystone', '9 POST 201 20ms /v3/auth/tokens request=-', 'keystone'),
     ('nova-api', _EVENT, 'events to nova-api')])
-def test_requests_without_an_id_go_by_time(service, line, kind):
+def test_requests_without_an_id_are_matched_by_time(service, line, kind):
     [found] = access.caused_by('req-1', _parsed(service, line))
     assert access.kind(found) == kind
 
 
-def test_requests_are_kept_and_read_again():
+def test_requests_are_saved_and_loaded():
     [read, *_] = _parsed('placement', *_LINES)
     again = access.of_kept(access.kept(read))
     assert access.kept(again) == access.kept(read)
     assert (again.took, access.kind(again)) == (5, access.kind(read))
 
 
-def test_polling_does_not_count():
+def test_polling_is_ignored():
     polls = _parsed('nova-api', '9 GET 200 3ms /v2.1/servers/1 request=-')
     assert not list(access.caused_by('req-1', polls))
 
 
-def test_logs_begin_now(tmp_path):
+def test_logs_are_read_from_their_current_end(tmp_path):
     log = tmp_path / 'placement.access.log'
     log.write_text(_LINES[0] + '\n')
     logs = access.Logs({'placement': log, 'not there': tmp_path / 'none'})
@@ -62,7 +62,7 @@ def test_logs_begin_now(tmp_path):
     assert [request.at for request in logs.caused_by('req-1')] == [1002]
 
 
-def test_when_a_server_was_built_is_told_by_the_log():
+def test_build_time_is_read_from_the_log():
     log = ('2026-11-22 10:43:08.725 2 INFO x [None a b] [instance: one] Took '
            '2.34 seconds to spawn the instance on the hypervisor.\n'
            '2026-11-22 10:43:08.837 2 INFO x [None a b] [instance: one] Took '
@@ -72,20 +72,20 @@ def test_when_a_server_was_built_is_told_by_the_log():
     assert trial.built(log, 'other') is None
 
 
-def test_a_line_of_another_format():
+def test_unknown_log_format_is_an_error():
     with pytest.raises(ValueError, match='access log of glance'):
         _parsed('glance', 'something else')
 
 
 def test_added_is_the_median_of_differences():
-    # The machine is slower in the second and third round.
+    # The machine becomes slower in each round.
     median, (low, high) = paired.added([1.1, 3.1, 5.2], [1, 3, 5])
     assert median == pytest.approx(0.1)
     assert low == pytest.approx(0.1)
     assert high == pytest.approx(0.2)
 
 
-def test_share():
+def test_share_is_the_median_of_ratios():
     share, (low, high) = paired.share([1.02] * 5, [1.2] * 5, [1] * 5)
     assert share == low == high == pytest.approx(0.1)
     assert paired.share([2], [1], [1])[0] == float('inf')
@@ -103,7 +103,7 @@ def _figures(ours, cyborg=1.2, **requests):
         'ours': _trial(ours, **requests)}] * 4}
 
 
-def test_promises_are_kept():
+def test_kept_promises_are_reported():
     figures = _figures(1.01, **{comparison.PER_PROVIDER: 3})
     assert comparison.broken(figures) == []
     text = report_.rst('cyborg', comparison.report(figures), 'So.', 'x')
@@ -119,7 +119,7 @@ def _boot_that_reads(took):
     return found
 
 
-def test_reads_of_our_providers_are_in_each_boot():
+def test_reads_of_our_providers_are_reported():
     figures = {'rounds': [{way: _boot_that_reads(took) for way in
                            comparison.WAYS} for took in (4, 5, 7)]}
     said = comparison.report(figures).says[2]
@@ -127,7 +127,7 @@ def test_reads_of_our_providers_are_in_each_boot():
     assert 'takes 10 ms (8 to 14)' in said
 
 
-def test_figures_that_do_not_say_how_long_a_request_took():
+def test_figures_without_durations_are_reported():
     said = comparison.report(_figures(1.0)).says[2]
     assert 'has 0 requests' in said
     assert 'takes' not in said
@@ -137,12 +137,12 @@ def test_figures_that_do_not_say_how_long_a_request_took():
     (_figures(1.05), 'ours adds 25% of the time'),
     (_figures(1.0, keystone=1), '1 requests to keystone'),
     (_figures(1.1, cyborg=1.0), 'inf%')])
-def test_promises_are_broken(figures, what):
+def test_broken_promises_are_reported(figures, what):
     assert any(what in line for line in comparison.broken(figures))
     assert 'is not kept' in comparison.report(figures).says[3]
 
 
-def test_documentation_is_what_was_measured():
+def test_documentation_matches_the_measurements():
     result = frame.read(comparison.NAME)
     written = (frame.DIRECTORY / f'{comparison.NAME}.inc').read_text()
     assert written == comparison.section(result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ways to ask Placement are, which their benchmark compares."""
+"""The ways to query Placement that the benchmark compares."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from tests.bench import ways
 from tests.bench import worker
 
 
-def test_bundles_follow_from_each_other():
+def test_bundles_are_derived_from_free_devices():
     tree = ways.WAYS[ways.BUNDLES].tree
     assert tree(()) == {'': {'CUSTOM_GPUS_1': 8, 'CUSTOM_GPUS_2': 4,
                              'CUSTOM_GPUS_4': 2, 'CUSTOM_GPUS_8': 1}}
-    # One pair is in use; of six devices are left six, three, and one.
+    # One pair is in use. Six devices are free: three pairs, one four.
     assert tree((2,)) == {'': {'CUSTOM_GPUS_1': 6, 'CUSTOM_GPUS_2': 4,
                                'CUSTOM_GPUS_4': 1, 'CUSTOM_GPUS_8': 0}}
 
@@ -20,14 +20,14 @@ def test_bundles_follow_from_each_other():
 @pytest.mark.parametrize('name, groups', [
     (ways.CLASS, ['CUSTOM_GPU:4']), (ways.EACH, ['CUSTOM_GPU:1'] * 4),
     (ways.REWRITTEN, ['CUSTOM_GPU:1']), (ways.BUNDLES, ['CUSTOM_GPUS_4:1'])])
-def test_four_are_asked_for(name, groups):
+def test_query_requests_four_devices(name, groups):
     asked = [part.partition('=')[2]
              for part in ways.WAYS[name].query(4).split('&')
              if part.startswith('resources_')]
     assert asked == groups
 
 
-def test_what_did_not_finish_is_said():
+def test_unfinished_cells_are_marked():
     cells = [{'way': way, 'hosts': 1, 'count': 8, 'state': state,
               'seconds': 0.5, 'candidates': 1, 'hosts_found': 1, 'fit': 1,
               'able': 1}

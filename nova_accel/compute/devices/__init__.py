@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to devices: made ready, taken back, reset."""
+"""Operations on devices: prepare, release, reset."""

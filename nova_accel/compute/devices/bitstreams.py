@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams, fetched from Glance and kept on this host.
+"""Downloads bitstreams from Glance, and caches them on this host.
 
-Seam: ``nova.image.glance.API`` (get, download), which verifies signatures
-where ``[glance] verify_glance_signatures`` says so, or a server has trusted
+Seam: ``nova.image.glance.API`` (get, download), which verifies signatures if
+``[glance] verify_glance_signatures`` is set, or a server has trusted
 certificates.
 """
 
@@ -31,8 +31,8 @@ CONF = nova.conf.CONF
 
 _MIB = 1 << 20
 
-# What says nothing of the image: Glance, or Keystone before it, gives no
-# answer or fails. Nova makes GlanceConnectionFailed of a 503, too.
+# Errors that tell nothing about the image: Glance or Keystone does not answer,
+# or fails. Nova raises GlanceConnectionFailed for a 503 as well.
 _UNREACHABLE = (
     exception.GlanceConnectionFailed, glanceclient.HTTPInternalServerError,
     glanceclient.HTTPBadGateway, keystone.ConnectionError,
@@ -41,10 +41,10 @@ _UNREACHABLE = (
 
 @dataclasses.dataclass(frozen=True)
 class _Image:
-    """What Glance says of an image, of the form that it should have.
+    """Valid metadata of an image in Glance.
 
-    :param size: in bytes; 0 if Glance does not say
-    :param algorithm: of the hash, one of hashlib's
+    :param size: in bytes; 0 if unknown
+    :param algorithm: of the hash; a name in hashlib
     :param digest: in lower-case hexadecimal digits
     """
 
@@ -55,35 +55,35 @@ class _Image:
 
 
 def fetch(context, image: str, trusted_certs=None) -> fpga.Bitstream:
-    """A bitstream on this host, with what its image says of it.
+    """Return a bitstream on this host, with the properties of its image.
 
-    Where Glance cannot be asked, a copy that is here already serves: when a
-    host starts its servers again, there is nobody whose token could be used.
-    Where Glance refuses the image, it does not.
+    If Glance cannot be reached, use a cached copy: when a host starts its
+    servers again, the context has no token. If Glance refuses the image, do
+    not use the copy.
 
-    :param context: of the request; who made it has to have access
-    :param trusted_certs: nova.objects.TrustedCerts of the server, or None;
-        Nova checks the image's signature by them when it is downloaded, so
-        each time
-    :raises errors.AssignmentError: if it cannot be had whole
+    :param context: of the request, whose user needs access to the image
+    :param trusted_certs: nova.objects.TrustedCerts of the server, or None.
+        Nova verifies the signature during the download, so with certificates
+        download each time
+    :raises errors.AssignmentError: if it cannot be downloaded and verified
     """
     if not uuidutils.is_uuid_like(image):
-        # It is to be part of a file's name.
+        # The uuid becomes part of a file name.
         raise _fault(errors.quote(image), 'is not the uuid of an image')
     with lockutils.lock(f'nova_accel-bitstream-{image}'):
-        found = _ask(context, image)
+        found = _query(context, image)
         try:
             path, properties = (
-                _kept(image) if found is None else
-                _current(context, image, _read(image, found), trusted_certs))
+                _cached(image) if found is None else
+                _current(context, image, _parse(image, found), trusted_certs))
         except OSError as error:
-            raise _fault(image, 'its copy cannot be kept on this host: '
+            raise _fault(image, 'its copy cannot be stored on this host: '
                          f'{error.strerror}') from None
     return fpga.declared(image, path, properties)
 
 
-def _ask(context, image) -> dict | None:
-    """What Glance says of an image; None if it cannot be asked.
+def _query(context, image) -> dict | None:
+    """Return an image's metadata; None if Glance cannot be reached.
 
     :raises errors.AssignmentError: if Glance refuses it
     """
@@ -91,48 +91,47 @@ def _ask(context, image) -> dict | None:
         return glance.API().get(context, image)
     except Exception as error:
         if _is_refusal(context, error):
-            raise _fault(image, f'its image cannot be had: {error}',
-                         'it has to be there, and shared with the '
-                         'server\'s project') from None
-        LOG.warning('Glance cannot be asked for bitstream %s (%s); a copy of '
-                    'it that is here would be used', image, error)
+            raise _fault(image, f'its image cannot be read from Glance: '
+                         f'{error}', 'the image has to exist and be shared '
+                         'with the server\'s project') from None
+        LOG.warning('Could not reach Glance for bitstream %s, using a cached '
+                    'copy if there is one: %s', image, error)
         return None
 
 
 def _is_refusal(context, error: Exception) -> bool:
     if isinstance(error, _UNREACHABLE):
         return False
-    # Without a token nobody is refused; but what is gone is gone.
+    # Without a token Glance refuses every image. Then only "not found" counts.
     return getattr(context, 'auth_token', '') is not None or isinstance(
         error, exception.ImageNotFound)
 
 
-def _kept(image) -> tuple[str, collections.abc.Mapping[str, str]]:
-    """The copy of an image that is here, and what was said of it."""
-    kept = _copies().latest(image)
-    if kept is None:
-        raise _fault(image, 'Glance cannot be asked for its image, and there '
-                     'is no copy of it on this host',
-                     'try again once Glance answers')
-    return kept
+def _cached(image) -> tuple[str, collections.abc.Mapping[str, str]]:
+    """Return the latest cached copy of an image, and its properties."""
+    found = _copies().latest(image)
+    if found is None:
+        raise _fault(image, 'Glance cannot be reached, and this host has no '
+                     'copy of its image', 'try again once Glance answers')
+    return found
 
 
-def _current(context, image, said: _Image, trusted_certs,
+def _current(context, image, metadata: _Image, trusted_certs,
              ) -> tuple[str, collections.abc.Mapping[str, str]]:
-    """The copy of an image as it is in Glance, which is made if need be."""
+    """Return the copy of the image that Glance has; download if needed."""
     copies = _copies()
-    path = copies.path(image, said.algorithm, said.digest)
+    path = copies.path(image, metadata.algorithm, metadata.digest)
     if trusted_certs or not copies.use(path):
-        _download(context, image, said, trusted_certs, copies, path)
-    # For when Glance cannot be asked.
-    copies.describe(path, said.properties)
-    return path, said.properties
+        _download(context, image, metadata, trusted_certs, copies, path)
+    # Stored for the next time that Glance cannot be reached.
+    copies.describe(path, metadata.properties)
+    return path, metadata.properties
 
 
-def _read(image, found: collections.abc.Mapping[str, object]) -> _Image:
+def _parse(image, found: collections.abc.Mapping[str, object]) -> _Image:
     """
-    :raises errors.AssignmentError: if Glance says nonsense, or the image is
-        not to be used
+    :raises errors.AssignmentError: if the metadata are malformed, or the
+        image is not active
     """
     status, size = found.get('status'), found.get('size') or 0
     if status != 'active':
@@ -140,26 +139,26 @@ def _read(image, found: collections.abc.Mapping[str, object]) -> _Image:
                      f'{errors.plain(str(status))}, not active')
     if type(size) is not int or size < 0:
         raise _fault(image, f'its image has a size of {errors.quote(size)}, '
-                     'which is no number of bytes')
+                     'which is not a number of bytes')
     properties = found.get('properties') or {}
     if not isinstance(properties, collections.abc.Mapping):
         raise _fault(image, 'the properties of its image are '
-                     f'{errors.quote(properties)}, and no names with values')
+                     f'{errors.quote(properties)}, not names with values')
     return _Image(size, *_hash(image, found), fpga.heeded(properties))
 
 
 def _hash(image, found) -> tuple[str, str]:
-    """The image's hash: its algorithm and its value."""
+    """Return the algorithm and the value of the image's hash."""
     algorithm, digest = found.get('os_hash_algo'), found.get('os_hash_value')
     if not algorithm and not digest:
-        # An image older than Rocky has an MD5 and nothing else. As
-        # python-glanceclient does: of others it does not count.
+        # An image from before Rocky has only an MD5. For other images ignore
+        # it, as python-glanceclient does.
         algorithm, digest = 'md5', found.get('checksum')
     if not digest:
-        raise _fault(image, 'its image has no hash to check it by')
+        raise _fault(image, 'its image has no hash to verify it with')
     if not _is_hash(algorithm, digest):
         raise _fault(image, f'its image\'s hash is {errors.quote(algorithm)} '
-                     f'{errors.quote(digest)}, which cannot be checked')
+                     f'{errors.quote(digest)}, which cannot be verified')
     return algorithm, digest.lower()
 
 
@@ -168,20 +167,20 @@ def _is_hash(algorithm: object, digest: object) -> bool:
         size = hashlib.new(algorithm, usedforsecurity=False).digest_size
     except (TypeError, ValueError):
         return False
-    # Both are to be part of a file's name. SHAKE's have no size.
+    # Both become part of a file name. SHAKE algorithms have no size.
     return bool(size) and re.fullmatch(r'[\w-]+', algorithm) is not None and (
         isinstance(digest, str) and len(digest) == 2 * size
         and re.fullmatch('[0-9a-fA-F]+', digest) is not None)
 
 
-def _download(context, image, said: _Image, trusted_certs,
+def _download(context, image, metadata: _Image, trusted_certs,
               copies: bitstreams.Copies, path) -> None:
     limit = CONF.nova_accel.max_bitstream_size * _MIB
-    if said.size > limit:
-        raise _fault(image, f'has {said.size} bytes; this host takes '
-                     f'{CONF.nova_accel.max_bitstream_size} MiB',
+    if metadata.size > limit:
+        raise _fault(image, f'has {metadata.size} bytes; this host accepts '
+                     f'at most {CONF.nova_accel.max_bitstream_size} MiB',
                      'raise [nova_accel] max_bitstream_size')
-    most = said.size or limit
+    most = metadata.size or limit
     with copies.new(path, most) as file:
         try:
             glance.API().download(context, image, data=file,
@@ -189,12 +188,12 @@ def _download(context, image, said: _Image, trusted_certs,
         except bitstreams.TooLong:
             raise _damaged(image, f'more than {most} bytes') from None
         except Exception as error:
-            raise _fault(image, f'it cannot be fetched: {error}') from None
-        length, digest = file.digest(said.algorithm)
-        if digest != said.digest:
+            raise _fault(image, f'cannot be downloaded: {error}') from None
+        length, digest = file.digest(metadata.algorithm)
+        if digest != metadata.digest:
             raise _damaged(image, f'{length} bytes, and not the '
-                           f'{said.algorithm} hash of its image')
-    LOG.info('Bitstream %s is here: %s', image, path)
+                           f'{metadata.algorithm} hash of its image')
+    LOG.info('Downloaded bitstream %s to %s', image, path)
 
 
 def _copies() -> bitstreams.Copies:
@@ -205,7 +204,7 @@ def _copies() -> bitstreams.Copies:
 
 
 def _damaged(image, has: str) -> errors.AssignmentError:
-    return _fault(image, f'what Glance sent is damaged: it has {has}',
+    return _fault(image, f'the data from Glance is damaged: it has {has}',
                   'try again')
 
 

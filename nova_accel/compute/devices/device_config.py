@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's profile asks of a device, in the form that kinds take.
+"""Builds the device config that a server's profile requests, for its kind.
 
-A Profile names a bitstream by its image; the kind gets a file, and is told
-who else holds the region that it is to be programmed into.
+A profile names a bitstream by its image in Glance. The kind gets it as a file,
+and gets the other servers that hold the region to be programmed.
 """
 
 import collections.abc
@@ -23,10 +23,10 @@ from nova_accel.core.request import fpga
 
 
 class DeviceConfigs:
-    """What a server that is about to start asks of its devices, by group.
+    """Builds the device configs of a server that is about to start.
 
     :param context: of the request
-    :param instance: nova.objects.Instance, or None if it is not at hand
+    :param instance: nova.objects.Instance, or None if it is not known
     """
 
     def __init__(self, context, instance, state: node_state.NodeState):
@@ -36,24 +36,25 @@ class DeviceConfigs:
         self._domains = state.domains
 
     def image(self, group: str) -> str | None:
-        """The image of the bitstream that a group asks for."""
+        """Return the image of the bitstream that a group requests, or None."""
         return self._instance and _image(self._instance.flavor, group)
 
     def build(self, group: str,
               affected: collections.abc.Collection[model.Address],
               ) -> kind.DeviceConfig:
-        """Build what a group asks for, and fetch its bitstream.
+        """Build the device config of a group, and fetch its bitstream.
 
         :param affected: the devices that change when one is programmed
         :raises errors.AssignmentError: if a bitstream cannot be fetched
         """
         if self._instance is None:
             return kind.DeviceConfig()
-        asked = instance_request.of(self._instance)
+        request = instance_request.of(self._instance)
         image = self.image(group)
         return kind.DeviceConfig(
             image and self._bitstream(group, image, affected),
-            frozenset(asked.traits(group) if group in asked.groups else ()))
+            frozenset(request.traits(group) if group in request.groups
+                      else ()))
 
     def _bitstream(self, group, image, affected) -> fpga.Bitstream:
         shared, rivals = self._others(group, image, affected)
@@ -63,10 +64,10 @@ class DeviceConfigs:
             rivals=tuple(sorted(rivals)))
 
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:
-        """Whether others want the same of a region, and who wants it kept.
+        """Return whether others use the same bitstream, and the rivals.
 
-        Kept as it is: for a guest that runs, and for a server that has, or is
-        about to have, something else there.
+        Rivals are servers for which the region must not be programmed: they
+        use another bitstream there, or their guest is running.
         """
         shared, rivals = False, set()
         for uuid, device in self._claims.holders_of(affected):
@@ -81,8 +82,7 @@ class DeviceConfigs:
         return shared, rivals
 
     def _images(self, uuid, group) -> set[str | None]:
-        """The images of the bitstreams that a server asks for, for a group.
-        """
+        """Return the images that a server requests for a group."""
         flavors = [self._instance.flavor]
         if uuid != self._instance.uuid:
             try:
@@ -91,11 +91,11 @@ class DeviceConfigs:
                     expected_attrs=['flavor'])
             except exception.InstanceNotFound:
                 return set()
-            # While a resize waits, it can go back to what it had.
+            # A resize that is not confirmed can be reverted.
             flavors = filter(None, (instance.flavor, instance.old_flavor))
         return {_image(flavor, group) for flavor in flavors}
 
 
 def _image(flavor, group: str) -> str | None:
-    asked = flavor_request.parse(flavor.extra_specs).groups.get(group)
-    return asked and asked.bitstream
+    found = flavor_request.parse(flavor.extra_specs).groups.get(group)
+    return found and found.bitstream

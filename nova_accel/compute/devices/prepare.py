@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices made ready for guests."""
+"""Prepares devices for guests: creates mdevs, programs FPGAs."""
 
 from nova_accel.compute.devices import device_config
 from nova_accel.compute.state import local_host
@@ -14,11 +14,11 @@ from nova_accel.host import loader
 
 
 class Preparation:
-    """What guests are to start with, checked and made ready.
+    """Checks and prepares the devices of guests that are about to start.
 
-    :param machine: whose devices they are
-    :ivar given: what servers had since nova-compute runs that was made for
-        them, whether an entry names it or not
+    :param local_host: reads the devices
+    :ivar given: prepared addresses that servers have had since nova-compute
+        started, also those that no entry names any more
     """
 
     def __init__(self, local_host: local_host.LocalHost) -> None:
@@ -27,9 +27,9 @@ class Preparation:
 
     def check(self, hostdevs: hostdev.Hostdevs,
               node: inventory.Node) -> None:
-        """Make sure that what a guest is to start with again is there.
+        """Check that the devices of a guest that starts again are present.
 
-        :raises errors.AccelError: if not
+        :raises errors.AccelError: if one is missing
         """
         host = self._host_of(hostdevs) if hostdevs else None
         if host is not None:
@@ -39,12 +39,12 @@ class Preparation:
                 node: inventory.Node,
                 configs: device_config.DeviceConfigs,
                 host: model.Host | None = None) -> None:
-        """Make ready what a guest is to start with.
+        """Prepare the devices of a guest that is about to start.
 
-        :param host: the machine, if it has just been read
-        :param configs: what the server asks of its devices
-        :raises errors.AccelError: if something cannot be made ready, or is not
-            there
+        :param configs: the device configs that the server requests
+        :param host: the Host, if it has just been read
+        :raises errors.AccelError: if a device cannot be prepared, or is
+            missing
         """
         self._local_host.resets.used(device.address for device in hostdevs)
         host = host or self._host_of(hostdevs)
@@ -52,7 +52,7 @@ class Preparation:
             return
         here = inventory.NodeInventory(host, node)
         self.given.update(device.address for device in hostdevs
-                          if self._is_made(device, here))
+                          if self._is_prepared(device, here))
         self._check(hostdevs, here)
         for device in hostdevs:
             group, _provider = naming.parse_alias(device.alias)
@@ -70,23 +70,23 @@ class Preparation:
                     self._local_host.invalidate()
 
     def _check(self, hostdevs, here) -> None:
-        """Check that nothing is missing that nobody can make.
+        """Check that each device is present, or can be prepared.
 
-        :raises errors.AssignmentError: naming it
+        :raises errors.AssignmentError: which names the device
         """
-        _check_there(hostdevs, here)
+        _check_present(hostdevs, here)
         for device in hostdevs:
-            if (self._is_made(device, here)
+            if (self._is_prepared(device, here)
                     and _item(device, here) is None
                     and any(inspector.is_ready(device.address) is False
                             for inspector in self._inspectors())):
                 raise errors.AssignmentError(
-                    f'device {device.address}', 'it is not what the server '
-                    'had any more, and no entry names what that was',
-                    'put the entry back as it was')
+                    f'device {device.address}', 'is no longer what the server '
+                    'had, and no entry names what it was',
+                    'restore the entry')
 
-    def _is_made(self, device, here) -> bool:
-        """Whether it was made what it is, as far as nova.conf still says."""
+    def _is_prepared(self, device, here) -> bool:
+        """Whether a device has to be prepared, as far as nova.conf tells."""
         item = _item(device, here)
         if item is not None:
             return item.region.kind in self._local_host.preparers()
@@ -98,9 +98,10 @@ class Preparation:
                 if isinstance(preparer, kind.Inspector)]
 
     def _host_of(self, hostdevs) -> model.Host | None:
-        """The Host that these are of; None if they do without.
+        """Return the Host of these devices.
 
-        :raises errors.TreeError: if nobody knows whether they are there
+        :returns: None if it cannot be read, and all devices are PCI functions
+        :raises errors.TreeError: if it cannot be read, and one is an mdev
         """
         try:
             return self.cached_for(hostdevs) or self._local_host.read()
@@ -108,11 +109,11 @@ class Preparation:
             if any(isinstance(device.address, model.MdevAddress)
                    for device in hostdevs):
                 raise
-            # Functions are there without us.
+            # libvirt can start a guest with PCI functions without our help.
             return None
 
     def cached_for(self, hostdevs) -> model.Host | None:
-        """The Host a moment ago, if that does: nothing makes these ready."""
+        """Return the cached Host if none of these devices is ever prepared."""
         host = self._local_host.cached()
         if not host:
             return None
@@ -124,7 +125,7 @@ class Preparation:
             device.address for device in hostdevs) else None
 
     def ready(self, preparer, host) -> set[model.Address]:
-        """What a kind has made ready, also what no entry names any more."""
+        """Return what a kind has prepared, even if no entry names it now."""
         ready = set(preparer.prepared(host))
         if isinstance(preparer, kind.Inspector):
             ready.update(filter(preparer.is_ready, tuple(self.given)))
@@ -135,26 +136,26 @@ def _item(device, here) -> inventory.Offered | None:
     return here.find_by_alias(device.alias, device.address)
 
 
-def _check_there(hostdevs, here) -> None:
-    """Check that a guest can have what it is to have.
+def _check_present(hostdevs, here) -> None:
+    """Check that each device is present, or an entry can create it.
 
-    :raises errors.AssignmentError: if it is not there, and cannot be made
+    :raises errors.AssignmentError: which names the device
     """
     assign.check_there({device.address: device.ids
                         for device in hostdevs}, here.host)
     for device in hostdevs:
-        # What an entry named once, a server keeps, if it is there.
+        # A server keeps a device that no entry names any more.
         if not (here.host.has(device.address) or _item(device, here)):
             raise errors.AssignmentError(
-                f'device {device.address}', 'it is not there, and no entry '
-                'names what it could be made of')
+                f'device {device.address}', 'is not present, and no entry '
+                'names a device from which it can be created')
 
 
 def _affected(item, host) -> set[model.Address]:
-    """The devices that change when something is done to a Region.
+    """Return the devices that change when a Region is programmed.
 
-    Where it is all that its card has to give away, these are all functions of
-    the card, whoever gives them away.
+    For a Region without a variant, these are all functions of its card, also
+    those that are not offered.
     """
     units = {address for unit in item.region.units for address in unit}
     if item.region.variant:
@@ -165,12 +166,12 @@ def _affected(item, host) -> set[model.Address]:
 
 
 def _check_kind(item, image: str | None) -> None:
-    """Check that a device can be programmed, if the server asks for it."""
+    """Check that a device can be programmed, if the server requests it."""
     if image and not loader.load()[item.region.kind].programs:
         raise errors.AssignmentError(
             f'device {item.device.address} ({item.device.ids})',
-            f'is of kind {item.region.kind}, into which nothing can be '
-            'programmed', 'have the profile ask for FPGAs by class or trait')
+            f'is of kind {item.region.kind}, which cannot be programmed',
+            'let the profile request FPGAs by resource class or trait')
 
 
 def _check_not_withheld(device, host, image: str | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices taken back from servers that are gone, and reset for the next."""
+"""Releases the devices that no server holds, and resets them for the next."""
 
 import collections.abc
 
@@ -24,12 +24,12 @@ CONF = nova.conf.CONF
 
 
 class Reclamation:
-    """Takes back what nobody holds, and resets what is free."""
+    """Releases and resets the devices that no server holds."""
 
     def __init__(self, state: node_state.NodeState,
-                 prepared: prepare.Preparation) -> None:
+                 preparation: prepare.Preparation) -> None:
         self._state = state
-        self._prepared = prepared
+        self._preparation = preparation
         self._local_host = state.local_host
         self._claims = state.claims
         self._resets = state.local_host.resets
@@ -40,9 +40,9 @@ class Reclamation:
         self._leftovers = log_once.LogOnce(LOG)
 
     def clear_up(self, node: inventory.Node) -> model.Host:
-        """Let go of what an operation left behind that did not end.
+        """Clean up after operations that were interrupted.
 
-        :returns: what there is then
+        :returns: the Host afterwards
         """
         self._end_claims(node)
         host = self._local_host.read()
@@ -53,7 +53,7 @@ class Reclamation:
         return host
 
     def _end_claims(self, node) -> None:
-        """End the claims of servers that are not coming."""
+        """End the claims of servers whose move to this host was given up."""
         ours = set(node.ours)
         for uuid, claim in self._claims.lingering().items():
             allocated = self._state.placement_client.allocations_of_consumer(
@@ -61,85 +61,95 @@ class Reclamation:
             if (allocated is not None and ours.isdisjoint(allocated)
                     and not nova_moves.is_rebuilding(uuid)
                     and self._claims.release_lingering(uuid, claim)):
-                LOG.info('Server %s is not coming: its claim ends', uuid)
+                LOG.info('Ended the claim of server %s: it has no allocations '
+                         'on this host', uuid)
 
     def sweep(self, here: inventory.NodeInventory) -> bool:
-        """Take back what was made ready and nobody has any more.
+        """Release the prepared devices that no server holds any more.
 
-        The kernel does not remove an mdev as long as a program has it open,
-        and waits for that. So this, too, goes on beside where it takes long.
+        The kernel removes an mdev only when no program has it open, and waits
+        for that. So release in a thread.
 
         :param here: what the compute node offers now
-        :returns: whether there was something, so that the host is another
+        :returns: whether a release was started, so that the Host changes
         """
-        given = tuple(self._prepared.given)
-        preparers = self._local_host.preparers()
-        ready = {name: self._prepared.ready(preparer, here.host)
-                 for name, preparer in preparers.items()}
-        gone = set(given).difference(*ready.values())
-        # Asked after that, so that nothing new is taken for left over.
-        somebodys = set(self._claims.addresses_in_use()
-                        if gone or any(ready.values()) else ())
-        self._prepared.given.difference_update(gone - somebodys)
-        left = [(name, preparers[name], address) for name in ready
-                for address in sorted(ready[name] - somebodys)]
-        nobodys = [address for *_preparer, address in left]
-        if left:
-            stay = self._awaited(nobodys, here)
-            left = [entry for entry in left if entry[-1] not in stay]
+        unused = self._unused(here)
+        addresses = [address for *_preparer, address in unused]
+        if unused:
+            kept = nova_moves.kept(addresses, here, self._state)
+            unused = [(name, preparer, address)
+                      for name, preparer, address in unused
+                      if address not in kept]
         if not self._releasing.is_busy():
             self._unreleased = []
-        found = bool(left) and self._releasing.run(
-            lambda: self._sweep_aside(left, nobodys, here.node))
+        is_started = bool(unused) and self._releasing.run(
+            lambda: self._release_all(unused, addresses, here.node))
         self._leftovers.log([
-            (logging.WARNING, f'{thing} is nobody\'s and is not taken back '
-             'yet: the kernel waits, for a program that has it open as a '
-             'rule; what else is left over waits as well')
+            (logging.WARNING, f'{thing} is not released yet: no server holds '
+             'it, but the kernel waits, usually for a program that has it '
+             'open; other releases wait as well')
             for thing in self._being_released]
             if self._releasing.is_busy() else self._unreleased)
-        return found
+        return is_started
 
-    def _awaited(self, nobodys, here) -> set[model.Address]:
-        """What somebody may come back for, of what nobody holds."""
-        return nova_moves.kept(nobodys, here, self._state)
+    def _unused(self, here) -> list[tuple[str, kind.Preparer, model.Address]]:
+        """Return the prepared devices that no server holds or claims."""
+        given = tuple(self._preparation.given)
+        preparers = self._local_host.preparers()
+        ready = {name: self._preparation.ready(preparer, here.host)
+                 for name, preparer in preparers.items()}
+        gone = set(given).difference(*ready.values())
+        # Read last, so that a device prepared meanwhile counts as used.
+        in_use = set(self._claims.addresses_in_use()
+                     if gone or any(ready.values()) else ())
+        self._preparation.given.difference_update(gone - in_use)
+        return [(name, preparers[name], address) for name in ready
+                for address in sorted(ready[name] - in_use)]
 
-    def _sweep_aside(self, left, nobodys, node) -> None:
+    def _release_all(self, unused, addresses, node) -> None:
+        """Release devices, after checking each one again.
+
+        :param unused: name of the kind, its preparer, and the address, of each
+        :param addresses: all that no server holds, even if kept for a revert
+        """
         lines: list[log_once.Line] = []
-        for name, preparer, address in left:
+        for name, preparer, address in unused:
             with self._claims.set_aside((address,)) as is_free:
-                # The one before it can have taken hours.
+                # The release of the previous device may have taken hours.
                 here = inventory.NodeInventory(
                     self._local_host.read_ignoring_reset_failures(), node)
                 if (is_free
-                        and address in self._prepared.ready(preparer,
-                                                            here.host)
-                        and address not in self._awaited(nobodys, here)):
+                        and address in self._preparation.ready(preparer,
+                                                               here.host)
+                        and address not in nova_moves.kept(addresses, here,
+                                                           self._state)):
                     self._being_released = (f'{name} {address}',)
                     lines.extend(_release(name, preparer, address))
                     self._being_released = ()
-                    nobodys.remove(address)
+                    addresses.remove(address)
                     self._local_host.invalidate()
         self._unreleased = lines
 
     def sanitize(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
                  held: collections.abc.Container[model.Address]) -> bool:
-        """Leave nobody's traces in what a server is to have.
+        """Remove a previous owner's traces from devices for a server.
 
-        What is ready is so for somebody who had it before, and is taken back;
-        and it is reset, unless it has been since.
+        Release each device that is still prepared for a previous owner, and
+        reset each one that was not reset since.
 
-        :param hostdevs: which nobody else gets meanwhile
-        :param held: what domains hold; a server can have had it before
-        :returns: whether it can have them; those that cannot be reset are
-            not offered any more
-        :raises errors.AccelError: if something cannot be taken back
+        :param hostdevs: claimed by the server
+        :param held: addresses that domains hold; these stay as they are, since
+            the server itself may have had them before
+        :returns: whether the server can have them; a device whose reset fails
+            is no longer offered
+        :raises errors.AccelError: if a device cannot be released
         """
         addresses = {device.address for device in hostdevs}
-        # Else also what is refused for its reset, which may work by now.
-        host = (self._prepared.cached_for(hostdevs)
+        # Include devices whose reset failed: it may work now.
+        host = (self._preparation.cached_for(hostdevs)
                 or self._local_host.read_ignoring_reset_failures())
-        if self._take_back(host, {address for address in addresses
-                                  if address not in held}):
+        if self._release_prepared(host, {address for address in addresses
+                                         if address not in held}):
             host = self._local_host.read_ignoring_reset_failures()
         return all([
             self._resets.reset(self._local_host.tree, host, unit)
@@ -147,8 +157,8 @@ class Reclamation:
             if addresses.intersection(unit)
             and not any(address in held for address in unit)])
 
-    def _take_back(self, host, addresses) -> bool:
-        """Whether any of these was ready."""
+    def _release_prepared(self, host, addresses) -> bool:
+        """Release those that are prepared, and return whether any was."""
         ready = [(preparer, address)
                  for preparer in self._local_host.preparers().values()
                  for address in sorted(
@@ -158,45 +168,46 @@ class Reclamation:
                 preparer.release(address)
             except OSError as error:
                 raise errors.AssignmentError(
-                    f'device {address}', 'it cannot be taken back from '
-                    f'who had it: {error}') from None
+                    f'device {address}', 'cannot be released after its '
+                    f'previous use: {error}') from None
             finally:
                 self._local_host.invalidate()
         return bool(ready)
 
     def reset_free(self, host: model.Host) -> bool:
-        """Reset what nobody has any more, so that it is ready for the next.
+        """Reset the units that no server holds, for their next owner.
 
-        Where that takes long it goes on beside, and what comes of it is seen
-        the next time.
+        Resets run in a thread. If they take long, the next run of the periodic
+        tasks sees the outcome.
 
-        :param host: as it is
-        :returns: whether there was something, so that the host is another
+        :param host: as read last
+        :returns: whether resets were started, so that the Host changes
         """
         if self._resets.refused():
-            # It may work by now.
+            # Include units whose reset failed: it may work now.
             host = self._local_host.read_ignoring_reset_failures()
         self._resets.forget(host)
-        somebodys = self._claims.addresses_in_use()
-        self._resets.used(somebodys)
-        due = self._resets.due(host, somebodys, _patience())
+        in_use = self._claims.addresses_in_use()
+        self._resets.used(in_use)
+        due = self._resets.due(host, in_use, _retry_interval())
         return bool(due) and self._resetting.run(
-            lambda: self._reset_aside(due))
+            lambda: self._reset_all(due))
 
-    def _reset_aside(self, units) -> None:
+    def _reset_all(self, units) -> None:
+        """Reset units, after checking each one again."""
         for unit in units:
             with self._claims.set_aside(unit) as is_free:
                 if not is_free:
                     continue
-                # Where some do not answer the last has its turn minutes after
-                # the first, and somebody can have bound a driver meanwhile.
+                # If devices do not answer, minutes pass before the last reset,
+                # and another program can have bound a driver meanwhile.
                 host = self._local_host.read_ignoring_reset_failures()
-                if unit in self._resets.due(host, (), _patience()):
+                if unit in self._resets.due(host, (), _retry_interval()):
                     self._resets.reset(self._local_host.tree, host, unit)
 
 
-def _patience() -> float:
-    """Seconds until a reset that failed is tried again."""
+def _retry_interval() -> float:
+    """Return the seconds until a reset that failed is tried again."""
     return CONF.nova_accel.check_interval
 
 
@@ -205,8 +216,8 @@ def _release(name: str, preparer: kind.Preparer, address: model.Address,
     try:
         preparer.release(address)
     except Exception as error:
-        # Of one device, or of one kind: the others go on.
-        yield logging.WARNING, (f'{name} {address} is nobody\'s and cannot be '
-                                f'taken back: {error}')
+        # Continue with the other devices and kinds.
+        yield logging.WARNING, (f'Could not release {name} {address}, which '
+                                f'no server holds: {error}')
     else:
-        LOG.info('Took back %s %s, which nobody has', name, address)
+        LOG.info('Released %s %s: no server holds it', name, address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards brought to as many virtual functions as their entries say."""
+"""Sets the numbers of virtual functions that entries specify."""
 
 import collections.abc
 
@@ -19,10 +19,10 @@ CONF = nova.conf.CONF
 
 def set_numbers(local_host: local_host.LocalHost,
                 held: collections.abc.Container[model.Address]) -> None:
-    """Set the number of each card that has another, where that can be.
+    """Set the number of virtual functions of each card that has another.
 
-    :param held: what domains hold
-    :raises errors.TreeError: if ``sysfs_root`` is none
+    :param held: addresses that domains hold
+    :raises errors.TreeError: if ``sysfs_root`` cannot be read
     """
     host = local_host.read_ignoring_reset_failures()
     entries, _broken = local_host.entries()
@@ -35,7 +35,7 @@ def set_numbers(local_host: local_host.LocalHost,
         try:
             number = sriov.change(local_host.tree, change)
         except Exception as error:
-            # Of one card: the others go on.
+            # Continue with the other cards.
             LOG.error('Device %s cannot have %d virtual functions: %s',
                       change.card, change.number, error)
             continue

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a guest: its XML, its sleep, its move to another host."""
+"""Operations on a guest: its XML, suspend and resume, live migration."""

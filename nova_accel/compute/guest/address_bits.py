@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's physical address bits, set or said.
+"""Sets a guest's physical address bits, or logs why they are too few.
 
-Seam: ``cpu.maxphysaddr`` of the guest's configuration, which Nova makes of the
-flavor's ``hw:maxphysaddr_mode`` and ``hw:maxphysaddr_bits`` or the image's
+Seam: ``cpu.maxphysaddr`` of the guest's configuration, which Nova sets from
+the flavor's ``hw:maxphysaddr_mode`` and ``hw:maxphysaddr_bits`` or the image's
 ``hw_maxphysaddr_*``.
 """
 
@@ -21,16 +21,16 @@ from nova_accel.core.guest import bar_window
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-# Machine types of x86 alone, by any distribution's name.
+# Machine types of x86, also with a distribution's suffix.
 _X86 = re.compile(r'(pc|q35)(-.*)?')
 
 
 def fit(guest: config.LibvirtConfigGuest, held: hostdev.Hostdevs,
         host: model.Host, nova_host: libvirt_host.Host, instance) -> None:
-    """Give a guest the address bits that BARs of its devices need.
+    """Set the address bits that the BARs of a guest's devices need.
 
-    Or say why it cannot have them. It is left alone where its firmware can do
-    without, or where the sizes of BARs are not known, as those of mdevs are.
+    Log a warning if they cannot be set. Leave the guest unchanged if its
+    firmware needs no more bits, or if the sizes of BARs are unknown (mdevs).
     """
     if not _X86.fullmatch(guest.os_mach_type or ''):
         return
@@ -39,16 +39,16 @@ def fit(guest: config.LibvirtConfigGuest, held: hostdev.Hostdevs,
     if not needed:
         return
     bits = _host_bits(nova_host)
-    asked = guest.cpu and guest.cpu.maxphysaddr
-    if asked:
-        given = asked.bits or bits or bar_window.MAX_BITS
-        if given < needed.least:
-            _say(needed, f'hw:maxphysaddr_mode {asked.mode} gives it {given}',
-                 instance)
+    requested = guest.cpu and guest.cpu.maxphysaddr
+    if requested:
+        available = requested.bits or bits or bar_window.MAX_BITS
+        if available < needed.least:
+            _warn(needed, f'hw:maxphysaddr_mode {requested.mode} gives it '
+                  f'{available}', instance)
         return
-    reason = _obstacle(guest, needed, bits, nova_host)
+    reason = _why_not_set(guest, needed, bits, nova_host)
     if reason:
-        _say(needed, reason, instance)
+        _warn(needed, reason, instance)
         return
     width = config.LibvirtConfigGuestCPUMaxPhysAddr()
     width.mode = 'emulate'
@@ -60,7 +60,7 @@ def fit(guest: config.LibvirtConfigGuest, held: hostdev.Hostdevs,
 
 
 def _uefi(guest) -> bool:
-    # Its file is named instead, where libvirt has chosen it before.
+    # Once libvirt has chosen the firmware, its file is named instead.
     return bool(guest.os_firmware or guest.os_loader or guest.os_loader_type
                 or guest.os_loader_secure is not None)
 
@@ -76,29 +76,29 @@ def _host_bits(nova_host) -> int | None:
     return cpu.maxphysaddr.bits if cpu and cpu.maxphysaddr else None
 
 
-def _obstacle(guest, needed, bits, nova_host) -> str:
+def _why_not_set(guest, needed, bits, nova_host) -> str:
     if not CONF.nova_accel.set_address_bits:
         return '[nova_accel] set_address_bits is off'
     if guest.cpu is None:
-        return 'the guest has a CPU of which nothing is said'
-    # Nova's own condition for the trait that it asks hosts for.
+        return 'the guest has no CPU configuration'
+    # Nova's own condition for the trait that it requires of hosts.
     if not nova_host.has_min_version(
             lv_ver=driver.MIN_LIBVIRT_MAXPHYSADDR,
             hv_type=libvirt_host.HV_DRIVER_QEMU):
         return "this host's libvirt is older than 8.7.0"
     if bits is None:
-        return 'libvirt does not say how many this host has'
+        return 'libvirt does not report how many this host has'
     if bar_window.choose(needed, bits) is None:
         return (f'firmware can use {min(bits, bar_window.MAX_BITS)} on this '
                 'host')
     return ''
 
 
-def _say(needed, reason, instance) -> None:
+def _warn(needed, reason, instance) -> None:
     if needed.least > bar_window.MAX_BITS:
         LOG.warning(
             'The BARs of the devices that this server gets need a window of '
-            '%s, which its firmware cannot have: it may not start, or leave '
+            '%s, more than its firmware supports: it may not start, or leave '
             'devices without addresses. Give its flavor fewer devices',
             bar_window.text(needed.window), instance=instance)
         return
@@ -108,7 +108,7 @@ def _say(needed, reason, instance) -> None:
         'without %d physical address bits its firmware may not start, or '
         'leave devices without addresses. They are not set, since %s. Give '
         'its flavor hw:maxphysaddr_mode=emulate and hw:maxphysaddr_bits=%d '
-        '(by an API version before 2.86), or its image hw_maxphysaddr_mode '
+        '(with an API version before 2.86), or its image hw_maxphysaddr_mode '
         'and hw_maxphysaddr_bits, for hosts that have as many; or give it '
         'fewer devices', bar_window.text(needed.window), needed.least, reason,
         bits,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdevs, and the buses that they are on, as libvirt configuration.
+"""Libvirt configuration of hostdevs, and of the PCI buses that they are on.
 
 Seams: ``nova.virt.libvirt.config.LibvirtConfigGuestHostdevPCI`` and ``MDEV``,
-whose format_dom leaves out the alias and the guest's address, and
-``LibvirtConfigGuestController``, which knows neither addresses nor expander
-buses.
+whose format_dom omits the alias and the guest's address, and
+``LibvirtConfigGuestController``, which has no addresses and no expander buses.
 """
 
 import collections.abc
@@ -62,7 +61,7 @@ class RootBus(config.LibvirtConfigGuestController):
 
 
 class RootPort(config.LibvirtConfigGuestPCIeRootPortController):
-    """Nova's root port, at a place of our choice."""
+    """Nova's root port, with an address that we choose."""
 
     def __init__(self, bus: pcie_topology.RootBus,
                  planned: pcie_topology.RootPort):
@@ -83,10 +82,10 @@ class RootPort(config.LibvirtConfigGuestPCIeRootPortController):
 def add(guest: config.LibvirtConfigGuest, hostdevs: hostdev.Hostdevs,
         located: collections.abc.Mapping[model.Address, model.Location],
         ) -> None:
-    """Give a guest its hostdevs, on buses of its NUMA cells where it can be.
+    """Add hostdevs to a guest, on buses of its NUMA cells if possible.
 
-    :param guest: complete apart from them
-    :param located: where they are on the host
+    :param guest: complete except for the hostdevs
+    :param located: their locations on the host
     """
     buses = ()
     if CONF.nova_accel.guest_numa_affinity and _takes_root_buses(guest):
@@ -103,24 +102,24 @@ def add(guest: config.LibvirtConfigGuest, hostdevs: hostdev.Hostdevs,
 
 
 def _takes_root_buses(guest) -> bool:
-    """Whether libvirt has expander buses for such a machine."""
+    """Whether libvirt supports expander buses for the guest's machine type."""
     machine = guest.os_mach_type or ''
     return (guest.os_arch == 'x86_64' and 'q35' in machine
             or guest.os_arch == 'aarch64' and machine.startswith('virt'))
 
 
 def _cells(guest) -> dict[int, int]:
-    """The guest's cell by the host's node that its memory is on."""
+    """Return the guest's NUMA cells, by the host's node of their memory."""
     return {node: memnode.cellid
             for memnode in (guest.numatune.memnodes if guest.numatune else ())
             for node in memnode.nodeset}
 
 
 def _first_index(guest) -> int:
-    """The first index of PCI controllers that nobody gets.
+    """Return the first free index of PCI controllers.
 
-    Nova's have none: libvirt gives them the lowest, in order; 0 is that of the
-    root bus, whether Nova names it or not.
+    Nova's controllers have no index: libvirt assigns the lowest ones in order.
+    Index 0 is the root bus, whether Nova adds it or not.
     """
     return max(1, sum(
         isinstance(device, config.LibvirtConfigGuestController)
@@ -130,10 +129,9 @@ def _first_index(guest) -> int:
 def hostdev_config(planned: hostdev.Hostdev,
                    guest_address: model.PciAddress | None = None,
                    ) -> AliasedFunction | AliasedMdev:
-    """The configuration object for one hostdev.
+    """Return the configuration object for one hostdev.
 
-    :param guest_address: where the guest is to have it, if not where libvirt
-        finds a place
+    :param guest_address: its address in the guest; libvirt chooses if None
     """
     element = _hostdev_config(planned)
     element.guest_address = guest_address
@@ -167,16 +165,16 @@ def _address(at: model.PciAddress):
 
 
 def libvirt():
-    """The libvirt module.
+    """Return the libvirt module.
 
-    Nova, too, gets hold of it only when it first talks to it, so that its
-    modules can be loaded without it.
+    Nova imports it on the first connection, so that Nova's modules can be
+    loaded without it.
     """
     return host.libvirt
 
 
 def holds(element, is_theirs: collections.abc.Callable[
         [model.MdevAddress], bool]) -> bool:
-    """Whether a configuration object is such an mdev."""
+    """Whether a configuration object is an mdev with such an address."""
     return (isinstance(element, config.LibvirtConfigGuestHostdevMDEV)
             and is_theirs(model.MdevAddress(element.uuid)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the state of a server's devices can move, and to which devices.
+"""Live migration: check that device state can move, and choose its targets.
 
 Seam: ``nova.virt.libvirt.driver``: ``MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION``
 and ``MIN_VFIO_PCI_VARIANT_QEMU_VERSION``;
@@ -32,7 +32,7 @@ Announced = collections.abc.Mapping[str, tuple[str, str]]
 
 @contextlib.contextmanager
 def refusal() -> collections.abc.Iterator[None]:
-    """Have Nova leave the server where and as it is, and say why.
+    """Turn any error into one with which Nova leaves the server as it is.
 
     :raises nova.exception.MigrationPreCheckError: for any error
     """
@@ -41,13 +41,13 @@ def refusal() -> collections.abc.Iterator[None]:
     except exception.MigrationPreCheckError:
         raise
     except Exception as error:
-        # Of anything else Nova would put a server that runs into ERROR.
+        # For other errors Nova puts the running server into ERROR.
         raise exception.MigrationPreCheckError(reason=faults.told(
             'Server cannot be migrated live', error)) from None
 
 
 class LiveMigration:
-    """What the two hosts of a live migration do about devices.
+    """The steps for devices on both hosts of a live migration.
 
     :param libvirt: nova.virt.libvirt.host.Host
     """
@@ -63,9 +63,9 @@ class LiveMigration:
         self._claims = state.claims
 
     def describe(self, instance) -> dict[hostdev.Hostdev, str]:
-        """What a server's guest has here, as its destination has to know it.
+        """Describe the devices of a server's guest for the destination.
 
-        :raises errors.AssignmentError: if its state cannot move
+        :raises errors.AssignmentError: if their state cannot move
         """
         running = hostdev.ours(self._state.domains.attached(instance.uuid))
         device_state.check_whole(running, self._claims.held(instance))
@@ -78,23 +78,23 @@ class LiveMigration:
                 for device in running}
 
     def check_without(self, instance, allocations) -> None:
-        """Check that a server has no devices whose host announces none.
+        """Check that a server has no devices if its host announced none.
 
         :raises errors.AssignmentError: if it has
         """
-        asked = instance_request.of(instance)
+        request = instance_request.of(instance)
         here, _unreadable = self._state.read_or_empty()
-        if asked.classes and verify.includes_our_devices(
-                asked, placement.allocated(allocations), here):
+        if request.classes and verify.includes_our_devices(
+                request, placement.allocated(allocations), here):
             raise errors.AssignmentError(
-                f'server {instance.uuid}', 'its host does not say which '
-                'devices it has')
+                f'server {instance.uuid}', 'the source host sent no '
+                'description of its devices')
 
     def choose(self, instance, allocations, announced: Announced,
                ) -> dict[str, hostdev.Hostdev]:
-        """Choose and claim devices that are like those of the source.
+        """Choose and claim devices that match those of the source.
 
-        :returns: what stands in for each of the source's, by its alias
+        :returns: the destination's devices, by alias of the source's
         :raises errors.AccelError: if there are none
         """
         self._check_versions('the destination')
@@ -109,7 +109,8 @@ class LiveMigration:
                 chosen = self._allocator.choose(instance, allocated, like,
                                                 comes_live=True)
             except errors.AssignmentError:
-                # Of all there are, so that it is said what is unlike.
+                # Choose from all devices, so that the error of the pairing
+                # tells how they differ.
                 chosen = self._allocator.choose(instance, allocated, here,
                                                 comes_live=True)
             return device_state.pair(texts, chosen, here.host, here.by_uuid)
@@ -118,12 +119,12 @@ class LiveMigration:
                 self._claims.release(instance.uuid)
 
     def accept(self, instance, planned: hostdev.Hostdevs) -> None:
-        """Claim what the source says was chosen here, and reset it.
+        """Claim and reset the devices that the source says were chosen here.
 
-        :raises errors.AccelError: if it was not, or cannot be reset
+        :raises errors.AccelError: if they were not, or cannot be reset
         """
         self._check_planned(instance, planned)
-        # The claim is lost if nova-compute was restarted meanwhile.
+        # A restart of nova-compute loses the claim.
         self._claims.claim_again(instance, planned)
         if not self._reclamation.sanitize(planned,
                                           self._state.domains.holders()):
@@ -137,8 +138,8 @@ class LiveMigration:
                 else {device.address for device in planned} ==
                 {device.address for device in claimed}):
             raise errors.AssignmentError(
-                f'server {instance.uuid}', 'its host names devices of this '
-                'one that were not chosen for it', 'try again')
+                f'server {instance.uuid}', 'the source host names devices of '
+                'this host that were not chosen for it', 'try again')
 
     def _are_allocated(self, instance, planned) -> bool:
         allocated = placement.allocated(
@@ -151,7 +152,7 @@ class LiveMigration:
     def _check_versions(self, here: str) -> None:
         """Check that libvirt and QEMU can move the state of devices.
 
-        :param here: what an error calls this host
+        :param here: the name of this host in an error
         :raises errors.AssignmentError: if not
         """
         if not self._host.has_min_version(

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two hosts of a live migration tell each other, and its XML.
+"""The messages between the two hosts of a live migration, and its XML.
 
-Nova's object for it has a fixed set of fields, of which two are dictionaries
-of strings that Nova reads by the mdevs and devices that it finds. Ours stand
-beside them, by alias, which is no mdev's uuid:
+Nova's object for them has a fixed set of fields. Nova looks up its own mdevs
+and PCI devices in three dictionaries of strings. We add entries with aliases
+as keys, which cannot be taken for an mdev's uuid:
 
 ``source_mdev_types``
-    of each hostdev of ours, by alias, its address and what it is
+    alias of each hostdev of ours -> its address and its description
 ``target_mdevs``
-    by the source's alias, the destination's; by that, its address, and of a
-    function whether it is managed, ``yes`` or ``no``; and, as Nova has it, by
-    the uuid of each mdev the one that stands in for it
+    alias on the source -> alias on the destination -> address there and, for
+    a function, whether it is managed, ``yes`` or ``no``; also, as in Nova,
+    uuid of each mdev on the source -> uuid on the destination
 ``pci_dev_map_src_dst``
-    as Nova has it, by PCI address
+    as in Nova, PCI address on the source -> on the destination
 
 Seams: ``nova.objects.migrate_data.LibvirtLiveMigrateData``;
-``nova.virt.libvirt.migration.get_updated_guest_xml``, which asks the guest
-for the XML that it then rewrites; ``nova.virt.libvirt.guest.Guest.migrate``.
+``nova.virt.libvirt.migration.get_updated_guest_xml``, which reads the XML
+from the guest and rewrites it; ``nova.virt.libvirt.guest.Guest.migrate``.
 """
 
 import collections.abc
@@ -32,14 +32,14 @@ from nova_accel.core import naming
 
 Pairs = collections.abc.Mapping[str, hostdev.Hostdev]
 
-# Whether this thread moves a guest with devices of ours.
+# Whether this thread migrates a guest with devices of ours.
 _moves_devices: contextvars.ContextVar[bool] = contextvars.ContextVar(
     'moves_devices', default=False)
 
 
 @contextlib.contextmanager
 def moving(data) -> collections.abc.Iterator[None]:
-    """Know in this thread whether the guest that moves has devices of ours.
+    """Record for this thread whether the migrated guest has devices of ours.
 
     :param data: nova.objects.LibvirtLiveMigrateData
     """
@@ -51,7 +51,7 @@ def moving(data) -> collections.abc.Iterator[None]:
 
 
 def can_post_copy() -> bool:
-    """Whether the guest that this thread moves can move by post-copy.
+    """Whether the guest that this thread migrates can use post-copy.
 
     QEMU refuses it for a guest with VFIO devices (hw/vfio/migration.c,
     vfio_save_prepare).
@@ -61,13 +61,13 @@ def can_post_copy() -> bool:
 
 def announce(data, described: collections.abc.Mapping[hostdev.Hostdev, str],
              ) -> None:
-    """Have the source say what has to move.
+    """Write the source's hostdevs into the message.
 
     :param data: nova.objects.LibvirtLiveMigrateData
-    :param described: what each hostdev is
+    :param described: the description of each hostdev
     """
     known = data.source_mdev_types if 'source_mdev_types' in data else {}
-    # Nova has noticed our mdevs, too; they are not for it to place.
+    # Nova lists our mdevs as well, but must not choose targets for them.
     ours = {str(device.address) for device in described}
     data.source_mdev_types = {
         **{key: value for key, value in known.items() if key not in ours},
@@ -76,7 +76,9 @@ def announce(data, described: collections.abc.Mapping[hostdev.Hostdev, str],
 
 
 def take_announced(data) -> dict[str, tuple[str, str]]:
-    """What the source announced, out of Nova's sight, which knows no alias.
+    """Remove what the source announced from the message, and return it.
+
+    Nova could not handle the aliases.
 
     :returns: address and description by alias
     """
@@ -91,10 +93,10 @@ def take_announced(data) -> dict[str, tuple[str, str]]:
 
 def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
            ) -> None:
-    """Have the destination say what stands in for what.
+    """Write the destination's hostdevs into the message.
 
     :param pairs: the destination's hostdev by the source's alias
-    :param addresses: of the source's hostdevs, by alias
+    :param addresses: addresses of the source's hostdevs, by alias
     """
     targets = dict(data.target_mdevs) if 'target_mdevs' in data else {}
     functions = (dict(data.pci_dev_map_src_dst)
@@ -112,7 +114,7 @@ def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
 
 
 def answered(data) -> tuple[hostdev.Hostdev, ...]:
-    """The destination's hostdevs, as far as a claim needs them."""
+    """Return the destination's hostdevs, with what a claim needs."""
     targets = data.target_mdevs if 'target_mdevs' in data else {}
     return tuple(hostdev.Hostdev(_address(value), alias,
                                  _managed(value) != 'no')
@@ -122,14 +124,13 @@ def answered(data) -> tuple[hostdev.Hostdev, ...]:
 
 
 class Moving:
-    """A guest that moves with devices of ours.
+    """A guest that is migrated with devices of ours.
 
-    Its XML, for the destination, has our hostdevs' new names.
+    Its XML has the destination's aliases and PCI addresses.
 
-    Nova puts one address after the other into the XML; where the two hosts
-    have devices of the same address, one that it has put there already could
-    be taken for the next to be replaced. So ours are replaced here, all at
-    once.
+    Nova replaces addresses in the XML one after the other. If both hosts have
+    the same addresses, Nova could replace one that it has just written. So
+    replace ours here, all at once.
 
     :param guest: nova.virt.libvirt.guest.Guest
     :param data: nova.objects.LibvirtLiveMigrateData
@@ -145,13 +146,13 @@ class Moving:
         return getattr(self._guest, name)
 
     def migrate(self, *args, flags=0, **kwargs):
-        """Move the guest, and not by post-copy."""
+        """Migrate the guest without post-copy."""
         return self._guest.migrate(
             *args, flags=flags & ~hostdev_xml.libvirt().VIR_MIGRATE_POSTCOPY,
             **kwargs)
 
     def get_xml_desc(self, *args, **kwargs):
-        """The XML of Nova's guest, with aliases and PCI addresses replaced."""
+        """Return the guest's XML, with aliases and PCI addresses replaced."""
         domain = etree.fromstring(self._guest.get_xml_desc(*args, **kwargs))
         left = dict(self._functions)
         for element in domain.iterfind('./devices/hostdev[alias]'):
@@ -181,7 +182,7 @@ def _address(text: str) -> model.Address:
 
 
 def _managed(text: str) -> str:
-    """What the destination says of it; '' from an earlier version."""
+    """Return 'yes' or 'no'; '' if the destination has an earlier version."""
     return text.partition(' ')[2]
 
 

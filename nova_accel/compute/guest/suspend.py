@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of a guest whose memory is saved, and which comes back later.
+"""Detaches devices for suspend, and reattaches them for resume.
 
-A device's state is in no saved memory, so the guest lets go of its devices
-first, and gets the same ones again. Its definition keeps them meanwhile.
+Saved memory does not have the state of a device. So detach the devices before
+the memory is saved. The definition of the domain keeps them meanwhile.
 
 Seam: ``nova.virt.libvirt.guest.Guest`` (attach_device, detach_device,
 get_power_state).
@@ -27,15 +27,14 @@ from nova_accel.core import hostdev
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
-# Unplugging needs the guest's cooperation, and takes a part of a second.
+# Seconds. A guest that cooperates detaches a device in less than one.
 _POLL = 0.5
 
 
 def check_awake(state: int) -> None:
-    """Refuse what only a guest that runs can do.
+    """Check that a guest is running: a paused one cannot detach devices.
 
-    A paused one would let go of its devices when it runs again, and by then
-    be without them.
+    It would detach them when it is unpaused, and then run without them.
 
     :param state: of nova.compute.power_state
     :raises nova.exception.InstanceFaultRollback: with which Nova leaves the
@@ -44,66 +43,67 @@ def check_awake(state: int) -> None:
     if state != power_state.RUNNING:
         raise exception.InstanceFaultRollback(
             exception.InstanceSuspendFailure(
-                reason='the guest does not run, and so cannot let go of its '
+                reason='the guest is not running, so it cannot detach its '
                        'devices; unpause it first'))
 
 
 def detach_all(domain, held: hostdev.Hostdevs,
-           running: collections.abc.Callable[[], hostdev.Hostdevs]) -> None:
-    """Unplug a running guest's devices, all or none.
+               running: collections.abc.Callable[[], hostdev.Hostdevs],
+               ) -> None:
+    """Detach all devices of a running guest, or none.
 
     :param domain: nova.virt.libvirt.guest.Guest
-    :param running: what the guest has at the moment of asking
-    :raises nova.exception.InstanceFaultRollback: where the guest keeps one;
+    :param running: returns the devices that the guest has now
+    :raises nova.exception.InstanceFaultRollback: if the guest keeps a device;
         Nova then leaves the server as it is
     """
-    gone: list[hostdev.Hostdev] = []
+    detached: list[hostdev.Hostdev] = []
     for device in held:
-        why = _unplug(domain, device, running)
+        why = _detach(domain, device, running)
         if not why:
-            gone.append(device)
+            detached.append(device)
             continue
         error = exception.InstanceSuspendFailure(reason=faults.told(
-            'Guest goes on', 'the guest does not let go of device '
+            'Guest was not suspended', 'the guest does not detach device '
             f'{device.address}: {why}'))
         try:
-            attach(domain, gone)
+            attach(domain, detached)
         except errors.AccelError:
-            # Short of a device, it is not as it was.
+            # The guest lacks a device now, so there is no rollback.
             raise error from None
         raise exception.InstanceFaultRollback(error)
 
 
 def attach(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
-            ) -> None:
-    """Plug devices into a running guest, where it had them.
+           ) -> None:
+    """Attach devices to a running guest, at their former guest addresses.
 
-    :raises errors.AssignmentError: naming the one that cannot be
+    :raises errors.AssignmentError: which names the device that failed
     """
     for device in missing:
         try:
-            _plug(domain, device)
+            _attach(domain, device)
         except hostdev_xml.libvirt().libvirtError as error:
             raise errors.AssignmentError(
                 f'device {device.address}',
-                f'the guest cannot have it again: {error}') from None
+                f'cannot be attached to the guest: {error}') from None
 
 
-def reattach_missing(short: collections.abc.Iterable[
+def reattach_missing(incomplete: collections.abc.Iterable[
         tuple[typing.Any, hostdev.Hostdevs]],
         prepare: collections.abc.Callable[[hostdev.Hostdevs], None],
         ) -> list[log_once.Line]:
-    """Give guests what they let go for a suspension that never came.
+    """Attach missing devices to running guests.
 
-    A guest can let go of a device long after it was asked to: once its driver
-    has done with it, say. One whose card was away gets it as well.
+    A guest can detach a device long after a suspend has given up, once the
+    guest's driver has finished with it. Or its card was missing.
 
-    :param short: libvirt's domains that run, and what they lack
-    :param prepare: makes devices ready, or says why they cannot be had
-    :returns: what could not be done
+    :param incomplete: libvirt's running domains, and what they lack
+    :param prepare: prepares devices; raises errors.AccelError if it cannot
+    :returns: messages about the devices that could not be attached
     """
     failed = []
-    for domain, lacking in short:
+    for domain, lacking in incomplete:
         uuid = domain.UUIDString()
         for device in lacking:
             try:
@@ -111,35 +111,35 @@ def reattach_missing(short: collections.abc.Iterable[
                 attach(libvirt_guest.Guest(domain), (device,))
             except errors.AccelError as error:
                 failed.append((logging.ERROR, f'Guest {uuid} runs without '
-                               f'what it holds: {error}'))
+                               f'a device that it holds: {error}'))
             else:
-                LOG.info('Guest %s has %s again', uuid, device.address)
+                LOG.info('Reattached %s to guest %s', device.address, uuid)
     return failed
 
 
-def _plug(domain, device) -> None:
+def _attach(domain, device) -> None:
     if device.guest_address:
         try:
             domain.attach_device(hostdev_xml.hostdev_config(
                 device, device.guest_address), live=True)
             return
         except hostdev_xml.libvirt().libvirtError as error:
-            # Something else may be there now: better elsewhere than without.
-            LOG.info('Guest does not take %s where it was: %s',
+            # Another device may have this address now. Let libvirt choose one.
+            LOG.info('Could not attach %s at its former guest address: %s',
                      device.address, error)
     domain.attach_device(hostdev_xml.hostdev_config(device), live=True)
 
 
-def _unplug(domain, device, running) -> str:
-    """Why a device is still there, or ''."""
+def _detach(domain, device, running) -> str:
+    """Detach a device, and return why it is still attached, or ''."""
     try:
         domain.detach_device(hostdev_xml.hostdev_config(device), live=True)
     except hostdev_xml.libvirt().libvirtError as error:
         return str(error)
-    patience = CONF.libvirt.device_detach_timeout
+    seconds_left = CONF.libvirt.device_detach_timeout
     while any(device.address == other.address for other in running()):
-        if patience <= 0:
+        if seconds_left <= 0:
             return f'not within {CONF.libvirt.device_detach_timeout} seconds'
         time.sleep(_POLL)
-        patience -= _POLL
+        seconds_left -= _POLL
     return ''

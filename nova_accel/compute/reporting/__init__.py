@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute reports: providers to Placement, findings to the log."""
+"""Reports of nova-compute: providers to Placement, findings to the log."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three views compared, now and then, and what the log should say of it.
+"""The audit: compare libvirt, Placement and sysfs; log what disagrees.
 
-Seam: ``nova.objects``, for what Nova knows of a consumer.
+Seam: ``nova.objects.Instance`` and ``Migration``, to identify a consumer.
 """
 
 import collections.abc
@@ -30,18 +30,18 @@ class Auditor:
         self._placement_client = state.placement_client
         self._last: float | None = None
         self._before: set[str] = set()
-        self._said: set[str] = set()
-        # Consumers that Nova does not know, and since when.
+        self._logged: set[str] = set()
+        # By consumer that Nova does not know, when it was first found.
         self._unknown: dict[str, float] = {}
-        #: Units by provider that nobody may have until somebody looks.
+        #: Units by provider that are reserved until an operator resolves them.
         self.disputed: dict[str, int] = {}
 
     def audit(self, read: collections.abc.Callable[
             [], inventory.NodeInventory]) -> None:
-        """Compare all if it is time to; otherwise what is withheld.
+        """Run the audit if it is due; otherwise check the disputed units.
 
-        :param read: what the compute node offers, not asked otherwise
-        :raises errors.AccelError: if libvirt does not say what is held
+        :param read: returns the node's inventory; called only if needed
+        :raises errors.AccelError: if libvirt's domains cannot be read
         """
         if self._is_time():
             self._compare(read())
@@ -50,21 +50,20 @@ class Auditor:
 
     def _compare(self, inventory: inventory.NodeInventory) -> None:
         snapshot = self._gather(inventory)
-        if self._clear_up(snapshot):
+        if self._delete_leftovers(snapshot):
             snapshot = self._gather(inventory)
         findings = (*consistency.compare(snapshot, self._unknown),
                     *(consistency.orphaned_allocations(snapshot, consumer)
-                      for consumer in self._nobodys()))
-        self.disputed = _withheld(findings)
-        self._say(findings)
-        # One that failed is made again in the next round: until then nothing
-        # is withheld.
+                      for consumer in self._long_unknown()))
+        self.disputed = _disputed(findings)
+        self._log(findings)
+        # Not set if the audit failed, so that the next run repeats it.
         self._last = time.monotonic()
 
     def _compare_disputed(self, inventory: inventory.NodeInventory) -> None:
-        """Compare all if other units have to be withheld than are."""
+        """Run the whole audit if the disputed units have changed."""
         snapshot = self._gather(inventory, self.disputed)
-        if self.disputed != _withheld(
+        if self.disputed != _disputed(
                 consistency.held_without_allocations(snapshot, self.disputed)):
             self._compare(inventory)
 
@@ -73,19 +72,18 @@ class Auditor:
             inventory, self._placement_client.allocations_of_provider,
             self._domains.read, only)
 
-    def _clear_up(self, snapshot: consistency.Snapshot) -> bool:
-        """Free what was promised to a server that is no more, or to its move.
+    def _delete_leftovers(self, snapshot: consistency.Snapshot) -> bool:
+        """Delete the allocations of deleted servers and of their migrations.
 
-        Nova deletes the allocations of a server with it, and forgets those of
-        its migration where it is deleted while it moves. What a deleted server
-        has left of the compute node's own provider it deletes later, with all
-        others of the server
-        (``ResourceTracker._remove_deleted_instances_allocations``); but not
-        where ``nova-manage placement audit --delete`` took just that away.
+        Nova deletes the allocations of a deleted server, but not those of its
+        migration if it is deleted while it moves. Later Nova deletes leftovers
+        of a server that include the compute node's own provider
+        (``ResourceTracker._remove_deleted_instances_allocations``), but not if
+        ``nova-manage placement audit --delete`` has removed just that part.
 
-        :returns: whether there was any
+        :returns: whether any were deleted
         """
-        freed, unknown = False, {}
+        deleted, unknown = False, {}
         for consumer in snapshot.consumers.keys() - snapshot.held.keys():
             move = _find(objects.Migration, consumer)
             uuid = move.instance_uuid if move else consumer
@@ -93,22 +91,23 @@ class Auditor:
             if not server and not move:
                 unknown[consumer] = self._unknown.get(consumer,
                                                       time.monotonic())
-            # Its domain has to go first.
-            elif _is_gone(server) and not self._domains.held_by(uuid):
-                LOG.info('Server %s was deleted%s: what %s was promised is '
-                         'free', uuid, ' while it moved' if move else '',
-                         f'its migration {consumer}' if move else 'it')
+            # As long as the domain exists, the devices are in use.
+            elif _is_deleted(server) and not self._domains.held_by(uuid):
+                LOG.info('Deleting the allocations of %s %s: %s',
+                         'migration' if move else 'server', consumer,
+                         f'server {uuid} was deleted while it moved' if move
+                         else 'the server was deleted')
                 self._placement_client.delete(consumer)
-                freed = True
+                deleted = True
         self._unknown = unknown
-        return freed
+        return deleted
 
-    def _nobodys(self) -> list[str]:
-        """Consumers that Nova has not known for long.
+    def _long_unknown(self) -> list[str]:
+        """Return the consumers that Nova has not known for long_rpc_timeout.
 
-        A server comes into the cell's database after the scheduler has
-        claimed for it, and for all that were asked for with it; so long the
-        conductor waits for that.
+        A server is written to the cell's database only after the scheduler
+        has claimed for all servers of the request, for which the conductor
+        waits that long.
         """
         now = time.monotonic()
         return [consumer for consumer, since in self._unknown.items()
@@ -120,27 +119,28 @@ class Auditor:
             self._last is None
             or time.monotonic() - self._last >= interval)
 
-    def _say(self, findings) -> None:
+    def _log(self, findings) -> None:
         lines = {str(finding) for finding in findings
-                 # What an operation explains is gone the next time.
+                 # An operation in progress can explain these: log them only
+                 # if two audits in a row find them.
                  if not finding.passing or str(finding) in self._before}
-        for line in sorted(lines - self._said):
+        for line in sorted(lines - self._logged):
             LOG.warning('%s', line)
-        for line in sorted(self._said - lines):
-            LOG.info('No longer so: %s', line)
+        for line in sorted(self._logged - lines):
+            LOG.info('Resolved: %s', line)
         self._before = set(map(str, findings))
-        self._said = lines
+        self._logged = lines
 
 
-def _withheld(findings: collections.abc.Iterable[consistency.Finding],
+def _disputed(findings: collections.abc.Iterable[consistency.Finding],
               ) -> dict[str, int]:
-    """Units that nobody may have, by provider."""
+    """Return the units that no server may get, by provider."""
     return {finding.provider: finding.withheld
             for finding in findings if finding.withheld}
 
 
 def _find(kind, uuid: str):
-    """A server or a migration of this cell, also a deleted one; or None.
+    """Return a server or a migration of this cell, even if deleted, or None.
 
     :param kind: nova.objects.Instance or nova.objects.Migration
     """
@@ -151,9 +151,9 @@ def _find(kind, uuid: str):
         return None
 
 
-def _is_gone(server) -> bool:
-    """Whether a server is deleted, and not just in another cell by now.
+def _is_deleted(server) -> bool:
+    """Whether a server was deleted, and not only moved to another cell.
 
-    :param server: nova.objects.Instance, or None where Nova has none
+    :param server: nova.objects.Instance, or None if Nova has none
     """
     return server is None or bool(server.deleted and not server.hidden)

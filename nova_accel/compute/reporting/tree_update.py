@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our providers in Nova's ProviderTree.
+"""Updates our resource providers in Nova's ProviderTree.
 
 Seam: ``nova.compute.provider_tree.ProviderTree`` (exists, data,
 get_provider_uuids, new_child, remove, update_inventory, update_traits).
@@ -22,25 +22,25 @@ def update(provider_tree, inventory: inventory.NodeInventory,
            allocated: collections.abc.Callable[[str], providers.Units],
            disputed: collections.abc.Mapping[str, int] = {},
            held: collections.abc.Container[model.Address] = ()) -> None:
-    """Make the tree say what the compute node offers.
+    """Update the tree to what the compute node offers.
 
-    :param provider_tree: Nova's, of this compute node; changed in place
+    :param provider_tree: of this compute node; changed in place
     :param inventory: what the compute node offers
-    :param allocated: amounts by class that somebody holds of a provider
-    :param disputed: units by provider that nobody may have
-    :param held: what any domain has
+    :param allocated: returns the allocated amounts of a provider by class
+    :param disputed: units by provider that no server may get
+    :param held: addresses that any domain holds
     """
-    there = existing(provider_tree, inventory.node.name, {
+    ours = existing(provider_tree, inventory.node.name, {
         *(uuid for item in inventory.offered
           for uuid in (item.uuid, item.otherwise)),
         *inventory.counting({item.region.resource_class
                              for item in inventory.offered})})
     in_use = one_time_use.in_use(inventory.offered, held)
-    used = in_use | one_time_use.used(there)
+    used = in_use | one_time_use.used(ours)
     wanted = providers.desired(inventory, disputed, used)
-    of_classes = [provider for provider in there
+    of_classes = [provider for provider in ours
                   if naming.class_of_provider(provider.name)]
-    of_devices = [provider for provider in there
+    of_devices = [provider for provider in ours
                   if provider not in of_classes]
     stuck = providers.stuck(wanted, of_devices, allocated)
     why = providers.why_gone(inventory)
@@ -58,10 +58,10 @@ def update(provider_tree, inventory: inventory.NodeInventory,
 def existing(provider_tree, nodename: str,
              named: collections.abc.Container[str] = (),
              ) -> list[providers.Existing]:
-    """Our providers in the tree: those of our name and trait, parents first.
+    """Return our providers, found by name and trait, parents first.
 
-    :param named: uuids of providers that are ours with or without the trait
-        (nova-compute may have died between creating and marking one)
+    :param named: uuids of providers that are ours even without the trait
+        (nova-compute may have died after creating one)
     """
     found = []
     for uuid in provider_tree.get_provider_uuids(nodename):
@@ -87,9 +87,10 @@ def _apply(provider_tree, change: providers.Change) -> None:
         case providers.Reserve(uuid, name, inventory, traits, is_new):
             if is_new:
                 LOG.warning(
-                    'Resource provider %s is no longer offered as it is, and '
-                    'servers hold it, or had it and nobody has freed it: it '
-                    'is reserved until then', name)
+                    'Resource provider %s is no longer offered in this form, '
+                    'but a server holds it, or a server had it and no '
+                    'operator has freed it: it stays reserved until then',
+                    name)
             provider_tree.update_inventory(uuid, inventory)
             provider_tree.update_traits(uuid, traits)
         case providers.Remove(uuid, name):

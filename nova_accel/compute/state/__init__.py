@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who says what: the machine, libvirt, Placement, Nova, and our claims."""
+"""State of the node: sysfs, libvirt, Placement, Nova, and our own claims."""

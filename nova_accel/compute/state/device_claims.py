@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices for servers: chosen, held while an operation lasts, then recorded.
+"""Claims: the devices of servers whose libvirt domain is not defined yet.
 
-A claim exists only from the choice until libvirt has the definition that
-records it; it keeps two servers that start at the same time apart.
+A claim exists from the choice of devices until libvirt has defined the domain
+that holds them. It keeps two servers that start at the same time apart.
 """
 
 import collections
@@ -21,18 +21,18 @@ from nova_accel.core.assignment import assign
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
 
-# The kernel waits a minute for a function that does not come back from its
+# Seconds. The kernel waits 60 for a function that does not return from its
 # reset (drivers/pci/pci.c: PCIE_RESET_READY_POLL_MS).
 _PATIENCE = 120
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """Devices for a server, and how they differ from its promise.
+    """Devices for a server, and how they differ from its allocations.
 
-    :param unbooked: of these, what Placement does not know yet
-    :param unused: what it was promised that it does not get
-    :param once: of these, the providers of what is for one server only
+    :param unallocated: what the devices have beyond the allocations
+    :param surplus: what the allocations have beyond the devices
+    :param once: the providers, of these devices, that are for one-time use
     """
 
     hostdevs: hostdev.Hostdevs
@@ -44,7 +44,7 @@ class Chosen:
 class DeviceClaims:
     """The claims of one nova-compute.
 
-    :param domains: what is held already
+    :param domains: libvirt's domains, and the devices that they hold
     """
 
     def __init__(self, domains: libvirt_domains.LibvirtDomains):
@@ -52,7 +52,7 @@ class DeviceClaims:
         self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
-        #: What is being reset, and word that it is no more.
+        #: Addresses being reset or released, and the signal that they changed.
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
 
@@ -61,28 +61,29 @@ class DeviceClaims:
                units_by_consumer: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
                comes_live=False) -> Chosen:
-        """Choose the devices that keep a promise, and claim them.
+        """Choose devices that satisfy the allocations, and claim them.
 
-        Those that the promise names; others like them where those do not do:
+        Choose the devices that the allocations name, or equal ones if these
+        cannot be used:
 
-        - Somebody else has one by now. For where two claims meet, Placement
-          can promise the same unit to both: it checks the capacity again in a
-          transaction that does not see the other one's
-          (placement.objects.allocation.replace_all within that of the
-          handler, with MariaDB's REPEATABLE READ).
-        - A rule is broken by them. For it is only here that the guest gets
-          its NUMA nodes and its ports their functions, and it can be others
-          than the scheduler saw free.
-        - One is refused by now, or gone: its reset failed, say.
+        - Another server has one. Placement can allocate the same unit to two
+          concurrent requests: it checks the capacity again in a transaction
+          that does not see the other one (placement.objects.allocation.
+          replace_all in the transaction of the handler, with MariaDB's
+          REPEATABLE READ).
+        - They break a rule. Only this host knows the guest's NUMA nodes and
+          the functions of its ports, which can differ from those that the
+          scheduler assumed.
+        - One is refused or gone: its reset failed, for example.
 
         :param instance: nova.objects.Instance
-        :param promised: the server's allocations
-        :param units_by_consumer: those that a provider, whose Region has such
-            a class, has given away; asked where devices are chosen here
+        :param allocated: the server's allocations
+        :param units_by_consumer: returns the allocated units of a provider of
+            a class; called if devices are chosen here
         :param comes_live: as in :func:`instance_request.wanted`
-        :raises errors.AccelError: if the promise cannot be kept whole
+        :raises errors.AccelError: if there are not enough devices
         """
-        verify.check_here(instance.uuid, instance_request.get(instance),
+        verify.check_here(instance.uuid, instance_request.of(instance),
                           allocated, inventory)
         wanted = instance_request.wanted(instance, allocated, inventory,
                                          comes_live)
@@ -111,9 +112,10 @@ class DeviceClaims:
 
     def _claim(self, instance, allocated, wanted, offered,
                instead_of=None) -> Chosen:
-        """Claim the devices of a promise.
+        """Claim the allocated devices.
 
-        :param instead_of: providers of which it may be others of their class
+        :param instead_of: providers whose allocated devices may be replaced
+            by others of the same class; None for none
         """
         kept = (allocated if instead_of is None
                 else assign.without_devices(allocated))
@@ -121,8 +123,8 @@ class DeviceClaims:
             grants = self._assign(instance.uuid, kept, wanted, offered)
             if not grants:
                 raise errors.AssignmentError(
-                    f'server {instance.uuid}', 'nothing that it was promised '
-                    'is there, or an entry names it no more')
+                    f'server {instance.uuid}', 'none of its allocated devices '
+                    'is present, or no entry names them any more')
             self._claimed[instance.uuid] = chosen = assign.plan(grants)
         return Chosen(chosen, assign.unallocated(grants, allocated),
                       assign.surplus(grants, allocated, instead_of or ()),
@@ -131,7 +133,7 @@ class DeviceClaims:
 
     def _assign(self, uuid, allocated, wanted, offered):
         while True:
-            # Looked up under the lock: a claim ends when its record begins.
+            # Read under the lock: a claim ends when its domain is defined.
             held = [*self._domains.read().items(), *self._claimed.items()]
             holders = dict.fromkeys(self._aside, 'nova-compute for a reset')
             holders.update((device.address, holder) for holder, devices
@@ -141,52 +143,55 @@ class DeviceClaims:
                                        uuid, _count_mdevs(held, uuid,
                                                           offered))
             except errors.AssignmentError:
-                # What is aside is going to be free; but another server's
-                # mdev is another one.
+                # A function that is set aside becomes free again: wait. An
+                # mdev that is set aside never becomes this server's: fail.
                 if not any(isinstance(address, model.PciAddress)
                            for address in self._aside) or (
                                not self._back.wait(_PATIENCE)):
                     raise
             else:
-                # An mdev is the same one again for the same server.
+                # A server that gets its mdev back gets the same uuid, which
+                # may be set aside.
                 if self._aside.isdisjoint(
                         address for grant in grants for address in grant.unit):
                     return grants
                 self._wait_for_back()
 
     def _wait_for_back(self) -> None:
-        """Wait, under the lock, until something is not aside any more.
+        """Wait until some addresses are no longer set aside.
 
-        :raises errors.AssignmentError: if that takes too long
+        The caller holds the lock.
+
+        :raises errors.AssignmentError: after :data:`_PATIENCE` seconds
         """
         if not self._back.wait(_PATIENCE):
             raise errors.AssignmentError(
                 f'device {min(map(str, self._aside))}',
-                'is being reset, or taken back from who had it, which does '
-                'not end', 'look at the log of the kernel')
+                'is being reset or released, which has not finished within '
+                f'{_PATIENCE} seconds', 'check the log of the kernel')
 
     def held(self, instance) -> hostdev.Hostdevs:
-        """What a server has: claimed already, or in its definition."""
+        """Return the devices that a server claims, or its domain holds."""
         claimed = self.get(instance)
         if claimed is not None:
             return claimed
         return hostdev.ours(self._domains.held_by(instance.uuid))
 
     def addresses_in_use(self) -> set[model.Address]:
-        """What any server or other domain holds, or is about to."""
-        # Both under the lock: a claim ends when its record begins, and the
-        # other way round where a guest is about to be defined again.
+        """Return the addresses that any domain holds, or a server claims."""
+        # Both under the lock: a claim ends when its domain is defined, and
+        # starts before its domain is undefined.
         with self._lock:
             return self._addresses().union(self._domains.holders())
 
     @contextlib.contextmanager
     def set_aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
-        """Let nobody choose a unit for a while.
+        """Keep servers from claiming a unit inside the context.
 
-        :returns: a context that is true if nobody has the unit
+        :returns: a context whose value is true if the unit is free
         """
         with self._lock:
-            # The unit is about to be changed. An administrator may have given
+            # The unit is about to be changed. An administrator may have added
             # it to a domain since the domains were read.
             self._domains.refresh()
             held = self._addresses().union(self._domains.holders())
@@ -202,14 +207,14 @@ class DeviceClaims:
                 self._back.notify_all()
 
     def _addresses(self) -> set[model.Address]:
-        """What is claimed; to be called under the lock."""
+        """Return the claimed addresses. The caller holds the lock."""
         return {device.address for devices in self._claimed.values()
                 for device in devices}
 
     def holders_of(self, addresses: collections.abc.Collection[model.Address],
                 ) -> list[tuple[str, hostdev.Hostdev]]:
-        """Who has any of these, or is about to, and which."""
-        # Both under the lock: see everything.
+        """Return who holds or claims any of these addresses, and as what."""
+        # Both under the lock, for the reason in addresses_in_use.
         with self._lock:
             held = [*self._claimed.items(), *self._domains.read().items()]
         return list(dict.fromkeys(
@@ -217,14 +222,14 @@ class DeviceClaims:
             for device in devices if device.address in addresses))
 
     def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:
-        """Claim what a server has, whose definition is about to go."""
+        """Claim the devices of a server whose domain will be undefined."""
         with self._lock:
             self._claimed[instance.uuid] = hostdevs
 
     def claim_again(self, instance, hostdevs: hostdev.Hostdevs) -> None:
-        """Claim what was chosen before, unless it is claimed still.
+        """Claim devices that were chosen before, unless the claim exists.
 
-        :raises errors.AssignmentError: if another server has it by now
+        :raises errors.AssignmentError: if another server has one of them
         """
         addresses = {device.address for device in hostdevs}
         with self._lock:
@@ -239,29 +244,29 @@ class DeviceClaims:
                 if held.get(device.address, instance.uuid) != instance.uuid:
                     raise errors.AssignmentError(
                         f'device {device.address}',
-                        f'is held by {held[device.address]} by now')
+                        f'is held by {held[device.address]}')
             self._claimed[instance.uuid] = hostdevs
 
     def release(self, uuid: str) -> None:
-        """Let go of what is not wanted, or what the record has by now."""
+        """End the claim of a server, if there is one."""
         with self._lock:
             self._end(uuid)
 
     def release_lingering(self, uuid: str, claim: hostdev.Hostdevs) -> bool:
-        """End a claim, unless an operation of the server has begun since.
+        """End a claim, unless an operation of the server has started since.
 
-        :param claim: as :meth:`lingering` returned it; another claim stays
+        :param claim: as :meth:`lingering` returned it; a newer claim stays
         :returns: whether the claim was ended
         """
         with self._lock:
-            lingers = (uuid not in self._operations
-                       and self._claimed.get(uuid) is claim)
-            if lingers:
+            is_lingering = (uuid not in self._operations
+                            and self._claimed.get(uuid) is claim)
+            if is_lingering:
                 self._end(uuid)
-            return lingers
+            return is_lingering
 
     def _end(self, uuid: str) -> None:
-        """End a claim: from now on the record says what the server holds.
+        """End a claim: from now on the domain shows what the server holds.
 
         The caller holds the lock.
         """
@@ -269,25 +274,25 @@ class DeviceClaims:
         self._claimed.pop(uuid, None)
 
     def lingering(self) -> dict[str, hostdev.Hostdevs]:
-        """The claims that no operation is going to let go, by server."""
+        """Return the claims that no operation will end, by server."""
         with self._lock:
             return {uuid: claim for uuid, claim in self._claimed.items()
                     if uuid not in self._operations}
 
     def is_busy(self, uuid: str) -> bool:
-        """Whether an operation of a server goes on."""
+        """Whether an operation of a server is in progress."""
         with self._lock:
             return uuid in self._operations
 
     def get(self, instance) -> hostdev.Hostdevs | None:
-        """What is claimed for a server, or None outside an operation."""
+        """Return the claim of a server, or None if it has none."""
         return self._claimed.get(instance.uuid)
 
     @contextlib.contextmanager
     def during(self, instance) -> collections.abc.Iterator[None]:
-        """Let go of an operation's claim when it ends, however it ends.
+        """End the claim of a server when its operation ends or fails.
 
-        Where one operation is part of another, the outer one lets go.
+        Operations can be nested; the end of the outermost one ends the claim.
         """
         with self._lock:
             self._operations[instance.uuid] += 1
@@ -301,11 +306,14 @@ class DeviceClaims:
                     self._end(instance.uuid)
 
 
-def _count_mdevs(held, but: str, offered) -> dict[str, int]:
-    """How many mdevs of each provider servers hold, but for one of them."""
+def _count_mdevs(held, except_for: str, offered) -> dict[str, int]:
+    """Count the mdevs of each provider that servers hold, except for one.
+
+    :param except_for: uuid of the server to ignore
+    """
     others = collections.defaultdict(tuple)
     for uuid, devices in held:
-        if uuid != but:
+        if uuid != except_for:
             others[uuid] += devices
     found = holding.by_region(others, offered)
     return {item.uuid: len(holding.holders(found[item.uuid]))

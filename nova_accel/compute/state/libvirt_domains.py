@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which device, read from libvirt, which is where it is kept.
+"""The devices that libvirt's domains hold. They are stored nowhere else.
 
 Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``.
 """
@@ -14,11 +14,11 @@ from nova_accel.host import libvirt_xml
 
 
 class LibvirtDomains:
-    """What the domains that libvirt has defined hold.
+    """Reads and caches the hostdevs of libvirt's domains.
 
-    Each description of a domain is a call to libvirt, and a host can have
-    hundreds of domains. So a domain is read when it is new, when an operation
-    of its server has ended, and once in each round of the periodic tasks.
+    Each domain takes a call to libvirt, and a host can have hundreds of them.
+    So read a domain only when it is new, when an operation of its server has
+    ended, and once in each run of the periodic tasks.
 
     :param host: nova.virt.libvirt.host.Host
     """
@@ -29,69 +29,70 @@ class LibvirtDomains:
         self._lock = threading.Lock()
 
     def invalidate(self, uuid: str) -> None:
-        """Read a domain again the next time: it may hold other devices."""
+        """Read a domain again next time: it may hold other devices."""
         with self._lock:
             self._known.pop(uuid, None)
 
     def refresh(self) -> None:
-        """Read every domain again the next time."""
+        """Read every domain again next time."""
         with self._lock:
             self._known = {}
 
     def holders(self) -> dict[model.Address, str]:
-        """The domain's uuid, by device; servers of Nova's and any other."""
+        """Return the domain's uuid by device, also of domains not of Nova."""
         return {held.address: uuid for uuid, hostdevs in self.read().items()
                 for held in hostdevs}
 
     def read(self) -> dict[str, hostdev.Hostdevs]:
-        """What each domain holds, by its uuid.
+        """Return the hostdevs of each domain, by its uuid.
 
-        :raises errors.AssignmentError: if it is not known of all of them
+        :raises errors.AssignmentError: if any domain cannot be read
         """
-        return {uuid: known.held for uuid, known in self._look().items()}
+        return {uuid: known.held for uuid, known in self._read_new().items()}
 
     def held_by(self, uuid: str) -> hostdev.Hostdevs:
-        """What a server holds, as its definition has it now."""
+        """Return what a server's domain holds, read from libvirt now."""
         domain = self._domain(uuid)
-        looked = domain and libvirt_xml.read_domain(domain,
-                                                    hostdev_xml.libvirt())
-        return looked.held if looked else ()
+        found = domain and libvirt_xml.read_domain(domain,
+                                                   hostdev_xml.libvirt())
+        return found.held if found else ()
 
     def running_without_devices(
             self, is_busy: collections.abc.Callable[[str], bool],
             ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:
-        """Guests that run with less than they hold, and what they lack.
+        """Yield running domains that lack devices, and the missing devices.
 
-        :param is_busy: whether an operation of a server goes on: one that is
-            being suspended or resumed is short for a moment
-        :returns: libvirt's domains
+        :param is_busy: whether an operation of a server is in progress: during
+            suspend and resume, a guest lacks devices for a moment
+        :returns: libvirt's domains, and the devices that each lacks
         """
-        known = self._look()
+        known = self._read_new()
         for domain in self._domains(only_running=True):
             uuid = domain.UUIDString()
             if uuid not in known or not known[uuid].lacks or is_busy(uuid):
                 continue
-            looked = libvirt_xml.read_domain(domain, hostdev_xml.libvirt())
-            lacks = hostdev.ours(looked.lacks) if looked else ()
-            # Asked again, for what has begun meanwhile.
+            found = libvirt_xml.read_domain(domain, hostdev_xml.libvirt())
+            lacks = hostdev.ours(found.lacks) if found else ()
+            # Check again: an operation may have started meanwhile.
             if lacks and not is_busy(uuid):
                 yield domain, lacks
 
     def attached(self, uuid: str) -> hostdev.Hostdevs:
-        """What a server's guest has at this moment.
+        """Return the devices of a server's running guest.
 
-        Less than it holds while it is being suspended or resumed.
+        During suspend and resume it has fewer than its domain holds.
         """
         domain = self._domain(uuid, only_running=True)
         xml = domain and libvirt_xml.describe(domain, 0, hostdev_xml.libvirt())
         return libvirt_xml.parse(xml)[1] if xml else ()
 
-    def _look(self) -> dict[str, libvirt_xml.Domain]:
-        """What every domain holds; reads those that are not known."""
+    def _read_new(self) -> dict[str, libvirt_xml.Domain]:
+        """Return every domain by uuid; read those that are not cached."""
         with self._lock:
-            there = {domain.UUIDString(): domain for domain in self._domains()}
+            domains = {domain.UUIDString(): domain
+                       for domain in self._domains()}
             self._known = {
-                uuid: known for uuid, domain in there.items()
+                uuid: known for uuid, domain in domains.items()
                 if (known := self._known.get(uuid)
                     or libvirt_xml.read_domain(domain, hostdev_xml.libvirt()))}
             return dict(self._known)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute node's Host, read afresh, and what the log should say of it."""
+"""Reads the compute node's Host, and logs what is wrong with it."""
 
 import collections.abc
 import math
@@ -26,21 +26,21 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
-#: Seconds between a claim of Nova's resource tracker, for which the machine is
-#: read, and the choice of devices for the server that it is made for.
+#: Seconds for which a Host is cached. Nova's resource tracker reads it for its
+#: claim, and devices are chosen for the same server shortly afterwards.
 CACHE_SECONDS = 3
 
 
 class LocalHost:
-    """This machine, as nova.conf tells us to look at it.
+    """Reads the devices of this host, as nova.conf describes them.
 
-    Nothing is cached but what was reset, and what was said in the log, so
-    that it is said once. Reading takes milliseconds, tens of them where there
-    are hundreds of functions; so a boot goes by what was read for its claim.
+    A Host is cached for :data:`CACHE_SECONDS`, so that a boot uses what its
+    claim has read: reading takes milliseconds, or tens of them with hundreds
+    of functions. Resets and logged messages are remembered.
 
-    :param held: what domains hold
-    :ivar tree: where it is read, once it could be
-    :ivar resets: of which those that failed are withheld
+    :param held: returns what domains hold
+    :ivar tree: the sysfs tree; None until it could be opened
+    :ivar resets: the state of resets; units whose reset failed are withheld
     """
 
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
@@ -52,34 +52,35 @@ class LocalHost:
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
         self._findings_log = log_once.LogOnce(LOG)
-        # Another one after each change.
+        # A new object after each change, so that a cached Host is outdated.
         self._state = object()
         self._last = self._state, -math.inf, model.Host()
 
     def read(self) -> model.Host:
-        """The Host as it is now.
+        """Read the Host, and log what has changed since the last time.
 
-        :raises errors.TreeError: if ``sysfs_root`` is none
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         state = self._state
         host, broken = self._read([self.resets.withheld])
-        self._findings_log.log([(logging.ERROR, f'{error}; it is left out')
-                        for error in broken] + _report(host))
+        self._findings_log.log([
+            (logging.ERROR, f'{error}; it is left out')
+            for error in broken] + _report(host))
         self._last = state, time.monotonic(), host
         return host
 
     def invalidate(self) -> None:
-        """Have the next one read: something was changed.
+        """Outdate the cached Host: a device was changed.
 
-        Also by libvirt, which gives functions back to their drivers. What is
-        being read meanwhile can be half of each.
+        libvirt also changes devices, when it gives functions back to their
+        drivers. A Host that is being read now will not be cached either.
         """
         self._state = object()
 
     def read_cached(self) -> model.Host:
-        """The Host as it was a moment ago, if somebody read it then.
+        """Return the cached Host, or read it.
 
-        :raises errors.TreeError: if ``sysfs_root`` is none
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         return self.cached() or self.read()
 
@@ -95,32 +96,32 @@ class LocalHost:
             return model.Host(), error
 
     def read_ignoring_reset_failures(self) -> model.Host:
-        """The Host with what is withheld only for a reset that failed.
+        """Read the Host, including units whose reset failed.
 
-        :raises errors.TreeError: if ``sysfs_root`` is none
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         host, _broken = self._read([])
         return host
 
     def cached(self) -> model.Host | None:
-        """What was read a moment ago, if somebody did."""
+        """Return the cached Host, or None if it is too old or outdated."""
         state, when, host = self._last
         return host if state is self._state and (
             time.monotonic() - when < CACHE_SECONDS) else None
 
     def entries(self) -> tuple[list[spec_entry.Entry],
                                list[errors.AccelError]]:
-        """What nova.conf offers, and what is wrong with that."""
+        """Return the entries of nova.conf, and the errors in them."""
         return reader.parse(CONF.nova_accel.device_spec)
 
     def preparers(self) -> dict[str, kind.Preparer]:
-        """The kinds of devices that have to be made ready, by name."""
+        """Return the kinds whose devices have to be prepared, by name."""
         return {name: opened for name, opened in self._kinds.items()
                 if isinstance(opened, kind.Preparer)}
 
     def _read(self, states: collections.abc.Iterable[reader.State],
               ) -> tuple[model.Host, list[errors.AccelError]]:
-        """The Host, and what is wrong with entries and link domains."""
+        """Return the Host, and the errors in entries and link domains."""
         self._open()
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
@@ -130,7 +131,7 @@ class LocalHost:
             *broken, *unusable]
 
     def _open(self) -> None:
-        """Open the tree, and kinds on it, which remember things: once."""
+        """Open the tree and the kinds once: kinds keep state."""
         with self._opening:
             if self.tree is None:
                 try:

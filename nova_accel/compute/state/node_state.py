@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a compute node, by who knows it."""
+"""The state of a compute node, by its sources."""
 
 import collections.abc
 import dataclasses

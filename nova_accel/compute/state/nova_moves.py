@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Nova says of servers that move, are rebuilt, or may come back.
+"""Reads from Nova which servers are rebuilt, move, or may be reverted.
 
-Seams: ``nova.objects.Instance.get_by_uuid``, for its ``task_state``;
-``nova.objects.MigrationList``: ``get_in_progress_by_host_and_node``,
-where a resize that waits to be confirmed counts as in progress, and
-``get_by_filters``, since on its way back it is ``reverted`` before the guest
-is there, or ``error`` where it never comes; ``nova.objects.InstanceList
-.get_by_filters``.
+Seams: ``nova.objects.Instance.get_by_uuid``, for ``task_state``;
+``nova.objects.MigrationList.get_in_progress_by_host_and_node``, which includes
+resizes that wait to be confirmed; ``nova.objects.MigrationList.
+get_by_filters``, since the status of a migration is ``reverted`` before the
+guest is back, or ``error`` if it fails to come back;
+``nova.objects.InstanceList.get_by_filters``.
 """
 
 import collections.abc
@@ -36,11 +36,10 @@ _REBUILD = frozenset({task_states.REBUILDING,
 
 
 def is_rebuilding(server: str) -> bool:
-    """Whether a server is being rebuilt, which no driver is told.
+    """Whether a server is being rebuilt.
 
-    Between the end of its old definition and its new one a claim is all that
-    keeps its devices; and after a rebuild that failed, Placement has no
-    allocations of it that would speak for the claim.
+    While its domain is undefined, only a claim keeps its devices. If the
+    rebuild fails, Placement has no allocations that would justify the claim.
 
     :param server: uuid
     """
@@ -55,32 +54,32 @@ def is_rebuilding(server: str) -> bool:
 def kept(left: collections.abc.Collection[model.Address],
          inventory: inventory.NodeInventory, state: node_state.NodeState,
          ) -> set[model.Address]:
-    """Which of what nobody holds somebody may come back for.
+    """Return the unused devices that a reverted resize may need again.
 
-    :param left: what is ready and nobody holds
-    :returns: all of it, where Nova or Placement do not say
+    :param left: the prepared devices that no server holds
+    :returns: all of them, if Nova or Placement does not answer
     """
     try:
-        moves = [*_in_progress(inventory.node.name), *_on_the_way_back()]
+        moves = [*_in_progress(inventory.node.name), *_reverting()]
     except Exception as error:
-        # What else is to be cleared up does not need to know.
-        LOG.warning('Nova does not say which servers may come back, and '
-                    'nothing that was made ready is taken back: %s', error)
+        # The rest of the clean-up does not depend on this.
+        LOG.warning('Could not read from Nova which servers may come back; '
+                    'no prepared devices are released: %s', error)
         return set(left)
     held = state.domains.read()
     found: set[model.Address] = set()
     for move in moves:
         server = move.instance_uuid
         if move.source_node != inventory.node.name or (
-                # Its old definition is here still, and holds it.
+                # The old domain is still defined here, and holds them.
                 move.dest_node != inventory.node.name and server in held):
             continue
-        # In this order: on the way back Nova gives the server what its
-        # migration had.
+        # In this order: a revert moves the allocations of the migration to
+        # the server.
         allocated = [state.placement_client.allocations_of_consumer(consumer)
                      for consumer in (move.uuid, server)]
         if None in allocated:
-            # Nobody knows; the next round may.
+            # Placement did not answer. Try again in the next run.
             return set(left)
         found |= pending_reverts.kept(
             [address for address in left if address not in found], server,
@@ -94,8 +93,11 @@ def _in_progress(nodename: str) -> list:
         context.get_admin_context(), CONF.host, nodename))
 
 
-def _on_the_way_back() -> list:
-    """The last move of each server that comes back here, or failed to."""
+def _reverting() -> list:
+    """Return the last reverted or failed migration of servers of this host.
+
+    These are servers whose resize is being reverted, or that are in ERROR.
+    """
     admin = context.get_admin_context()
     servers = itertools.chain.from_iterable(
         objects.InstanceList.get_by_filters(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger, Placement's allocations, as a nova-compute asks and tells it.
+"""Reads and writes allocations in Placement.
 
-By Nova's own client, whose sessions, retries and generations serve us too;
-and as an administrator, for the context of an operation may have no token, at
-a host's boot say.
+Uses Nova's own client with its sessions, retries and generations. Uses an
+admin context, since the context of an operation may have no token: when
+nova-compute starts servers at the boot of the host, for example.
 
 Seams: ``SchedulerReportClient``: ``get``, ``put``,
 ``get_allocs_for_consumer``, ``get_allocations_for_resource_provider``,
@@ -30,37 +30,37 @@ from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
 
-# Each allocation of a provider gives it a new generation.
+# Each allocation changes the provider's generation: a PUT can conflict.
 _TRIES = 4
 
 
 class PlacementClient:
-    """Placement's allocations.
+    """A client of Placement.
 
-    :param virtapi: nova.virt.virtapi.VirtAPI, which makes its client of
-        Placement when it is asked for it first
+    :param virtapi: nova.virt.virtapi.VirtAPI, which creates Nova's client of
+        Placement on the first use
     """
 
     def __init__(self, virtapi):
         self._virtapi = virtapi
 
     def allocations_of_consumer(self, uuid: str) -> dict[str, dict] | None:
-        """What a server or a migration was promised, by provider.
+        """Return the allocations of a server or a migration, by provider.
 
-        In Placement's form, as Nova passes it to its drivers; None if
-        Placement does not answer, which is not to say that it is nothing.
+        :returns: in Placement's form, as Nova passes them to drivers; None if
+            Placement does not answer
         """
         try:
             return self._client.get_allocs_for_consumer(
                 context.get_admin_context(), uuid)['allocations']
         except (exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
-            LOG.warning('Placement does not say what %s was promised: %s',
-                        uuid, error)
+            LOG.warning('Could not read the allocations of %s from '
+                        'Placement: %s', uuid, error)
             return None
 
     def allocations_of_provider(self, uuid: str) -> dict[str, dict]:
-        """Who was promised something of a provider, in Placement's form.
+        """Return a provider's allocations by consumer, in Placement's form.
 
         :raises nova.exception.ResourceProviderAllocationRetrievalFailed: if
             Placement does not know the provider, or does not answer
@@ -69,17 +69,17 @@ class PlacementClient:
             context.get_admin_context(), uuid).allocations
 
     def units_by_class(self, provider: str) -> collections.Counter[str]:
-        """How much of a provider is promised, by class."""
+        """Return the allocated amounts of a provider, by class."""
         found: collections.Counter[str] = collections.Counter()
         for allocation in self.allocations_of_provider(provider).values():
             found.update(allocation['resources'])
         return found
 
     def units_by_consumer(self, provider: str, resource_class: str,
-                  ) -> dict[str, int]:
-        """How many units of a provider are promised, by consumer.
+                          ) -> dict[str, int]:
+        """Return the allocated units of a provider, by consumer.
 
-        :param resource_class: its Region's
+        :param resource_class: of the provider's Region
         :raises errors.AssignmentError: if Placement does not answer
         """
         try:
@@ -99,17 +99,17 @@ class PlacementClient:
                 for consumer, allocation in allocations.items()}
 
     def _is_new(self, provider: str) -> bool:
-        """Whether Placement does not know a provider, as it says itself."""
+        """Whether Placement answers that it does not know a provider."""
         return self._client.get(
             f'/resource_providers/{provider}').status_code == 404
 
     def allocate(self, instance, allocated: assign.Allocations) -> None:
-        """Promise everything again to a server that is promised nothing.
+        """Write all allocations of a server that has none.
 
-        Nova takes its promises from a server whose rebuild failed, and gives
-        none back to it.
+        Nova deletes the allocations of a server whose rebuild failed, and
+        does not restore them.
 
-        :raises errors.AssignmentError: if Placement does not agree
+        :raises errors.AssignmentError: if Placement rejects them
         """
         why = self._put(instance.uuid, {
             'allocations': _form(allocated),
@@ -118,21 +118,21 @@ class PlacementClient:
             'consumer_generation': None})
         if why:
             raise errors.AssignmentError(
-                f'server {instance.uuid}', 'is promised nothing, and '
-                f'Placement does not promise it anything again: {why}',
+                f'server {instance.uuid}', 'has no allocations, and '
+                f'Placement rejects new ones: {why}',
                 'make room for it, or write its allocations with `openstack '
                 'resource provider allocation set`, and try again')
-        LOG.info('Placement had no promise to it any more; it has again',
+        LOG.info('Restored the allocations of the server: Placement had none',
                  instance=instance)
 
     def reallocate(self, consumer: str, more: assign.Allocations,
-             less: assign.Allocations) -> None:
-        """Promise something to a server, and take something from it.
+                   less: assign.Allocations) -> None:
+        """Add allocations to a server, and remove others.
 
-        In one write: Placement checks again all that the server is promised
-        then, and of a device that has to go there can be nothing any more.
+        Both in one request: Placement checks the capacity for all allocations
+        of the server, and a device to be removed may have no capacity left.
 
-        :raises errors.AssignmentError: if Placement does not agree
+        :raises errors.AssignmentError: if Placement rejects the change
         """
         try:
             known = self._client.get_allocs_for_consumer(
@@ -144,13 +144,13 @@ class PlacementClient:
             why = str(error)
         if why:
             raise errors.AssignmentError(
-                f'server {consumer}', 'Placement does not take down which '
-                f'devices it has: {why}', 'try again')
+                f'server {consumer}', 'Placement rejects the allocations of '
+                f'its devices: {why}', 'try again')
 
     def reserve(self, item: inventory.Offered) -> None:
-        """Let nobody have anything more of a Region, until it is freed.
+        """Reserve all units of a Region, until an operator frees it.
 
-        :raises errors.AssignmentError: if Placement does not agree
+        :raises errors.AssignmentError: if Placement rejects that
         """
         try:
             why = self._reserve(
@@ -160,33 +160,33 @@ class PlacementClient:
             why = str(error)
         if why:
             raise errors.AssignmentError(
-                f'resource provider {item.name}', 'is for one server only, '
+                f'resource provider {item.name}', 'is for one-time use, '
                 f'and Placement does not reserve it: {why}', 'try again')
-        # Nova remembers inventories for some minutes.
+        # Nova caches inventories for some minutes.
         self._client.clear_provider_cache()
-        LOG.info('Resource provider %s is for one server only, which has it '
-                 'now: it is reserved until an operator sets its "reserved" '
-                 'to 0', item.name)
+        LOG.info('Resource provider %s is for one-time use, and a server has '
+                 'it now: it is reserved until an operator sets its '
+                 '"reserved" to 0', item.name)
 
     def _reserve(self, url: str) -> str:
-        """Why Placement does not reserve all of an inventory, or ''."""
+        """Return why Placement does not reserve an inventory, or ''."""
         for _try in range(_TRIES):
             answer = self._client.get(url)
             if answer.status_code != 200:
                 break
-            record = answer.json()
-            if record['reserved'] == record['total']:
+            known = answer.json()
+            if known['reserved'] == known['total']:
                 return ''
-            # As much as the total it can be since microversion 1.26.
+            # Before microversion 1.26, reserved had to be below total.
             answer = self._client.put(
-                url, {**record, 'reserved': record['total']}, version='1.26')
+                url, {**known, 'reserved': known['total']}, version='1.26')
             if answer.status_code != 409:
                 break
         return '' if answer.status_code == 200 else (
             f'{answer.status_code} {answer.text}')
 
     def _put(self, consumer: str, payload) -> str:
-        """Why Placement does not take down allocations, or ''."""
+        """Return why Placement rejects allocations, or ''."""
         try:
             return '' if self._client.put_allocations(
                 context.get_admin_context(), consumer, payload
@@ -196,7 +196,7 @@ class PlacementClient:
             return str(error)
 
     def delete(self, consumer: str) -> None:
-        """Free all that a consumer was promised."""
+        """Delete all allocations of a consumer."""
         self._client.delete_allocation_for_instance(
             context.get_admin_context(), consumer, force=True)
 
@@ -207,13 +207,13 @@ class PlacementClient:
 
 def allocated(allocations: collections.abc.Mapping[str, dict] | None,
              ) -> dict[str, dict[str, int]]:
-    """Allocations of a consumer, as the core has them."""
+    """Return allocations in the form that nova_accel.core takes."""
     return {uuid: allocation['resources']
             for uuid, allocation in (allocations or {}).items()}
 
 
 def asked(instance) -> dict[str, int]:
-    """All that a server's flavor and image ask for, by class."""
+    """Return all that a server's flavor and image request, by class."""
     spec = objects.RequestSpec(
         flavor=instance.flavor, image=instance.image_meta,
         is_bfv=compute_utils.is_volume_backed_instance(

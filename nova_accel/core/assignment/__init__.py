@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets which devices, and whether who has them should."""
+"""Assign devices to servers, and check what servers hold."""

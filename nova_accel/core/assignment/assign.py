@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what Placement promised to the concrete functions that keep it."""
+"""Choose the devices of a server from its allocations."""
 
 import collections
 import collections.abc
@@ -18,11 +18,13 @@ from nova_accel.core.solver import arrange
 #: Amount by resource class by provider uuid.
 Allocations = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
 
+
 @dataclasses.dataclass(frozen=True)
 class Grant:
-    """One unit for one group.
+    """One unit, assigned to one group of a flavor.
 
-    :param group: ``ACCEL0``, or '' where no group of the flavor's asked
+    :param group: ``ACCEL0``, or '' if no group of the flavor asked for it
+    :param offered: the Region of the unit
     """
 
     group: str
@@ -32,16 +34,16 @@ class Grant:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a server wants of a host's devices.
+    """What a server asks of the devices of a host.
 
-    :param groups: its flavor's
-    :param rules: what the flavor says of where they are to be
-    :param around: what the rules are about
-    :param counts: units by class that it was promised in all; where those of
-        the devices are less, nobody has chosen devices yet
-    :param elsewhere: units by provider that others were promised; some of
-        them may not be here yet
-    :param pack: whether large groups of free devices are kept whole
+    :param groups: the groups of its flavor
+    :param rules: the affinity rules of its flavor
+    :param around: the facts of the host that the rules refer to
+    :param counts: all allocated units by class; if fewer units of Devices are
+        allocated, devices are not chosen yet
+    :param elsewhere: units by provider that other servers have allocations
+        of; these servers may not be on this host yet
+    :param pack: whether to keep large groups of free devices whole
     """
 
     groups: collections.abc.Mapping[str, device_profile.Group]
@@ -60,15 +62,15 @@ def assign(allocated: Allocations, wanted: Wanted,
            holder: str,
            mdevs: collections.abc.Mapping[str, int] = {},
            ) -> tuple[Grant, ...]:
-    """Choose the functions that a server gets.
+    """Choose the functions and mdevs that a server gets.
 
-    :param promised: the server's allocations
-    :param offered: what this host offers
-    :param holders: who holds which function now
-    :param holder: the server; what it holds already is free for it
-    :param mdevs: how many mdevs of each provider other servers hold
-    :raises errors.AssignmentError: if one unit of the promise cannot be kept;
-        TakenError where it is because another server has it
+    :param allocated: the allocations of the server
+    :param offered: the Regions that this host offers
+    :param holders: the server that holds each function now
+    :param holder: the server; functions that it holds are free for it
+    :param mdevs: number of mdevs that other servers hold, by provider
+    :raises errors.AssignmentError: if the host cannot provide an allocated
+        unit; TakenError if another server holds it
     """
     here = {item.uuid: item for item in offered}
     held = _Held(holders, holder, mdevs)
@@ -85,20 +87,20 @@ def assign(allocated: Allocations, wanted: Wanted,
                      item.region.total - wanted.elsewhere.get(uuid, 0)))) > 0)
     found = _arrange(groups, available, wanted, booked)
     if found.objection:
-        others = held.by_others(here.values())
+        others = held.describe_others(here.values())
         raise errors.AssignmentError(
-            'what its profile asks for', found.objection
+            'device request', found.objection
             + (f': {others}' if others and not units else ''))
     return tuple(sorted((
         Grant(name if name in wanted.groups else '', here[uuid], unit)
-        for uuid, names in _labels(groups, found.chosen).items()
+        for uuid, names in _groups_of_units(groups, found.chosen).items()
         for name, unit in zip(names, held.take(here[uuid], len(names)),
                               strict=True)), key=_order))
 
 
 def plan(grants: collections.abc.Iterable[Grant],
          ) -> hostdev.Hostdevs:
-    """The hostdevs of a guest, in the order of its profile's groups."""
+    """Return the hostdevs of a guest, in the order of its Grants."""
     seen: collections.Counter = collections.Counter()
     hostdevs = []
     for grant in grants:
@@ -116,7 +118,7 @@ def plan(grants: collections.abc.Iterable[Grant],
 def is_chosen(allocated: Allocations,
               counts: collections.abc.Mapping[str, int],
               offered: collections.abc.Iterable[inventory.Offered]) -> bool:
-    """Whether the ledger names devices, and not only their classes."""
+    """Whether the allocations name devices, and not only classes."""
     here = {item.uuid: item for item in offered}
     return _covers(_by_class(_units(allocated, here), here), counts)
 
@@ -126,15 +128,15 @@ def with_the_rest(groups: collections.abc.Mapping[str, device_profile.Group],
                   regions: collections.abc.Collection[
                       model.Region | arrange.AvailableUnits],
                   ) -> dict[str, device_profile.Group]:
-    """A flavor's groups, and one for each unit that none of them asks for.
+    """Return a flavor's groups, plus a group for each other allocated unit.
 
-    A flavor can ask by class alone, and gets as good a promise; beside it, or
-    in a granular group of its own, also by trait. All such units are to have
-    it: Placement has seen no more than that one of the class's devices does.
+    A flavor can also ask for a class without a profile, and for traits with
+    it or in granular groups of its own. Each such unit has to have these
+    traits: Placement checked only that some device of the class has them.
 
-    :param groups: flavor.Groups, where there may be such groups
-    :param counts: units by class that were promised in all
-    :param regions: all of the host's, free or not
+    :param groups: may be flavor_specs.Groups, which has such requests
+    :param counts: all allocated units by class
+    :param regions: all Regions of the host, free or not
     """
     asked: collections.Counter[str] = collections.Counter()
     for group in groups.values():
@@ -151,33 +153,34 @@ def with_the_rest(groups: collections.abc.Mapping[str, device_profile.Group],
 
 def _traits(groups, resource_class: str, regions,
             ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
-    """What is asked of each unit of a class beside the profile's groups."""
-    # What no Region has is the compute node's, or another class's.
-    there = {trait for region in regions
+    """Yield the required traits of each unit that no profile asks for."""
+    # A trait of no Region is one of the compute node or of another class.
+    known = {trait for region in regions
              if region.resource_class == resource_class
              for trait in region.traits}
     for group in getattr(groups, 'own', ()):
-        # The provider of a class has the traits of all its Regions; so one
-        # that they rule out was served by another, such as Nova's for vGPUs.
-        if all((trait in there or trait in naming.OUR_TRAITS)
+        # The provider of a class has the traits of all its Regions. If it does
+        # not match the group, another provider serves the group, such as that
+        # of Nova's vGPUs.
+        if all((trait in known or trait in naming.OUR_TRAITS)
                == (strength == device_profile.REQUIRED)
                for trait, strength in group.traits.items()):
             yield from itertools.repeat(group.traits,
                                         group.resources.get(resource_class, 0))
     yield from itertools.repeat({
         trait: strength for trait, strength
-        in getattr(groups, 'traits', {}).items() if trait in there})
+        in getattr(groups, 'traits', {}).items() if trait in known})
 
 
 def count_units(amounts: collections.abc.Mapping[str, int],
                 resource_class: str | None = None) -> int:
-    """Units in what is allocated of a Device's or Region's provider.
+    """Count the units in an allocation of a Device's or Region's provider.
 
-    An operator's provider.yaml can have added other inventory to it.
+    Inventory that an operator adds to it in provider.yaml is not counted.
 
-    :param amounts: by class
-    :param resource_class: the Region's, in which units were counted once; if
-        it is not known any more, that can be any
+    :param amounts: allocated amounts by class
+    :param resource_class: the class of the Region, which older versions
+        counted units in; None if unknown, then any class counts
     """
     units = sum(amount for name, amount in amounts.items()
                 if naming.class_of_units(name))
@@ -186,7 +189,7 @@ def count_units(amounts: collections.abc.Mapping[str, int],
 
 
 def without_devices(allocated: Allocations) -> dict[str, dict[str, int]]:
-    """A promise of so many of a class, whichever they are."""
+    """Return allocations without those of units, so classes remain."""
     return {uuid: left for uuid, amounts in allocated.items()
             if (left := {name: amount for name, amount in amounts.items()
                          if not naming.class_of_units(name)})}
@@ -194,7 +197,7 @@ def without_devices(allocated: Allocations) -> dict[str, dict[str, int]]:
 
 def unallocated(grants: collections.abc.Iterable[Grant],
                 allocated: Allocations) -> dict[str, dict[str, int]]:
-    """What was chosen here that the ledger does not have yet.
+    """Return the units of Grants that are not allocated yet.
 
     :returns: amounts by class by provider
     """
@@ -207,15 +210,14 @@ def unallocated(grants: collections.abc.Iterable[Grant],
 
 
 def surplus(grants: collections.abc.Iterable[Grant], allocated: Allocations,
-           here: collections.abc.Container[str],
-           ) -> dict[str, dict[str, int]]:
-    """What the ledger has of devices that were not chosen.
+            here: collections.abc.Container[str],
+            ) -> dict[str, dict[str, int]]:
+    """Return the allocated units of this host that no Grant uses.
 
-    While a server moves, or until the host that it was evacuated from comes
-    back, the ledger has devices of another host as well.
+    During a move, and until the host that a server was evacuated from comes
+    back, the server also has allocations on another host.
 
-    :param here: uuids of this host's providers; also of those that are not
-        offered any more
+    :param here: uuids of the providers of this host, offered or not
     :returns: amounts by class by provider
     """
     chosen = collections.Counter(grant.offered.uuid for grant in grants)
@@ -227,7 +229,7 @@ def surplus(grants: collections.abc.Iterable[Grant], allocated: Allocations,
 
 def moved(allocated: Allocations, more: Allocations,
           less: Allocations) -> dict[str, dict[str, int]]:
-    """A promise with something in place of something else."""
+    """Return allocations with some amounts added and others removed."""
     amounts = {uuid: collections.Counter(held)
                for uuid, held in allocated.items()}
     for uuid, added in more.items():
@@ -240,26 +242,25 @@ def moved(allocated: Allocations, more: Allocations,
 
 def check_there(had: collections.abc.Mapping[model.Address, str],
                 host: model.Host) -> None:
-    """Make sure that a guest gets what it had, and not what is there instead.
+    """Check that a guest can start with the devices that it had.
 
-    The configuration does not matter: what an entry named once, a server
-    keeps.
+    Entries are not checked: a server keeps a device that an entry once named.
 
-    :param had: vendor and product id that each is to have, '' if any will do
-    :raises errors.AssignmentError: if a function is not there, or another one
-        is, or the host or others use it
+    :param had: expected vendor and product id by address, '' for any
+    :raises errors.AssignmentError: if a function is missing, another one is
+        at its address, or the host or others use it
     """
-    there = {function.address: function for function in host.functions}
+    functions = {function.address: function for function in host.functions}
     for address, ids in had.items():
         if not isinstance(address, model.MdevAddress):
-            function = there.get(address)
+            function = functions.get(address)
             _check_same(address, ids, function)
-            _check_alone(function, had, host)
+            _check_iommu_group(function, had, host)
             _check_unused(function, host)
 
 
 def _check_same(address, ids, function) -> None:
-    """Check that a function is there, and no other one in its place."""
+    """Check that a function exists and has the expected ids."""
     if function is None:
         raise errors.AssignmentError(
             f'device {address}', 'is not there any more',
@@ -271,36 +272,36 @@ def _check_same(address, ids, function) -> None:
             f'{ids}', 'put the card back where it was, or move the server')
 
 
-def _check_alone(function, had, host) -> None:
-    """Check that a server has all of an IOMMU group."""
+def _check_iommu_group(function, had, host) -> None:
+    """Check that the server has all functions of an IOMMU group."""
     group = function.iommu_group
-    company = [str(other.address) for other in host.functions
+    others = [str(other.address) for other in host.functions
                if group is not None and other.iommu_group == group
                and not other.may_stay and other.address not in had]
-    if company:
+    if others:
         raise errors.AssignmentError(
             f'device {function.address}', f'IOMMU group {group} has '
-            f'{" and ".join(company)} by now, which the server does not '
+            f'{" and ".join(others)} by now, which the server does not '
             'have', 'put back the kernel command line and the firmware '
             'settings that keep them apart, or move the server')
 
 
 def _check_unused(function, host) -> None:
-    """Check that neither others nor the host have something of a function."""
+    """Check that no other server and not the host use a function."""
     vfs = sum(other.physfn == function.address for other in host.functions)
     mdevs = sum(len(mdev_type.instances)
                 for mdev_type in function.mdev_types)
     if vfs or mdevs:
-        # They would go with its driver, whoever has them.
+        # They disappear when the driver is unbound, even if they are in use.
         raise errors.AssignmentError(
             f'device {function.address}', f'has {vfs} virtual functions and '
-            f'{mdevs} mdevs by now, which others can have',
+            f'{mdevs} mdevs by now, which other servers may hold',
             'remove them, or move the server')
     if function.use:
         raise errors.AssignmentError(
             f'device {function.address}', f'the host uses it: {function.use}',
-            'have the host let go of it, and see that it does not take it '
-            'again, or move the server')
+            'stop its use on the host and prevent that it is used again, or '
+            'move the server')
 
 
 def _order(grant: Grant):
@@ -310,7 +311,7 @@ def _order(grant: Grant):
 
 @dataclasses.dataclass(frozen=True)
 class _Held:
-    """Who has what of a host, seen from one of its servers."""
+    """The devices that servers hold, seen from one of the servers."""
 
     holders: collections.abc.Mapping[model.Address, str]
     holder: str
@@ -324,39 +325,40 @@ class _Held:
 
     def take(self, item: inventory.Offered,
              count: int) -> collections.abc.Sequence[model.Unit]:
-        """So many units of a Region.
+        """Return free units of a Region.
 
-        :raises errors.TakenError: if there are fewer
+        :raises errors.TakenError: if fewer than ``count`` are free
         """
         return (self._take_mdevs(item, count) if item.region.mdevs else
                 self._take_functions(item, count))
 
-    def by_others(self, offered: collections.abc.Iterable[inventory.Offered],
-                  ) -> str:
-        """What others have of Regions, in words."""
+    def describe_others(
+            self, offered: collections.abc.Iterable[inventory.Offered],
+            ) -> str:
+        """Say which other server holds each function of Regions."""
         return ', '.join(
             f'{address} is held by {self.holders[address]}'
             for item in offered for unit in item.region.units
-            for address in unit if self._is_anothers(address))
+            for address in unit if self._is_held_by_other(address))
 
-    def _is_anothers(self, address: model.Address) -> bool:
+    def _is_held_by_other(self, address: model.Address) -> bool:
         return self.holders.get(address, self.holder) != self.holder
 
     def _free(self, item) -> list[model.Unit]:
         return [unit for unit in item.region.units
-                if not any(map(self._is_anothers, unit))]
+                if not any(map(self._is_held_by_other, unit))]
 
     def _take_functions(self, item, count):
         free = self._free(item)
         if len(free) < count:
-            taken = self.by_others([item])
+            taken = self.describe_others([item])
             raise errors.TakenError(
                 f'resource provider {item.name}',
-                f'Placement promised {count} of it, {len(free)} of '
-                f'{len(item.region.units)} are free'
+                f'Placement has allocations for {count} of its units, '
+                f'{len(free)} of {len(item.region.units)} are free'
                 + (f': {taken}' if taken else ''))
-        # What nobody had comes first, then what the server had before: its
-        # old definition may be wanted again (a resize reverted).
+        # Prefer units that no server holds to those that the server itself
+        # held before: a reverted resize needs its old devices again.
         free.sort(key=lambda unit: (any(a in self.holders for a in unit),
                                     unit))
         return free[:count]
@@ -367,15 +369,16 @@ class _Held:
         if total - taken < count:
             raise errors.TakenError(
                 f'resource provider {item.name}',
-                f'Placement promised {count} mdevs {item.region.variant} of '
-                f'it, {max(0, total - taken)} of {total} are free')
+                f'Placement has allocations for {count} mdevs '
+                f'{item.region.variant} of it, {max(0, total - taken)} of '
+                f'{total} are free')
         return [(model.MdevAddress(
             naming.mdev_uuid(self.holder, item.uuid, index)),)
             for index in range(count)]
 
 
 def _units(allocated, here) -> dict[str, int]:
-    """Units by provider of a Device or Region of this host."""
+    """Count the allocated units by provider of this host."""
     return {uuid: count_units(amounts, here[uuid].region.resource_class)
             for uuid, amounts in allocated.items() if uuid in here}
 
@@ -388,7 +391,7 @@ def _by_class(units, here) -> collections.Counter[str]:
 
 
 def _covers(booked, counts, *names: str) -> bool:
-    """Whether the ledger names the devices of classes, or of all."""
+    """Whether units are allocated for all counts of classes, or of all."""
     return all(counts.get(name, 0) <= booked[name] for name in names or counts)
 
 
@@ -406,25 +409,24 @@ def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
                             wanted.pack)
     if not found.objection or not _covers(booked, wanted.counts):
         return found
-    # The traits of devices that were chosen before have been seen to. They
-    # tell groups apart here, no more: an entry that lost a trait takes no
-    # device from a server.
-    plain = {name: dataclasses.replace(group, traits={})
+    # The devices were chosen before, with their traits. An entry that lost a
+    # trait since then must not take a device from a server.
+    without_traits = {name: dataclasses.replace(group, traits={})
              for name, group in groups.items()}
-    return arrange.arrange(plain, available, wanted.rules, wanted.around,
-                           wanted.pack)
+    return arrange.arrange(without_traits, available, wanted.rules,
+                           wanted.around, wanted.pack)
 
 
-def _labels(groups, chosen) -> dict[str, list[str]]:
-    """For each provider a group name per unit that is taken of it."""
-    labels: dict[str, list[str]] = collections.defaultdict(list)
+def _groups_of_units(groups, chosen) -> dict[str, list[str]]:
+    """Return by provider the group of each unit that is assigned from it."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
     for name, uuid in chosen.items():
-        labels[uuid].extend([name] * sum(groups[name].resources.values()))
-    return labels
+        found[uuid].extend([name] * sum(groups[name].resources.values()))
+    return found
 
 
 def _card(item: inventory.Offered) -> model.PciAddress | None:
-    """What the alias of an mdev says that it is of."""
+    """Return the card that the alias of an mdev names, None for others."""
     address = item.device.address
     return (address if item.region.mdevs
             and isinstance(address, model.PciAddress) else None)

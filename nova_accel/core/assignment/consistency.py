@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the three snapshot disagree: the machine, the ledger and the record.
+"""The audit: compare the machine, Placement and the libvirt domains.
 
-What is found is reported, and what nobody can be sure of is withheld from
-others. Nothing is ever taken from a server.
+A difference is reported, and units in doubt are withheld from scheduling.
+Nothing is ever taken from a server.
 """
 
 import collections
@@ -20,13 +20,13 @@ from nova_accel.core.placement import inventory
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One disagreement.
+    """One difference.
 
-    :param thing: what it is about
-    :param provider: uuid of the provider that is concerned, or ''
-    :param withheld: how many of its units nobody may have meanwhile
-    :param passing: an operation that is going on explains it; it is worth
-        words only where it stays
+    :param thing: the provider, device or consumer that differs
+    :param provider: uuid of the resource provider, or ''
+    :param withheld: number of its units to withhold from scheduling
+    :param passing: whether an operation in progress can explain it, so that
+        it is reported only if it persists
     """
 
     thing: str
@@ -42,16 +42,16 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What is so, according to each.
+    """The state of the machine, of Placement and of the domains.
 
     :param host: the machine
     :param offered: its Regions by provider
     :param known: names of our providers in Placement, by uuid
-    :param allocated: amounts by consumer, by provider
-    :param held: hostdevs by domain; also those that are not ours
-    :param classes: of the units of a provider, whether it is offered or not
-    :param consumers: the providers of ours, those of classes as well, that
-        each consumer has allocations of
+    :param allocated: units by consumer, by provider of a Device or Region
+    :param held: hostdevs by domain, including those that are not ours
+    :param classes: classes of the units of each provider, offered or not
+    :param consumers: our providers, including those of classes, that each
+        consumer has allocations of
     """
 
     host: model.Host
@@ -64,18 +64,18 @@ class Snapshot:
     consumers: collections.abc.Mapping[str, collections.abc.Sequence[str]] = (
         dataclasses.field(default_factory=dict))
 
-    # Each looked up for each hostdev.
+    # Cached, because each is looked up for each hostdev.
 
     @functools.cached_property
     def functions(self) -> set[model.Address]:
-        """What can be given away itself, and not only mdevs of it."""
+        """Functions that are offered themselves, not only mdevs of them."""
         return {address for item in self.offered.values()
                 if not item.region.mdevs
                 for unit in item.region.units for address in unit}
 
     @functools.cached_property
     def ids(self) -> dict[model.Address, str]:
-        """Vendor and product id of each function that is there."""
+        """Vendor and product id of each function of the machine."""
         return {function.address: function.ids
                 for function in self.host.functions}
 
@@ -85,7 +85,7 @@ class Snapshot:
 
     @functools.cached_property
     def given(self) -> dict[str | None, list[tuple[str, hostdev.Hostdev]]]:
-        """Hostdevs with their domains, by the provider that each is of."""
+        """Domains and hostdevs by the provider that the alias names."""
         found = collections.defaultdict(list)
         for uuid, device in holding.each(self.held):
             found[holding.provider_of(device)].append((uuid, device))
@@ -97,49 +97,58 @@ def gather(inventory: inventory.NodeInventory,
                [str], collections.abc.Mapping[str, collections.abc.Mapping]],
            held: collections.abc.Callable[[], holding.Held],
            only: collections.abc.Container[str] | None = None) -> Snapshot:
-    """The Snapshot about one compute node.
+    """Return the Snapshot of one compute node.
 
-    :param allocations: those of a provider, by its uuid, as Placement has them
-    :param held: as in :class:`Snapshot`; asked after the allocations, because
-        a server that is deleted meanwhile loses its domain first
-    :param only: the providers whose allocations are asked for, if not all
+    :param allocations: reads Placement's allocations of a provider by uuid
+    :param held: reads the hostdevs; called after the allocations, because a
+        server that is being deleted loses its domain first
+    :param only: the providers whose allocations to read, if not all
     """
     offered, node = inventory.by_uuid, inventory.node
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
     every = {uuid: allocations(uuid) for uuid in node.ours
              if only is None or uuid in only}
-    found = {uuid: every[uuid] for uuid in node.devices if uuid in every}
-    allocated = {
-        uuid: {consumer: amount for consumer, allocation in consumers.items()
-               if (amount := assign.count_units(
-                   allocation['resources'], classes.get(uuid)))}
-        for uuid, consumers in found.items()}
+    of_devices = {uuid: every[uuid] for uuid in node.devices if uuid in every}
+    allocated = {uuid: _units_by_consumer(consumers, classes.get(uuid))
+                 for uuid, consumers in of_devices.items()}
     by_consumer = collections.defaultdict(list)
     for uuid, consumers in every.items():
         for consumer in consumers:
             by_consumer[consumer].append(uuid)
-    return Snapshot(inventory.host, offered, node.ours, allocated, held(), {
-        uuid: {classes.get(uuid), *(
-            naming.class_of_units(name)
-            for allocation in consumers.values()
-            for name in allocation['resources'])} - {None}
-        for uuid, consumers in found.items()}, by_consumer)
+    return Snapshot(
+        inventory.host, offered, node.ours, allocated, held(),
+        {uuid: _classes_of_units(consumers, classes.get(uuid))
+         for uuid, consumers in of_devices.items()}, by_consumer)
+
+
+def _units_by_consumer(consumers, resource_class) -> dict[str, int]:
+    return {consumer: amount for consumer, allocation in consumers.items()
+            if (amount := assign.count_units(
+                allocation['resources'], resource_class))}
+
+
+def _classes_of_units(consumers, resource_class) -> set[str]:
+    """Return the class of a Region and those of the units allocated of it."""
+    return {resource_class, *(
+        naming.class_of_units(name) for allocation in consumers.values()
+        for name in allocation['resources'])} - {None}
 
 
 def compare(snapshot: Snapshot, unknown: collections.abc.Container[str] = (),
             ) -> tuple[Finding, ...]:
-    """Everything that does not fit, the worst first.
+    """Return all differences, the worst first.
 
-    :param unknown: consumers that Nova does not know; of what they were
-        promised, nothing is missed
+    :param unknown: consumers that Nova does not know; they are not expected
+        to hold what they have allocations of
     """
     return (*_held_twice(snapshot), *held_without_allocations(snapshot),
-            *_held_and_gone(snapshot), *_promised_not_held(snapshot, unknown))
+            *_held_not_offered(snapshot),
+            *_allocated_not_held(snapshot, unknown))
 
 
 def orphaned_allocations(snapshot: Snapshot, consumer: str) -> Finding:
-    """Allocations of a consumer that is no server and no migration."""
+    """Return a Finding for a consumer that is no server or migration."""
     uuids = sorted(snapshot.consumers[consumer], key=snapshot.known.get)
     names = ', '.join(snapshot.known[uuid] for uuid in uuids)
     options = ' '.join(f'--provider {uuid}' for uuid in uuids)
@@ -147,13 +156,14 @@ def orphaned_allocations(snapshot: Snapshot, consumer: str) -> Finding:
     return Finding(
         f'consumer {consumer}', f'has allocations of {names}, and no server '
         'and no migration of this cell has this uuid',
-        f'if "openstack server show {consumer}" finds no server, "{command} '
-        f'delete {consumer}"; a server in ERROR that has no host, delete; of '
-        f'one that has a host, "{command} unset {options} {consumer}"')
+        f'if "openstack server show {consumer}" finds no server, run '
+        f'"{command} delete {consumer}"; if it finds one in ERROR without a '
+        'host, delete the server; if it finds one with a host, run '
+        f'"{command} unset {options} {consumer}"')
 
 
 def _held_twice(snapshot) -> collections.abc.Iterator[Finding]:
-    """One device of ours in several definitions."""
+    """Find devices of ours that several domains define."""
     ours = snapshot.functions | {
         device.address for hostdevs in snapshot.held.values()
         for device in hostdev.ours(hostdevs)}
@@ -167,10 +177,11 @@ def _held_twice(snapshot) -> collections.abc.Iterator[Finding]:
                 'same time')
 
 
-def held_without_allocations(snapshot: Snapshot,
-               only: collections.abc.Container[str] | None = None,
-               ) -> collections.abc.Iterator[Finding]:
-    """Units that are held beyond what Placement has allocated.
+def held_without_allocations(
+        snapshot: Snapshot,
+        only: collections.abc.Container[str] | None = None,
+        ) -> collections.abc.Iterator[Finding]:
+    """Find units that domains hold beyond what Placement has allocated.
 
     :param only: the providers to look at, if not all
     """
@@ -181,18 +192,18 @@ def held_without_allocations(snapshot: Snapshot,
         held = found[item.uuid]
         units = holding.units(held, item)
         allocated = sum(snapshot.allocated.get(item.uuid, {}).values())
-        # An mdev type can have come down to less than there are.
+        # A driver can offer fewer mdevs of a type than exist.
         excess = min(len(units), item.region.total) - allocated
         if excess > 0:
             reason, remedy = _explain(held, units, item, snapshot)
             yield Finding(
                 f'resource provider {item.name}',
-                f'{len(units)} of it are held, {allocated} are promised: '
-                f'{reason}', remedy, item.uuid, excess)
+                f'{len(units)} of its units are held, {allocated} are '
+                f'allocated: {reason}', remedy, item.uuid, excess)
 
 
 def _explain(held, units, item, snapshot) -> tuple[str, str]:
-    """Who should not have a Region's units, and what to do about it."""
+    """Return which domains hold too much of a Region, and the remedy."""
     everyone = set().union(*units.values())
     strangers = (everyone - set(snapshot.allocated.get(item.uuid, {}))
                  or everyone)
@@ -202,32 +213,33 @@ def _explain(held, units, item, snapshot) -> tuple[str, str]:
                 if uuid in strangers and device.address in addresses}
     if item.uuid not in given_as and all(
             snapshot.allocated.get(provider) for provider in given_as):
-        # An entry has changed, and its Regions have other names by now.
-        return (f'{names} was promised it as ' + ', '.join(sorted(
+        # An entry has changed, and so have the names of its Regions.
+        return (f'{names} has allocations of it as ' + ', '.join(sorted(
             snapshot.known.get(provider, provider) for provider in given_as)),
-            'nothing, it is kept for the server; or put the entry back')
+            'no action needed, it is kept for the server; or restore the '
+            'entry')
     return (f'{names} should not have it',
-            'where the server lives on another host, or is deleted, undefine '
-            'its domain here; where it lives here, shelve and unshelve it; a '
-            'domain that is not Nova\'s has to let go of the device')
+            'if the server is on another host, or deleted, undefine its '
+            'domain here; if it is on this host, shelve and unshelve it; '
+            'remove the device from a domain that is not Nova\'s')
 
 
-def _held_and_gone(snapshot) -> collections.abc.Iterator[Finding]:
-    """Devices of servers that are not there, or not offered any more."""
+def _held_not_offered(snapshot) -> collections.abc.Iterator[Finding]:
+    """Find devices of servers that are missing or not offered any more."""
     for uuid, hostdevs in snapshot.held.items():
         for device in hostdev.ours(hostdevs):
-            why = _why_gone(device, snapshot)
+            why = _why_not_offered(device, snapshot)
             if why:
                 yield Finding(f'device {device.address} of server {uuid}',
                               *why, holding.provider_of(device))
 
 
-def _why_gone(device, snapshot) -> tuple[str, str] | None:
-    """Reason and remedy."""
+def _why_not_offered(device, snapshot) -> tuple[str, str] | None:
+    """Return reason and remedy, None if a device is offered."""
     if isinstance(device.address, model.MdevAddress):
         return None if holding.provider_of(device) in snapshot.offered else (
-            'nothing offers it any more',
-            'put its device and its entry back, or move the server')
+            'is not offered any more',
+            'restore its card and its entry, or move the server')
     ids = snapshot.ids.get(device.address)
     if ids is None or device.ids not in ('', ids):
         return ('is not there any more' if ids is None else
@@ -240,34 +252,37 @@ def _why_gone(device, snapshot) -> tuple[str, str] | None:
         return (f'is not offered any more: {refusal.reason}',
                 refusal.remedy or 'move the server')
     return ('no entry names it any more',
-            'nothing, the server keeps it; or put its entry back')
+            'no action needed, the server keeps it; or restore its entry')
 
 
-def _promised_not_held(snapshot, unknown) -> collections.abc.Iterator[Finding]:
-    """Units that the ledger has given away and that nobody has."""
+def _allocated_not_held(snapshot, unknown,
+                        ) -> collections.abc.Iterator[Finding]:
+    """Find units that are allocated and that no server holds."""
     for provider, allocated in snapshot.allocated.items():
-        units = _given(snapshot, provider)
+        units = _units_given_as(provider, snapshot)
         has = collections.Counter(uuid for uuids in units.values()
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
             consumer for consumer, amount in allocated.items()
             if has[consumer] < amount and consumer not in unknown))
-        # A resize that waits to be confirmed has its own consumer.
+        # During a resize, a migration has allocations as well; so compare the
+        # sums.
         if not lacking or len(units) >= sum(allocated.values()):
             continue
         yield Finding(
             f'resource provider {snapshot.known.get(provider, provider)}',
-            f'{sum(allocated.values())} of it are promised, {len(units)} are '
-            f'held: {lacking} should have it', 'where an operation is going '
-            'on, or a resize waits to be confirmed, nothing; otherwise reboot '
-            'the server hard; where there is none, or it is on another host, '
-            '"openstack resource provider allocation unset --provider '
-            f'{provider}{_counting(provider, snapshot)} <server>"', provider,
+            f'{sum(allocated.values())} of its units are allocated, '
+            f'{len(units)} are held: {lacking} should have it',
+            'wait while an operation is in progress or a resize is not '
+            'confirmed; otherwise hard reboot the server; if it does not '
+            'exist, or is on another host, run "openstack resource provider '
+            f'allocation unset --provider {provider}'
+            f'{_class_options(provider, snapshot)} <server>"', provider,
             passing=True)
 
 
-def _given(snapshot, provider) -> dict[model.Unit, set[str]]:
-    """Who has what was given as a provider's, whether it is offered or not."""
+def _units_given_as(provider, snapshot) -> dict[model.Unit, set[str]]:
+    """Return domains by unit that was assigned from a provider."""
     held = snapshot.given.get(provider, [])
     units = holding.units(held, snapshot.offered.get(provider))
     known = {address for unit in units for address in unit}
@@ -276,8 +291,8 @@ def _given(snapshot, provider) -> dict[model.Unit, set[str]]:
          if device.address not in known), None)
 
 
-def _counting(provider, snapshot) -> str:
-    """What the class of a provider is counted by, for a command."""
+def _class_options(provider, snapshot) -> str:
+    """Return the options that name the provider of a provider's class."""
     return ''.join(f' --provider {uuid}'
                    for uuid, name in snapshot.known.items()
                    if naming.class_of_provider(name)

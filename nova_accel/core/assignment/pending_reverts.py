@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is ready for a server that may come back for it.
+"""Devices to keep prepared for a server whose resize may be reverted.
 
-Until a resize is confirmed its server can go back to what it had. Where its
-old definition has gone by then (one on the same host has replaced it, one to
-another cell has undefined it), nothing but Placement says so; and what were
-taken back could be somebody else's type when it comes.
+A resize to the same host replaces the old domain, one to another cell
+undefines it. Only the allocations then show that the server may need its old
+devices again. Were these released, another server could take the capacity of
+their card as another type before the revert.
 """
 
 import collections.abc
@@ -23,15 +23,16 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
          hostdevs: hostdev.Hostdevs,
          offered: collections.abc.Collection[inventory.Offered],
          ) -> set[model.Address]:
-    """Which of what nobody holds a server may come back for.
+    """Return the prepared devices that a server may need for a revert.
 
-    As much of each Region as it is promised beyond what it holds; also as what
-    its card was before its entries changed.
+    Keep as many of each Region as are allocated beyond what the server holds.
+    Allocations of a provider that the Region had before its entry changed
+    count as well.
 
-    :param left: what is ready and nobody holds
+    :param left: prepared devices that no server holds
     :param server: uuid
-    :param promised: what it is promised, and what its migration is
-    :param hostdevs: what it holds
+    :param allocated: allocations of the server, and of its migration
+    :param hostdevs: what the server holds
     """
     every = tuple(allocated)
     found: set[model.Address] = set()
@@ -41,18 +42,19 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
             amounts.get(provider, {}), item.region.resource_class)
             for amounts in every for provider in _providers(item))
         lacking = amount - len(holding.units(holds[item.uuid], item))
-        theirs = (address for address in left
-                  if _may_be_of(address, server, item))
-        found.update(itertools.islice(theirs, max(0, lacking)))
+        candidates = (address for address in left
+                      if _may_be_of(address, server, item))
+        found.update(itertools.islice(candidates, max(0, lacking)))
     return found
 
 
 def _providers(item) -> set[str]:
-    """What counts a Region, or would where the card had more or fewer."""
+    """Return the provider of a Region and the one under its other name."""
     return {item.uuid, item.otherwise}
 
 
 def _may_be_of(address, server, item) -> bool:
+    """Whether a server may have been given a device of a Region."""
     if item.region.mdevs:
         return naming.is_mdev_of(str(address), server, _providers(item))
     return any(address in unit for unit in item.region.units)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server was promised, and what that comes to on this host."""
+"""Check a server's devices against its allocations on this host."""
 
 import collections
 import collections.abc
@@ -19,21 +19,21 @@ from nova_accel.core.request import flavor_request
 def includes_our_devices(request: flavor_request.Request,
                          allocated: assign.Allocations,
                          inventory: inventory.NodeInventory) -> bool:
-    """Whether a server was promised something of ours.
+    """Whether a server has allocations of our devices.
 
-    A flavor can ask by class alone, and others provide classes too: Nova's
-    own vGPU code does.
+    A flavor can ask for a class without a profile, and other programs provide
+    classes too: Nova's own vGPU code does.
     """
     if request.groups:
         return True
     counting = inventory.counting(request.classes)
     if not allocated:
-        # Nobody says whose its class is; here it can be ours, and so it can
-        # where Placement still counts it for devices that have gone.
+        # Without allocations the class may be ours if this host offers it, or
+        # if Placement still has its provider for devices that are missing.
         return not counting.keys().isdisjoint(inventory.node.ours) or (
             not request.classes.isdisjoint(item.region.resource_class
                                            for item in inventory.offered))
-    # Only providers of ours count units, on whichever host they are.
+    # Only our providers have classes of units, on any host.
     return is_on_this_host(request, allocated, inventory) or any(
         naming.class_of_units(name)
         for amounts in allocated.values() for name in amounts)
@@ -42,8 +42,9 @@ def includes_our_devices(request: flavor_request.Request,
 def is_on_this_host(request: flavor_request.Request,
                     allocated: assign.Allocations,
                     inventory: inventory.NodeInventory) -> bool:
-    """Whether something of ours on this host was promised."""
-    # When the host boots, Nova has no tree yet, and the card can be away.
+    """Whether the allocations include our providers of this host."""
+    # While the host boots, Nova has no provider tree yet, and a card can be
+    # missing. So use the uuids that the providers would have.
     return not inventory.providers.union(
         inventory.counting(request.classes)).isdisjoint(allocated)
 
@@ -53,40 +54,41 @@ def matches_allocations(hostdevs: hostdev.Hostdevs,
                         allocated: assign.Allocations,
                         inventory: inventory.NodeInventory,
                         exactly: bool) -> bool:
-    """Whether what a server has is what it was promised.
+    """Whether the devices of a server match its allocations.
 
-    :param promised: its allocations; empty where Placement did not answer,
-        and what the flavor asks for has to do
-    :param exactly: and not more; where its flavor is as it was, functions
-        that travel together can be others by now, and it keeps what it has
+    :param allocated: its allocations; empty if Placement did not answer, then
+        the flavor is used
+    :param exactly: whether the server may not hold more, as after a resize;
+        with an unchanged flavor it keeps what it has, because its IOMMU
+        groups can have changed
     """
     groups = _by_group(hostdevs)
     if not groups.keys() >= request.groups.keys():
         return False
     if not allocated:
-        return not (request.groups and exactly) or _are_as_asked(
+        return not (request.groups and exactly) or _match_groups(
             groups, request.groups, inventory.by_uuid)
     here = _of_devices(request, allocated, inventory)
     if not here:
-        # A move broke off, and what it was promised is elsewhere. Here it has
-        # what it has; the comparison of promises with facts will say so. But
-        # of classes of this host alone, nobody has chosen devices yet.
+        # An interrupted move left the allocations on another host. Keep what
+        # the guest has; the audit reports it. But if only classes of this
+        # host are allocated, devices are not chosen yet.
         return inventory.counting(
             request.classes).keys().isdisjoint(allocated) or any(
             naming.class_of_units(name)
             for amounts in allocated.values() for name in amounts)
     served = _served(hostdevs)
     return here.keys() == served.keys() and all(
-        _comes_to(devices, here[uuid],
-                  inventory.by_uuid.get(uuid) if exactly else None)
+        _make_up(devices, here[uuid],
+                 inventory.by_uuid.get(uuid) if exactly else None)
         for uuid, devices in served.items())
 
 
 def _of_devices(request, allocated, inventory) -> dict[str, int]:
-    """How much of each device's provider on this host was promised.
+    """Return the allocated amount by provider of a Device on this host.
 
-    Those of another host are of a move, or of an evacuation from a host that
-    has not come back.
+    Allocations on another host belong to a move, or to an evacuation from a
+    host that has not come back.
     """
     ours = request.classes | request.units
     devices = inventory.node.ours.keys() - inventory.counting(request.classes)
@@ -96,17 +98,20 @@ def _of_devices(request, allocated, inventory) -> dict[str, int]:
             if uuid in devices and ours & set(amounts)}
 
 
-def _are_as_asked(groups, asked, offered) -> bool:
+def _match_groups(groups, asked, offered) -> bool:
     """Whether devices are what a flavor's groups ask for."""
     return groups.keys() == asked.keys() and all(
-        _is_as_asked(groups[name], asked[name], offered) for name in asked)
+        _match_group(groups[name], asked[name], offered) for name in asked)
 
 
-def _is_as_asked(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+def _match_group(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
                  group: device_profile.Group,
                  offered: collections.abc.Mapping[str, inventory.Offered],
                  ) -> bool:
-    """Whether devices are what a group asks for, as far as anybody knows."""
+    """Whether devices are what a group asks for.
+
+    True if a device is of a provider that is not offered any more.
+    """
     has: collections.Counter[str] = collections.Counter()
     for uuid, devices in _served(hostdevs).items():
         if uuid not in offered:
@@ -118,12 +123,12 @@ def _is_as_asked(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
 
 def _served(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
             ) -> dict[str, list[hostdev.Hostdev]]:
-    """Devices by the provider that they were given as."""
+    """Return devices by the provider that they were assigned from."""
     return _grouped(hostdevs, holding.provider_of)
 
 
 def _by_group(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
-    """Devices by the group that they were given for."""
+    """Return devices by the group that they were assigned to."""
     return _grouped(hostdevs, lambda device: naming.parse_alias(
         device.alias)[0])
 
@@ -135,11 +140,11 @@ def _grouped(hostdevs, key) -> dict[str, list[hostdev.Hostdev]]:
     return found
 
 
-def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],
-              amount: int, item: inventory.Offered | None) -> bool:
-    """Whether devices of one provider are so many units.
+def _make_up(devices: collections.abc.Collection[hostdev.Hostdev],
+             amount: int, item: inventory.Offered | None) -> bool:
+    """Whether devices of one provider are a number of units.
 
-    :param item: None where nobody knows any more what travels together
+    :param item: None if the units of the Region are not known any more
     """
     addresses = {device.address for device in devices}
     known = item and (
@@ -147,7 +152,7 @@ def _comes_to(devices: collections.abc.Collection[hostdev.Hostdev],
         if item.region.mdevs else addresses <= {
             address for unit in item.region.units for address in unit})
     if not known:
-        # A unit can be several functions, so there can be more than promised.
+        # A unit can have several functions.
         return amount <= len(devices)
     return amount == _count_units(devices, item)
 
@@ -161,11 +166,11 @@ def rebuild_allocations(hostdevs: hostdev.Hostdevs,
                         asked: collections.abc.Mapping[str, int],
                         inventory: inventory.NodeInventory,
                         ) -> dict[str, dict[str, int]]:
-    """What a server has to be promised, if it is promised nothing.
+    """Return the allocations to create for a server that has none.
 
-    :param hostdevs: what it has
-    :param asked: all that it asks for, by class
-    :returns: nothing where none of it is known to be ours
+    :param hostdevs: the devices that it holds
+    :param asked: all that its flavor asks for, by class
+    :returns: amounts by class by provider; empty if nothing is ours
     """
     ours = {uuid: {name: asked[name]} for uuid, name
             in inventory.counting(request.classes).items()
@@ -184,14 +189,16 @@ def rebuild_allocations(hostdevs: hostdev.Hostdevs,
 
 
 def numa_nodes(request: flavor_request.Request, allocated: assign.Allocations,
-          inventory: inventory.NodeInventory,
-          held: collections.abc.Callable[[], holding.Held],
-          ) -> frozenset[int]:
-    """The NUMA nodes of promised devices, where the guest is to be near them.
+               inventory: inventory.NodeInventory,
+               held: collections.abc.Callable[[], holding.Held],
+               ) -> frozenset[int]:
+    """Return the NUMA nodes that the guest must be near to.
 
-    Where so many of a class were promised, those that have as many.
+    They are those of the allocated devices. If only classes are allocated,
+    they are those that have enough free devices.
 
-    :param held: what servers have; asked where no device was promised
+    :param held: reads what servers hold; called if no device is allocated
+    :returns: empty if the flavor has no rule about the guest
     """
     if not request.concerns(affinity.GUEST):
         return frozenset()
@@ -216,43 +223,43 @@ def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
         free[item.device.location.numa_node][item.region.resource_class] += (
             item.region.total - taken[item.uuid])
     return frozenset(
-        number for number, there in free.items()
-        if all(there[name] >= amount for name, amount in amounts.items())
+        number for number, free_here in free.items()
+        if all(free_here[name] >= amount for name, amount in amounts.items())
         ) - {None}
 
 
 def explain(error: errors.AssignmentError,
             offered: collections.abc.Iterable[inventory.Offered],
             asked: assign.Wanted) -> errors.AssignmentError:
-    """Say it plainly where nothing is left of a class."""
-    there = {item.region.resource_class for item in offered}
-    gone = ', '.join(name for name, amount in asked.counts.items()
-                     if amount and name not in there)
-    if not gone:
+    """Add to an error the requested classes that this host does not offer."""
+    offered_classes = {item.region.resource_class for item in offered}
+    missing = ', '.join(name for name, amount in asked.counts.items()
+                        if amount and name not in offered_classes)
+    if not missing:
         return error
     return errors.AssignmentError(
-        error.thing, f'{error.reason}; no device of {gone} is there, or no '
-        'entry names one any more', error.remedy)
+        error.thing, f'{error.reason}; this host has no device of {missing}, '
+        'or no entry names one any more', error.remedy)
 
 
 def check_here(server: str, request: flavor_request.Request,
                allocated: assign.Allocations,
                inventory: inventory.NodeInventory) -> None:
-    """Say it plainly where only devices of another host were promised.
+    """Check that a server has allocations on this host.
 
     :param server: its uuid
-    :raises errors.AssignmentError: which names the server
+    :raises errors.AssignmentError: if they are all on another host
     """
     if not is_on_this_host(request, allocated, inventory):
         raise errors.AssignmentError(
-            f'server {server}', 'Placement promises it devices, and '
-            'none of this host: a move of it did not end',
+            f'server {server}', 'Placement has allocations of devices for '
+            'it, but none of this host: a move of it did not finish',
             'shelve and unshelve it')
 
 
 def check(allocated: assign.Allocations,
           inventory: inventory.NodeInventory) -> None:
-    """Say it plainly where a promised device is refused now, or gone.
+    """Check that no allocated device is refused or missing now.
 
     :raises errors.AssignmentError: which names the device
     """

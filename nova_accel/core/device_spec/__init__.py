@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator offers: ``device_spec``, and what a host makes of it."""
+"""Read ``device_spec``, and decide which devices a host offers."""

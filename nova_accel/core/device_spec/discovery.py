@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From PCI functions and entries to what a Host offers, and what it refuses.
+"""Decide from PCI functions and entries what a Host offers and refuses.
 
-What of a function can be given away, its kind says. Whether it may be, is
-decided here, for all kinds alike: nobody else claims or uses it, and no IOMMU
-group, the smallest thing that can safely be given away, is torn apart.
+The kind of an entry finds the units of a function. This module decides for
+all kinds whether a unit is offered: no other program claims it, the host does
+not use it, and IOMMU groups, the smallest isolated sets, are not split.
 """
 
 import collections
@@ -36,7 +36,7 @@ _DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
            'make use of', 'load vfio-pci with disable_denylist=1 if the '
            'guests can be trusted, or take it out of device_spec')
 
-#: Of a function with the console of the host: offered, but never suggested.
+#: About a function with the host's console: offered, but never suggested.
 CONSOLE = 'the console of the host is on it, or may be'
 
 #: Kinds opened on this machine, by name.
@@ -53,24 +53,24 @@ def offer(functions: collections.abc.Iterable[model.Function],
           held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
           allow_unsafe_host: bool = False) -> model.Host:
-    """Decide what is given away.
+    """Decide which devices a machine offers.
 
     :param functions: every PCI function of the machine
-    :param entries: ours, the first that matches wins
+    :param entries: ours; the first that matches is used
     :param foreign: entries by which another program claims devices
-    :param problems: what the reader of the machine had to report
-    :param withheld: functions of which nobody gets anything, of any kind
-    :param held: what domains hold, of which no part is given away, and which
-        is made of no other thing; asked where an entry names something
-    :param hazards: of this host
-    :param allow_unsafe_host: offer devices all the same
+    :param problems: problems found when the machine was read
+    :param withheld: functions that are not offered in any form
+    :param held: reads what domains hold; no part of it is offered, and it is
+        not offered as another type; called if an entry names a function
+    :param hazards: unsafe settings of this host
+    :param allow_unsafe_host: whether to offer devices despite the hazards
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
                   withheld, held, hazards, allow_unsafe_host).host()
 
 
 class _Machine:
-    """The functions and how they hang together (:class:`kinds.Machine`)."""
+    """The functions and their IOMMU groups (:class:`kinds.Machine`)."""
 
     def __init__(self, functions):
         self.functions = {f.address: f for f in
@@ -82,13 +82,13 @@ class _Machine:
         for function in self.functions.values():
             if function.iommu_group is not None:
                 groups[function.iommu_group].append(function)
-        #: Of each IOMMU group, what travels together.
+        #: By IOMMU group, the functions to assign together.
         self.groups: dict[str, model.Unit] = {
             group: tuple(f.address for f in members if not f.may_stay)
             for group, members in groups.items()}
 
     def bundle(self, function: model.Function) -> model.Unit:
-        # A bridge drags nothing along: it is refused by itself.
+        # A bridge is refused alone, without its IOMMU group.
         group = () if function.is_bridge else self.groups.get(
             function.iommu_group, ())
         return group or (function.address,)
@@ -109,7 +109,7 @@ class _Offer:
         self._named = self._machine.named
         self._answers = collections.defaultdict(list)
         self._named.update({
-            function.address: self._choose(function, matching)
+            function.address: self._choose_entries(function, matching)
             for function in self._functions.values()
             if not function.unreadable and (matching := [
                 entry for entry in entries if entry.names(
@@ -129,7 +129,7 @@ class _Offer:
 
     @functools.cached_property
     def _lost(self) -> dict[model.PciAddress, list[hostdev.Hostdev]]:
-        """Held mdevs that a reboot of the host has taken, by card."""
+        """Held mdevs that a reboot of the host has removed, by card."""
         there = {uuid for function in self._functions.values()
                  for mdev_type in function.mdev_types
                  for uuid in mdev_type.instances}
@@ -139,16 +139,16 @@ class _Offer:
                 lost[device.card].append(device)
         return lost
 
-    def _choose(self, function, matching) -> list[spec_entry.Entry]:
-        """Of the entries that name a function, those that count."""
+    def _choose_entries(self, function, matching) -> list[spec_entry.Entry]:
+        """Return the entries to use of those that name a function."""
         first = matching[0]
-        counting = {_subject(first): first}
+        counting = {_type_settings(first): first}
         for other in matching[1:]:
-            # Of what it could be, one entry each.
+            # Of several types, one entry each.
             if first.several and other.kind == first.kind:
-                counting.setdefault(_subject(other), other)
-            one = counting.get(_subject(other), first)
-            if _facts(other) != _facts(one):
+                counting.setdefault(_type_settings(other), other)
+            one = counting.get(_type_settings(other), first)
+            if _effect(other) != _effect(one):
                 self._problems.append(
                     f'{function.address} ({function.ids}): named by '
                     f'{one.label} and by {other.label}; the first '
@@ -156,7 +156,7 @@ class _Offer:
         return list(counting.values())
 
     def _count_vfs(self, entries) -> None:
-        """Report cards whose virtual functions are not as many as named."""
+        """Report cards whose number of VFs differs from their entry."""
         for card in self._functions.values():
             entry = virtual_functions.choose(card, entries)
             if entry and 0 < card.num_vfs != virtual_functions.wanted(card,
@@ -165,14 +165,14 @@ class _Offer:
                     f'{card.address} ({card.ids}): has {card.num_vfs} '
                     f'virtual functions, and {entry.label} says num_vfs '
                     f'{entry.num_vfs}; nova-compute sets their number when it '
-                    'starts, if nobody uses them')
+                    'starts, if they are not in use')
 
     def host(self) -> model.Host:
         cards: dict[model.PciAddress, list] = collections.defaultdict(list)
         refusals: dict[model.Refusal, None] = {}
         for address, entries in self._named.items():
-            # Where one entry names a PF and its VFs (they can have the same
-            # ids), the VFs are what is meant once they are enabled.
+            # An entry can name a PF and its VFs, as they can have the same
+            # ids. Once VFs are enabled, it means the VFs.
             if address in self._cards:
                 continue
             function = self._functions[address]
@@ -195,7 +195,7 @@ class _Offer:
             problems=tuple(dict.fromkeys(self._problems)))
 
     def _pools(self, function, entries):
-        """What is offered of a function by each entry, and what is not."""
+        """Yield for each entry of a function its Pools and refused units."""
         alone = (function.address,)
         for entry in entries:
             try:
@@ -204,20 +204,20 @@ class _Offer:
                 for pool in self._enumerators[entry.kind].pools(
                         function, entry, self._machine):
                     if self._is_new(pool, entry, function):
-                        yield entry, *self._judge(pool, entry)
+                        yield entry, *self._check_pool(pool, entry)
             except kinds.Refused as refused:
                 yield entry, None, {alone: refused}
             except Exception as error:
-                # One device, or one kind, at fault never hides another.
+                # A fault in one device or kind must not hide other devices.
                 yield entry, None, {alone: kinds.Refused(
                     f'its kind {entry.kind} failed: '
                     + errors.quote(f'{type(error).__name__}: {error}'),
-                    'report it to whoever wrote that kind')}
+                    'report it to the author of that kind')}
 
     def _is_new(self, pool, entry, function) -> bool:
-        """Whether it is no answer that another function of its gave before.
+        """Whether no other function of the card or unit returned a Pool yet.
 
-        Of functions that travel together, each is asked.
+        The kind is asked about each function of a unit.
         """
         at = (pool.units[0][0] if pool.units
               else function.physfn or function.address)
@@ -233,7 +233,7 @@ class _Offer:
                                 'not there')
 
     def _check_num_vfs(self, function, entry) -> None:
-        """An entry with num_vfs names cards, and means their functions."""
+        """Refuse what an entry with num_vfs names, except VFs of its cards."""
         if not entry.num_vfs:
             return
         card = self._functions.get(function.physfn)
@@ -265,9 +265,10 @@ class _Offer:
                 yield model.Refusal(function.address, function.ids,
                                     why.reason_for(function), why.remedy)
 
-    def _judge(self, pool, entry,
-               ) -> tuple[kinds.Pool | None, dict[model.Unit, kinds.Refused]]:
-        """A pool with what of it may be given away, and what may not."""
+    def _check_pool(self, pool, entry,
+                    ) -> tuple[kinds.Pool | None,
+                               dict[model.Unit, kinds.Refused]]:
+        """Return a Pool with its allowed units, and the refused units."""
         refused = {}
         for unit in dict.fromkeys(pool.units):
             try:
@@ -296,7 +297,7 @@ class _Offer:
             self._check_use(functions, entry)
 
     def _check_parent(self, function) -> None:
-        """The parent of mdevs stays with the host, and with its driver."""
+        """Check the parent of mdevs, which the host keeps with its driver."""
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
         self._check_card(function)
@@ -305,20 +306,22 @@ class _Offer:
         self._check_whole(function.physfn)
 
     def _check_whole(self, address) -> None:
-        """Refuse a part of what a server holds, in whatever state that is.
+        """Refuse a part of a function that a server holds.
 
-        While the server is stopped, the function has its driver again, and
-        shows what parts it could have.
+        While the server is stopped, the function is bound to its driver again
+        and shows the parts that it can have.
         """
         if address and address in self._held:
             raise kinds.Refused(
-                f'a server holds {address} as a whole', 'nothing, it is kept '
-                'for the server; move or delete the server to have its parts')
+                f'a server holds {address} as a whole', 'no action needed, '
+                'it is kept for the server; move or delete the server to use '
+                'its parts')
 
     def _check_parts(self, function) -> None:
-        """Refuse a card of which a server holds virtual functions.
+        """Refuse a card whose virtual functions a server holds.
 
-        A reboot of the host has taken them, and its entry makes them no more.
+        A reboot of the host has removed them, and its entry does not create
+        them any more.
         """
         if function.total_vfs and (
                 needed := virtual_functions.needed(function, self._held)):
@@ -328,16 +331,16 @@ class _Offer:
                 'and restart nova-compute; or move or delete the server')
 
     def _check_withheld(self, functions) -> None:
-        """Refuse what is withheld, and the parts of a card that is."""
+        """Refuse withheld functions, and the VFs of withheld cards."""
         for function in functions:
             for address in (function.address, function.physfn):
                 if found := self._withheld.get(address):
                     raise kinds.Refused(found.reason, found.remedy, address)
 
     def _check_lost(self, pool, function) -> None:
-        """Refuse all that a card is beside a held mdev that is not there.
+        """Refuse other uses of a card while a held mdev is missing.
 
-        A reboot of the host has taken it, and no entry makes it again.
+        A reboot of the host has removed it, and no entry creates it again.
         """
         for device in self._lost.get(function.physfn or function.address, ()):
             if not (pool.mdevs and naming.is_of_variant(device.alias,
@@ -362,7 +365,7 @@ class _Offer:
         if named.iommu_group is None:
             raise kinds.Refused('it is in no IOMMU group')
         for function in unit:
-            self._check_company(named, function, entry)
+            self._check_named_with(named, function, entry)
         self._check_groups(unit)
 
     def _check_groups(self, unit) -> None:
@@ -371,7 +374,7 @@ class _Offer:
         for function in {f.iommu_group: f for f in unit}.values():
             if not together.issuperset(self._machine.bundle(function)):
                 raise kinds.Refused(f'IOMMU group {function.iommu_group} '
-                                    'would be torn apart')
+                                    'would be split')
         cards = {function.physfn for function in unit}
         if len(cards) > 1:
             raise kinds.Refused(f'IOMMU group {unit[0].iommu_group} mixes '
@@ -379,15 +382,15 @@ class _Offer:
                                 'functions')
 
     def _check_host(self) -> None:
-        """Refuse what is to be kept apart on a host that cannot do that.
+        """Refuse functions on a host that cannot isolate guests.
 
-        An mdev's parent stays with the host, and with it what would do harm.
+        Mdevs are not checked: the host keeps their parent.
         """
         for hazard in self._hazards:
             if not self._allow_unsafe_host:
                 raise kinds.Refused(hazard.reason, hazard.remedy)
             self._problems.append(
-                f'{hazard.reason}; devices are offered all the same, as '
+                f'{hazard.reason}; devices are offered anyway, as '
                 f'{unsafe_host.OPTION} says')
 
     def _check_function(self, function) -> None:
@@ -395,7 +398,7 @@ class _Offer:
             raise kinds.Refused('it cannot be read')
         if isinstance(function.address, model.ParentName):
             raise kinds.Refused('it is on no PCI bus',
-                                'name the mdev_type that it is to make')
+                                'name the mdev_type that it has to create')
         if function.is_bridge:
             raise kinds.Refused(
                 'it is a bridge', 'take it out of device_spec'
@@ -406,7 +409,7 @@ class _Offer:
                                 'cannot name')
         if function.use:
             raise kinds.Refused(f'the host uses it: {function.use}')
-        # Its own count and its VFs are not read at the same moment.
+        # The count and the VFs are not read at the same time.
         vfs = max(function.num_vfs, self._machine.vfs[function.address])
         if vfs:
             raise kinds.Refused(
@@ -425,7 +428,7 @@ class _Offer:
         self._check_claims(function)
 
     def _check_claims(self, function) -> None:
-        """Refuse what somebody else may take, or take from under it."""
+        """Refuse functions that another program claims, or their card."""
         ours = self._named.get(function.address)
         for claim in self._foreign:
             if claim.matches(function):
@@ -440,14 +443,14 @@ class _Offer:
                     f'{function.physfn}', 'leave the card to one of the two')
 
     def _check_driver(self, unit, managed) -> None:
-        """Without libvirt's help it has the driver that it needs by now."""
+        """Refuse denied functions, and unmanaged ones without vfio driver."""
         for function in unit:
             if not managed and not function.vfio:
                 raise kinds.Refused(
-                    f'{function.driver or "no driver"} has it, which is none '
-                    'of vfio\'s, and its entry says managed no',
-                    'bind it to vfio-pci, or to the vfio driver that its '
-                    'vendor has for it, or leave it to libvirt with '
+                    f'its driver is {function.driver or "none"}, which is not '
+                    'a vfio driver, and its entry says managed no',
+                    'bind it to vfio-pci or to the vfio driver of its vendor, '
+                    'or let libvirt bind it with '
                     '"managed": "yes"', function.address)
             if function.denied and not function.vfio:
                 raise kinds.Refused(*_DENIED, function.address)
@@ -463,7 +466,7 @@ class _Offer:
                 f'by itself, and is offered as {entry.label} says')
 
     def _check_use(self, unit, entry) -> None:
-        """Report what the host may miss, or a guest have no use for."""
+        """Report the console of the host, and VFs that guests may not use."""
         for function in unit:
             if function.console:
                 self._problems.append(
@@ -471,14 +474,15 @@ class _Offer:
                     f'{entry.label} says, though {CONSOLE}')
             if function.physfn and function.mdev_types:
                 self._problems.append(
-                    f'{function.address} ({function.ids}): offered as it is, '
-                    f'as {entry.label} says, though it is there to make '
+                    f'{function.address} ({function.ids}): offered as a PCI '
+                    f'function, as {entry.label} says, though it can create '
                     'mediated devices; name one of its types as mdev_type if '
-                    'a guest can do nothing with it alone')
+                    'a guest cannot use the function itself')
 
-    def _check_company(self, named, function, entry) -> None:
+    def _check_named_with(self, named, function, entry) -> None:
+        """Refuse a unit if an entry does not name all its functions."""
         if entry not in self._named.get(function.address, ()):
-            what = ('it goes together with'
+            what = ('it can only be assigned together with'
                     if function.iommu_group != named.iommu_group
                     else f'IOMMU group {named.iommu_group} has')
             raise kinds.Refused(
@@ -490,16 +494,16 @@ class _Offer:
         card = self._functions[address]
         regions: dict[model.Region, dict[kinds.Pool, None]] = {}
         for region, pool in pools:
-            # Several entries can have had the same answer.
+            # Several entries can have equal Pools.
             regions.setdefault(region, {})[pool] = None
         named: set[str] = set()
         return model.Device(address, card.ids, card.location, tuple(
-            _called(_filled(region, alike, self._functions), named)
-            for region, alike in sorted(regions.items(), key=_place)))
+            _with_unique_name(_filled(region, alike, self._functions), named)
+            for region, alike in sorted(regions.items(), key=_region_order)))
 
 
 def _check_whole_device(pool, functions) -> None:
-    """Only of a device that is one thing is known whether it was used."""
+    """Refuse one_time_use for parts of a device, whose use is not tracked."""
     if pool.mdevs or len(set(pool.units)) > 1 or functions[0].physfn:
         raise kinds.Refused(
             'its entry says one_time_use, which is for whole devices, and '
@@ -507,7 +511,7 @@ def _check_whole_device(pool, functions) -> None:
 
 
 def _check_data(functions, entry) -> None:
-    """A reset takes nothing from a disk."""
+    """Refuse disks, as a reset does not erase them, unless allowed."""
     for function in functions:
         if function.class_code >> 8 == _DISK and not (
                 entry.one_time_use or entry.keeps_data):
@@ -520,7 +524,7 @@ def _check_data(functions, entry) -> None:
 
 
 def _region(entry, pool, function) -> model.Region:
-    """What a pool is of, without its units."""
+    """Return the Region of a Pool, without units."""
     resource_class = (entry.resource_class or pool.resource_class
                       or naming.default_resource_class(function))
     managed = _is_managed(entry, pool)
@@ -535,11 +539,12 @@ def _region(entry, pool, function) -> model.Region:
 
 
 def _is_managed(entry, pool) -> bool:
-    return next((said for said in (entry.managed, pool.managed)
-                 if said is not None), True)
+    return next((managed for managed in (entry.managed, pool.managed)
+                 if managed is not None), True)
 
 
 def _filled(region, pools, functions) -> model.Region:
+    """Return a Region with the units of its Pools."""
     limits = [pool.limit for pool in pools if pool.limit is not None]
     return dataclasses.replace(
         region, units=tuple(unit for pool in pools for unit in pool.units),
@@ -550,28 +555,29 @@ def _filled(region, pools, functions) -> model.Region:
                   for unit in pool.units for address in unit))
 
 
-def _called(region, taken: set[str]) -> model.Region:
-    """A Region with a name that no other of its card has."""
+def _with_unique_name(region, taken: set[str]) -> model.Region:
+    """Return a Region with a name that no other of its card has."""
     if region.name in taken:
         region = dataclasses.replace(region, name=naming.unlike(region))
     taken.add(region.name)
     return region
 
 
-def _place(region):
-    # By their functions; what shares them, by name.
-    region, pools = region
+def _region_order(item):
+    """Sort Regions by their units, those with a variant by name."""
+    region, pools = item
     return ([] if region.variant else [pool.units for pool in pools],
             region.name, not region.live_migratable)
 
 
-def _subject(entry):
-    """What an entry is about, where a function can be several things."""
+def _type_settings(entry):
+    """Return the settings of an entry that select one of several types."""
     return tuple(setting for setting in entry.settings
                  if setting[0] != kinds.LIMIT)
 
 
-def _facts(entry):
+def _effect(entry):
+    """Return what two entries must agree in to be equivalent."""
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
             entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,
             entry.one_time_use, entry.keeps_data)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys that every ``device_spec`` entry can have, and how each is read.
+"""The keys that every ``device_spec`` entry can have, and their readers.
 
-A reader takes a key's value, None where it is absent, and returns fields of an
-Entry; a ValueError of its says what is wrong with the value.
+A reader takes the value of a key, None if absent, and returns fields of an
+Entry. It raises ValueError with what is wrong with the value.
 """
 
 import collections.abc
@@ -14,10 +14,10 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import reset_methods
 
-#: As many virtual functions as a card can have.
+#: The value of num_vfs for as many VFs as a card can have.
 ALL = 'all'
 
-#: Of a PCI address: the part, the most it can be, and its digits.
+#: The parts of a PCI address: name, maximum, and number of digits.
 ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
                  ('slot', 0x1f, 2), ('function', 0x7, 1))
 
@@ -53,9 +53,9 @@ def _read_address(value: object) -> dict[str, typing.Any]:
 
 
 def _read_glob(text: str) -> dict[str, typing.Any]:
-    """``domain:bus:slot.function`` with ``*`` for any part, or parts left out.
+    """Read ``domain:bus:slot.function`` with ``*`` for any part.
 
-    Parts are left out from the left, ``:02:`` or ``02.*``, as in Nova.
+    Leading parts can be left out, ``:02:`` or ``02.*``, as in Nova.
     """
     front, _dot, function = text.partition('.')
     fields = [field.strip() for field in front.split(':')]
@@ -97,7 +97,7 @@ def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
 
 
 def _whole_address(parts) -> model.PciAddress | None:
-    """Four plain numbers are a whole address, here as in a string."""
+    """Return the address if all parts are plain numbers, else None."""
     try:
         return model.PciAddress.parse(
             '{domain}:{bus}:{slot}.{function}'.format(**parts))
@@ -173,7 +173,7 @@ def _flag_reader(key: str, default: bool | None):
     return read
 
 
-#: By key.
+#: Readers by key.
 READERS: dict[str, collections.abc.Callable[
     [object], dict[str, typing.Any]]] = {
     'vendor_id': _id_reader('vendor_id'),

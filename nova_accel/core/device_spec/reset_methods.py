@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a unit can be reset without a reset of anything else.
+"""Find the resets of a unit that do not reset anything else.
 
 Sources: Documentation/ABI/testing/sysfs-bus-pci (``reset``, ``reset_method``,
 ``reset_subordinate``), drivers/pci/pci.c (``pci_reset_fn_methods``,
@@ -13,9 +13,10 @@ from nova_accel.core import model
 
 Functions = collections.abc.Mapping[model.PciAddress, model.Function]
 
-#: What an entry says of what cannot be reset: not given away, or all the same.
+#: Values of an entry's ``reset``: whether a unit that cannot be reset is
+#: refused or offered.
 REQUIRED, IF_POSSIBLE = 'required', 'if_possible'
-#: Or in which way it has to be reset.
+#: Or the only method to use.
 FLR, BUS = 'flr', 'bus'
 CHOICES = (REQUIRED, IF_POSSIBLE, FLR, BUS)
 
@@ -24,17 +25,19 @@ METHODS = frozenset({'device_specific', 'acpi', 'flr', 'af_flr', 'pm', 'bus',
                      'cxl_bus'})
 _FLRS = frozenset({'flr', 'af_flr'})
 _BUSES = frozenset({'bus', 'cxl_bus'})
-#: From D3hot to D0: how much of a function that resets is up to its vendor
+#: From D3hot to D0: the vendor decides how much of a function this resets
 #: (PCI Power Management Specification, No_Soft_Reset).
 _PM = 'pm'
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One reset, of a function or of all that is behind a bridge.
+    """One reset, of a function or of all functions behind a bridge.
 
-    :param methods: which the kernel is to try, in this order; () for those
-        that it would try anyway
+    :param address: the function or the bridge
+    :param behind: whether the functions behind the bridge are reset
+    :param methods: the methods that the kernel tries, in this order; () for
+        its default
     """
 
     address: model.PciAddress
@@ -44,22 +47,22 @@ class Way:
 
 def ways(unit: model.Unit, functions: Functions, wanted: str = REQUIRED,
          ) -> tuple[Way, ...] | None:
-    """The resets that together reset a unit, and nothing else.
+    """Return the resets that together reset a unit, and nothing else.
 
-    :param functions: all that there are
+    :param functions: all functions of the machine
     :param wanted: one of :data:`CHOICES`
-    :returns: None if there is no way
+    :returns: None if the unit cannot be reset
     """
     if wanted == FLR:
         return _all(_by_flr(functions[address]) for address in unit)
     bus = _bus(unit, functions)
     if wanted == BUS:
         return bus
-    # What a function keeps when it alone is reset, it can lose with its bus:
-    # some GPUs the state of their firmware.
-    as_well = bus if bus and not bus[0].behind else ()
-    each = _all(_alone(functions[address], bool(as_well)) for address in unit)
-    return each + as_well if each else bus
+    # A bus reset clears more than a function's own reset: in some GPUs also
+    # the state of their firmware.
+    also_bus = bus if bus and not bus[0].behind else ()
+    each = _all(_alone(functions[address], bool(also_bus)) for address in unit)
+    return each + also_bus if each else bus
 
 
 def _all(found) -> tuple[Way, ...] | None:
@@ -74,9 +77,9 @@ def _by_flr(function) -> Way | None:
 
 
 def _alone(function, has_bus: bool) -> Way | None:
-    """A reset of a function itself, if it has one that clears it.
+    """Return the reset of a function itself, None if it has no full reset.
 
-    :param has_bus: whether the kernel may go on to the bus if that fails
+    :param has_bus: whether the kernel may try a bus reset if that fails
     """
     known = function.reset_methods
     if known is None:
@@ -89,7 +92,7 @@ def _alone(function, has_bus: bool) -> Way | None:
 
 
 def _bus(unit, functions) -> tuple[Way, ...] | None:
-    """A reset of the bus that a unit has for itself."""
+    """Return the reset of the unit's bus, None if others are on it."""
     ports = functions[unit[0]].location.ports
     if not ports or _behind(ports[-1], functions) != set(unit):
         return None
@@ -97,7 +100,7 @@ def _bus(unit, functions) -> tuple[Way, ...] | None:
                     if method in _BUSES)
     if len(unit) == 1 and methods:
         return (Way(unit[0], methods=methods),)
-    # The kernel resets no bus for the sake of one function of several.
+    # The kernel does not reset a bus with several functions for one of them.
     bridge = functions.get(model.PciAddress.parse(ports[-1]))
     return (Way(bridge.address, behind=True),) if (
         bridge and bridge.resets_below) else None
@@ -105,7 +108,7 @@ def _bus(unit, functions) -> tuple[Way, ...] | None:
 
 def why_none(unit: model.Unit, functions: Functions, wanted: str,
              ) -> tuple[str, str]:
-    """Why there is no way to reset a unit, and the remedy.
+    """Return why a unit cannot be reset, and the remedy.
 
     :param wanted: as for :func:`ways`
     """
@@ -114,38 +117,39 @@ def why_none(unit: model.Unit, functions: Functions, wanted: str,
                 'see its reset_method in sysfs (Linux 5.15), and write '
                 'another "reset" in its entry')
     if any(functions[address].reset_methods == (_PM,) for address in unit):
-        return ('all that can be done to it is to switch it to sleep and on '
-                'again ("pm"), which may leave it as it is', 'write "reset": '
-                '"if_possible" in its entry if that is no harm')
+        return ('its only reset is to switch it to sleep and on again ("pm"), '
+                'which may not clear it', 'write "reset": "if_possible" in '
+                'its entry if that is acceptable')
     return ('it cannot be reset by itself, and would keep what one server '
             'leaves in it for the next',
             'name all functions of its slot in one entry, or write "reset": '
-            '"if_possible" in its entry if that is no harm')
+            '"if_possible" in its entry if that is acceptable')
 
 
 def remnants(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
-    """What can be reset of a unit that cannot be as a whole."""
+    """Return the possible resets of a unit that cannot be reset wholly."""
     return tuple(Way(address) for address in unit
                  if functions[address].reset_methods != ())
 
 
 def regions(host: model.Host) -> dict[model.Unit, model.Region]:
-    """The units that are reset before somebody else has them."""
+    """Return the units that are reset between servers, with their Region."""
     return {unit: region for device in host.devices
             for region in device.regions if region.reset
             for unit in region.units}
 
 
 def units(host: model.Host) -> tuple[model.Unit, ...]:
-    """The same, without what they are of."""
+    """Return the units that are reset between servers."""
     return tuple(regions(host))
 
 
 def has_host_driver(function: model.Function) -> bool:
-    """Whether a driver of the host's would have it reset under its hands."""
+    """Whether a driver of the host is bound to a function."""
     return bool(function.driver) and not function.vfio
 
 
 def _behind(bridge: str, functions) -> set[model.PciAddress]:
+    """Return the functions behind a bridge."""
     return {function.address for function in functions.values()
             if bridge in function.location.ports}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ``device_spec`` entry: which devices are ours, and what they are called.
+"""Parse ``device_spec`` entries, and match devices against them.
 
 The keys and matching rules are those of Nova's ``[pci] device_spec``
-(nova/pci/devspec.py, read in Nova 34) wherever the meaning is the same.
+(nova/pci/devspec.py, read in Nova 34) if they mean the same.
 """
 
 import collections.abc
@@ -21,13 +21,13 @@ from nova_accel.core.device_spec import reset_methods
 #: Kinds by name.
 Kinds = collections.abc.Mapping[str, kinds.Kind]
 
-# Keys of Nova's entries that steer Neutron ports; such devices are Nova's.
+# Keys of Nova's entries for Neutron ports; such devices belong to Nova.
 _NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
                            'remote_managed'})
 
 _EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
 
-# Of an entry that names no kind, and of other programs' entries.
+# The kind of other programs' entries, and of pci if it is not installed.
 _PLAIN = kinds.Kind(open=lambda _tree: None)
 
 
@@ -35,31 +35,30 @@ _PLAIN = kinds.Kind(open=lambda _tree: None)
 class Entry:
     """A parsed entry.
 
-    :param label: how messages call it, ``device_spec #1``; ``#1.2`` is the
+    :param label: its name in messages, ``device_spec #1``; ``#1.2`` is the
         second object of a list
-    :param vendor_id: four hexadecimal digits, or None for any; as product_id
+    :param vendor_id: four hexadecimal digits, None for any; also product_id
     :param address: a pattern for each of domain, bus, slot and function
-    :param single: the address itself, where the pattern leaves nothing open:
-        then a PF's address also names its VFs, as in Nova
-    :param devname: one of the names of its network ports, or '' for any
-    :param parent: the name of a device on no PCI bus, or ''
-    :param resource_class: normalised, or None for the default
-    :param managed: whether libvirt binds and unbinds the driver, or None for
-        what is usual
-    :param live_migratable: whether a running guest can take its device's
-        state to another host
-    :param num_vfs: how many virtual functions the cards that it names are to
-        have, :data:`entry_keys.ALL` for as many as they can, or None to leave
-        them be; what is given away are the virtual functions then
-    :param reset: how it is to be reset, or whether what cannot be is given
-        away; one of :data:`nova_accel.core.device_spec.reset_methods.CHOICES`
-    :param one_time_use: whether nobody has it after a server had, until it is
-        freed
-    :param keeps_data: whether what is written to it may stay there for the
-        next server
-    :param kind: what it is about, by the name of its entry point
-    :param several: whether others can name the same functions as well
-    :param settings: what it says to its kind, by key
+    :param single: the address if the pattern matches only one; the address of
+        a PF then also matches its VFs, as in Nova
+    :param devname: the name of a network port, '' for any
+    :param parent: the name of a device that is not on a PCI bus, or ''
+    :param resource_class: normalised, None for the default
+    :param managed: whether libvirt binds and unbinds the driver, None for the
+        default of the kind
+    :param live_migratable: whether the state of the device can move to
+        another host with a running guest
+    :param num_vfs: how many virtual functions the cards that it names get,
+        :data:`entry_keys.ALL` for as many as possible, None to leave them;
+        if set, the virtual functions are offered
+    :param reset: how the device is reset, or whether it is offered without;
+        one of :data:`nova_accel.core.device_spec.reset_methods.CHOICES`
+    :param one_time_use: whether the device is reserved after one server has
+        had it, until an operator frees it
+    :param keeps_data: whether data may stay on the device for the next server
+    :param kind: the name of the kind's entry point
+    :param several: whether other entries can name the same functions as well
+    :param settings: values of the kind's keys
     """
 
     label: str
@@ -86,14 +85,15 @@ class Entry:
 
     def names(self, function: model.Function,
               card: model.Function | None = None) -> bool:
-        """Whether it is about a function.
+        """Whether the entry names a function, itself or by num_vfs.
 
-        :param card: of a virtual function, the physical one
+        :param card: the physical function of a virtual one
         """
         return self.matches(function) or bool(
             self.num_vfs and card and self.matches(card))
 
     def matches(self, function: model.Function) -> bool:
+        """Whether ids, address, port or parent name match a function."""
         if self.parent or isinstance(function.address, model.ParentName):
             return self.parent == str(function.address)
         if self.vendor_id not in (None, function.vendor_id):
@@ -116,10 +116,10 @@ class Entry:
 def parse_all(texts: collections.abc.Iterable[str], known: Kinds,
               option: str = '[nova_accel] device_spec',
               ) -> tuple[list[Entry], list[errors.EntryError]]:
-    """Every usable entry of a repeatable option, and what is wrong elsewhere.
+    """Return the usable entries of an option, and errors for the others.
 
-    :param texts: the option's values, each a JSON object or a list of them
-    :param known: what an entry can be about
+    :param texts: the values of the option, each a JSON object or a list
+    :param known: the installed kinds
     """
     entries: list[Entry] = []
     problems: list[errors.EntryError] = []
@@ -141,10 +141,9 @@ def parse_all(texts: collections.abc.Iterable[str], known: Kinds,
 
 def parse_foreign(texts: collections.abc.Iterable[str],
                   option: str) -> list[Entry]:
-    """Another program's entries, read only for what they would match.
+    """Read which devices the entries of another program match.
 
-    Keys that we do not know are that program's business, and so are entries
-    that it will refuse.
+    Unknown keys are ignored, and so are entries that the program refuses.
     """
     claims = []
     for number, text in enumerate(texts, 1):
@@ -157,7 +156,7 @@ def parse_foreign(texts: collections.abc.Iterable[str],
 
 
 def _claim(item: dict[str, typing.Any], label: str) -> Entry:
-    """What it would match, as Nova reads it."""
+    """Return an Entry that matches the same devices as in Nova."""
     match = {key: item[key] for key in ('vendor_id', 'product_id')
              if key in item}
     address = item.get('address') or '*'
@@ -191,34 +190,32 @@ def _is_object(item: object) -> typing.TypeGuard[dict]:
 
 def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
     kind = _kind(item, label, known)
-    about = known.get(kind, _PLAIN)
+    kind_spec = known.get(kind, _PLAIN)
     _check_keys(item, label, {'kind', *entry_keys.READERS, *(
-        about.keys if 'kind' in item
+        kind_spec.keys if 'kind' in item
         else (key for other in known.values() for key in other.keys))})
     fields: dict[str, typing.Any] = {'label': label, 'kind': kind,
-                                     'several': about.several}
-    # Every reader runs, so that a key that is absent still gets its default.
+                                     'several': kind_spec.several}
+    # Run every reader, because readers return the default of an absent key.
     for key, read in entry_keys.READERS.items():
         fields.update(_read(label, key, item.get(key), read))
     fields['settings'] = tuple(
         (key, _read(label, key, item[key], read))
-        for key, read in sorted(about.keys.items())
+        for key, read in sorted(kind_spec.keys.items())
         if item.get(key) is not None)
     if fields['parent'] and {'vendor_id', 'product_id', 'address'} & set(item):
         raise errors.EntryError(
-            label, 'names a parent that is on no PCI bus, and says where on '
-            'one', 'leave it to parent, or to the other keys')
+            label, 'names a parent, which is not on a PCI bus, and also has '
+            'keys of PCI devices', 'write either parent, or vendor_id, '
+            'product_id and address')
     if fields['live_migratable'] is None:
-        fields['live_migratable'] = about.live_migratable
+        fields['live_migratable'] = kind_spec.live_migratable
     return Entry(**fields)
 
 
 def _kind(item, label: str, known: Kinds) -> str:
-    """The kind that an entry names, or that its keys belong to."""
-    keys = set(item) & set().union(*(kind.keys for kind in known.values()))
-    meant = {name for name, kind in known.items() if keys & set(kind.keys)}
-    # A key can be several kinds'; the entry's others tell.
-    meant = {name for name in meant if keys <= set(known[name].keys)} or meant
+    """Return the kind that an entry names, or that its keys belong to."""
+    meant = _kinds_by_keys(item, known)
     named = item.get('kind')
     if named is None and len(meant) > 1:
         raise errors.EntryError(
@@ -228,9 +225,17 @@ def _kind(item, label: str, known: Kinds) -> str:
         return meant.pop() if meant else kinds.PCI
     if not isinstance(named, str) or named not in known:
         raise errors.EntryError(
-            label, f'kind {errors.quote(named)} is not there',
+            label, f'kind {errors.quote(named)} is not installed',
             f'known kinds: {", ".join(sorted(known))}')
     return named
+
+
+def _kinds_by_keys(item, known: Kinds) -> set[str]:
+    """Return the kinds that the keys of an entry belong to."""
+    keys = set(item) & set().union(*(kind.keys for kind in known.values()))
+    meant = {name for name, kind in known.items() if keys & set(kind.keys)}
+    # Several kinds can share a key. Prefer those that have all keys.
+    return {name for name in meant if keys <= set(known[name].keys)} or meant
 
 
 def _check_keys(item, label: str, known: set[str]) -> None:

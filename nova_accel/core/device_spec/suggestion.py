@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries for a machine that has none, each tried before it is suggested.
+"""Suggest ``device_spec`` entries for the devices of a machine.
 
-What is suggested is offered as it stands: nothing that it names is refused,
-and the console of the host is no part of it.
+Each entry is tried before it is suggested: all devices that it names are
+offered, and the console of the host is not among them.
 """
 
 import collections.abc
@@ -15,8 +15,8 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
 
-#: PCI Code and ID Assignment Specification: base class and subclass of what
-#: is suggested though no kind knows more of it.
+#: PCI Code and ID Assignment Specification: base class and subclass of
+#: devices that are suggested even if no kind suggests an entry.
 ACCELERATORS = {
     0x0300: 'VGA controller', 0x0302: '3D controller',
     0x0380: 'display controller', 0x0b40: 'co-processor',
@@ -27,18 +27,18 @@ ACCELERATORS = {
 #: An entry, as JSON.
 Item = collections.abc.Mapping[str, typing.Any]
 
-#: What a machine offers with some entries.
+#: Returns the Host that a machine offers with these entries.
 Decide = collections.abc.Callable[[collections.abc.Sequence[Item]], model.Host]
 
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion:
-    """An entry of which everything is offered.
+    """An entry whose devices are all offered.
 
-    :param units: how many it offers, by resource class
-    :param others: entries that would be offered in its place, of other types
+    :param units: number of units that it offers, by resource class
+    :param others: entries of other types that could be used instead
     :param is_shared: whether virtual functions of a card can have several
-        types, so that its units are maybe not all there at the same time
+        types, so that not all units may be available at the same time
     """
 
     item: Item
@@ -49,9 +49,9 @@ class Suggestion:
 
 @dataclasses.dataclass(frozen=True)
 class Suggestions:
-    """What there could be in ``device_spec``.
+    """The entries to suggest.
 
-    :param refusals: accelerators that no entry would offer
+    :param refusals: accelerators that no entry can offer
     """
 
     entries: tuple[Suggestion, ...] = ()
@@ -63,8 +63,9 @@ def suggest(functions: collections.abc.Iterable[model.Function],
             decide: Decide) -> Suggestions:
     """Suggest entries.
 
-    :param functions: all of the machine
+    :param functions: all functions of the machine
     :param enumerators: kinds opened on it
+    :param decide: tries entries
     """
     search = _Search(functions, enumerators, decide)
     search.run()
@@ -73,14 +74,15 @@ def suggest(functions: collections.abc.Iterable[model.Function],
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """What would come of an entry, beside those that were found before.
+    """The result of an entry, in addition to those found before.
 
-    :param said: what the entry says beside where it is
-    :param units: how many more there would be of each resource class
-    :param objections: by function
+    :param keys: the keys of the entry without those of its address
+    :param item: the entry
+    :param units: the additional units by resource class
+    :param objections: refusals by function
     """
 
-    said: Item
+    keys: Item
     item: Item
     host: model.Host
     units: collections.abc.Mapping[str, int]
@@ -101,17 +103,17 @@ class _Search:
         self._refused: dict[model.Address, model.Refusal] = {}
         suggesters = [enumerator for enumerator in enumerators
                       if isinstance(enumerator, kinds.Suggester)]
-        #: What kinds know of each function.
+        #: Suggestions of the kinds by function.
         self._known = {address: [item for suggester in suggesters
                                  for item in suggester.suggest(function)]
                        for address, function in self._functions.items()}
 
     def run(self) -> None:
-        """Go by ids; where not all that have them will do, card by card."""
+        """Try an entry for all devices with equal ids, then one per card."""
         for alike in _groups(filter(self._is_meant, self._functions.values()),
                              _ids):
-            trials = [self._try(_ids_item(alike[0]), said)
-                      for said in self._sayings(alike)]
+            trials = [self._try(_ids_item(alike[0]), keys)
+                      for keys in self._possible_keys(alike)]
             good = [trial for trial in trials if trial.is_good]
             if good:
                 self._add(good[0], alike, [trial.item for trial in good[1:]])
@@ -132,16 +134,16 @@ class _Search:
         return bool(self._known[function.address]
                     or function.class_code >> 8 in ACCELERATORS)
 
-    def _sayings(self, functions) -> list[Item]:
-        """What entries for functions can say: a type, or nothing more."""
+    def _possible_keys(self, functions) -> list[Item]:
+        """Return the keys to try for functions: types, or no keys."""
         known = [item for function in functions
                  for item in self._known[function.address]]
         return [*{json.dumps(item): item for item in known}.values()] or [{}]
 
-    def _try(self, place, said) -> _Trial:
-        item = {**place, **said}
+    def _try(self, place, keys) -> _Trial:
+        item = {**place, **keys}
         host = self._decide([*(found.item for found in self._found), item])
-        return _Trial(said, item, host, host.units - self._host.units,
+        return _Trial(keys, item, host, host.units - self._host.units,
                       self._objections(host))
 
     def _objections(self, host) -> dict[model.Address, model.Refusal]:
@@ -154,23 +156,23 @@ class _Search:
         return found
 
     def _add_card(self, card, trials) -> None:
-        """Suggest an entry for a card of several that have its ids.
+        """Suggest an entry for one of several cards with equal ids.
 
-        :param trials: with all of these
+        :param trials: those of entries for all of the cards
         """
         own = {function.address for function in card}
-        sayings = self._sayings(card)
-        if len(sayings) > 1:
-            # There can be many types, and many cards.
-            sayings = [trial.said for trial in trials
-                       if trial.said in sayings
-                       and not own & trial.objections.keys()]
+        possible = self._possible_keys(card)
+        if len(possible) > 1:
+            # Each trial is slow, and there can be many types and cards.
+            possible = [trial.keys for trial in trials
+                        if trial.keys in possible
+                        and not own & trial.objections.keys()]
         for place in _card_items(card):
-            for index, said in enumerate(sayings):
-                trial = self._try(place, said)
+            for index, keys in enumerate(possible):
+                trial = self._try(place, keys)
                 if trial.is_good:
                     self._add(trial, card, [
-                        {**place, **other} for other in sayings[index + 1:]])
+                        {**place, **other} for other in possible[index + 1:]])
                     return
                 self._refused.update(trial.objections)
 
@@ -209,14 +211,13 @@ def _ids_item(function) -> Item:
 
 
 def _card_items(functions) -> collections.abc.Iterator[Item]:
-    """A card by its address; one without virtual functions also by its slot.
-    """
+    """Yield keys for a card: its address, without VFs also its slot."""
     first = functions[0]
     address = _card(first)
     if isinstance(address, model.ParentName):
         return
     yield {**_ids_item(first), 'address': str(address)}
     if not (first.physfn or first.num_vfs):
-        # A GPU, say, goes together with its sound.
+        # A GPU, for example, is assigned together with its audio function.
         yield {'vendor_id': first.vendor_id,
                'address': f'{str(address).partition(".")[0]}.*'}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many virtual functions a card is to have, and whether it can have them.
+"""Plan how many virtual functions each card gets.
 
-The number can only be changed by taking away all that there are. Source:
+The kernel changes the number only after it has removed all VFs. Source:
 Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 """
 
@@ -16,15 +16,15 @@ from nova_accel.core.device_spec import spec_entry
 # The number of Routing IDs.
 _MOST = 1 << 16
 
-_LET_GO = ('move or delete the servers that hold its functions, and restart '
+_RELEASE = ('move or delete the servers that hold its functions, and restart '
            'nova-compute')
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A card's number of virtual functions as it is to be.
+    """A new number of virtual functions for a card.
 
-    :param before: how many it has now
+    :param before: the number that it has now
     """
 
     card: model.PciAddress
@@ -33,15 +33,15 @@ class Change:
 
 
 def wanted(card: model.Function, entry: spec_entry.Entry) -> int:
-    """How many virtual functions an entry wants a card of its to have."""
+    """Return how many virtual functions an entry asks a card to have."""
     return card.total_vfs if entry.num_vfs == entry_keys.ALL else entry.num_vfs
 
 
 def needed(card: model.Function,
            held: collections.abc.Container[model.Address]) -> int:
-    """How many it has to have, for domains to find those that they hold.
+    """Return how many VFs a card needs at least to have those that are held.
 
-    A reboot of the host has taken all of them away.
+    After a reboot of the host it has none.
     """
     return max((index + 1 for index in range(min(card.total_vfs, _MOST))
                 if card.vf(index) in held), default=0)
@@ -50,11 +50,11 @@ def needed(card: model.Function,
 def choose(card: model.Function,
            entries: collections.abc.Iterable[spec_entry.Entry],
            ) -> spec_entry.Entry | None:
-    """The entry that says how many virtual functions a card is to have."""
+    """Return the entry that sets the number of VFs of a card."""
     if card.physfn or card.unreadable:
         return None
     matching = [entry for entry in entries if entry.matches(card)]
-    # Where several count, each can be the one that says it.
+    # If several entries can name a card, any of them may have num_vfs.
     if matching and not matching[0].several:
         matching = matching[:1]
     return next((entry for entry in matching if entry.num_vfs
@@ -66,16 +66,16 @@ def plan(functions: collections.abc.Sequence[model.Function],
          foreign: collections.abc.Sequence[spec_entry.Entry] = (),
          held: collections.abc.Container[model.Address] = (),
          ) -> tuple[list[Change], list[errors.DeviceError]]:
-    """What has to be changed, and what cannot be.
+    """Return the changes to make, and a problem for each that is refused.
 
     :param functions: every PCI function of the machine
     :param foreign: entries by which another program claims devices
-    :param held: what domains hold
+    :param held: the addresses that domains hold
     """
     changes, problems = [], []
     for card in functions:
         entry = choose(card, entries)
-        # What has none to offer, and why, the offer says.
+        # discovery.offer refuses a card that can have none, with the reason.
         if not entry or not card.total_vfs:
             continue
         least = needed(card, held)
@@ -92,7 +92,7 @@ def plan(functions: collections.abc.Sequence[model.Function],
                 f'device {card.address} ({card.ids})',
                 f'it gets {change.number} virtual functions, though '
                 f'{entry.label} says num_vfs {entry.num_vfs}: a domain holds '
-                f'{card.vf(change.number - 1)}', _LET_GO))
+                f'{card.vf(change.number - 1)}', _RELEASE))
     return changes, problems
 
 
@@ -105,10 +105,10 @@ def _change(card, entry, functions, foreign, held, least) -> Change:
            if function.physfn == card.address and not function.unreadable]
     if len(vfs) < card.num_vfs:
         raise _error(card, entry, f'only {len(vfs)} of them can be read',
-                     'look for their driver and their health')
+                     'check the driver and the state of the card')
     for function in (card, *vfs):
         why, remedy = _why_not(function, foreign, held)
-        # The host may go on using the card itself.
+        # The host may use the card itself, only not its VFs.
         if not why and function is not card and function.use:
             why = f'the host uses {function.address}: {function.use}'
             remedy = 'stop using it, and restart nova-compute'
@@ -119,16 +119,16 @@ def _change(card, entry, functions, foreign, held, least) -> Change:
 
 
 def _why_not(function, foreign, held) -> tuple[str, str]:
-    """Why a function has to stay as it is, and what can be done."""
+    """Return why a function must not be removed, and the remedy."""
     at = function.address
     claim = next((claim for claim in foreign if claim.matches(function)),
                  None)
     if claim:
         return f'{claim.label} claims {at}', 'leave it to one of the two'
     if at in held:
-        return f'a domain holds {at}', _LET_GO
+        return f'a domain holds {at}', _RELEASE
     if function.open:
-        # The kernel would wait for it, and nova-compute for the kernel.
+        # The kernel, and with it nova-compute, would wait for the program.
         return (f'a program has {at} open', 'stop it, and restart '
                 'nova-compute')
     if any(mdev_type.instances for mdev_type in function.mdev_types):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guest sees of its devices."""
+"""Devices as the guest sees them."""

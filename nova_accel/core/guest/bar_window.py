@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the firmware of a guest needs, to give its devices' BARs addresses.
+"""The address space that a guest's firmware needs for its devices' BARs.
 
-The facts, for x86 guests of QEMU, and where they are from:
+The facts for x86 guests of QEMU, and their sources:
 
-* Behind a PCIe root port, where libvirt puts each device of a q35 guest, only
+* libvirt puts each device of a q35 guest behind a PCIe root port. There, only
   prefetchable 64-bit BARs can be above 4 GiB (PCI-to-PCI Bridge Architecture
   Specification: the only 64-bit window of a bridge is the prefetchable one).
-* OVMF since edk2-stable202211 has for them the upper eighth of what the CPU
-  can address, but takes no width for true that QEMU would also say if it knew
-  none, such as 40 on Intel; nor anything above 46. Without a width its window
-  is 32 GiB, as it was before. It also keeps for each root port 1/256 of a
-  window that is larger (OvmfPkg: PlatformInitLib, PciHotPlugInitDxe;
-  MdeModulePkg: PciBusDxe).
-* SeaBIOS has them above the memory, and no window that could be too small;
-  but the CPU has to reach the end (src/fw/pciinit.c).
-* QEMU gives a guest 40 bits if nothing else is asked for, whatever the CPU
+* OVMF since edk2-stable202211 puts them into the upper eighth of the CPU's
+  address space, of which it uses at most 46 bits. It ignores a width that
+  QEMU also reports if it knows none, such as 40 on Intel; its window is then
+  32 GiB, as in older versions. Of a larger window it reserves 1/256 for each
+  root port (OvmfPkg: PlatformInitLib, PciHotPlugInitDxe; MdeModulePkg:
+  PciBusDxe).
+* SeaBIOS puts them above the memory, without a window of fixed size, but the
+  CPU must be able to address the end (src/fw/pciinit.c).
+* QEMU gives a guest 40 bits by default, whatever the CPU
   (target/i386/cpu.c).
 
-tests/firmware tries them.
+tests/firmware checks them.
 """
 
 import collections.abc
@@ -27,20 +27,19 @@ from nova_accel.core import model
 
 MIB, GIB = 1 << 20, 1 << 30
 
-#: OVMF's window where it does not know how wide addresses are, in bytes.
+#: OVMF's window if it does not know the width of addresses, in bytes.
 SMALL_WINDOW = 32 * GIB
-#: Physical address bits of a guest that nothing is said of.
+#: Physical address bits of a guest by default.
 DEFAULT_BITS = 40
-#: The narrowest width that OVMF trusts on each CPU, and the widest it uses.
+#: The narrowest width that OVMF trusts on any CPU, and the widest it uses.
 MIN_BITS, MAX_BITS = 41, 46
-#: Root ports that a guest may have for other devices and for hot plugging:
-#: as many as there are slots on its first bus.
+#: Root ports that a guest may have for other devices and for hot plugging: the
+#: number of slots on its first bus.
 OTHER_PORTS = 32
-#: What stands for a width that there is not: no address is as wide.
+#: Stands for "no width is enough": no address is as wide.
 NO_BITS = 65
 
-# A bus has so many numbers for what is behind it, and a window as many parts
-# that OVMF keeps for a root port.
+# There are 256 bus numbers, and OVMF divides a window into 256 parts.
 _MOST_PORTS = 256
 
 #: The BARs of one function.
@@ -49,13 +48,13 @@ Bars = collections.abc.Iterable[model.Bar]
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """What a guest needs that it has not by itself.
+    """The address space that a guest needs beyond its default.
 
-    :param window: for the BARs, in bytes
+    :param window: size of the window for the BARs, in bytes
     :param least: physical address bits with which the BARs fit, or
         :data:`NO_BITS`
-    :param roomy: with which also OTHER_PORTS more root ports have their
-        share, or as many as there can be
+    :param roomy: bits with which OTHER_PORTS more root ports fit, too, or as
+        many as a guest can have
     """
 
     window: int
@@ -65,11 +64,11 @@ class Need:
 
 def need(functions: collections.abc.Iterable[Bars], memory: int = 0,
          uefi: bool = True) -> Need | None:
-    """What a guest with these functions needs, or None.
+    """Return what a guest needs for these functions; None for the default.
 
-    :param functions: each on a root port of its own
+    :param functions: each behind a root port of its own
     :param memory: of the guest, in bytes
-    :param uefi: whether its firmware is OVMF, and not SeaBIOS
+    :param uefi: True for OVMF, False for SeaBIOS
     """
     ports = [port for port in map(_port, functions) if port.length]
     window = _window(ports)
@@ -82,9 +81,10 @@ def need(functions: collections.abc.Iterable[Bars], memory: int = 0,
 
 
 def choose(wanted: Need, host_bits: int) -> int | None:
-    """The physical address bits to give a guest; None if too few are there.
+    """Return the physical address bits for a guest; None if that is too many.
 
-    No more than it needs, so that it can move to as many hosts as can be.
+    A guest gets no more than it needs, so that it can move to as many hosts
+    as possible.
 
     :param host_bits: of the host's CPU
     """
@@ -104,13 +104,13 @@ class _Port:
 
 
 def _port(bars: Bars) -> _Port:
-    # Sizes are powers of two: from the largest down there is no gap.
+    # Sizes are powers of two, so there are no gaps if the largest come first.
     sizes = [bar.size for bar in bars if bar.wide and bar.prefetchable]
     return _Port(_align(sum(sizes), MIB), max(sizes, default=MIB))
 
 
 def _window(ports: collections.abc.Iterable[_Port]) -> int:
-    """Bytes of ports that follow each other, the largest alignment first."""
+    """Return the bytes of consecutive ports, the largest alignment first."""
     end = 0
     for port in sorted(ports, reverse=True,
                        key=lambda port: (port.alignment, port.length)):
@@ -119,6 +119,7 @@ def _window(ports: collections.abc.Iterable[_Port]) -> int:
 
 
 def _bits(ports: list[_Port], memory: int, others: int) -> int:
+    """Return the least address bits for these ports and some others."""
     others = min(others, _MOST_PORTS - len(ports))
     for bits in range(MIN_BITS, NO_BITS):
         window = 1 << bits - 3
@@ -128,7 +129,7 @@ def _bits(ports: list[_Port], memory: int, others: int) -> int:
         below = _align(4 * GIB + memory, SMALL_WINDOW)
         if wanted <= window and below + window < 1 << bits:
             return bits
-    # More ports than a window has parts fit into none, however wide.
+    # There are more ports than a window has parts.
     return NO_BITS
 
 
@@ -137,6 +138,6 @@ def _align(number: int, alignment: int) -> int:
 
 
 def text(size: int) -> str:
-    """Bytes for people, rounded up: ``1921 GiB``, ``64 MiB``."""
+    """Return a number of bytes as text, rounded up: ``1921 GiB``."""
     unit, name = (GIB, 'GiB') if size >= GIB else (MIB, 'MiB')
     return f'{_align(size, unit) // unit} {name}'

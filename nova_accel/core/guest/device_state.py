@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices whose state moves, with their guest, to devices of another host.
+"""Match devices for a live migration, in which their state moves, too.
 
-A device's state fits only into its like: the same model, revision and, where
-it is known, firmware; of mdevs and vGPUs the same type of the same model.
+The state of a device fits only a device of the same model, revision and, if
+known, firmware; that of an mdev or vGPU only the same type of the same model.
 """
 
 import collections
@@ -20,9 +20,9 @@ Offered = collections.abc.Mapping[str, inventory.Offered]
 
 
 def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
-    """Refuse to move a device that cannot be.
+    """Refuse to live migrate devices whose state cannot move.
 
-    :param offered: what the source offers, by provider
+    :param offered: the Regions that the source offers, by provider
     :raises errors.AssignmentError: naming the device and the remedy
     """
     for device in hostdevs:
@@ -30,39 +30,40 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
         if item is None:
             raise errors.AssignmentError(
                 f'device {device.address}',
-                'no entry of device_spec offers it any more, so nobody knows '
+                'no entry of device_spec offers it any more, so it is unknown '
                 'whether its state can move')
         if not item.region.live_migratable:
             raise errors.AssignmentError(
                 f'device {device.address} ({item.device.ids})',
                 'its entry in device_spec does not say that it is '
                 'live_migratable', 'migrate the server cold; or, if its '
-                'driver can do it, add "live_migratable": "yes"')
+                'driver supports it, add "live_migratable": "yes"')
 
 
 def check_whole(running: Hostdevs, held: Hostdevs) -> None:
-    """Refuse to move a guest that runs short of a device.
+    """Refuse to live migrate a guest that runs without one of its devices.
 
-    It would be short of it there, too, and nobody would know any more.
+    It would lack the device on the destination, too, and no later check would
+    notice.
 
-    :param running: what the guest has
-    :param held: what its definition says
+    :param running: the hostdevs of the running guest
+    :param held: the hostdevs of its persistent definition
     :raises errors.AssignmentError: naming the device and the remedy
     """
-    there = {device.address for device in running}
+    attached = {device.address for device in running}
     for device in held:
-        if device.address not in there:
+        if device.address not in attached:
             raise errors.AssignmentError(
                 f'device {device.address}', 'the guest runs without it, and '
-                'would so on another host', 'reboot the server hard, or '
-                'migrate it cold')
+                'would run without it on the destination',
+                'hard reboot the server, or cold migrate it')
 
 
 def describe(device: hostdev.Hostdev, host: model.Host,
              offered: Offered) -> str:
-    """What has to be the same on both hosts, in words.
+    """Describe the properties of a device that both hosts must share.
 
-    :param host: where the hostdev is
+    :param host: the host of the hostdev
     """
     functions = {function.address: function for function in host.functions}
     item = _region_of(device, offered)
@@ -77,9 +78,10 @@ def describe(device: hostdev.Hostdev, host: model.Host,
 
 def _region_of(device: hostdev.Hostdev,
                offered: Offered) -> inventory.Offered | None:
-    """What offers a hostdev: as its alias says, or as it is.
+    """Return the Region that offers a hostdev, or None.
 
-    For an entry can call the same type otherwise by now.
+    Find it by its alias, else by its address, since another provider may count
+    the same type by now.
     """
     return inventory.find_by_alias(
         offered.values(), device.alias, device.address) or next(
@@ -92,12 +94,12 @@ def _region_of(device: hostdev.Hostdev,
 
 def only_like(host: model.Host, offered: Offered,
               texts: collections.abc.Container[str]) -> model.Host:
-    """The Host, as if it had only devices that are like some.
+    """Return the Host with only the units that match some descriptions.
 
-    Other Regions stay, without units: which there are says what their
-    providers are called.
+    Regions that do not match stay, without units, since the names of providers
+    depend on the Regions of a Device.
 
-    :param texts: of the source's hostdevs
+    :param texts: descriptions of the source's hostdevs
     """
     unlike = {(item.device.address, item.region.name)
               for item in offered.values()
@@ -112,7 +114,7 @@ def only_like(host: model.Host, offered: Offered,
 
 def _hostdevs(item: inventory.Offered) -> collections.abc.Iterator[
         hostdev.Hostdev]:
-    """What can be given away of a Region."""
+    """Yield a hostdev for each function, or for one mdev, of a Region."""
     addresses = ([model.MdevAddress('')] if item.region.mdevs else
                  [address for unit in item.region.units for address in unit])
     for address in addresses:
@@ -123,13 +125,12 @@ def _hostdevs(item: inventory.Offered) -> collections.abc.Iterator[
 
 def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
          host: model.Host, offered: Offered) -> dict[str, hostdev.Hostdev]:
-    """Which hostdev of the destination stands in for which of the source.
+    """Pair the hostdevs of the source with those of the destination.
 
-    :param described: of the source's hostdevs, by alias
-    :param hostdevs: chosen on the destination, for the same groups
+    :param described: descriptions of the source's hostdevs, by alias
+    :param hostdevs: those chosen on the destination, for the same groups
     :returns: the destination's hostdev by the source's alias
-    :raises errors.AssignmentError: if one has no like, or one of the
-        destination stands in for none
+    :raises errors.AssignmentError: if a hostdev of either side has no match
     """
     free: dict[tuple[str, str], list] = collections.defaultdict(list)
     for device in hostdevs:
@@ -144,21 +145,21 @@ def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
                        if name == group for device in devices]
             raise errors.AssignmentError(
                 f'group {group}', f'the state of {wanted} cannot move here: '
-                + ('; '.join(instead) or 'there is nothing for it'))
+                + ('; '.join(instead) or 'no device was chosen for it'))
         pairs[alias] = free[group, wanted].pop(0)
     for (group, text), devices in free.items():
         if devices:
             raise errors.AssignmentError(
-                f'group {group}', f'{text} was promised to the server, whose '
-                'guest has nothing that could move there',
-                'reboot the server hard, or migrate it cold')
+                f'group {group}', f'{text} is allocated to the server, but '
+                'its guest has no device that could move there',
+                'hard reboot the server, or cold migrate it')
     return pairs
 
 
 def _model(function: model.Function | None, functions) -> str:
     if function is None:
-        return 'a device that is not there'
-    # A virtual function runs the firmware of its card.
+        return 'a missing device'
+    # A virtual function has the firmware of its card.
     card = functions.get(function.physfn, function)
     firmware = function.firmware or card.firmware
     subsystem = (f' {function.subsystem_vendor_id}:'

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a guest its hostdevs go, so that it sees what they are near to.
+"""Place a guest's hostdevs in its PCIe topology by their NUMA nodes.
 
-A PCI Express device is on the NUMA node of its root bus, and the root bus that
-every machine has is on none. So a guest gets further ones, libvirt's
-``pcie-expander-bus``: one for each of the host's root bridges and each of the
-guest's NUMA cells that hostdevs belong to. Then what is under one root bus of
-the host's is under one of the guest's, and on the node that its memory is on.
+A PCIe device is on the NUMA node of its root bus, and the first root bus of a
+machine is on no node. So the guest gets more root buses (libvirt's
+``pcie-expander-bus``): one for each pair of a host's root bridge and a guest's
+NUMA cell that hostdevs belong to. Hostdevs of one root bus of the host are
+then on one root bus of the guest, and on the cell with their memory.
 
-Each hostdev gets a root port, since what is unplugged is a port: functions
-that share one leave it together, and a guest that is suspended lets go of its
-devices one by one.
+Each hostdev gets a root port of its own. Hot unplug removes all functions of a
+port, and suspend detaches hostdevs one by one.
 
 Sources: libvirt's formatdomain, "Controllers", and its page on PCI addresses
-(the bus of an address is the index of a controller, not the number that the
-guest knows it by); docs/pcie.txt in QEMU's source.
+(the bus of an address is the index of a controller, not the bus number in the
+guest); docs/pcie.txt in QEMU's source.
 """
 
 import collections.abc
@@ -24,28 +23,28 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
 
-#: Numbers of buses, and indexes of PCI controllers in libvirt: eight bits.
+#: Bus numbers, and indexes of PCI controllers in libvirt, have eight bits.
 _BUSES = 256
 
-#: Bus numbers that are left to everything else in the guest. Buses are
-#: numbered in the order in which firmware finds them, from the lowest root bus
-#: on, until the next root bus begins.
+#: Bus numbers for all other devices of the guest. Firmware numbers buses in
+#: the order in which it finds them, from each root bus to the next.
 _OTHERS = 128
 
-#: Each is a device in one of the 32 slots of the root bus that is always
-#: there, where others have to have room.
+#: The most root buses to add. Each takes one of the 32 slots of the first root
+#: bus, which other devices need, too.
 _MOST = 16
 
-#: Of a slot. Root ports share slots, as libvirt's own do.
+#: Functions of a slot. Root ports share slots, as those of libvirt do.
 _FUNCTIONS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class RootPort:
-    """A root port, and the hostdev that is plugged into it.
+    """A root port and its hostdev.
 
     :param index: of its controller
-    :param slot: on its root bus, as is function
+    :param slot: on its root bus
+    :param function: the same
     :param holds: the hostdev's address on the host
     """
 
@@ -56,17 +55,17 @@ class RootPort:
 
     @property
     def guest_address(self) -> model.PciAddress:
-        """Where the hostdev is: a port has one slot."""
+        """The hostdev's address in the guest; a port has one slot."""
         return model.PciAddress(0, self.index, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class RootBus:
-    """A root bus more, on a NUMA node of the guest's.
+    """An additional root bus on a NUMA cell of the guest.
 
     :param index: of its controller
-    :param number: that the guest knows it by; the numbers after it are for
-        the buses of its ports
+    :param number: its bus number in the guest; the buses of its ports have
+        the numbers after it
     :param cell: the guest's NUMA cell
     """
 
@@ -79,11 +78,11 @@ class RootBus:
 def locate(hostdevs: hostdev.Hostdevs, host: model.Host,
            offered: collections.abc.Mapping[str, inventory.Offered],
            ) -> dict[model.Address, model.Location]:
-    """Where the hostdevs are on the host, as far as it says so.
+    """Return the location of each hostdev on the host, if known.
 
-    An mdev, which may not have been made yet, is where its card is.
+    An mdev, which may not be created yet, has the location of its card.
 
-    :param offered: by provider
+    :param offered: Regions by provider
     """
     known = {function.address: function.location
              for function in host.functions}
@@ -102,16 +101,15 @@ def locate(hostdevs: hostdev.Hostdevs, host: model.Host,
 def plan(located: collections.abc.Mapping[model.Address, model.Location],
          cells: collections.abc.Mapping[int, int], first_index: int,
          ) -> tuple[RootBus, ...]:
-    """The root buses that a guest gets, by cell and by the host's root.
+    """Return the root buses to add to a guest, by cell and host root bus.
 
-    A hostdev that is on none of the guest's nodes, or for which there is no
-    room, has no port here; libvirt finds a place for it.
+    A hostdev that is on none of the guest's nodes, or that has no room, gets
+    no port here; libvirt places it.
 
-    :param located: the hostdevs, in the order in which the guest is to find
-        those of one bus
+    :param located: the hostdevs; those of one bus keep this order
     :param cells: the guest's cell by the host's NUMA node
-    :param first_index: of the PCI controllers, the first that is free.
-        Indexes have to follow each other: libvirt fills gaps with ports.
+    :param first_index: the first free index of PCI controllers. Indexes must
+        be consecutive: libvirt fills gaps with ports.
     """
     groups: dict[tuple[int, str], list[model.Address]] = {}
     for address, location in located.items():
@@ -123,7 +121,7 @@ def plan(located: collections.abc.Mapping[model.Address, model.Location],
 
 
 def _fitting(groups, room):
-    """Those groups, or parts of them, that there are buses for."""
+    """Return the groups, or parts of them, that have enough bus numbers."""
     fitting = []
     for key in sorted(groups)[:_MOST]:
         held = groups[key][:max(room - 1, 0)]
@@ -134,7 +132,7 @@ def _fitting(groups, room):
 
 
 def _number(groups, index) -> tuple[RootBus, ...]:
-    # The last number is that of the last port's bus.
+    # The bus of the last port gets the highest number.
     number = _BUSES - sum(1 + len(held) for _key, held in groups)
     buses = []
     for (cell, _root), held in groups:

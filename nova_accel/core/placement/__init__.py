@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement holds, and what the scheduler hears of it."""
+"""The data for Placement and for the scheduler."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each Region's place and units, as a short string for the scheduler.
+"""The places and units of a host's Regions as a string for the scheduler.
 
-It goes through ComputeNode.stats, a TEXT column of 65,535 bytes that it
-shares with others, so its size is bounded: a thousand Regions fit in
-:data:`MAX_BYTES` whole; of more, first the lesser facts are left out, then
-Regions. Providers are not named: their uuids follow from the compute node's,
-the card's address and the Region's name.
+The string is in ComputeNode.stats, a TEXT column of 65,535 bytes that has
+other content too. So its size is bounded: a thousand Regions fit in
+:data:`MAX_BYTES`. With more, first details are left out, then Regions. It has
+no provider uuids: they are computed from the compute node's uuid, the address
+of the card and the name of the Region.
 """
 
 import base64
@@ -23,26 +23,26 @@ from nova_accel.core.placement import inventory
 
 #: The key in ComputeNode.stats.
 KEY = 'nova_accel'
-#: Bytes of the string; it is ASCII.
+#: Maximal size of the string, which is ASCII.
 MAX_BYTES = 16384
-#: What is longer than this is compressed; a host of eight cards is not.
+#: A longer string is compressed. That of a host with eight cards is not.
 MAX_READABLE = 2048
-#: Bytes that a compressed string may stand for.
+#: Maximal size of a string after decompression.
 MAX_PLAIN = 1 << 18
 
-# A newer compute may add to the end of a row or beside the tables, without
-# changing this; what an older scheduler cannot read otherwise gets a new one.
+# Later versions may append to rows and add tables without a new number. A
+# change that older schedulers cannot read needs a new number.
 _VERSION = 2
 
-# Of what is compressed; no JSON starts so.
+# The prefix of a compressed string; no JSON starts with it.
 _PACKED = 'zlib:'
 
-# More units than Placement counts. One host's nonsense is not to be what all
-# hosts of a request are reckoned with.
+# More units than Placement can count. A wrong number of one host must not
+# affect the other hosts of a request.
 _TOO_MANY = 1 << 31
 
-# Of what all hosts said, in bytes: some ten thousand hosts of eight cards. A
-# Region is about as large as one item, as is a set with few members.
+# Maximal memory for the Summaries of all hosts, in bytes: enough for about ten
+# thousand hosts of eight cards. A Region, like a set, counts as one item.
 _MAX_MEMORY = 1 << 28
 _ITEM_SIZE = 256
 
@@ -51,10 +51,11 @@ _NONE = model.Links()
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a host says of its Regions; by provider, to read and not to change.
+    """The Regions of a host, by provider; shared, so do not modify it.
 
-    :param places: where each Region's Device is
-    :param units: total and free, as the host last said
+    :param places: the place of each Region's Device
+    :param units: total and free units, as the host last reported
+    :param links: the link domains of the host
     """
 
     places: dict[str, model.Place] = dataclasses.field(
@@ -67,10 +68,10 @@ class Summary:
 def dumps(offered: collections.abc.Iterable[inventory.Offered],
           held: collections.abc.Mapping[str, int] = {},
           links: model.Links = _NONE) -> str:
-    """The places of a Host's Regions, and what is left of them.
+    """Return the string for a Host's Regions.
 
-    :param held: units by provider
-    :returns: ASCII; as JSON, or compressed where that is long
+    :param held: units that are held, by provider
+    :returns: ASCII: JSON, or a compressed form of long JSON
     """
     items = tuple(offered)
     for write in (lambda items: _dumps(items, held, links),
@@ -79,7 +80,8 @@ def dumps(offered: collections.abc.Iterable[inventory.Offered],
                   lambda items: _dumps(items, held, coarse=True)):
         if text := _fitting(write(items)):
             return text
-    # Each that bisect finds to fit has been looked at, so the last one does.
+    # The size need not grow with each item, but bisect has checked that the
+    # result fits.
     count = bisect.bisect_left(
         range(1, len(items)), True,
         key=lambda count: not _fitting(write(items[:count])))
@@ -87,11 +89,10 @@ def dumps(offered: collections.abc.Iterable[inventory.Offered],
 
 
 def loads(text: object, root: object) -> Summary:
-    """What :func:`dumps` wrote; what cannot be understood is left out.
+    """Read the string that :func:`dumps` wrote, without what is malformed.
 
-    A text of more than :data:`MAX_BYTES` is none that it wrote.
-
-    :param text: whatever the compute node's stats hold under :data:`KEY`
+    :param text: the value of :data:`KEY` in the compute node's stats; ignored
+        if it is longer than :data:`MAX_BYTES`
     :param root: uuid of the compute node's provider
     """
     if not isinstance(text, str) or not isinstance(root, str) or (
@@ -103,9 +104,9 @@ def loads(text: object, root: object) -> Summary:
 def _dumps(items: collections.abc.Iterable[inventory.Offered],
            held: collections.abc.Mapping[str, int],
            links: model.Links = _NONE, coarse: bool = False) -> str:
-    """The JSON text, whatever its length.
+    """Return the JSON text, which can be too long.
 
-    :param coarse: of places only the NUMA node
+    :param coarse: whether to reduce places to the NUMA node
     """
     places: dict[tuple, int] = {}
     names: dict[str, int] = {}
@@ -131,13 +132,13 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
 
 
 def _sets(sets, numbers) -> list[list[int | str]]:
-    # A partition that has a card without Regions must not look smaller.
+    # Keep cards without Regions: without them a partition would be another.
     return [[numbers.get(address, address) for address in sorted(addresses)]
             for addresses in sets]
 
 
 def _fitting(plain: str) -> str:
-    """The string as it travels, or '' where it is too long for that."""
+    """Return the string for ComputeNode.stats, '' if it is too long."""
     if len(plain) <= MAX_READABLE:
         return plain
     text = _PACKED + base64.b64encode(zlib.compress(plain.encode())).decode()
@@ -153,13 +154,12 @@ def _loads(text: str, root: str) -> Summary:
 
 
 class _Remembered:
-    """What each host said last: most say the same again and again.
+    """A cache of the last Summary of each host.
 
-    One text of each host, so that none has more of the memory than others.
-    Where all of them are too large together, those go that were asked for
-    least recently.
+    It has one text per host. If all are too large together, the least
+    recently used are dropped.
 
-    :param most: bytes of memory, about
+    :param most: maximal memory in bytes, approximately
     """
 
     def __init__(self, most: int):
@@ -170,7 +170,7 @@ class _Remembered:
         self._lock = threading.Lock()
 
     def read(self, text: str, root: str) -> Summary:
-        """What :func:`_loads` makes of a text."""
+        """Return the Summary of a text, parsed if it is new."""
         with self._lock:
             before, read, size = self._hosts.pop(root, ('', Summary(), 0))
             if text != before:
@@ -185,7 +185,7 @@ class _Remembered:
 
 
 def _count(read: Summary) -> int:
-    """Regions, sets and members of sets."""
+    """Count Regions, sets and members of sets."""
     return len(read.units) + sum(
         1 + len(members) for sets in (read.links.partitions,
                                       read.links.islands)
@@ -196,8 +196,9 @@ _remembered = _Remembered(_MAX_MEMORY)
 
 
 def _unpacked(text: str) -> bytes | str:
-    """
-    :raises ValueError, zlib.error: if it is damaged or stands for too much
+    """Return the JSON of a string.
+
+    :raises ValueError, zlib.error: if it is damaged or its content too long
     """
     if not text.startswith(_PACKED):
         return text
@@ -254,20 +255,20 @@ def _place(row: object, address: str) -> model.Place | None:
 
 def _provider(root: str, address: str, number: int | None,
               names: dict[int, object]) -> str:
-    """The uuid of a Region's provider, or '' where there can be none."""
+    """Return the uuid of a Region's provider, '' if data is malformed."""
     name = None if number is None else names.get(number)
     if number is not None and not isinstance(name, str):
         return ''
     try:
         return naming.provider_uuid(root, address, name)
     except ValueError:
-        # No uuid, or no characters.
+        # The root is no uuid, or the text has invalid characters.
         return ''
 
 
 def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
            ) -> collections.abc.Iterator[frozenset[str]]:
-    """The sets of which each member is known: less would be another set."""
+    """Yield the sets whose members are all known, and no partial sets."""
     for members in sets:
         if not isinstance(members, list):
             continue

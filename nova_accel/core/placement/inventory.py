@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compute node's devices, and the resource providers that count them."""
+"""The devices of a compute node, and their resource providers."""
 
 import collections.abc
 import dataclasses
@@ -13,9 +13,9 @@ from nova_accel.core import naming
 class Node:
     """The compute node's resource provider.
 
-    :param ours: names by uuid of the providers of ours below it, also of
-        those whose device has gone
-    :param used: those of them that are reserved until an operator frees them
+    :param ours: names by uuid of our providers below it, including those of
+        missing devices
+    :param used: our providers that are reserved until an operator frees them
         (:mod:`nova_accel.core.placement.one_time_use`)
     """
 
@@ -27,17 +27,19 @@ class Node:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Those of Devices and their Regions, without those of classes."""
+        """Our providers of Devices and Regions, without those of classes."""
         return {uuid: name for uuid, name in self.ours.items()
                 if naming.class_of_provider(name) is None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Offered:
-    """A Region together with the provider that counts its units.
+    """A Region together with the resource provider that has its units.
 
-    :param otherwise: uuid of the provider that would count them if the Device
-        had several Regions, where it is the only one, or if it were
+    :param uuid: uuid of the provider
+    :param name: name of the provider
+    :param otherwise: for the only Region of a Device, the uuid that its
+        provider would have if there were several, and vice versa
     """
 
     uuid: str
@@ -48,9 +50,9 @@ class Offered:
 
 
 class NodeInventory:
-    """What a compute node offers as it was read, by resource provider.
+    """The Regions that a compute node offers, with their providers.
 
-    :param host: the machine; an empty one, if it could not be read
+    :param host: the machine, empty if it could not be read
     :param node: its providers in Placement
     """
 
@@ -60,7 +62,7 @@ class NodeInventory:
 
     @functools.cached_property
     def offered(self) -> tuple[Offered, ...]:
-        """Each Region with its provider, in the order of the Host."""
+        """The Regions with their providers, in the order of the Host."""
         found = []
         for device in self.host.devices:
             alone = len(device.regions) == 1
@@ -78,12 +80,12 @@ class NodeInventory:
 
     @functools.cached_property
     def by_uuid(self) -> dict[str, Offered]:
-        """The same by the uuid of the provider."""
+        """``offered`` by uuid of the provider."""
         return {item.uuid: item for item in self.offered}
 
     @functools.cached_property
     def withheld(self) -> dict[str, model.Refusal]:
-        """The providers that refused functions had, or would have."""
+        """Refusals by uuid of the provider that the card has or would have."""
         cards = {function.address: function.physfn or function.address
                  for function in self.host.functions}
         return {naming.provider_uuid(self.node.uuid, cards[refusal.address]):
@@ -91,31 +93,31 @@ class NodeInventory:
 
     @functools.cached_property
     def providers(self) -> frozenset[str]:
-        """The uuids of all our providers here, whatever became of them."""
+        """The uuids of all our providers, offered, refused or missing."""
         return frozenset(self.by_uuid).union(self.node.ours, self.withheld)
 
     def counting(self, classes: collections.abc.Iterable[str],
                  ) -> dict[str, str]:
-        """Classes by the uuid of the provider that counts them here."""
+        """As the function :func:`counting`, for this compute node."""
         return counting(self.node.uuid, classes)
 
     def find_by_alias(self, alias: str,
                       address: model.Address) -> Offered | None:
-        """As :func:`find_by_alias`, of all that is offered here."""
+        """As the function :func:`find_by_alias`, in all ``offered``."""
         return find_by_alias(self.offered, alias, address)
 
 
 def find_by_alias(items: collections.abc.Iterable[Offered], alias: str,
                   address: model.Address) -> Offered | None:
-    """What is offered of that which a guest's device was given of.
+    """Return the Region that a guest's device was assigned from, if offered.
 
-    The uuid in its alias is another Region's by now where the one Region of a
-    Device has become several, or these one; and its entry may have made of
-    the Device what the guest's is not. So it goes by what it was made of, too.
+    The uuid in the alias is not enough: the provider changes when a Device
+    gets a second Region or loses one, and an entry can turn the Device into
+    something else. So the variant and the kind of address must match too.
 
-    :param items: all that its Host offers
-    :param alias: of ours
-    :param address: of the device
+    :param items: all that the Host offers
+    :param alias: the device's alias, one of ours
+    :param address: address of the device
     """
     _group, uuid = naming.parse_alias(alias)
     found = None
@@ -132,20 +134,25 @@ def find_by_alias(items: collections.abc.Iterable[Offered], alias: str,
 
 def _is_made_alike(region: model.Region, alias: str,
                    address: model.Address) -> bool:
-    """Whether a Region's units are made of their Device as this one was."""
+    """Whether a device can be a unit of a Region, by variant and address."""
     if region.mdevs != isinstance(address, model.MdevAddress):
         return False
-    says = naming.is_of_variant(alias, region.variant)
+    is_variant = naming.is_of_variant(alias, region.variant)
     if region.mdevs:
-        # The alias of an mdev has not always said its type.
-        return says is not False
+        # Aliases of mdevs from older versions have no type.
+        return is_variant is not False
     if naming.ids_of_alias(alias) and region.units and not region.ids:
-        # What is programmed has ids that change, and its alias says none.
+        # The ids of a programmed unit can change, so its alias has none.
         return False
-    return bool(says) if says is not None else not region.variant
+    return (bool(is_variant) if is_variant is not None
+            else not region.variant)
 
 
 def counting(root: str, names: collections.abc.Iterable[str],
              ) -> dict[str, str]:
-    """Classes by the uuid of the provider that counts them on a Host."""
+    """Return classes by the uuid of their provider on a compute node.
+
+    :param root: uuid of the compute node's provider
+    :param names: the classes
+    """
     return {naming.class_provider_uuid(root, name): name for name in names}

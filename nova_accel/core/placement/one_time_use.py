@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices for one server only, as Nova's ``one_time_use`` means it.
+"""Devices for one server only, like Nova's ``one_time_use``.
 
-From when a server gets one, its provider is reserved, until an operator sets
+When a server gets one, its provider is reserved until an operator sets
 ``reserved`` to 0 (nova/compute/pci_placement_translator.py,
-``_handle_one_time_use``). Placement alone remembers that.
+``_handle_one_time_use``). This state is stored only in Placement.
 """
 
 import collections.abc
@@ -16,23 +16,23 @@ from nova_accel.core.placement import providers
 
 def used(existing: collections.abc.Iterable[providers.Existing],
          ) -> frozenset[str]:
-    """The providers that an operator has to free.
+    """Return the uuids of the providers that an operator has to free.
 
-    :param existing: ours, as Placement has them
+    :param existing: our providers in Placement
     """
     return frozenset(
         provider.uuid for provider in existing
         if naming.ONE_TIME_USE_TRAIT in provider.traits and any(
-            record.get('reserved')
-            for name, record in provider.inventory.items()
+            values.get('reserved')
+            for name, values in provider.inventory.items()
             if naming.class_of_units(name)))
 
 
 def in_use(offered: collections.abc.Iterable[inventory.Offered],
            held: collections.abc.Container[model.Address]) -> frozenset[str]:
-    """The providers of what is for one server only, and a domain has.
+    """Return the uuids of one-time-use providers that a domain has devices of.
 
-    :param held: what any domain has
+    :param held: the addresses that domains hold
     """
     return frozenset(
         item.uuid for item in offered if item.region.one_time_use

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider tree that a Host should have in Placement, and how to get it.
+"""The desired provider tree of a Host, and the changes that lead to it.
 
-One provider per Device under the compute node's; where a Device has several
-Regions, one per Region below it. These say which devices there are, and which
-of their units are taken.
+Each Device has a provider under that of the compute node. If it has several
+Regions, each Region has a provider below. Allocations of these providers show
+which devices are in use.
 
-Beside them one provider per resource class, which counts the units of all the
-host's Devices: it is what Placement looks for when somebody asks for eight of
-them, and finds in one way and not in as many as eight devices have orders.
+Each resource class has one more provider, with the units of all Devices of the
+host. Flavors ask for these: a request for eight units then has one allocation
+candidate per host, instead of one per combination of devices.
 
-Nothing here talks to Placement.
+Nothing here calls Placement.
 """
 
 import collections
@@ -19,16 +19,16 @@ import dataclasses
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
 
-# Why a provider is kept that is not offered, or less than it could be.
-#: Its device is not there.
+# Traits that say why a provider is reserved, wholly or in part.
+#: Its device is missing.
 MISSING = 'CUSTOM_NOVA_ACCEL_MISSING'
-#: Its device is there and refused; the log and "nova-accel host" say why.
+#: Its device is refused; the log and "nova-accel host" have the reason.
 REFUSED = 'CUSTOM_NOVA_ACCEL_REFUSED'
-#: No entry names its device, or not as it did.
+#: No entry names its device, or the entry has changed.
 NOT_NAMED = 'CUSTOM_NOVA_ACCEL_NOT_NAMED'
-#: Somebody holds of it what nobody was promised.
+#: Domains hold more of its units than are allocated.
 DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
-#: All of them.
+#: All of these traits.
 REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
 
 #: Amounts by resource class.
@@ -37,12 +37,11 @@ Units = collections.abc.Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Provider:
-    """One resource provider as it should be.
+    """The desired state of one resource provider.
 
-    :param totals: units by resource class; Placement has no inventory of 0
-    :param reserved: units that nobody may have
-    :param most: by resource class, what one server may have where that is
-        more than the total
+    :param totals: units by resource class; a total of 0 gives no inventory
+    :param reserved: units to withhold from scheduling
+    :param most: max_unit by resource class, if it is not the total
     """
 
     uuid: str
@@ -56,7 +55,7 @@ class Provider:
 
     @property
     def inventory(self) -> dict[str, dict[str, int | float]]:
-        """The inventory in Placement's form."""
+        """The inventory in the form of Placement's API."""
         return {resource_class: {
             'total': total, 'reserved': min(self.reserved, total),
             'min_unit': 1, 'max_unit': self.most.get(resource_class, total),
@@ -66,7 +65,7 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True)
 class Existing:
-    """One provider as it is, its inventory as Placement has it."""
+    """The present state of one provider in Placement."""
 
     uuid: str
     name: str
@@ -77,16 +76,16 @@ class Existing:
 
 @dataclasses.dataclass(frozen=True)
 class Put:
-    """Create the provider, or bring it to the desired state."""
+    """Create a provider, or update it to the desired state."""
 
     provider: Provider
 
 
 @dataclasses.dataclass(frozen=True)
 class Reserve:
-    """Keep a provider that has allocations and let nobody have more of it.
+    """Reserve a provider that has allocations, instead of removing it.
 
-    :param is_new: whether it was not so before
+    :param is_new: whether it was not reserved for this reason before
     """
 
     uuid: str
@@ -98,6 +97,8 @@ class Reserve:
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
+    """Remove a provider."""
+
     uuid: str
     name: str
 
@@ -109,9 +110,9 @@ def desired(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
             used: collections.abc.Container[str] = (),
             ) -> tuple[Provider, ...]:
-    """The providers of Devices and Regions, as they should be, parents first.
+    """Return the desired providers of Devices and Regions, parents first.
 
-    :param disputed: units by provider that nobody may have
+    :param disputed: units to withhold, by provider
     :param used: providers that are reserved until an operator frees them
     """
     tree, root = [], inventory.node.uuid
@@ -137,7 +138,7 @@ def desired(inventory: inventory.NodeInventory,
 
 
 def _reserved(item, disputed, used) -> int:
-    """Units of a Region that nobody may have."""
+    """Return the number of a Region's units to reserve."""
     return item.region.total if item.uuid in used else disputed.get(
         item.uuid, 0)
 
@@ -147,18 +148,18 @@ def classes(inventory: inventory.NodeInventory,
             stuck: collections.abc.Mapping[str, Units] = {},
             left: collections.abc.Container[str] = (),
             ) -> tuple[Provider, ...]:
-    """The providers that count a class for the whole Host.
+    """Return the desired providers of resource classes.
 
-    :param disputed: units by provider that nobody may have
-    :param stuck: as :func:`stuck` has it
-    :param left: reserved providers of which nobody has anything any more;
-        what servers have, Placement subtracts itself
+    :param disputed: units to withhold, by provider
+    :param stuck: the result of :func:`stuck`
+    :param left: providers that are reserved for an operator and have no
+        allocations; units with allocations need not be reserved
     """
     regions = collections.defaultdict(list)
     for item in inventory.offered:
         if item.uuid not in stuck:
             regions[item.region.resource_class].append(item)
-    # Their class counts them as long as servers have them.
+    # Count stuck units in their class until they are released.
     kept: collections.Counter[str] = collections.Counter()
     for units in stuck.values():
         kept.update(units)
@@ -177,10 +178,10 @@ def stuck(wanted: collections.abc.Iterable[Provider],
           existing: collections.abc.Iterable[Existing],
           allocated: collections.abc.Callable[[str], Units],
           ) -> dict[str, Units]:
-    """What servers hold of providers that therefore stay as they are.
+    """Return the allocations of providers that must not be changed for them.
 
-    :param allocated: what somebody holds of a provider; asked only about
-        providers that are to go or to lose a class
+    :param allocated: reads what is allocated of a provider; called only for
+        providers that would be removed or lose their class
     """
     by_uuid = {provider.uuid: provider for provider in wanted}
     found = {}
@@ -195,14 +196,14 @@ def stuck(wanted: collections.abc.Iterable[Provider],
 
 def why_gone(inventory: inventory.NodeInventory,
              ) -> collections.abc.Callable[['Existing'], str]:
-    """What to say of a provider that the Host should not have.
+    """Return a function that says why a Host does not offer a provider.
 
-    :returns: from the provider to the trait that says why
+    :returns: a function from a provider to its trait of :data:`REASONS`
     """
     reasons = {naming.provider_uuid(inventory.node.uuid, function.address):
                    NOT_NAMED for function in inventory.host.functions}
     reasons.update(dict.fromkeys(inventory.withheld, REFUSED))
-    # A Region's provider is gone for its Device's reason.
+    # A Region has the reason of its Device.
     return lambda provider: reasons.get(
         provider.uuid, reasons.get(provider.parent, MISSING))
 
@@ -211,13 +212,13 @@ def why_class_gone(why: collections.abc.Callable[['Existing'], str],
                    devices: collections.abc.Iterable['Existing'],
                    held: collections.abc.Mapping[str, Units],
                    ) -> collections.abc.Callable[['Existing'], str]:
-    """What to say of a class's provider of which the Host has nothing.
+    """Return a function that says why a class is not offered.
 
-    The same as of what servers hold of it.
+    The reason is that of the devices that servers still hold of the class.
 
-    :param why: as :func:`why_gone` has it
+    :param why: the result of :func:`why_gone`
     :param devices: the providers of Devices and Regions
-    :param held: as :func:`stuck` has it, of these
+    :param held: the result of :func:`stuck` for these
     """
     def reason(provider):
         unit = naming.unit_class(
@@ -234,13 +235,14 @@ def diff(wanted: collections.abc.Iterable[Provider],
          stuck: collections.abc.Container[str],
          why: collections.abc.Callable[[Existing], str],
          ) -> tuple[Change, ...]:
-    """What has to be done; empty where nothing changed.
+    """Return the changes that lead to the desired providers.
 
-    :param existing: our providers as they are, parents before children
-    :param stuck: those of them that are not wanted as they are, and that
-        servers hold or nobody has freed yet
-    :param why: the trait for a provider that has to stay, though it is not
-        wanted any more
+    :param wanted: the desired providers, parents before children
+    :param existing: our present providers, parents before children
+    :param stuck: uuids of existing providers that must not be changed or
+        removed, because servers hold them or an operator has not freed them
+    :param why: returns the trait for a provider that is not wanted any more
+        but has to stay
     """
     now = {provider.uuid: provider for provider in existing}
     wanted = tuple(_no_less(provider, now.get(provider.uuid))
@@ -248,13 +250,25 @@ def diff(wanted: collections.abc.Iterable[Provider],
     changes: list[Change] = []
     for provider in wanted:
         if provider.uuid in stuck:
-            # Placement lets nobody take away a class that is in use, and the
-            # new class would offer what is still held under the old one.
+            # Placement refuses to remove a class that is in use, and the new
+            # class would offer units that are allocated as the old one.
             changes.extend(_reserve(now[provider.uuid], NOT_NAMED))
         elif not _is_as_wanted(now.get(provider.uuid), provider):
             changes.append(Put(provider))
-    kept = {provider.uuid for provider in wanted}
-    # Children before parents, and no parent from over a child that stays.
+    changes.extend(_removals(
+        now, {provider.uuid for provider in wanted}, stuck, why))
+    return tuple(changes)
+
+
+def _removals(now: collections.abc.Mapping[str, Existing], kept: set[str],
+              stuck: collections.abc.Container[str],
+              why: collections.abc.Callable[[Existing], str],
+              ) -> collections.abc.Iterator[Change]:
+    """Yield the changes for existing providers that are not wanted.
+
+    :param kept: uuids of the wanted providers; those that stay are added
+    """
+    # Remove children before parents, and keep the parent of a kept child.
     for provider in reversed(now.values()):
         if provider.uuid in kept:
             continue
@@ -262,30 +276,30 @@ def diff(wanted: collections.abc.Iterable[Provider],
                            and child.uuid in kept for child in now.values())
         if has_children or provider.uuid in stuck:
             kept.add(provider.uuid)
-            changes.extend(_reserve(provider, why(provider)))
+            yield from _reserve(provider, why(provider))
         else:
-            changes.append(Remove(provider.uuid, provider.name))
-    return tuple(changes)
+            yield Remove(provider.uuid, provider.name)
 
 
 def _loses_its_class(before: Existing, wanted: Provider) -> bool:
-    # Classes beside ours come from provider.yaml, and are not ours to keep.
+    # Ignore other classes: they come from provider.yaml.
     return bool(before.inventory) and not (
         set(wanted.inventory) & set(before.inventory))
 
 
 def _no_less(wanted: Provider, before: Existing | None) -> Provider:
-    """The same, with as much for one server as there was.
+    """Return a provider with a max_unit that is not less than before.
 
-    Placement lets a server that has more than is left move, but none that has
-    more than max_unit: it looks at that first, for what is given to the
-    migration as well.
+    A server can hold more than the new total. To move it, Nova writes its
+    allocations again for the migration. Placement accepts that beyond
+    the capacity, but not beyond max_unit.
     """
     most = {}
     for name, total in wanted.totals.items():
-        record = before.inventory.get(name, {}) if before else {}
-        if record.get('max_unit', 0) > total:
-            most[name] = record['max_unit']
+        max_unit = (before.inventory.get(name, {}) if before else {}
+                    ).get('max_unit', 0)
+        if max_unit > total:
+            most[name] = max_unit
     return dataclasses.replace(wanted, most=most)
 
 
@@ -296,19 +310,15 @@ def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
 
 def _reserve(provider: Existing,
              reason: str) -> collections.abc.Iterator[Reserve]:
-    # What provider.yaml adds, Nova adds again, and does not start a server
-    # where it finds it there already.
+    # Leave out what provider.yaml adds. Nova adds it again, and fails if it is
+    # there already.
     traits = frozenset(
         trait for trait in provider.traits - REASONS
         if trait.startswith('CUSTOM_')
         or trait == naming.ONE_TIME_USE_TRAIT) | naming.OUR_TRAITS | {reason}
-    before = {resource_class: record for resource_class, record
-              in provider.inventory.items()
-              if naming.class_of_units(resource_class)
-              or resource_class == naming.class_of_provider(provider.name)
-              } or provider.inventory
-    inventory = {resource_class: dict(record, reserved=record['total'])
-                 for resource_class, record in before.items()}
+    before = _our_inventory(provider) or provider.inventory
+    inventory = {resource_class: dict(values, reserved=values['total'])
+                 for resource_class, values in before.items()}
     is_new = (reason not in provider.traits
               or _plain(inventory) != _plain(before))
     if (is_new or traits != provider.traits
@@ -316,9 +326,17 @@ def _reserve(provider: Existing,
         yield Reserve(provider.uuid, provider.name, inventory, traits, is_new)
 
 
+def _our_inventory(provider: Existing) -> dict[str, collections.abc.Mapping]:
+    """Return a provider's inventory of units, or of its class."""
+    return {resource_class: values for resource_class, values
+            in provider.inventory.items()
+            if naming.class_of_units(resource_class)
+            or resource_class == naming.class_of_provider(provider.name)}
+
+
 def _plain(inventory) -> dict:
-    # Placement answers with fields of its own beside those that we set.
+    # Placement's answers have more fields than we set.
     fields = ('total', 'reserved', 'min_unit', 'max_unit', 'step_size',
               'allocation_ratio')
-    return {resource_class: [record.get(field) for field in fields]
-            for resource_class, record in inventory.items()}
+    return {resource_class: [values.get(field) for field in fields]
+            for resource_class, values in inventory.items()}

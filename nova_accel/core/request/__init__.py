@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tenant asks for: profiles, flavors, and rules of affinity."""
+"""What a server asks for: device profiles, flavors and affinity rules."""

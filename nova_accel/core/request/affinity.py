@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Profile's groups want of each other's places, rule by rule.
+"""Affinity rules: how the devices of a Profile's groups lie together.
 
-A flavor carries the rules from nova-api to scheduler and compute, in extra
-specs ``nova_accel:affinity0``, ``nova_accel:affinity1`` and so on, each as
-``required same pcie_switch 0,8;1,9``: a weight, a wish, a key and, between
-semicolons, the members of one rule each (``0-3`` for ACCEL0 to ACCEL3). A
-value that ends with a comma goes on in the next.
+A flavor carries the rules from nova-api to nova-scheduler and nova-compute in
+extra specs ``nova_accel:affinity0``, ``nova_accel:affinity1`` and so on. A
+value such as ``required same pcie_switch 0,8;1,9`` has a strength, a relation,
+a key, and the members of one rule or of several, separated by semicolons
+(``0-3`` for ACCEL0 to ACCEL3). A value that ends with a comma continues in
+the next extra spec.
 """
 
 import collections.abc
@@ -16,27 +17,25 @@ import re
 
 from nova_accel.core import errors
 
-#: How much it matters.
+#: How strong a rule is.
 REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
 
-#: What a rule can speak of, as in
-#: :class:`nova_accel.core.model.Place`;
-#: a link domain is what devices reach each other in over links of their own
-#: (NVLink, xGMI).
+#: What a rule can be about, as in :class:`nova_accel.core.model.Place`. The
+#: devices of a link domain have links to each other (NVLink, xGMI).
 KEYS = ('numa_node', 'pcie_root', 'pcie_switch', 'device', 'link_domain')
 
-#: Members beside groups, of ``same numa_node`` only: the NUMA nodes that the
-#: guest is put on, and those of its PCI network devices.
+#: Members that are not groups, of ``same numa_node`` only: the NUMA nodes of
+#: the guest, and those of its PCI network devices.
 GUEST, NETWORK = 'guest', 'network'
 
 #: The largest weight.
 MAX_WEIGHT = 100
 
-#: The extra specs' common beginning.
+#: The prefix of the extra specs.
 PREFIX = 'nova_accel:affinity'
 
 _OTHERS = (GUEST, NETWORK)
-# Where these are distinct, NUMA nodes may have to be.
+# Devices with distinct ones of these may have to be on distinct NUMA nodes.
 _NODES = ('numa_node', 'pcie_root')
 _GROUP = 'ACCEL'
 # Longest value of an extra spec, in characters: Nova's limit.
@@ -52,16 +51,15 @@ _RANGE = re.compile(r'(\d{1,3})(?:-(\d{1,3}))?', re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One wish about the places of some groups.
+    """A rule about the places of some groups' devices.
 
     :param key: one of :data:`KEYS`
-    :param same: True where they are to be the same, False where each is to
-        have its own
-    :param groups: names (``ACCEL0``), with :data:`GUEST` or :data:`NETWORK`;
-        they are put in order
-    :param weight: 0 for a rule that must hold; else, from 1 to
-        :data:`MAX_WEIGHT`, what it counts for against the other rules
-    :raises errors.ProfileError: if it is none of that
+    :param same: True if all share one place, False if each has its own
+    :param groups: names (``ACCEL0``), also :data:`GUEST` or :data:`NETWORK`;
+        the rule sorts them
+    :param weight: 0 for a required rule; 1 to :data:`MAX_WEIGHT` for a
+        preferred one, relative to the other rules
+    :raises errors.ProfileError: if a value is invalid
     """
 
     key: str
@@ -73,7 +71,7 @@ class Rule:
         thing = f'affinity {errors.quote(self.key)}'
         if self.key not in KEYS:
             raise errors.ProfileError(thing, 'there is no such key',
-                                      'there are ' + ', '.join(KEYS))
+                                      'the keys are ' + ', '.join(KEYS))
         if not 0 <= self.weight <= MAX_WEIGHT:
             raise errors.ProfileError(
                 thing, f'weight {self.weight} is not from 1 to {MAX_WEIGHT}')
@@ -90,22 +88,21 @@ class Rule:
             raise errors.ProfileError(thing, 'names a group twice',
                                       'name it once')
         if not self.members:
-            raise errors.ProfileError(thing, 'names no group', 'name one '
-                                      'beside the guest and the network')
+            raise errors.ProfileError(thing, 'names no group',
+                                      'name at least one')
         others = [name for name in self.groups if name in _OTHERS]
         if others and not (self.same and self.key == 'numa_node'):
             raise errors.ProfileError(
-                thing, f'{others[0]} can be the same numa_node as a group, '
-                'and nothing else')
+                thing, f'{others[0]} is allowed in "same numa_node" only')
 
     @functools.cached_property
     def members(self) -> tuple[str, ...]:
-        """The groups alone."""
+        """The groups without guest and network."""
         return tuple(name for name in self.groups if name not in _OTHERS)
 
     @property
     def title(self) -> str:
-        """Wish and key, ``same numa_node``."""
+        """Relation and key, ``same numa_node``."""
         return f'{_SAME if self.same else _DISTINCT} {self.key}'
 
     def __str__(self):
@@ -119,18 +116,18 @@ class Rule:
 
 
 def dumps(rules: collections.abc.Iterable[Rule]) -> dict[str, str]:
-    """The rules as extra specs; :func:`loads` gives the same rules again."""
+    """Return the rules as extra specs, which :func:`loads` reads."""
     values = []
-    for head, alike in itertools.groupby(rules, key=_head):
-        values += _values(head, [_members(rule) for rule in alike])
+    for head, similar in itertools.groupby(rules, key=_head):
+        values += _values(head, [_members(rule) for rule in similar])
     return {f'{PREFIX}{index}': value for index, value in enumerate(values)}
 
 
 def loads(extra_specs: collections.abc.Mapping[str, str]) -> tuple[Rule, ...]:
-    """The rules in a flavor's extra specs.
+    """Return the rules in a flavor's extra specs.
 
-    :raises errors.ProfileError: naming the key, if there is one that cannot
-        be understood: a rule that must hold is not left out silently
+    :raises errors.ProfileError: naming the key, if a value is invalid. It may
+        be a required rule, so it is not skipped.
     """
     values = _numbered(extra_specs)
     rules: list[Rule] = []
@@ -144,26 +141,26 @@ def loads(extra_specs: collections.abc.Mapping[str, str]) -> tuple[Rule, ...]:
             raise errors.ProfileError(
                 f'extra spec {PREFIX}{index}', f'{errors.quote(text)} cannot '
                 f'be understood: {getattr(error, "reason", error)}',
-                'it may be a newer nova_accel\'s; upgrade this one') from None
+                'upgrade nova-accel if a newer version wrote it') from None
     return tuple(rules)
 
 
 def concern(rules: collections.abc.Iterable[Rule], member: str) -> bool:
-    """Whether a rule is about the guest, or the network."""
+    """Whether any rule has this member, :data:`GUEST` or :data:`NETWORK`."""
     return any(member in rule.groups for rule in rules)
 
 
 def numa_rules(groups: collections.abc.Mapping,
            written: collections.abc.Iterable[Rule] = ()) -> tuple[Rule, ...]:
-    """What the groups' own ``numa`` says, as rules.
+    """Return the groups' key ``numa`` as rules.
+
+    Groups that require it share one of the guest's NUMA nodes. Groups that
+    prefer it should share that node with them, with each other and with the
+    guest. Of groups that a written rule prefers to be apart, one only should:
+    a default must not weaken a written rule.
 
     :param groups: nova_accel.core.request.device_profile.Group by name
-    :param written: the rules that there are beside
-
-    Those that require it share a node of the guest's; those that prefer it
-    are to be near these, each other and the guest. Of groups that are rather
-    to be apart one is: to be near is what a group prefers by default, and
-    would undo what somebody wrote.
+    :param written: the other rules of the profile
     """
     required = tuple(name for name, group in groups.items()
                      if group.numa == REQUIRED)
@@ -180,7 +177,10 @@ def numa_rules(groups: collections.abc.Mapping,
 
 
 def _apart(required, written) -> set[str]:
-    """The groups that are to be away from another, which stands for them."""
+    """Return all but one of the groups that each preferred rule separates.
+
+    The one is a group that requires its NUMA node, if there is such a group.
+    """
     found: set[str] = set()
     for rule in written:
         if rule.weight and not rule.same and rule.key in _NODES:
@@ -191,7 +191,7 @@ def _apart(required, written) -> set[str]:
 
 
 def isolated(names: tuple[str, ...]) -> tuple[Rule, ...]:
-    """What ``group_policy: isolate`` says of groups, as rules."""
+    """Return ``group_policy: isolate`` of some groups as rules."""
     return (Rule('device', False, names),) if len(names) > 1 else ()
 
 
@@ -250,14 +250,15 @@ def _numbered(extra_specs) -> list[tuple[int, str]]:
         match = _EXTRA_SPEC.fullmatch(key)
         if not match:
             raise errors.ProfileError(
-                f'extra spec {errors.plain(key)}', 'its name ends with no '
-                'number', 'it may be a newer nova_accel\'s')
+                f'extra spec {errors.plain(key)}', 'its name does not end '
+                'with a number',
+                'upgrade nova-accel if a newer version wrote it')
         found.append((int(match[1]), value))
     found.sort()
     for index, (number, _value) in enumerate(found):
         if index != number:
             raise errors.ProfileError(f'extra spec {PREFIX}{index}',
-                                      'is missing; there are later ones',
+                                      'is missing, but later ones exist',
                                       'set the profile on the flavor again')
     return found
 
@@ -265,7 +266,8 @@ def _numbered(extra_specs) -> list[tuple[int, str]]:
 def _parse(text: str) -> collections.abc.Iterator[Rule]:
     match = _VALUE.fullmatch(text)
     if not match:
-        raise ValueError('it is not "required same numa_node 0-3" or like it')
+        raise ValueError(
+            'it does not look like "required same numa_node 0-3"')
     _strength, weight, relation, key, sets = match.groups()
     for members in sets.split(';'):
         names = [name for part in members.split(',')

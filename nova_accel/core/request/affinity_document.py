@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile's document says of devices that belong together, as Rules.
+"""Read the affinity section of a profile's document as Rules.
 
 ::
 
@@ -18,7 +18,7 @@ import typing
 from nova_accel.core import errors
 from nova_accel.core.request import affinity
 
-# What has the left in common has the right in common as well.
+# Devices that share the key share all the values.
 _WITHIN = {'device': ('device', 'pcie_switch', 'pcie_root', 'numa_node',
                       'link_domain'),
            'pcie_switch': ('pcie_switch', 'pcie_root', 'numa_node'),
@@ -26,18 +26,18 @@ _WITHIN = {'device': ('device', 'pcie_switch', 'pcie_root', 'numa_node',
            'numa_node': ('numa_node',),
            'link_domain': ('link_domain',)}
 
-#: Most rules that a profile may come to after ``each``.
+#: The most rules of a profile after ``each`` is expanded.
 MAX_RULES = 256
 
-#: Names of a document's groups, as written and by index, to the names that
-#: the groups have in a flavor: several where a group has a ``count``.
+#: By a group's name and index in the document, its names in a flavor: several
+#: if the group has a ``count``.
 Names = collections.abc.Mapping[str | int, tuple[str, ...]]
 
 
 def parse(written: collections.abc.Sequence[
         collections.abc.Mapping[str, typing.Any]], names: Names,
         where: str) -> tuple[affinity.Rule, ...]:
-    """A checked document's affinity section.
+    """Return the rules of a checked document's affinity section.
 
     :param where: the profile, for messages
     :raises errors.ProfileError: naming the rule, the reason and the remedy
@@ -49,29 +49,30 @@ def parse(written: collections.abc.Sequence[
         if len(rules) > MAX_RULES:
             raise errors.ProfileError(
                 here, f'the profile comes to more than {MAX_RULES} rules',
-                'write fewer; one can be about any number of groups')
+                'write fewer; one rule can name any number of groups')
     return tuple(rules)
 
 
 def check(rules: collections.abc.Iterable[affinity.Rule],
           others: collections.abc.Mapping[affinity.Rule, str],
           where: str) -> None:
-    """Refuse required rules that no host can keep together.
+    """Refuse required rules that contradict each other.
 
-    :param others: the rules that the profile's other keys come to, with key
-    :raises errors.ProfileError: naming those that contradict each other
+    :param others: the rules that the profile's other keys imply, with the key
+    :raises errors.ProfileError: naming the rules that contradict each other
     """
     required = [rule for rule in (*rules, *others) if not rule.weight]
-    joined = {key: [rule for rule in required
-                    if rule.same and key in _WITHIN[rule.key]]
-              for key in affinity.KEYS}
-    together = {key: _together(same) for key, same in joined.items()}
+    joining = {key: [rule for rule in required
+                     if rule.same and key in _WITHIN[rule.key]]
+               for key in affinity.KEYS}
+    together = {key: _together(same) for key, same in joining.items()}
     for apart in required:
         pair = None if apart.same else _pair(apart, together[apart.key])
         if pair:
             raise errors.ProfileError(
-                where, f'wants {_words(joined[apart.key], pair, others)} and '
-                f'the {apart}{_by(apart, others)}, which cannot both be',
+                where, f'wants {_words(joining[apart.key], pair, others)} and '
+                f'the {apart}{_by(apart, others)}, which contradict each '
+                'other',
                 'leave one of them out, or write "policy: preferred"')
 
 
@@ -79,7 +80,7 @@ def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
     same = 'same' in item
     if same == ('distinct' in item):
         raise errors.ProfileError(
-            here, 'says neither or both of same and distinct',
+            here, 'has neither or both of same and distinct',
             'write one of them')
     key = item['same' if same else 'distinct']
     weight = _weight(item, here)
@@ -89,8 +90,8 @@ def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
               if member in (affinity.GUEST, affinity.NETWORK)]
     if others and not (same and key == 'numa_node'):
         raise errors.ProfileError(
-            here, f'{others[0]} has nothing but a NUMA node to have in '
-            'common', 'write "same: numa_node"')
+            here, f'{others[0]} has only a NUMA node to share',
+            'write "same: numa_node"')
     for groups in _sets(members, bool(item.get('each')), here):
         if len(groups) < 2:
             raise errors.ProfileError(
@@ -103,11 +104,12 @@ def _rule(key, same, groups, weight, here) -> affinity.Rule:
     try:
         return affinity.Rule(key, same, groups, weight)
     except errors.ProfileError as error:
-        # It does not know what it is part of.
+        # Name the place in the document, which the rule does not know.
         raise errors.ProfileError(here, error.reason, error.remedy) from None
 
 
-def _all(names) -> list:
+def _all(names) -> list[int]:
+    """Return the index of every group."""
     return [name for name in names if isinstance(name, int)]
 
 
@@ -116,7 +118,7 @@ def _weight(item, here) -> int:
         return int(item.get('weight', 1))
     if 'weight' in item:
         raise errors.ProfileError(
-            here, 'has a weight, and is required anyhow',
+            here, 'has a weight, but is required',
             'write "policy: preferred", or leave the weight out')
     return 0
 
@@ -133,41 +135,41 @@ def _members(name, names, here) -> tuple[str, ...]:
 
 
 def _sets(members, each, here) -> list[tuple[str, ...]]:
+    """Return the groups of each rule that an item stands for."""
     if not each:
-        # Named twice is as good as once.
+        # A group that is named twice counts once.
         return [tuple(dict.fromkeys(
             name for group in members for name in group))]
     counts = {len(group) for group in members}
     if len(counts) > 1 or len(members) < 2:
         raise errors.ProfileError(
-            here, 'takes one of each group at a time, which have counts of '
+            here, '"each" combines groups of one count, these have '
             + ' and '.join(str(count) for count in sorted(counts)),
             'name two groups or more, of the same count')
     return list(zip(*members, strict=True))
 
 
 def _together(rules) -> dict[str, str]:
-    """For each member of ``same`` rules, one that stands for its like.
+    """Return a representative of each member of ``same`` rules.
 
-    What has the same root as a third has the same as each other; with link
-    domains it is joined to each other by a chain of them at least, which
-    ``distinct`` does not want either.
+    Members that chains of rules join have the same one. "Same" is transitive.
+    Link domains may overlap, but ``distinct`` forbids chains of them, too.
     """
-    stand_in: dict[str, str] = {}
+    parent: dict[str, str] = {}
 
     def find(name):
-        while stand_in.setdefault(name, name) != name:
-            name = stand_in[name]
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
         return name
 
     for rule in rules:
         for name in rule.members:
-            stand_in[find(name)] = find(rule.members[0])
-    return {name: find(name) for name in stand_in}
+            parent[find(name)] = find(rule.members[0])
+    return {name: find(name) for name in parent}
 
 
 def _pair(apart, together) -> tuple[str, str] | None:
-    """Two members of a ``distinct`` rule that have the same all the same."""
+    """Return two members of a ``distinct`` rule that ``same`` rules join."""
     first: dict[str, str] = {}
     for name in apart.members:
         other = first.setdefault(together.get(name, name), name)
@@ -177,29 +179,29 @@ def _pair(apart, together) -> tuple[str, str] | None:
 
 
 def _words(rules, pair, others) -> str:
-    """The rules by which two have the same, in words."""
+    """Describe the rules that join two groups."""
     chain = _chain(rules, *pair)
     if len(chain) == 1:
         return f'the {chain[0]}{_by(chain[0], others)}'
     names = dict.fromkeys(name for rule in chain for name in rule.members)
-    # They have in common what the widest of them is about.
+    # A chain of rules joins groups by the widest of its keys.
     key = min((rule.key for rule in chain),
               key=lambda key: len(_WITHIN[key]))
-    return (f'the {affinity.Rule(key, True, tuple(names))} that '
-            f'{len(chain)} rules come to')
+    return (f'the {affinity.Rule(key, True, tuple(names))} that follows from '
+            f'{len(chain)} rules')
 
 
 def _chain(rules, one: str, other: str) -> tuple[affinity.Rule, ...]:
-    """The fewest rules that join two groups which rules join."""
-    ways: list[tuple[str, tuple[affinity.Rule, ...]]] = [(one, ())]
+    """Return the shortest chain of rules that joins two groups."""
+    chains: list[tuple[str, tuple[affinity.Rule, ...]]] = [(one, ())]
     seen = {one}
-    for name, chain in ways:
+    for name, chain in chains:
         if name == other:
             return chain
         for rule in rules:
             if name in rule.members:
-                ways += [(member, (*chain, rule)) for member in rule.members
-                         if member not in seen]
+                chains += [(member, (*chain, rule)) for member in rule.members
+                           if member not in seen]
                 seen.update(rule.members)
     return ()
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Profile: what a server asks for, group by group.
 
-Two ways of writing a group mean the same here: ours, and the one that
-Cyborg's API takes and gives (``resources:FPGA``, ``trait:CUSTOM_X``,
-``accel:bitstream_id``). :func:`parse` expects a document whose shape has
-been checked (:mod:`nova_accel.profiles.schema`) and checks what it means.
+A document writes groups in our format or in the one of Cyborg's API
+(``resources:FPGA``, ``trait:CUSTOM_X``, ``accel:bitstream_id``). The schema
+(:mod:`nova_accel.profiles.schema`) checks the structure of a document,
+:func:`parse` its meaning.
 """
 
 import collections
@@ -23,32 +23,33 @@ REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
                             affinity.OFF)
 FORBIDDEN = 'forbidden'
 
-#: The group_policy by which each group is on another device.
+#: The group_policy that puts each group on a device of its own.
 ISOLATE = 'isolate'
 
-#: What a group is called in a flavor, with its number.
+#: The prefix of a group's name in a flavor, before its number.
 GROUP = 'ACCEL'
 
-#: Most units of a class in one group.
+#: The most units of a resource class in one group.
 MAX_AMOUNT = 1024
-#: Most groups that a profile may come to after ``count``.
+#: The most groups of a profile after ``count`` is expanded.
 MAX_GROUPS = 256
 
-# Of Cyborg's ``accel:`` keys only these two ever did anything.
+# The only ``accel:`` keys that Cyborg ever acted on.
 _BITSTREAM, _FUNCTION = 'bitstream_id', 'function_id'
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """What is taken from one provider.
+    """Units that are taken from one resource provider.
 
-    :param resources: amount by resource class; a document's has one class
+    :param resources: amount by resource class; one class if it is a group of
+        a document
     :param traits: ``required`` or ``forbidden`` by trait
-    :param numa: whether this group's devices are to share one NUMA node with
-        those of the profile's other groups, and with the guest where that has
-        a NUMA topology: ``required``, ``preferred`` or ``off``
-    :param bitstream: uuid of the Glance image that is to be programmed into
-        what is taken, or ''
+    :param numa: whether the group shares one NUMA node with the profile's
+        other groups, and with the guest if that has a NUMA topology:
+        ``required``, ``preferred`` or ``off``
+    :param bitstream: uuid of the Glance image to program into the device, or
+        ''
     """
 
     resources: collections.abc.Mapping[str, int]
@@ -59,12 +60,12 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """A named request.
+    """A device profile.
 
-    :param groups: in order; a group's index is its name, ``ACCEL0``
-    :param group_policy: ``isolate``: each group on another device; ``none``,
-        or None
-    :param rules: where groups of these names are to be
+    :param groups: a group's index is part of its name, ``ACCEL0``
+    :param group_policy: ``isolate`` for each group on a device of its own;
+        ``none``, or None
+    :param rules: affinity rules of groups by these names
     """
 
     name: str
@@ -75,26 +76,26 @@ class Profile:
 
 
 def group_name(index: int) -> str:
-    """What a flavor calls a Profile's group."""
+    """Return the name of a Profile's group in a flavor."""
     return f'{GROUP}{index}'
 
 
 def parse(document: collections.abc.Mapping[str, typing.Any],
           source: str) -> Profile:
-    """A checked document as a Profile.
+    """Return the Profile of a checked document.
 
     :param source: the file, for messages
     :raises errors.ProfileError: naming file, profile, group and key
     """
     name = document['name']
     where = f'profile {errors.quote(name)} in {source}'
-    # A group without a key is written as the others are.
+    # A group that has no key yet is in the format of the others.
     cyborgs = are_cyborgs(document['groups'])
     groups: list[Group] = []
     names: dict[str | int, tuple[str, ...]] = {}
     for index, written in enumerate(document['groups']):
         here = f'{where}, group {index}'
-        # To JSON Schema, 2.0 is an integer too.
+        # JSON Schema takes 2.0 for an integer, too.
         count = int(written.get('count', 1))
         if len(groups) + count > MAX_GROUPS:
             raise errors.ProfileError(
@@ -111,7 +112,7 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:
-    """The rules that other keys come to, with the key."""
+    """Return the rules that other keys imply, with the key."""
     named = {group_name(index): group for index, group in enumerate(groups)}
     found = dict.fromkeys(affinity.numa_rules(named), 'numa')
     if policy == ISOLATE:
@@ -123,22 +124,22 @@ def _implied(groups, policy) -> dict[affinity.Rule, str]:
 def _add_name(names, name, index, here) -> None:
     if name in (affinity.GUEST, affinity.NETWORK):
         raise errors.ProfileError(
-            here, f'{name} means something else in affinity',
-            'call it something else')
+            here, f'the name {name} is reserved in affinity',
+            'choose another name')
     if name in names:
         raise errors.ProfileError(
-            here, f'another group is called {errors.quote(name)} too')
+            here, f'another group has the name {errors.quote(name)}')
     if name is not None:
         names[name] = names[index]
 
 
 def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
-    """Whether a group is written as Cyborg writes it."""
+    """Whether a group is in Cyborg's format."""
     return any(isinstance(key, str) and ':' in key for key in group)
 
 
 def are_cyborgs(groups: object) -> bool:
-    """Whether a document's groups, checked or not yet, are Cyborg's."""
+    """Whether groups, possibly unchecked, are in Cyborg's format."""
     return isinstance(groups, list) and any(
         isinstance(group, dict) and is_cyborgs(group) for group in groups)
 
@@ -149,10 +150,10 @@ def _canonical(key: str) -> str:
 
 
 def _by_prefix(written, here: str) -> dict[str, dict[str, str]]:
-    """A group of Cyborg's: what its keys name, by what is before the colon."""
+    """Split the keys of a Cyborg group: values by prefix and name."""
     keys = [_canonical(key) for key in written]
     if len(set(keys)) < len(keys):
-        raise errors.ProfileError(here, 'a key is there twice')
+        raise errors.ProfileError(here, 'has a key twice')
     found = collections.defaultdict(dict)
     for key, value in zip(keys, written.values(), strict=True):
         prefix, name = key.split(':', 1)
@@ -168,7 +169,7 @@ def _group(written, cyborgs: bool, here: str) -> Group:
                                for key in (_BITSTREAM, _FUNCTION))
     else:
         resources, traits = written['resources'], written.get('traits', {})
-        # The schema lets false through, which is YAML's bare off.
+        # The schema allows false, which is how YAML reads a bare off.
         numa = written.get('numa', PREFERRED) or OFF
         bitstream, function = written.get('bitstream'), written.get('function')
     resources = {name: int(amount) for name, amount in resources.items()}
@@ -176,8 +177,8 @@ def _group(written, cyborgs: bool, here: str) -> Group:
     _check_traits(traits, here)
     if bitstream and function:
         raise errors.ProfileError(
-            here, 'asks for a bitstream and for a function that is there '
-            'already', 'leave one of them out')
+            here, 'asks for a bitstream to program and for a function that '
+            'is programmed already', 'leave one of them out')
     if function:
         traits = _with_function(traits, _id(function, 'function', here), here)
     return Group(dict(sorted(resources.items())),
@@ -214,7 +215,7 @@ def _check_resources(resources, here: str) -> None:
                 f'{MAX_AMOUNT}')
         if name in naming.NOVAS_OWN_CLASSES:
             raise errors.ProfileError(
-                here, f'resources {name} is what Nova itself counts',
+                here, f'resources {name} is a class that Nova itself counts',
                 'set it on the flavor')
         if not naming.is_resource_class(name):
             raise errors.ProfileError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server asks for by its flavor and its image: parsed once."""
+"""The device request of a flavor and an image, parsed once."""
 
 import collections.abc
 import functools
@@ -11,10 +11,10 @@ from nova_accel.core.request import flavor_specs
 
 
 class Request:
-    """What a flavor asks for, by its extra specs, and an image beside it.
+    """The devices that a flavor and an image ask for.
 
     :param extra_specs: of the flavor, with its profile expanded
-    :param image_traits: that the image requires
+    :param image_traits: the traits that the image requires
     """
 
     def __init__(self, extra_specs: collections.abc.Mapping[str, str],
@@ -24,7 +24,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Of the profile, for people."""
+        """The profile's name, for messages."""
         return self._specs.get(flavor_specs.EXPANDED_KEY, 'the flavor')
 
     @functools.cached_property
@@ -34,37 +34,38 @@ class Request:
 
     @functools.cached_property
     def rules(self) -> tuple[affinity.Rule, ...]:
-        """Where devices are to be.
+        """The affinity rules.
 
-        :raises errors.ProfileError: if they say more than is known here
+        :raises errors.ProfileError: if a rule cannot be understood
         """
         return flavor_specs.rules(self._specs)
 
     @functools.cached_property
     def classes(self) -> frozenset[str]:
-        """The resource classes that are, or could be, those of devices."""
+        """The requested resource classes that devices may have."""
         return frozenset(flavor_specs.classes(self._specs))
 
     @functools.cached_property
     def units(self) -> frozenset[str]:
-        """The classes in which devices' providers count their units."""
+        """The resource classes in which device providers count units."""
         return frozenset(map(naming.unit_class, self.classes))
 
     @functools.cached_property
     def programs(self) -> frozenset[str]:
-        """The classes of which something is to be programmed."""
+        """The resource classes of groups with a bitstream to program."""
         return frozenset(name for group in self.groups.values()
                          if group.bitstream for name in group.resources)
 
     def concerns(self, member: str) -> bool:
-        """Whether a rule is about the guest, or the network.
+        """Whether any rule is about the guest, or about the network.
 
+        :param member: affinity.GUEST or affinity.NETWORK
         :raises errors.ProfileError: as :attr:`rules`
         """
         return affinity.concern(self.rules, member)
 
     def checked(self) -> 'Request':
-        """The same, if its rules can be understood.
+        """Return this request after parsing its rules.
 
         :raises errors.ProfileError: as :attr:`rules`
         """
@@ -72,7 +73,7 @@ class Request:
         return self
 
     def traits(self, group: str) -> tuple[str, ...]:
-        """The traits that a group requires of its devices."""
+        """Return the traits that a group requires of its devices."""
         traits = self.groups[group].traits
         return tuple(trait for trait, strength in traits.items()
                      if strength == device_profile.REQUIRED)
@@ -80,7 +81,7 @@ class Request:
 
 def parse(extra_specs: collections.abc.Mapping[str, str],
           image_traits: collections.abc.Iterable[str] = ()) -> Request:
-    """The request of a flavor and an image; the same one for the same."""
+    """Return the request of a flavor and an image, cached by its values."""
     return _parse(frozenset(extra_specs.items()), frozenset(image_traits))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Profile written into a flavor's extra specs, and read back from them.
+"""Write a Profile into a flavor's extra specs, and read it back.
 
-nova-api expands once; scheduler and compute read. The keys are Nova's own
-granular syntax, and ``nova_accel:*`` for what Placement cannot say. That
-makes the flavor that a server keeps the only message between the three.
+nova-api writes the specs once; nova-scheduler and nova-compute read them. The
+keys are Nova's granular syntax, and ``nova_accel:*`` for what that cannot
+express. A server keeps its flavor, which therefore is the only message between
+the three services.
 """
 
 import collections.abc
@@ -18,30 +19,30 @@ from nova_accel.core.request import device_profile
 
 #: The key that operators write.
 PROFILE_KEY = 'accel:device_profile'
-#: The key that keeps, for people, which profile it was.
+#: The key with the profile's name, for messages.
 EXPANDED_KEY = 'nova_accel:profile'
 #: Per group: ``nova_accel:numa_ACCEL0``.
 NUMA_KEY = 'nova_accel:numa_'
 #: Per group: ``nova_accel:bitstream_ACCEL0``, uuid of a Glance image.
 BITSTREAM_KEY = 'nova_accel:bitstream_'
-#: Per group: ``nova_accel:count_ACCEL0=8`` makes it ACCEL0 to ACCEL7, whose
+#: Per group: ``nova_accel:count_ACCEL0=8`` stands for ACCEL0 to ACCEL7, whose
 #: amounts are one request to Placement.
 COUNT_KEY = 'nova_accel:count_'
-#: Per group and trait: ``nova_accel:forbidden_ACCEL0:CUSTOM_X``. Placement
-#: is not told: on the provider of a class are the traits of all its devices,
-#: and one that has it does not spoil the others.
+#: Per group and trait: ``nova_accel:forbidden_ACCEL0:CUSTOM_X``. Not sent to
+#: Placement: the provider of a resource class has the traits of all its
+#: devices, and some of them may lack the forbidden trait.
 FORBIDDEN_KEY = 'nova_accel:forbidden_'
 
-#: instance_extra.flavor is a TEXT of 64 KB that holds three flavors during a
-#: resize; this leaves them room. Bytes, keys and values together.
+#: The limit of all keys and values, in bytes. instance_extra.flavor is a TEXT
+#: of 64 KB, and holds three flavors during a resize.
 MAX_BYTES = 15 * 1024
-#: Nova's own limit for a key and for a value, in characters.
+#: Nova's limit of a key and of a value, in characters.
 MAX_LENGTH = 255
 
-# Of a count that no profile wrote, this much is enough to be refused.
+# The limit of a count that an operator may have written. No host serves more.
 _MAX_COUNT = 1024
 _PREFIX = 'nova_accel:'
-# What only we write, and no operator.
+# Prefixes of keys that operators must not write.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
 _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
@@ -49,22 +50,22 @@ _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
 
 def expand(profile: device_profile.Profile,
            extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
-    """The extra specs of a flavor with its profile put in place.
+    """Return the extra specs of a flavor with its profile expanded.
 
-    Groups in a row that are alike become one request for all of their units,
-    so that Placement has one way to serve it on each host, and not one for
+    Consecutive equal groups become one request for all their units. So
+    Placement finds one allocation candidate on each host, and not one for
     each order of its devices.
 
-    :param extra_specs: the flavor's, :data:`PROFILE_KEY` among them
+    :param extra_specs: of the flavor, with :data:`PROFILE_KEY`
     :returns: a new mapping without :data:`PROFILE_KEY`
-    :raises errors.ProfileError: if the two contradict each other, or the
-        outcome is more than a flavor holds
+    :raises errors.ProfileError: if profile and flavor contradict each other,
+        or the result is larger than a flavor can hold
     """
     thing = f'device profile {errors.quote(profile.name)}'
     own = {key: value for key, value in extra_specs.items()
            if key != PROFILE_KEY}
     added = {}
-    for index, group, count in _rows(profile.groups):
+    for index, group, count in _runs(profile.groups):
         added.update(_group_keys(device_profile.group_name(index), group,
                                  count))
     added.update(affinity.dumps(_rules(thing, profile, own)))
@@ -79,11 +80,10 @@ def expand(profile: device_profile.Profile,
 class Groups(dict[str, device_profile.Group]):
     """The groups of a flavor's profile, by name.
 
-    :ivar own: the granular groups that the operator wrote beside it, with
-        their traits
-    :ivar traits: ``required`` or ``forbidden`` by trait, of what is asked for
-        without a suffix. To Placement, what serves it has them together: the
-        compute node may have one, and devices of some class another.
+    :ivar own: the granular groups that the flavor asks for itself
+    :ivar traits: ``required`` or ``forbidden`` by trait, of the unsuffixed
+        request. Placement accepts a required trait on any provider that
+        serves that request: the compute node or that of some devices.
     """
 
     def __init__(self, groups: collections.abc.Mapping[str,
@@ -97,13 +97,13 @@ class Groups(dict[str, device_profile.Group]):
 
 def read(extra_specs: collections.abc.Mapping[str, str],
          image_traits: collections.abc.Iterable[str] = ()) -> Groups:
-    """The groups of an expanded flavor, by name (``ACCEL0``), in order.
+    """Return the groups of an expanded flavor, by name (``ACCEL0``), sorted.
 
-    :param image_traits: that the server's image requires, which Nova adds to
-        what is asked for without a suffix
+    :param image_traits: the traits that the server's image requires, which
+        Nova adds to the unsuffixed request
     """
     found = _parts(extra_specs)
-    beside = found.pop('', {'traits': {}})['traits']
+    unsuffixed = found.pop('', {'traits': {}})['traits']
     ours = {match[1]: found.pop(suffix) for suffix in list(found)
             if (match := _OURS.fullmatch(suffix))}
     groups = {}
@@ -113,27 +113,27 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         groups.update(dict.fromkeys(_names(name, count), group))
     return Groups(groups, tuple(
         device_profile.Group(found[suffix]['resources'],
-                             _wished(found[suffix]['traits']),
+                             _valid(found[suffix]['traits']),
                              device_profile.OFF)
         for suffix in sorted(found)), {
-            **_wished(beside),
+            **_valid(unsuffixed),
             **dict.fromkeys(image_traits, device_profile.REQUIRED)})
 
 
 def image_traits(image) -> list[str]:
-    """The traits that a server's image requires, as :func:`read` wants them.
+    """Return the traits that a server's image requires, for :func:`read`.
 
-    :param image: nova.objects.ImageMeta, or None for a server without
+    :param image: nova.objects.ImageMeta, or None if the server has no image
     """
     return image.properties.get('traits_required', []) if image else []
 
 
 def rules(extra_specs: collections.abc.Mapping[str, str],
           ) -> tuple[affinity.Rule, ...]:
-    """What an expanded flavor says of where its devices are to be.
+    """Return the affinity rules of an expanded flavor.
 
-    :raises errors.ProfileError: if a later version wrote it, which wanted
-        more than is understood here
+    :raises errors.ProfileError: if a rule cannot be understood, for example
+        one that a later version wrote
     """
     written = affinity.loads(extra_specs)
     return written + affinity.numa_rules(read(extra_specs), written)
@@ -141,20 +141,20 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
 
 def requests(extra_specs: collections.abc.Mapping[str, str],
              ) -> dict[str, str]:
-    """By group, the suffix of the request to Placement that it is part of."""
+    """Return, by group, the suffix of its request to Placement."""
     return {name: f'_{base}' for base in _bases(extra_specs)
             for name in _names(base, _count(extra_specs, base))}
 
 
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
-    """The resource classes that a device may have and the flavor asks for."""
+    """Return the resource classes asked for that devices may have."""
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
             } - naming.NOVAS_OWN_CLASSES
 
 
 def _parts(extra_specs) -> dict[str, dict]:
-    """Amounts and traits, by suffix; '' where there is none."""
+    """Return amounts and traits by suffix; '' for the unsuffixed request."""
     found: dict[str, dict] = {}
     for key, value in extra_specs.items():
         match = _KEY.fullmatch(key)
@@ -169,18 +169,18 @@ def _parts(extra_specs) -> dict[str, dict]:
     return found
 
 
-def _wished(traits) -> dict[str, str]:
-    """Without what is neither, which Nova leaves out with a warning."""
+def _valid(traits) -> dict[str, str]:
+    """Drop traits with other values, as Nova does with a warning."""
     return {trait: strength for trait, strength in traits.items()
             if strength in (device_profile.REQUIRED, device_profile.FORBIDDEN)}
 
 
-def _rows(groups: collections.abc.Iterable[device_profile.Group],
+def _runs(groups: collections.abc.Iterable[device_profile.Group],
           ) -> collections.abc.Iterator[tuple[int, device_profile.Group, int]]:
-    """Groups in a row that are alike: first index, group, and how many."""
+    """Yield each run of equal groups: its first index, the group, a count."""
     index = 0
-    for group, alike in itertools.groupby(groups):
-        count = len(list(alike))
+    for group, equal in itertools.groupby(groups):
+        count = len(list(equal))
         yield index, group, count
         index += count
 
@@ -217,7 +217,7 @@ def _group(specs, name, parts, count) -> device_profile.Group:
 
 
 def _bases(specs) -> set[str]:
-    """The groups that Placement is asked for."""
+    """Return the groups that have a request to Placement."""
     return {ours[1] for key in specs if (match := _KEY.fullmatch(key))
             and match[2] and (ours := _OURS.fullmatch(match[2]))}
 
@@ -242,8 +242,8 @@ def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
     policy = own.get('group_policy', profile.group_policy)
     if policy != device_profile.ISOLATE:
         return profile.rules
-    # All devices of a class are one provider to Placement, which so cannot
-    # tell whether groups are served by different ones.
+    # All devices of a resource class may be one provider. Placement therefore
+    # cannot put groups on different devices.
     isolated = affinity.isolated(names)
     affinity_document.check(profile.rules,
                             dict.fromkeys(isolated, 'group_policy'), thing)
@@ -251,24 +251,24 @@ def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
 
 
 def _is_for_placement(thing, own, added) -> bool:
-    """Whether the flavor's own policy is, and not for our rules alone.
+    """Whether the flavor's own group_policy stays in its extra specs.
 
-    nova-scheduler tells Placement that there is none where there is none:
-    to Nova, a key without a colon is also what aggregates are to have.
+    Without the key, nova-scheduler sends group_policy=none to Placement.
+    AggregateInstanceExtraSpecsFilter compares any key that has no colon with
+    the metadata of aggregates, so no such key is added.
     """
     if own.get('group_policy') != device_profile.ISOLATE:
         return True
     asked = [match[3] for key in added if (match := _KEY.fullmatch(key))
              and match[1] == 'resources']
-    twice = {name for name in asked if asked.count(name) > 1}
-    if twice and _suffixes(own):
+    repeated = {name for name in asked if asked.count(name) > 1}
+    if repeated and _suffixes(own):
         raise errors.ProfileError(
-            thing, f'has several groups of {min(twice)}, which are one '
-            'provider to Placement, and the flavor, which has groups of its '
-            'own, says group_policy=isolate', 'set the flavor\'s '
-            'group_policy to none')
-    # Where it can be kept, it is for the groups of ports and aliases, too.
-    return not twice
+            thing, f'has several groups of {min(repeated)}, which may be one '
+            'provider in Placement, and the flavor has groups of its own with '
+            'group_policy=isolate', 'set the flavor\'s group_policy to none')
+    # Keep it if possible: it also isolates the groups of ports and aliases.
+    return not repeated
 
 
 def _check_conflicts(thing, profile, own, added) -> None:
@@ -278,12 +278,12 @@ def _check_conflicts(thing, profile, own, added) -> None:
         if match and match[1] == 'resources' and match[3] in wanted:
             raise errors.ProfileError(
                 thing, f'the flavor itself also asks for {match[3]} ({key})',
-                'leave it to one of the two')
+                'remove it from the flavor or from the profile')
         if (match and match[2] and _OURS.fullmatch(match[2])) or (
                 key in added or key.startswith(_WRITTEN)):
             raise errors.ProfileError(
                 thing, f'the flavor itself has {key}, which the profile '
-                'would write', 'take it off the flavor')
+                'would write', 'remove it from the flavor')
 
 
 def _suffixes(specs) -> set[str]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is programmed into an FPGA, by name: functions, regions, bitstreams.
+"""FPGAs: ids of functions and regions, their traits, and bitstreams.
 
-A function is what a bitstream makes of a region; the region's id says which
-bitstreams fit. Both are 128 bits: uuids, which the kernel writes without
-hyphens. Traits are those of Cyborg's drivers where it has one for the same
-(cyborg/accelerator/drivers/fpga), so that its profiles fit here.
+A bitstream programs a function into a region. The region's id says which
+bitstreams fit. Both ids are uuids, which the kernel writes without hyphens.
+Traits have the names of Cyborg's drivers where Cyborg has one
+(cyborg/accelerator/drivers/fpga), so that its profiles work here.
 """
 
 import collections.abc
@@ -21,13 +21,13 @@ _REGION = 'CUSTOM_FPGA_REGION_ID_'
 
 #: Vendors as Cyborg's traits call them, by PCI vendor id.
 _VENDORS = {'8086': 'INTEL', '10ee': 'XILINX', '1bd4': 'INSPUR'}
-#: Cards that Cyborg has a trait for.
+#: Cards that have a trait of their own in Cyborg.
 _CARDS = {('8086', '09c4'): 'CUSTOM_FPGA_INTEL_PAC_ARRIA10'}
-#: Its driver for Intel's names cards by the above, the others by their id.
+#: Cyborg names this vendor's cards as above, others by their product id.
 _NAMED_CARDS = '8086'
 
-# Properties of a bitstream's image: Cyborg's code, the scripts that come with
-# it, and its specification of metadata have a name each.
+# Properties of a bitstream's image, as named by Cyborg's code, by its scripts
+# and by its specification of metadata.
 _FUNCTION_KEYS = ('accel:function_id', 'accel:function_uuid', 'function_uuid')
 _REGION_KEYS = ('accel:region_type_id', 'accel:region_id',
                 'accel:region_uuid', 'region_uuid')
@@ -36,9 +36,9 @@ _KEYS = frozenset((*_FUNCTION_KEYS, *_REGION_KEYS, *_VENDOR_KEYS))
 
 
 def read_id(text: str) -> str:
-    """A uuid, with hyphens or without, as 32 lower-case digits.
+    """Return a uuid, with or without hyphens, as 32 lower-case digits.
 
-    :raises ValueError: if it is none
+    :raises ValueError: if the text is not a uuid
     """
     if not _ID.fullmatch(text):
         raise ValueError(f'{errors.quote(text)} is not a uuid')
@@ -46,26 +46,27 @@ def read_id(text: str) -> str:
 
 
 def function_trait(function: str) -> str:
-    """The trait of what has a function, whoever made it.
+    """Return the trait of a function, whatever the card's vendor.
 
-    :param function: 32 digits
+    :param function: its id, 32 digits
     """
     return _FUNCTION + function.upper()
 
 
 def is_function_trait(trait: str) -> bool:
+    """Whether a trait is that of a function."""
     return trait.startswith(_FUNCTION)
 
 
 def traits(vendor_id: str, product_id: str,
            functions: collections.abc.Iterable[str],
            regions: collections.abc.Iterable[str]) -> frozenset[str]:
-    """The traits of an FPGA region.
+    """Return the traits of an FPGA region.
 
-    :param vendor_id: four lower-case hexadecimal digits, as is product_id;
-        of the card
-    :param functions: what is programmed, 32 digits each
-    :param regions: which bitstreams fit, 32 digits each
+    :param vendor_id: of the card, four lower-case hexadecimal digits
+    :param product_id: the same
+    :param functions: ids of the programmed functions, 32 digits each
+    :param regions: ids of the region, 32 digits each
     """
     found = {*map(function_trait, functions),
              *(_REGION + region.upper() for region in regions)}
@@ -85,15 +86,15 @@ def traits(vendor_id: str, product_id: str,
 
 @dataclasses.dataclass(frozen=True)
 class Bitstream:
-    """A bitstream on this host, and what its image says of it.
+    """A bitstream on this host, with the properties of its image.
 
-    :param image: its image's uuid
-    :param path: the file
-    :param function: what it makes of a region, 32 digits, or ''
-    :param region: the region that it was made for, 32 digits, or ''
-    :param vendor: of the card that it was made for, in the image's words
-    :param shared: whether others hold the same region for the same bitstream
-    :param rivals: servers for whose sake the region must stay as it is
+    :param image: uuid of the image
+    :param path: of the file
+    :param function: id of the function that it programs, 32 digits, or ''
+    :param region: id of the region that it was made for, 32 digits, or ''
+    :param vendor: of the card that it was made for, as the image has it
+    :param shared: whether other servers use this bitstream in the same region
+    :param rivals: servers that need the region as it is programmed now
     """
 
     image: str
@@ -106,35 +107,35 @@ class Bitstream:
 
     @property
     def thing(self) -> str:
-        """What messages call it."""
+        """The bitstream's name in messages."""
         return f'bitstream {self.image}'
 
     def check_fits(self, vendor_id: str,
                    regions: collections.abc.Collection[str]) -> None:
-        """Check that it was made for a region, as far as both say.
+        """Check that the bitstream fits a region, as far as is known.
 
-        :param vendor_id: the card's
-        :param regions: ids of what fits, or none
-        :raises errors.AssignmentError: if it was made for another
+        :param vendor_id: of the card
+        :param regions: ids of the region, or none if unknown
+        :raises errors.AssignmentError: if it was made for another region
         """
         if self.region and regions and self.region not in regions:
             raise errors.AssignmentError(
-                self.thing, f'is made for region {self.region}, and this one '
-                f'is {", ".join(sorted(regions))}')
+                self.thing, f'is made for region {self.region}, but this '
+                f'region is {", ".join(sorted(regions))}')
         vendor = _VENDORS.get(vendor_id, '')
         if self.vendor and vendor and self.vendor.casefold() not in (
                 vendor.casefold(), vendor_id):
             raise errors.AssignmentError(
                 self.thing, f'is made for cards of '
-                f'{errors.quote(self.vendor)}, and this one is of '
+                f'{errors.quote(self.vendor)}, but this card is of '
                 f'{vendor.title()}')
 
 
 def declared(image: str, path: str,
              properties: collections.abc.Mapping[str, object]) -> Bitstream:
-    """A bitstream with what its image's properties say of it.
+    """Return a bitstream with the properties of its image.
 
-    :raises errors.AssignmentError: if they say nonsense
+    :raises errors.AssignmentError: if a property is not a valid id
     """
     return Bitstream(
         image, path, _declared_id(image, properties, _FUNCTION_KEYS),
@@ -144,7 +145,7 @@ def declared(image: str, path: str,
 
 def heeded(properties: collections.abc.Mapping[str, object],
            ) -> dict[str, str]:
-    """Those of an image's properties that :func:`declared` goes by."""
+    """Return the properties of an image that :func:`declared` reads."""
     return {key: value for key, value in properties.items()
             if key in _KEYS and isinstance(value, str)}
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which free units serve the groups of a request, by the rules: the search."""
+"""Choose the units that serve the groups of a request by its rules."""

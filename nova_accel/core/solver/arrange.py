@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a host's stocks each group of a request is taken from.
+"""Choose a provider of a host for each group of a request.
 
-:func:`arrange` turns stocks and rules into numbers, so that hosts that look
-alike cost one search (:mod:`.search`), and says in words what is in the way
-where nothing fits.
+:func:`arrange` states the request as a numbered problem, so that hosts that
+look alike cost one search (:mod:`.search`). If nothing fits, it says why.
 """
 
 import collections.abc
@@ -21,12 +20,12 @@ from nova_accel.core.solver import search_budget
 
 @dataclasses.dataclass(frozen=True)
 class AvailableUnits:
-    """What can be had of one Region.
+    """The available units of one Region.
 
     :param provider: the uuid of its resource provider
-    :param free: units that can be taken
-    :param total: units in all, or 0 if nobody knows
-    :param rank: of Stocks that are as good as each other, the lowest is taken
+    :param free: how many units are free
+    :param total: all units, free or not; 0 if unknown
+    :param rank: the lowest is taken where several are equally good
     """
 
     provider: str
@@ -40,13 +39,13 @@ class AvailableUnits:
 
 @dataclasses.dataclass(frozen=True)
 class HostContext:
-    """What else is on the host.
+    """NUMA nodes and links that the rules refer to.
 
-    :param guest: the NUMA nodes that the guest is put on, or None for a guest
-        that is put on none in particular
+    :param guest: the NUMA nodes of the guest, or None if it is on no
+        particular one
     :param network: those of its PCI network devices, or None
-    :param only_node: the host's NUMA node where it has just one; stands in
-        for what a device of such a host does not say
+    :param only_node: the host's NUMA node if it has one only; used for devices
+        whose node is unknown
     """
 
     guest: frozenset[int] | None = None
@@ -57,19 +56,16 @@ class HostContext:
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """How a request is served, or why it cannot be.
+    """How a host serves a request, or why it cannot.
 
-    :param chosen: providers by group; empty where there is an objection
-    :param objection: in words, or ''
-    :param kind: the objection in a word or two, the same for the same reason
-        on each host: ``units``, ``traits``, ``classes``, ``group`` (a rule
-        names one that there is not), a rule's title (``same numa_node``),
-        ``together`` or ``limit``
-    :param rule: the rule that cannot be kept, where it is one alone
-    :param cost: for sorting, the lower the better: the penalty of the rules
-        that are preferred; how many NUMA nodes, roots and switches; how
-        badly it packs: of each size, how many sets that are joined break, and
-        what is left of what is touched. Comparable for one host
+    :param chosen: providers by group; empty if there is an objection
+    :param objection: why the host cannot serve the request, or ''
+    :param kind: of the objection, for counting hosts: ``units``, ``traits``,
+        ``classes``, ``group`` (a rule names an unknown group), a rule's title
+        (``same numa_node``), ``together`` or ``limit``
+    :param rule: the rule that cannot be kept, if it is one alone
+    :param cost: as of :func:`.cost.cost`, the lower the better; comparable
+        within one host only
     :param is_final: whether more steps would not change it
     """
 
@@ -83,7 +79,7 @@ class Arrangement:
 
     @property
     def penalty(self) -> int:
-        """Of the rules that are preferred and not kept."""
+        """The penalty of preferred rules that are not kept."""
         return self.cost[0] if self.cost else 0
 
 
@@ -93,81 +89,86 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
             around: HostContext = HostContext(),
             pack: bool = True,
             budget: search_budget.Budget | None = None) -> Arrangement:
-    """Choose a stock for every group.
+    """Choose a provider for every group.
 
-    A group takes all its units, of one class, from one stock that has its
-    traits. Rules of weight 0 hold exactly; of what is left the answer has the
-    least penalty: for each other rule its weight for every value too many
-    (``same``) or too few (``distinct``), and for every member that is off
-    the guest's or the network's NUMA nodes. Then closer together is better,
-    then better packed.
+    A group takes all its units, of one resource class, from one provider that
+    has its traits. Required rules (weight 0) hold exactly. The answer has the
+    least penalty of preferred rules: a rule's weight for each value too many
+    (``same``) or too few (``distinct``), and for each member off the NUMA
+    nodes of the guest or the network. Of equal answers the one whose devices
+    are closer together is better, then the one that packs better.
 
-    Where a value is unknown: the NUMA node and the root of two Devices are
-    then neither the same nor distinct; behind no switch is nobody else's
-    switch. Two groups on one Device have the same of everything.
+    Two Devices whose NUMA node or PCIe root is unknown have neither the same
+    nor distinct ones. A Device behind no switch shares its switch with no
+    other. Two groups on one Device have the same of everything.
 
-    ``same link_domain`` wants a set of Devices that is one alone, a partition
-    or part of an island. ``distinct link_domain`` wants no two in Devices
-    that are joined by any chain of partitions and islands.
+    ``same link_domain`` needs one Device, exactly the Devices of a partition,
+    or some of an island. With ``distinct link_domain`` no two Devices may be
+    joined by any chain of partitions and islands.
 
-    If there is a way, it is found, unless that takes more than
-    :data:`.budget.MAX_STEPS` steps, or there are fewer; the objection says so
-    then. No request of 16 like groups comes near that. The best way is found
-    for requests of a few groups; for larger ones a good one.
+    An answer that exists is found, unless the search reaches the limit of
+    :data:`.search_budget.MAX_STEPS` or of the budget; the objection then says
+    so. Requests of 16 equal groups stay far below that. The answer is the
+    best for requests of a few groups, and a good one for larger requests.
 
-    :param pack: leave large parts of the host whole; False to spread
-    :param budget: steps that it shares with other hosts
+    :param available: all that the host offers; what the request does not ask
+        for is disregarded
+    :param pack: keep large parts of the host whole; False to spread
+    :param budget: of search steps, shared with other hosts
     """
-    objection = _unusable(groups, rules)
-    if objection:
-        return objection
-    names = list(groups)
-    wanted = sorted({next(iter(group.resources))
-                     for group in groups.values()})
-    kept = [rule for rule in rules
-            if any(name in groups for name in rule.members)]
+    unusable = _unusable(groups, rules)
+    if unusable:
+        return unusable
+    classes = {next(iter(group.resources)) for group in groups.values()}
+    regarded = [rule for rule in rules
+                if any(name in groups for name in rule.members)]
     used = sorted((units for units in available
-                   if units.resource_class in wanted and units.free > 0),
-                  key=_in_order)
-    problem = _problem([groups[name] for name in names], names, used, kept,
-                       around, pack)
+                   if units.resource_class in classes and units.free > 0),
+                  key=_sort_key)
+    problem = _problem(groups, classes, used, regarded, around, pack)
     budget = budget or search_budget.Budget()
     answer = search.cached(problem, budget)
-    if answer.sources is not None:
-        return Arrangement(
-            {name: used[source].provider for name, source in
-             zip(names, answer.sources, strict=True)}, cost=answer.cost,
-            is_final=answer.is_final)
     if answer.gave_up:
         return Arrangement(objection=explain.gave_up(answer.gave_up),
                            kind='limit', is_final=False)
-    kind, number, words = explain.explain(
-        problem, wanted, sorted(
-            {trait for group in groups.values() for trait in group.traits}),
-        budget)
-    rule = None if number is None else kept[number]
+    if answer.sources is None:
+        kind, number, words = explain.explain(
+            problem, sorted(classes), sorted(_traits(groups)), budget)
+        return _objection(
+            kind, None if number is None else regarded[number], words)
     return Arrangement(
-        objection=f'{rule}: {words}' if rule else words,
-        kind=rule.title if rule else kind, rule=rule)
+        {name: used[source].provider for name, source in
+         zip(groups, answer.sources, strict=True)}, cost=answer.cost,
+        is_final=answer.is_final)
 
 
-def _in_order(units: AvailableUnits):
+def _objection(kind: str, rule: affinity.Rule | None,
+               words: str) -> Arrangement:
+    if rule is None:
+        return Arrangement(objection=words, kind=kind)
+    return Arrangement(objection=f'{rule}: {words}', kind=rule.title,
+                       rule=rule)
+
+
+def _sort_key(units: AvailableUnits):
     return (units.rank, units.place.device, units.resource_class, units.free,
             units.total, units.provider)
 
 
 def _unusable(groups, rules) -> Arrangement | None:
+    """Return an objection to a request that no host can serve, or None."""
     if len(groups) > search.MAX_DEMANDS:
         return Arrangement(
-            objection=f'wants {len(groups)} groups, or single units, and '
-            f'{search.MAX_DEMANDS} are the most that can be arranged; several '
-            'units of one Region can be one group', kind='limit')
+            objection=f'wants {len(groups)} groups or single units; at most '
+            f'{search.MAX_DEMANDS} can be arranged; several units of one '
+            'Region can be one group', kind='limit')
     for name, group in groups.items():
         if len(group.resources) != 1:
             return Arrangement(
                 objection=f'{name} wants units of '
                 + (' and '.join(group.resources) or 'nothing')
-                + ' at once; a Region has one class', kind='classes')
+                + ' at once; a Region has one resource class',
+                kind='classes')
     for rule in rules:
         for name in rule.members:
             if name not in groups and not rule.weight:
@@ -182,7 +183,7 @@ def _number(values: collections.abc.Iterable[str]) -> dict[str, int]:
 
 
 class _Numbers(dict):
-    """Numbers in the order of first use; None stays."""
+    """Numbers of names in the order of first use; None for no name."""
 
     def __missing__(self, name):
         if name is None or name == '':
@@ -191,23 +192,27 @@ class _Numbers(dict):
         return number
 
 
-def _problem(groups, names, available, rules, around,
+def _traits(groups) -> set[str]:
+    return {trait for group in groups.values() for trait in group.traits}
+
+
+def _problem(groups, classes, available, rules, around,
              pack) -> csp.Problem:
-    classes = _number({next(iter(group.resources)) for group in groups})
-    traits = _number({trait for group in groups for trait in group.traits})
+    classes, traits = _number(classes), _number(_traits(groups))
     roots, switches, devices = _Numbers(), _Numbers(), _Numbers()
-    ours = frozenset(traits)
+    asked = frozenset(traits)
     sources = tuple(csp.Source(
         classes[units.resource_class],
-        frozenset(traits[trait] for trait in units.traits & ours),
+        frozenset(traits[trait] for trait in units.traits & asked),
         units.free, units.free >= units.total > 0,
         around.only_node if units.place.numa_node is None else
         units.place.numa_node,
         roots[units.place.pcie_root], switches[units.place.pcie_switch],
         devices[units.place.device]) for units in available)
-    index = {name: number for number, name in enumerate(names)}
+    index = {name: number for number, name in enumerate(groups)}
     return csp.Problem(
-        tuple(_demand(group, classes, traits) for group in groups), sources,
+        tuple(_demand(group, classes, traits) for group in groups.values()),
+        sources,
         tuple(csp.Constraint(
             rule.key, rule.same,
             tuple(index[name] for name in rule.members if name in index),
@@ -221,8 +226,8 @@ def _problem(groups, names, available, rules, around,
 def _demand(group, classes, traits) -> csp.Demand:
     [(name, amount)] = group.resources.items()
     return csp.Demand(classes[name], amount, tuple(
-        (traits[trait], constraint == device_profile.REQUIRED)
-        for trait, constraint in group.traits.items()
+        (traits[trait], strength == device_profile.REQUIRED)
+        for trait, strength in group.traits.items()
         if trait not in naming.OUR_TRAITS))
 
 

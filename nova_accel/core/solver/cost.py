@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an answer costs, what it costs at least, and where to look first."""
+"""The cost of an answer, lower bounds of it, and where to search first."""
 
 import collections
 import collections.abc
@@ -7,20 +7,23 @@ import collections.abc
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 
-# How many parts of a kind are looked into.
+# How many parts of each kind to search.
 _MAX_PARTS = 8
 
 
 def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
-    penalty = 0
-    for constraint in view.problem.constraints:
-        if constraint.weight:
-            sources = [chosen[member] for member in constraint.members]
-            values = view.wished(constraint)
-            penalty += constraint.weight * (
-                view.unmet(constraint, {values[index] for index in sources},
-                           len(sources), 0)
-                + sum(view.off(constraint, index) for index in sources))
+    """Return the cost of an answer, the most important part first.
+
+    The parts are: the penalty of soft constraints; the numbers of NUMA nodes,
+    PCIe roots and switches; the broken sets of each size; unused devices that
+    are taken from; free units left on the devices, linked sets, switches and
+    nodes that are taken from.
+
+    :param chosen: the index of a source for every demand
+    """
+    penalty = sum(_penalty(view, constraint, chosen)
+                  for constraint in view.problem.constraints
+                  if constraint.weight)
     spots = {key: {of[index] for index in chosen}
              for key, of in view.spots.items()}
     amount = sum(demand.amount for demand in view.problem.demands)
@@ -34,8 +37,17 @@ def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
                 *view.broken(spots['device']), opened, *left)))
 
 
+def _penalty(view, constraint, chosen) -> int:
+    sources = [chosen[member] for member in constraint.members]
+    values = view.wished(constraint)
+    return constraint.weight * (
+        view.unmet(constraint, {values[index] for index in sources},
+                   len(sources), 0)
+        + sum(view.off(constraint, index) for index in sources))
+
+
 def floor(view, domains) -> tuple[int, ...]:
-    """What no answer can cost less than, but for packing."""
+    """Return a lower bound of the penalty and closeness of any answer."""
     penalty = 0
     for constraint in view.problem.constraints:
         if not constraint.weight:
@@ -43,9 +55,9 @@ def floor(view, domains) -> tuple[int, ...]:
         values = view.wished(constraint)
         apart = 0
         if not constraint.same:
-            there = {values[index] for member in constraint.members
-                     for index in domains[member]}
-            apart = max(0, len(constraint.members) - len(there))
+            possible = {values[index] for member in constraint.members
+                        for index in domains[member]}
+            apart = max(0, len(constraint.members) - len(possible))
         elif constraint.key != csp.LINKS:
             apart = _fewest(view, domains, constraint.members, values) - 1
         penalty += constraint.weight * apart
@@ -59,14 +71,14 @@ def floor(view, domains) -> tuple[int, ...]:
 
 
 def least_broken(view, domains) -> tuple[int, ...]:
-    """By size, how many sets no answer breaks less than."""
+    """Return, by size, a lower bound of the sets that any answer breaks."""
     least = [0] * len(view.sizes)
     for amount, sources in _needed(view, domains, range(len(domains))):
         devices = {view.sources[index].device for index in sources}
         taken = _spots_for(view, amount, sources, view.spots['device'])
         for number, (size, alike) in enumerate(view.sizes):
-            # As many as can be are in no whole set; of the others, each set
-            # that breaks has no more than its size.
+            # At best, as many devices as possible are in no whole set, and
+            # the rest fill the sets that break.
             inside = taken - sum(not view.whole.get(device, 0) & alike
                                  for device in devices)
             least[number] = max(least[number], -(-inside // size))
@@ -74,13 +86,13 @@ def least_broken(view, domains) -> tuple[int, ...]:
 
 
 def _fewest(view, domains, members, spots) -> int:
-    """How many spots it takes at least to have enough units."""
+    """Return the least number of spots that have enough units."""
     return max((_spots_for(view, amount, sources, spots) for amount, sources
                 in _needed(view, domains, members)), default=1)
 
 
 def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
-    """By class, how many units, and the rows that these can be of."""
+    """Return, for each resource class, the amount and possible sources."""
     wanted, sources = collections.Counter(), collections.defaultdict(set)
     seen = set()
     for member in members:
@@ -93,6 +105,7 @@ def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
 
 
 def _spots_for(view, amount, sources, spots) -> int:
+    """Return the least number of spots that have an amount of free units."""
     free = collections.Counter()
     for index in sources:
         free[spots[index]] += view.sources[index].free
@@ -106,7 +119,7 @@ def _spots_for(view, amount, sources, spots) -> int:
 
 
 def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
-    """Domains again, inside of one part of the host that may hold it all."""
+    """Yield the domains, limited to a part of the host that may suffice."""
     wanted = propagation.needs(view, domains, range(len(domains)))
     sources = sorted(set().union(*domains))
     keys = csp.LINKS, 'pcie_switch', 'pcie_root', 'numa_node'
@@ -122,7 +135,10 @@ def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
 
 
 def _parts(view, key, sources) -> list[tuple[tuple[int, ...], list[int]]]:
-    """The rows of each value, with how good it is to take from there."""
+    """Return the sources of each part of the host, with the part's rank.
+
+    The lower the rank, the better it is to take units from that part.
+    """
     parts = collections.defaultdict(list)
     for index in sources:
         if key != csp.LINKS:
@@ -132,19 +148,18 @@ def _parts(view, key, sources) -> list[tuple[tuple[int, ...], list[int]]]:
             if view.sources[index].device in devices:
                 parts[number].append(index)
     if len(parts) < 2 and key != csp.LINKS:
-        # The whole host is looked at anyway.
+        # The only part is the whole host, which is searched anyway.
         return []
+    return [(_rank(view, key, part), part) for part in parts.values()]
+
+
+def _rank(view, key, part) -> tuple[int, ...]:
     sign = 1 if view.problem.pack else -1
-    ranked = []
-    for part in parts.values():
-        first = part[0]
-        ranked.append(((
-            sign * (key == 'device'
-                    and view.fresh[view.sources[first].device]),
-            sign * sum(view.sources[index].free for index in part),
-            *(sign * number for number in view.broken(
-                {view.sources[index].device for index in part})),
-            *(sign * view.free[level][view.spots[level][first]]
-              for level in (csp.LINKS, 'pcie_switch', 'numa_node'))),
-              part))
-    return ranked
+    first = part[0]
+    return (
+        sign * (key == 'device' and view.fresh[view.sources[first].device]),
+        sign * sum(view.sources[index].free for index in part),
+        *(sign * number for number in view.broken(
+            {view.sources[index].device for index in part})),
+        *(sign * view.free[level][view.spots[level][first]]
+          for level in (csp.LINKS, 'pcie_switch', 'numa_node')))

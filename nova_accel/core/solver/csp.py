@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request and one host as a constraint satisfaction problem (CSP).
 
-Names mean nothing here, so that hosts that look alike are one
-:class:`Problem`, and what is known of one of them is known of all.
+A :class:`Problem` has numbers instead of names. Hosts that look alike are
+therefore equal problems, and the answer for one is valid for all of them.
 """
 
 import collections
@@ -11,15 +11,15 @@ import dataclasses
 import os.path
 
 LINKS = 'link_domain'
-#: From the outside in.
+#: The levels of a host's topology, the widest first.
 LEVELS = ('numa_node', 'pcie_root', 'pcie_switch', 'device')
 
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
-    """What one group takes from one stock.
+    """The units that one group takes from one source.
 
-    :param traits: wanted (True) or not to be there (False) by number
+    :param traits: by number; True if required, False if forbidden
     """
 
     resource_class: int
@@ -29,9 +29,9 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """A stock, its names replaced by numbers; places are None if unknown.
+    """The available units of one Region; None is an unknown place.
 
-    :param fresh: whether nobody has any of it
+    :param fresh: whether no server holds any unit of it
     """
 
     resource_class: int
@@ -46,7 +46,11 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Constraint:
-    """A rule, its members by index of their demands."""
+    """An affinity rule.
+
+    :param members: indexes of demands
+    :param weight: 0 for a hard constraint, more for a soft one
+    """
 
     key: str
     same: bool
@@ -58,7 +62,12 @@ class Constraint:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Demands, the stocks of one view, the rules and what is around."""
+    """Demands, the sources of one host, constraints and the host's context.
+
+    :param guest: the NUMA nodes of the guest, or None if it has none
+    :param network: the same of its PCI network devices
+    :param pack: whether to keep large parts of the host whole
+    """
 
     demands: tuple[Demand, ...]
     sources: tuple[Source, ...]
@@ -75,10 +84,9 @@ class Problem:
 
 def merged(constraints: collections.abc.Iterable[Constraint],
            ) -> tuple[Constraint, ...]:
-    """The wishes, those that follow from each other made one.
+    """Return the constraints, hard "same" ones that share a member merged.
 
-    What has the same root as a third has the same as each other; not so with
-    link domains, which may overlap.
+    "Same" is transitive for every key except link domains, which may overlap.
     """
     chains: list[Constraint] = []
     others = []
@@ -89,53 +97,65 @@ def merged(constraints: collections.abc.Iterable[Constraint],
         linked = [chain for chain in chains if chain.key == constraint.key
                   and set(chain.members) & set(constraint.members)]
         chains = [chain for chain in chains if chain not in linked]
-        linked.append(constraint)
-        chains.append(Constraint(
-            constraint.key, True, tuple(sorted({member for one in linked
-                                          for member in one.members})),
-            any(one.guest for one in linked),
-            any(one.network for one in linked)))
+        chains.append(_union([*linked, constraint]))
     return (*chains, *others)
 
 
+def _union(linked: list[Constraint]) -> Constraint:
+    members = {member for one in linked for member in one.members}
+    return Constraint(
+        linked[0].key, True, tuple(sorted(members)),
+        any(one.guest for one in linked), any(one.network for one in linked))
+
+
 class View:
-    """The rows of a problem, seen from all sides; it does not change."""
+    """Immutable lookup tables for the sources of a problem."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self.sources = sources = problem.sources
+        self.sources = problem.sources
         self.sets = problem.partitions + problem.islands
         self.component = self._components()
-        #: By key, each row's value: where it is unknown, one of the device's
-        #: own, for that is where it is, wherever that may be.
-        self.values = {
-            key: [_value(getattr(source, key), source.device)
-                  for source in sources] for key in LEVELS}
-        self.values[LINKS] = [('device', self.component[source.device])
-                               for source in sources]
-        #: What closeness counts.
-        self.spots = {
-            'numa_node': [source.numa_node for source in sources],
-            'pcie_root': [source.pcie_root for source in sources],
-            'pcie_switch': [
-                ('root', source.pcie_root) if source.pcie_switch is None else
-                source.pcie_switch for source in sources],
-            'device': [source.device for source in sources],
-            LINKS: [self.component[source.device] for source in sources]}
+        #: By key, the value of each source. An unknown place counts as unique
+        #: to its device.
+        self.values = self._values()
+        #: By key, the place of each source for counting closeness.
+        self.spots = self._spots()
+        #: By key and spot, the free units.
         self.free = {key: collections.Counter() for key in self.spots}
         for key, spots in self.spots.items():
-            for spot, source in zip(spots, sources, strict=True):
+            for spot, source in zip(spots, self.sources, strict=True):
                 self.free[key][spot] += source.free
+        #: By device, whether no server holds any unit of it.
         self.fresh: dict[int, bool] = {}
-        for source in sources:
-            self.fresh[source.device] = (source.fresh and
-                                      self.fresh.get(source.device, True))
-        #: By device, the sets of several that break when it is taken, and
-        #: those of each size, large ones first: sets are bits here.
+        for source in self.sources:
+            self.fresh[source.device] = (
+                source.fresh and self.fresh.get(source.device, True))
+        #: Bit masks of sets: by device, the unused sets that have it, and by
+        #: size, the largest first, the sets of that size.
         self.whole, self.sizes = self._whole()
         self.tree = _Tree(self)
 
+    def _values(self) -> dict[str, list]:
+        values: dict[str, list] = {
+            key: [_value(getattr(source, key), source.device)
+                  for source in self.sources] for key in LEVELS}
+        values[LINKS] = [('device', self.component[source.device])
+                         for source in self.sources]
+        return values
+
+    def _spots(self) -> dict[str, list]:
+        return {
+            'numa_node': [source.numa_node for source in self.sources],
+            'pcie_root': [source.pcie_root for source in self.sources],
+            'pcie_switch': [
+                ('root', source.pcie_root) if source.pcie_switch is None else
+                source.pcie_switch for source in self.sources],
+            'device': [source.device for source in self.sources],
+            LINKS: [self.component[source.device] for source in self.sources]}
+
     def _components(self) -> dict[int, int]:
+        """By device, a number that all devices linked to it share."""
         parent = {source.device: source.device for source in self.sources}
         for devices in self.sets:
             parent.update({device: device for device in devices})
@@ -153,10 +173,10 @@ class View:
         return {device: root(device) for device in parent}
 
     def _whole(self) -> tuple[dict[int, int], list[tuple[int, int]]]:
-        """The sets of which nobody has anything, and all sets by size."""
+        """Return the unused sets by device, and all sets by size."""
         whole: dict[int, int] = collections.defaultdict(int)
         sizes: dict[int, int] = collections.defaultdict(int)
-        # One that is declared twice is one.
+        # A set that is declared twice counts once.
         for number, devices in enumerate(dict.fromkeys(self.sets)):
             if len(devices) > 1:
                 sizes[len(devices)] |= 1 << number
@@ -167,9 +187,9 @@ class View:
 
     def broken(self, devices: collections.abc.Iterable[int],
                before: int = 0) -> list[int]:
-        """How many sets of each size break when devices are taken.
+        """Return how many unused sets of each size these devices break.
 
-        :param before: the sets that have broken already
+        :param before: bit mask of the sets that are broken already
         """
         sets = 0
         for device in devices:
@@ -178,7 +198,11 @@ class View:
         return [(sets & alike).bit_count() for _size, alike in self.sizes]
 
     def off(self, constraint: Constraint, index: int) -> int:
-        """Of guest and network, how many a row's NUMA node is not one of."""
+        """Count whether a source is off the nodes of guest and of network.
+
+        :param index: of the source
+        :returns: 0, 1 or 2
+        """
         node = self.sources[index].numa_node
         return sum(
             bool(asked and nodes is not None and node not in nodes)
@@ -186,7 +210,7 @@ class View:
                                  (constraint.network, self.problem.network)))
 
     def may_grow(self, devices: collections.abc.Set, more: int) -> bool:
-        """Whether a set is legal, or can be with some more members."""
+        """Whether a set is legal, or can be with up to more members added."""
         return (len(devices) == 1
                 or any(devices <= island for island in self.problem.islands)
                 or any(devices <= partition
@@ -194,22 +218,23 @@ class View:
                        for partition in self.problem.partitions))
 
     def wished(self, constraint: Constraint) -> list:
-        """By row, the values whose number an unmet wish is counted in."""
+        """Return, by source, the values that :meth:`unmet` counts."""
         if constraint.same and constraint.key == LINKS:
             return self.spots['device']
         if not constraint.same and constraint.key in ('numa_node',
                                                       'pcie_root'):
-            # Of two that are unknown, nobody can say that they differ.
+            # Two unknown places are not known to differ.
             return self.spots[constraint.key]
         return self.values[constraint.key]
 
     def unmet(self, constraint: Constraint, values: collections.abc.Sized,
               count: int, more: int) -> int:
-        """By how much members with these values miss a wish, or 0.
+        """Return by how much members miss a constraint, or 0.
 
-        :param values: different ones; devices for ``same link_domain``
-        :param count: how many members have them
-        :param more: how many members are still to come
+        :param values: of the members, without duplicates; devices for
+            ``same link_domain``
+        :param count: how many members have these values
+        :param more: how many members are not assigned yet
         """
         if not constraint.same:
             return count - len(values)
@@ -225,12 +250,12 @@ def _value(value, device):
 
 
 class _Tree:
-    """Node, root, switch and device of each row, and which look alike.
+    """NUMA node, root, switch and device of each source, and its twins.
 
-    :ivar paths: for each row, the number of its part at each level, from the
-        node down; () for all where the places make no tree
-    :ivar shapes: for each row, from the node down to the row itself,
-        numbers that are the same for what looks alike
+    :ivar paths: for each source, a number for its part of the host at each
+        level, the NUMA node first; () for all if the places form no tree
+    :ivar shapes: for each source, a number for the shape of its part at each
+        level, and of the source; parts that look alike have the same number
     """
 
     def __init__(self, view: View):
@@ -248,6 +273,7 @@ class _Tree:
 
     @staticmethod
     def _is_tree(sources, paths) -> bool:
+        """Whether every known place is inside one place of the level above."""
         above: dict = {}
         for source, path in zip(sources, paths, strict=True):
             for depth, key in enumerate(LEVELS):
@@ -263,21 +289,12 @@ class _Tree:
         def number(*shape):
             return numbers.setdefault(shape, len(numbers))
 
-        member_of = self._member_of(view.problem)
         leaves = [number(source.resource_class, source.traits, source.free)
                   for source in view.sources]
-        below, marks = collections.defaultdict(list), {}
-        for source, path, leaf in zip(view.sources, self.paths, leaves,
-                                   strict=True):
+        marks = self._marks(view)
+        below = collections.defaultdict(list)
+        for path, leaf in zip(self.paths, leaves, strict=True):
             below[path[3]].append(leaf)
-            marks[path[3]] = view.fresh[source.device], tuple(
-                member_of[source.device])
-            marks[path[2]] = source.pcie_switch is None
-            marks[path[1]] = source.pcie_root is None
-            marks[path[0]] = (
-                source.numa_node is None,
-                source.numa_node in (view.problem.guest or ()),
-                source.numa_node in (view.problem.network or ()))
         shape = {}
         for depth in (3, 2, 1, 0):
             for part in dict.fromkeys(path[depth] for path in self.paths):
@@ -290,12 +307,27 @@ class _Tree:
         return [(*(shape[part] for part in path), leaf)
                 for path, leaf in zip(self.paths, leaves, strict=True)]
 
-    def _member_of(self, problem) -> dict[int, list[tuple[int, ...]]]:
-        """By device, the sets that it is in.
+    def _marks(self, view) -> dict:
+        """Return, by part, what tells it from others with equal contents."""
+        member_of = self._member_of(view.problem)
+        marks: dict = {}
+        for source, path in zip(view.sources, self.paths, strict=True):
+            marks[path[3]] = view.fresh[source.device], tuple(
+                member_of[source.device])
+            marks[path[2]] = source.pcie_switch is None
+            marks[path[1]] = source.pcie_root is None
+            marks[path[0]] = (
+                source.numa_node is None,
+                source.numa_node in (view.problem.guest or ()),
+                source.numa_node in (view.problem.network or ()))
+        return marks
 
-        A set is known by the smallest part that has all of it, as a level,
-        by its number there, and by how much of it is not there. What is
-        joined in two parts in the same way does not tell them from each other.
+    def _member_of(self, problem) -> dict[int, list[tuple[int, ...]]]:
+        """Return, by device, the partitions and islands that have it.
+
+        A set is named by its kind, the level of the smallest part of the host
+        that contains it, its number in that part, and how many of its devices
+        have no source. Two parts with the same sets inside stay alike.
         """
         paths = {source.device: path for source, path in zip(
             problem.sources, self.paths, strict=True)}
@@ -304,11 +336,11 @@ class _Tree:
         for is_island, sets in enumerate((problem.partitions,
                                           problem.islands)):
             for devices in sets:
-                there = sorted(filter(paths.get, devices))
-                part = os.path.commonprefix(list(map(paths.get, there)))
-                for device in there:
+                known = sorted(filter(paths.get, devices))
+                part = os.path.commonprefix(list(map(paths.get, known)))
+                for device in known:
                     member_of[device].append((
                         is_island, len(part), numbers[part],
-                        len(devices) - len(there)))
+                        len(devices) - len(known)))
                 numbers[part] += 1
         return member_of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why nothing fits, found by asking for less, and said in words."""
+"""Explain why a problem has no answer, by solving smaller problems."""
 
 import collections
 import collections.abc
@@ -22,21 +22,22 @@ def explain(problem: csp.Problem,
             traits: collections.abc.Sequence[str],
             budget: search_budget.Budget,
             ) -> tuple[str, int | None, str]:
-    """What is in the way of a problem that has no answer.
+    """Explain why a problem has no answer.
 
-    :param classes: names by number
-    :param traits: the same
-    :returns: a word for its kind (``rule`` for one wish alone), that wish's
-        index or None, and a sentence
+    :param classes: names of resource classes, by number
+    :param traits: names of traits, by number
+    :returns: the kind of the reason (``rule`` if one constraint alone cannot
+        be kept), the index of that constraint or None, and a sentence
     """
     return _explain(problem, tuple(classes), tuple(traits), budget)
 
 
 def gave_up(steps: int) -> str:
-    """What is said of a host that was not searched to its end."""
-    words = f'no way to keep its rules was found in {steps} steps'
+    """Return a sentence for a host whose search gave up."""
+    words = ('the search for devices that keep its rules gave up after '
+             f'{steps} steps')
     if steps < search_budget.MAX_STEPS:
-        words += '; other hosts took the rest of what a request has'
+        words += '; other hosts used the rest of the request\'s steps'
     return words
 
 
@@ -48,7 +49,7 @@ def _explain(problem, classes, traits, steps):
         return kind, None, words
     possible = set()
     for number, constraint in enumerate(problem.constraints):
-        # Eight like pairs are one question.
+        # Solve constraints about equal demands once.
         question = dataclasses.replace(constraint, members=tuple(
             problem.demands[member] for member in constraint.members))
         if constraint.weight or question in possible:
@@ -57,69 +58,82 @@ def _explain(problem, classes, traits, steps):
             return 'rule', number, _why(view, constraint)
         possible.add(question)
     return ('together', None,
-            'its rules cannot be kept together, each alone can')
+            'each of its rules can be kept alone, but not all together')
 
 
 def _shortage(view, classes, traits) -> tuple[str, str]:
-    problem = view.problem
+    """Return kind and sentence where units or traits are short."""
+    demands = view.problem.demands
     wanted = collections.Counter()
-    for demand in problem.demands:
+    for demand in demands:
         wanted[demand.resource_class] += demand.amount
     for name, amount in wanted.items():
-        free = sum(source.free for source in problem.sources
+        free = sum(source.free for source in view.sources
                    if source.resource_class == name)
         if free < amount:
             return 'units', (f'wants {amount} units of {classes[name]}, '
                              f'{free} are free')
-    for demand, count, sources in propagation.needs(
-            view, propagation.fitting(view), range(len(problem.demands))):
-        words = (f'wants {count} units of {classes[demand.resource_class]}'
-                 if demand.amount == 1 else
-                 f'wants {count} times {demand.amount} units of '
-                 f'{classes[demand.resource_class]}, each from one Region')
-        most = propagation.units(view, demand, (
-            index for index, source in enumerate(problem.sources)
-            if source.resource_class == demand.resource_class))
-        if most < count:
-            return 'units', f'{words}, {most} are free'
-        most = propagation.units(view, demand, sources)
-        if most < count:
-            return 'traits', (words + ' ' + ' and '.join(
-                f'{"with" if wanted else "without"} {traits[trait]}'
-                for trait, wanted in demand.traits) + f', {most} are free')
-    # Each kind of group fits alone.
-    return ('traits' if any(demand.traits for demand in problem.demands) else
-            'units', 'its groups do not all fit into what is free')
+    for need in propagation.needs(
+            view, propagation.fitting(view), range(len(demands))):
+        shortage = _shortage_of(view, need, classes, traits)
+        if shortage:
+            return shortage
+    # Equal groups fit, but not together with the others.
+    return ('traits' if any(demand.traits for demand in demands) else 'units',
+            'the free units cannot serve all its groups at once')
+
+
+def _shortage_of(view, need, classes, traits) -> tuple[str, str] | None:
+    """Return the same for equal demands alone, or None."""
+    demand, count, sources = need
+    name = classes[demand.resource_class]
+    words = (f'wants {count} units of {name}' if demand.amount == 1 else
+             f'wants {count} times {demand.amount} units of {name}, each from '
+             'one Region')
+    most = propagation.units(view, demand, (
+        index for index, source in enumerate(view.sources)
+        if source.resource_class == demand.resource_class))
+    if most < count:
+        return 'units', f'{words}, {most} are free'
+    most = propagation.units(view, demand, sources)
+    if most < count:
+        return 'traits', (words + ' ' + ' and '.join(
+            f'{"with" if is_required else "without"} {traits[trait]}'
+            for trait, is_required in demand.traits) + f', {most} are free')
+    return None
 
 
 def _why(view, constraint) -> str:
+    """Return a sentence for a constraint that cannot be kept alone."""
     problem = view.problem
     one, several = _PLACES[constraint.key]
     most = _most(view, constraint)
     if not constraint.same:
-        words = f'there are free units on {most} {several} only'
+        words = ('free units are on only '
+                 f'{most} {one if most == 1 else several}')
     elif constraint.key == csp.LINKS:
-        words = f'no legal set of {len(constraint.members)} is free'
+        words = ('no legal set of linked devices is free for '
+                 f'{len(constraint.members)} groups')
     elif len(constraint.members) == 1:
-        words = 'none is free there'
+        words = 'no unit is free there'
     else:
-        words = f'the most on one {one} is {most}'
+        words = f'at most {most} fit on one {one}'
     for asked, name, nodes in ((constraint.guest, 'guest', problem.guest),
                                (constraint.network, 'network',
                                 problem.network)):
         if asked and nodes is not None:
             words += f'; the {name} is on ' + (
-                ' and '.join(map(str, sorted(nodes))) or 'none')
+                'NUMA node ' + ' and '.join(map(str, sorted(nodes)))
+                if nodes else 'no NUMA node')
     if constraint.key in ('numa_node', 'pcie_root') and any(
             getattr(source, constraint.key) is None
             for source in problem.sources):
-        words += (f'; the host does not say which {one} some of its devices '
-                  'are on')
+        words += f'; the {one} of some devices of the host is unknown'
     return words
 
 
 def _most(view, constraint) -> int:
-    """How many members can have the same value, or different ones."""
+    """Return how many members can have one value, or distinct values."""
     domains = [[index for index in domain
                 if propagation.may_ever(view, constraint, index)]
                for domain in propagation.fitting(view)]

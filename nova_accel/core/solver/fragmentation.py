@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much room a server's Devices would leave for those that come later.
+"""How much room a host has for later servers.
 
-Counted in Devices: a Region of which half is free is half a Device. So a
-pool of sixty-four virtual functions weighs no more than one GPU.
+Room is counted in Devices. A Region of which half is free counts as half a
+Device, so a pool of 64 virtual functions weighs no more than one GPU.
 """
 
 import collections
@@ -15,14 +15,14 @@ from nova_accel.core.solver import arrange
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """What becomes of a host.
+    """The room that a host has left.
 
-    What Devices can be asked to share is a place: a card, a switch, a root, a
-    NUMA node, an island. The free Devices of a place are worth the square of
-    their number, since each is worth more with each other; so the last two of
-    an island cost less than two of one that is whole, and a large one costs
-    more than a small one. A partition is worth something as long as it is
-    whole.
+    A place is what a rule can ask Devices to share: a card, switch, root, NUMA
+    node or island. The free Devices of a place are worth the square of their
+    number, because servers can use them together. So the last two of an
+    island cost less than two of a whole one, and Devices of a large island
+    cost more than those of a small one. A partition has worth only while all
+    of it is free.
 
     :param left: how many Devices stay free
     :param broken: the worth that is lost
@@ -35,9 +35,9 @@ class Room:
 def after(available: collections.abc.Collection[arrange.AvailableUnits],
           taken: collections.abc.Mapping[str, int],
           links: model.Links) -> Room:
-    """The room that is left, of the classes of which something is taken.
+    """Return the room that is left of the resource classes taken.
 
-    :param available: what of a host is free, before anything is taken
+    :param available: the host's available units, before anything is taken
     :param taken: units by provider
     """
     classes = {units.resource_class for units in available
@@ -48,20 +48,21 @@ def after(available: collections.abc.Collection[arrange.AvailableUnits],
     for units in available:
         if units.resource_class in classes:
             before = _part(units.total, units.free)
-            then = _part(units.total,
-                         units.free - taken.get(units.provider, 0))
-            left += then
+            after_it = _part(units.total,
+                             units.free - taken.get(units.provider, 0))
+            left += after_it
             for place in _places(units.place, links):
                 free = frees[place]
                 free[0] += before
-                free[1] += then
+                free[1] += after_it
     return Room(left, sum(
-        _worth(place, before, links) - _worth(place, then, links)
-        for place, (before, then) in frees.items() if before != then))
+        _worth(place, before, links) - _worth(place, after_it, links)
+        for place, (before, after_it) in frees.items()
+        if before != after_it))
 
 
 def free_share(units: collections.abc.Collection[tuple[int, int]]) -> float:
-    """Which part of a host's Devices is free, 0 to 1.
+    """Return the share of a host's Devices that is free, 0 to 1.
 
     :param units: total and free of each Region
     """
@@ -72,7 +73,7 @@ _PARTITION = 'partition'
 
 
 def _part(total: int, free: int) -> float:
-    # What others say of themselves may be anything, and more than a float.
+    # Other hosts may report any numbers, also some too large for a float.
     return min(max(free, 0), total) / total if total > 0 else 0.
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be, seen before anything is tried: counts and matchings."""
+"""Exclude sources before the search, by counting and by matching."""
 
 import collections
 import collections.abc
@@ -8,10 +8,10 @@ from nova_accel.core.solver import csp
 
 
 def fitting(view: csp.View) -> list[list[int]]:
-    """For each demand the rows that have what it wants.
+    """Return, for each demand, the sources that fit it.
 
-    Like demands share one list here, and in what becomes of it: it is
-    compared by identity, which is why it is never changed in place.
+    Equal demands share one list, here and in all domains made from it. Callers
+    compare these lists by identity and must not change them in place.
     """
     by_demand = {}
     for demand in set(view.problem.demands):
@@ -27,9 +27,11 @@ def fitting(view: csp.View) -> list[list[int]]:
 def narrow(view: csp.View,
            constraints: collections.abc.Iterable[csp.Constraint],
            ) -> list[list[int]] | None:
-    """For each demand the rows that hard wishes leave; None if too few.
+    """Return, for each demand, the sources that hard constraints leave.
 
-    What it leaves out is in no answer; what it leaves may be in none either.
+    A source that is left out is in no answer; one that stays may be in none.
+
+    :returns: None if there is no answer
     """
     hard = [constraint for constraint in constraints if not constraint.weight]
     domains = fitting(view)
@@ -49,7 +51,7 @@ def narrow(view: csp.View,
 
 def may_ever(view: csp.View, constraint: csp.Constraint,
              index: int) -> bool:
-    """Whether a row may serve a member, whatever the others have."""
+    """Whether a source may serve a member, whatever serves the others."""
     if constraint.same:
         return not view.off(constraint, index)
     return (len(constraint.members) < 2
@@ -58,6 +60,7 @@ def may_ever(view: csp.View, constraint: csp.Constraint,
 
 
 def _keep(domains, members, sources: set[int]) -> None:
+    """Remove all but these sources from the domains of some demands."""
     kept: dict[int, list[int]] = {}
     for member in members:
         domain = domains[member]
@@ -69,34 +72,34 @@ def _keep(domains, members, sources: set[int]) -> None:
 
 
 def within(domains, sources: set[int]) -> list[list[int]]:
-    """The domains again, without all rows but these."""
+    """Return the domains limited to these sources."""
     domains = list(domains)
     _keep(domains, range(len(domains)), sources)
     return domains
 
 
-#: How many with which demand, and all the rows that they might have.
+#: Each different demand, how often it is made, and its possible sources.
 Needs = list[tuple[csp.Demand, int, set[int]]]
 
 
 def needs(view: csp.View, domains, members) -> Needs:
-    """What some demands need, like ones together."""
+    """Return what some demands need, equal demands together."""
     kinds = collections.defaultdict(list)
     for member in members:
         kinds[view.problem.demands[member]].append(member)
-    return [(demand, len(alike), set().union(*{
-        id(domains[member]): domains[member] for member in alike}.values()))
-        for demand, alike in kinds.items()]
+    return [(demand, len(equal), set().union(*{
+        id(domains[member]): domains[member] for member in equal}.values()))
+        for demand, equal in kinds.items()]
 
 
 def holds(view: csp.View, wanted: Needs,
           sources: set[int] | None = None) -> bool:
-    """Whether units suffice, counted by class and by like demands.
+    """Whether free units suffice, by resource class and by equal demands.
 
-    :param rows: those that count, where not all do
+    :param sources: count only these; default all
     """
     amounts: dict[int, int] = {}
-    there: dict[int, set[int]] = {}
+    reachable: dict[int, set[int]] = {}
     for demand, count, possible in wanted:
         if sources is not None:
             possible = possible & sources
@@ -104,42 +107,50 @@ def holds(view: csp.View, wanted: Needs,
             return False
         name = demand.resource_class
         amounts[name] = amounts.get(name, 0) + demand.amount * count
-        there[name] = there[name] | possible if name in there else possible
-    return len(wanted) == len(there) or all(
-        sum([view.sources[index].free for index in there[name]]) >= amount
+        reachable[name] = (reachable[name] | possible if name in reachable
+                           else possible)
+    return len(wanted) == len(reachable) or all(
+        sum([view.sources[index].free for index in reachable[name]]) >= amount
         for name, amount in amounts.items())
 
 
 def units(view: csp.View, demand: csp.Demand,
           sources: collections.abc.Iterable[int]) -> int:
-    """How many times a demand can be met out of rows."""
+    """Return how many times sources can meet a demand."""
     amount = demand.amount
     return sum([view.sources[index].free // amount for index in sources])
 
 
 def places(view: csp.View, constraint: csp.Constraint,
            domains) -> list[set[int]]:
-    """The sets of rows that may hold all members of a ``same`` wish."""
+    """Return sets of sources that may serve a "same" constraint together."""
     sources = set().union(*(domains[member] for member in constraint.members))
     if constraint.key == csp.LINKS:
-        there = {view.sources[index].device for index in sources}
-        sets = [{device} for device in there]
-        sets += view.problem.islands
-        sets += [partition for partition in view.problem.partitions
-                 if partition <= there and
-                 len(partition) <= len(constraint.members)]
-        by_device = collections.defaultdict(set)
-        for index in sources:
-            by_device[view.sources[index].device].add(index)
-        return [set().union(*(by_device[device] for device in devices
-                              if device in by_device)) for devices in sets]
+        return _linked(view, sources, len(constraint.members))
     found = collections.defaultdict(set)
     for index in sources:
         found[view.values[constraint.key][index]].add(index)
     return list(found.values())
 
 
+def _linked(view, sources: set[int], most: int) -> list[set[int]]:
+    """Return the sources of each legal set of devices.
+
+    :param most: the most devices of a partition, which is taken whole
+    """
+    by_device = collections.defaultdict(set)
+    for index in sources:
+        by_device[view.sources[index].device].add(index)
+    sets = [{device} for device in by_device]
+    sets += view.problem.islands
+    sets += [partition for partition in view.problem.partitions
+             if partition <= by_device.keys() and len(partition) <= most]
+    return [set().union(*(by_device[device] for device in devices
+                          if device in by_device)) for devices in sets]
+
+
 def _narrow(view, constraint, domains) -> bool:
+    """Narrow the domains by one constraint; False if it cannot be kept."""
     if len(constraint.members) < 2:
         return True
     if not constraint.same:
@@ -154,7 +165,7 @@ def _narrow(view, constraint, domains) -> bool:
 
 def matching(view: csp.View, constraint: csp.Constraint,
              domains) -> int:
-    """How many members of a ``distinct`` wish can have their own value."""
+    """Return how many members of a "distinct" constraint can be apart."""
     values = view.values[constraint.key]
     possible = {member: dict.fromkeys(values[index]
                                       for index in domains[member])

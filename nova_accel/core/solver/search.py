@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row for every demand, such that the wishes hold: the search.
+"""Assign a source to every demand so that the constraints hold.
 
-The search goes demand by demand, the hardest first, and comes back where it
-cannot go on. What keeps it short: values that cannot hold all the members of
-a wish are struck off before (:mod:`.propagation`); of rows that are as good as
-each other one is tried; a state from which there was no way on is not entered
-again, nor one like it.
+A backtracking search, the hardest demand first. Three things keep it short.
+:mod:`.propagation` removes sources that cannot be in any answer. Of sources
+that look alike, it tries one. It does not enter a state again from which it
+found no answer, nor a state that looks like it.
 """
 
 import collections
@@ -19,28 +18,28 @@ from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search_budget
 
-#: Most demands, each of which takes the search a call deeper: Python has a
-#: thousand in all, of which who asks has used some.
+#: The most demands. Each is a recursive call of the search, and Python allows
+#: a thousand, some of which the caller has used.
 MAX_DEMANDS = 512
 
-# Steps for a better way, where one that keeps the rules is known: for the
-# soft rules, for closeness, inside of one part of the host, and for fewer sets
-# that break.
+# Steps for improving an answer that keeps the hard constraints: its penalty,
+# its closeness, an answer inside one part of the host, fewer broken sets.
 _MAX_BETTER_STEPS, _MAX_CLOSER_STEPS, _MAX_INSIDE_STEPS = 1_000, 100, 100
 _MAX_WHOLE_STEPS = 300
-# Steps for the first way: if it is to keep all soft rules, and while links
-# count though no hard rule names them.
+# Steps for a first answer that also keeps the soft constraints, and for one
+# that regards links although no hard constraint names them.
 _MAX_KEEPING_STEPS, _MAX_JOINED_STEPS = 200, 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The index of a row for every demand, or None if there is no way.
+    """What the search found.
 
-    :param cost: penalty of the soft rules; NUMA nodes, roots and switches;
-        then how badly it packs: the lower the better, each in turn
-    :param gave_up: where there may be a way after all, the steps after which
-        it was not looked for any more; else 0
+    :param sources: the index of a source for every demand; None if no answer
+        was found
+    :param cost: as of :func:`.cost.cost`
+    :param gave_up: if an answer may exist, the steps after which the search
+        gave up; else 0
     :param is_final: whether more steps would not change it
     """
 
@@ -51,11 +50,11 @@ class Answer:
 
 
 def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
-    """The best way found that keeps all hard wishes.
+    """Return the best answer found that keeps all hard constraints.
 
-    There is one whenever one exists, unless steps run out. It is the best by
-    its soft wishes and closeness for all but large requests. The first way is
-    looked for in at least two steps for each demand, whatever was given.
+    An answer that exists is found, unless the steps run out. Its penalty and
+    closeness are the best possible except for large requests. The search for
+    a first answer gets at least two steps for each demand.
     """
     problem = dataclasses.replace(problem,
                                   constraints=csp.merged(problem.constraints))
@@ -67,19 +66,19 @@ def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
     can_ignore_links = bool(view.sets) and not any(
         constraint.key == csp.LINKS and not constraint.weight
         for constraint in problem.constraints)
-    best = _keeping_all(view, steps) or _first(
+    best = _keeping_soft(view, steps) or _first(
         view, domains, floor, problem.constraints, steps,
         _MAX_JOINED_STEPS if can_ignore_links else math.inf)
     if best.gave_up and can_ignore_links:
         best = _without_links(view, domains, steps)
     if best.sources is None:
         return best
-    best = _improved(view, domains, floor, best, steps)
+    best = _improve(view, domains, floor, best, steps)
     return dataclasses.replace(best, is_final=not steps.are_over)
 
 
-def _keeping_all(view, steps) -> Answer | None:
-    """A way that keeps the soft wishes as well, if one is found soon."""
+def _keeping_soft(view, steps) -> Answer | None:
+    """Return an answer that keeps the soft constraints too, or None."""
     constraints = csp.merged(dataclasses.replace(constraint, weight=0)
                                 for constraint in view.problem.constraints)
     if constraints == view.problem.constraints:
@@ -93,17 +92,17 @@ def _keeping_all(view, steps) -> Answer | None:
 
 
 def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
-    """A way: inside of a small part of the host, or anywhere.
+    """Return a first answer, inside one part of the host if possible.
 
-    :param floor: what no answer costs less than
-    :param most: steps, if not as many as there are
+    :param floor: the least that an answer can cost
+    :param most: limit of the steps for searching the whole host
     """
     best = None
     if len(domains) > 1:
         for inside in cost.inside(view, domains):
             if steps.left <= steps.limit // 2:
                 break
-            best = _better(best, _Search(
+            best = _cheaper(best, _Search(
                 view, inside, constraints=constraints).run(
                     steps, _MAX_INSIDE_STEPS))
     if best is not None and best.cost[:4] == floor:
@@ -111,14 +110,14 @@ def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
     search = _Search(view, domains, constraints=constraints)
     if best is None:
         return search.run(steps, most, 2 * len(domains))
-    return _better(best, search.run(steps, _MAX_INSIDE_STEPS))
+    return _cheaper(best, search.run(steps, _MAX_INSIDE_STEPS))
 
 
 def _without_links(view, domains, steps) -> Answer:
-    """The first way, as if no devices were linked.
+    """Return a first answer, disregarding links.
 
-    Links tell parts of the host from each other that are otherwise as good as
-    each other. No hard wish is about links, so the domains are the same.
+    Links make parts of the host differ that look alike otherwise. The domains
+    stay valid, for no hard constraint is about links.
     """
     plain = csp.View(dataclasses.replace(view.problem, partitions=(),
                                                  islands=()))
@@ -129,16 +128,16 @@ def _without_links(view, domains, steps) -> Answer:
     return dataclasses.replace(answer, cost=cost.cost(view, answer.sources))
 
 
-def _improved(view, domains, floor, best: Answer, steps) -> Answer:
-    """A better way, where one is found in few steps."""
+def _improve(view, domains, floor, best: Answer, steps) -> Answer:
+    """Return a cheaper answer if one is found in few steps, or the best."""
     if best.cost[:4] != floor:
-        best = _better(best, _Search(view, domains, floor, best.cost).run(
+        best = _cheaper(best, _Search(view, domains, floor, best.cost).run(
             steps, _MAX_BETTER_STEPS if best.cost[0] > floor[0] else
             _MAX_CLOSER_STEPS))
     if view.whole and view.problem.pack:
         floor += cost.least_broken(view, domains)
         if best.cost[:len(floor)] > floor:
-            best = _better(best, _Search(
+            best = _cheaper(best, _Search(
                 view, domains, floor, best.cost).run(steps, _MAX_WHOLE_STEPS))
     return best
 
@@ -146,9 +145,9 @@ def _improved(view, domains, floor, best: Answer, steps) -> Answer:
 def is_possible(view: csp.View,
                 constraints: collections.abc.Sequence[csp.Constraint],
                 steps: search_budget.Steps) -> bool:
-    """Whether there is any way that keeps these wishes, whatever it costs.
+    """Whether an answer exists that keeps these constraints, at any cost.
 
-    Also True if that is not known when the steps are over.
+    Also True if the steps run out before that is known.
     """
     constraints = csp.merged(constraints)
     domains = propagation.narrow(view, constraints)
@@ -159,14 +158,14 @@ def is_possible(view: csp.View,
     return answer.sources is not None or bool(answer.gave_up)
 
 
-def _better(one: Answer | None, other: Answer) -> Answer | None:
+def _cheaper(one: Answer | None, other: Answer) -> Answer | None:
     if other.sources is None:
         return one
     return other if one is None or other.cost < one.cost else one
 
 
 class _Tally:
-    """A rule while members are given rows one after the other."""
+    """The state of one constraint while its members are assigned."""
 
     def __init__(self, view: csp.View, constraint: csp.Constraint):
         self.view, self.constraint = view, constraint
@@ -195,23 +194,23 @@ class _Tally:
             counts.keys() | {value}, self.left - 1)
 
     def penalty(self, index: int) -> int:
-        """What a row adds to the penalty."""
+        """Return what a source would add to the penalty."""
         value = self.values[index]
         if not self.constraint.same:
             added = int(value in self.counts)
         elif self.constraint.key != csp.LINKS:
             added = int(self.given and value not in self.counts)
         else:
-            there = frozenset(self.counts)
-            added = self._missed(there | {value}, self.left - 1)
-            if there:
-                added -= self._missed(there, self.left)
+            devices = frozenset(self.counts)
+            added = self._missed(devices | {value}, self.left - 1)
+            if devices:
+                added -= self._missed(devices, self.left)
         if self._off:
             added += self._off[index]
         return self.constraint.weight * added
 
     def _missed(self, devices: frozenset[int], more: int) -> int:
-        """By how much these devices miss being joined."""
+        """Return :meth:`.csp.View.unmet` of these devices."""
         question = devices, more
         if question not in self._misses:
             self._misses[question] = self.view.unmet(
@@ -235,28 +234,29 @@ class _Tally:
 
 
 class _Search:
-    """One search.
+    """One backtracking search.
 
-    :param floor: what no answer costs less than
-    :param below: the cost to be undercut, in as much as the floor speaks of;
-        without it the first way will do
-    :param wishes: those that count, where not all of the problem's do
+    :param floor: the least that an answer can cost
+    :param bound: find an answer that costs less, compared as far as the floor
+        goes; None to stop at the first answer
+    :param constraints: those to regard; default all of the problem
     """
 
-    def __init__(self, view: csp.View, domains, floor=(), below=None,
+    def __init__(self, view: csp.View, domains, floor=(), bound=None,
                  constraints=None):
         self.view, self.domains, self.floor = view, domains, floor
         self.demands = view.problem.demands
-        self.below = below and below[:len(floor)]
+        self.bound = bound and bound[:len(floor)]
         if constraints is None:
             constraints = view.problem.constraints
         self._sign = 1 if view.problem.pack else -1
         self.order = _order(view, domains, constraints)
         self.tallies = [_Tally(view, constraint) for constraint in constraints]
-        self.of = [([], []) for _demand in self.demands]
+        self.tallies_of = [([], []) for _demand in self.demands]
         for tally in self.tallies:
             for member in tally.constraint.members:
-                self.of[member][bool(tally.constraint.weight)].append(tally)
+                hard, soft = self.tallies_of[member]
+                (soft if tally.constraint.weight else hard).append(tally)
         self.taken: dict[int, int] = {}
         self.used = {key: collections.Counter() for key in view.spots}
         self.touched: collections.Counter = collections.Counter()
@@ -268,54 +268,52 @@ class _Search:
 
     def run(self, steps: search_budget.Steps, most: float, least: int = 0,
             ) -> Answer:
-        """What is found in so many steps at most, which are taken.
+        """Search and deduct the steps taken.
 
-        :param least: how many it gets if fewer are left
+        :param most: the limit of steps
+        :param least: the steps to take even if fewer are left
         """
         self.steps = most = int(max(least, min(most, steps.left)))
-        self._go(0, (0,) * (4 + len(self.view.sizes)))
+        self._descend(0, (0,) * (4 + len(self.view.sizes)))
         steps.left -= most - self.steps
         if self.best is None:
             return Answer(None, gave_up=(max(most, steps.limit)
                                          if self.steps <= 0 else 0))
         return Answer(tuple(self.best), cost.cost(self.view, self.best))
 
-    def _go(self, position: int, cost: tuple[int, ...]) -> bool:
-        """Go on from here; True if the search is over."""
+    def _descend(self, position: int, cost: tuple[int, ...]) -> bool:
+        """Assign the demands from a position on; True ends the search."""
         if position == len(self.order):
             self.best = [self.chosen[index]
                          for index in range(len(self.demands))]
-            if self.below is None:
+            if self.bound is None:
                 return True
-            self.below = cost[:len(self.floor)]
+            self.bound = cost[:len(self.floor)]
             return False
         if self.steps <= 0:
             return True
         self.steps -= 1
-        if self._is_known(position, cost):
+        if self._was_explored(position, cost):
             return False
         member = self.order[position]
-        for added, index in self._ways(member):
+        for added, index in self._candidates(member):
             reached = tuple(map(operator.add, cost, added))
-            if self.below is not None and tuple(
-                    map(max, reached, self.floor)) >= self.below:
+            if self.bound is not None and tuple(
+                    map(max, reached, self.floor)) >= self.bound:
                 continue
             self._push(member, index)
-            over = self._go(position + 1, reached)
+            is_over = self._descend(position + 1, reached)
             self._pop(member, index)
-            if over:
+            if is_over:
                 return True
-        if self.below is None:
+        if self.bound is None:
             self.seen[position, self._state()] = ()
         return False
 
-    def _is_known(self, position, cost) -> bool:
-        """Whether what comes from here was looked at already.
-
-        Which way led here does not matter, only what it came to.
-        """
-        if self.below is None:
-            # Where no way has failed yet, none is known.
+    def _was_explored(self, position, cost) -> bool:
+        """Whether an equal state was searched already, at no more cost."""
+        if self.bound is None:
+            # Save computing the state before any attempt has failed.
             return bool(self.seen) and (position, self._state()) in self.seen
         state = position, self._state()
         if state in self.seen and self.seen[state] <= cost:
@@ -323,26 +321,27 @@ class _Search:
         self.seen[state] = cost
         return False
 
-    def _ways(self, member):
+    def _candidates(self, member):
+        """Return the sources to try, the best first, with their cost."""
         amount = self.demands[member].amount
-        hard, soft = self.of[member]
+        hard, soft = self.tallies_of[member]
         twins: set = set()
-        ways = []
+        candidates = []
         for index in self.domains[member]:
             free = self.view.sources[index].free - self.taken.get(index, 0)
             if free < amount:
                 continue
-            twin = self._twin(index)
+            twin = self._twin_key(index)
             if twin in twins:
                 continue
             twins.add(twin)
             if all(tally.allows(index) for tally in hard):
-                ways.append((self._added(soft, index),
-                             self._packing(index, amount), index))
-        ways.sort()
-        return [(added, index) for added, _packing, index in ways]
+                candidates.append((self._added_cost(soft, index),
+                                   self._packing(index, amount), index))
+        candidates.sort()
+        return [(added, index) for added, _packing, index in candidates]
 
-    def _added(self, soft, index):
+    def _added_cost(self, soft, index):
         return (sum(tally.penalty(index) for tally in soft),
                 *(self.view.spots[key][index] not in self.used[key]
                   for key in csp.LEVELS[:3]),
@@ -360,8 +359,8 @@ class _Search:
             left.append(sign * (free - amount))
         return left
 
-    def _twin(self, index):
-        """The same for rows that are as good as each other, as it stands."""
+    def _twin_key(self, index):
+        """Return a key that is equal for sources that are equally good now."""
         path = self.view.tree.paths[index]
         if not path:
             return index
@@ -373,11 +372,11 @@ class _Search:
                 self.taken.get(index, 0))
 
     def _state(self):
-        """What matters for the rest: the same for what looks alike."""
+        """Return a key that is equal for states that go on alike."""
         paths, shapes = self.view.tree.paths, self.view.tree.shapes
         if not self.view.tree.shapes:
             return (frozenset(self.taken.items()), self._open_values(),
-                    self._spots() if self.below else None)
+                    self._spots() if self.bound else None)
         marks = self._marks()
         below: dict = collections.defaultdict(list)
         for index, amount in self.taken.items():
@@ -395,11 +394,11 @@ class _Search:
             only=csp.LINKS)
 
     def _marks(self) -> dict[int, tuple[int, ...]]:
-        """Where the members of rules are that are not complete yet."""
+        """Return, by part, the incomplete constraints with members in it."""
         marks: dict[int, dict] = collections.defaultdict(dict)
         for number, tally in enumerate(self.tallies):
             if not tally.is_open or not (
-                    tally.constraint.weight == 0 or self.below):
+                    tally.constraint.weight == 0 or self.bound):
                 continue
             depth = (3 if tally.constraint.key == csp.LINKS else
                      csp.LEVELS.index(tally.constraint.key))
@@ -417,7 +416,7 @@ class _Search:
         return tuple(
             (number, frozenset(tally.counts))
             for number, tally in enumerate(self.tallies)
-            if tally.is_open and (tally.constraint.weight == 0 or self.below)
+            if tally.is_open and (tally.constraint.weight == 0 or self.bound)
             and only in (None, tally.constraint.key))
 
     def _spots(self):
@@ -428,7 +427,7 @@ class _Search:
         self.chosen[member] = index
         self.taken[index] = (self.taken.get(index, 0)
                              + self.demands[member].amount)
-        for tally in self.of[member][0] + self.of[member][1]:
+        for tally in self.tallies_of[member][0] + self.tallies_of[member][1]:
             tally.push(index)
         for key, spots in self.view.spots.items():
             self.used[key][spots[index]] += 1
@@ -441,7 +440,7 @@ class _Search:
         self.taken[index] -= self.demands[member].amount
         if not self.taken[index]:
             del self.taken[index]
-        for tally in self.of[member][0] + self.of[member][1]:
+        for tally in self.tallies_of[member][0] + self.tallies_of[member][1]:
             tally.pop(index)
         for key, spots in self.view.spots.items():
             _drop(self.used[key], spots[index])
@@ -457,7 +456,10 @@ def _drop(counter, key) -> None:
 
 
 def _order(view, domains, constraints) -> list[int]:
-    """The demands: those with few ways first, those of a wish together."""
+    """Return the demands in order: those with few sources first.
+
+    The members of a hard "same" constraint follow each other.
+    """
     def ease(member):
         return (len(domains[member]),
                 -view.problem.demands[member].amount, member)
@@ -473,12 +475,12 @@ def _order(view, domains, constraints) -> list[int]:
         if member in order:
             continue
         order[member] = None
-        # The last to be put on top is the first to be taken: small ones.
+        # The last group added is taken first: the smallest.
         for group in [group for group in groups if member in group]:
             groups.remove(group)
             waiting += group
     return list(order)
 
 
-#: The same as :func:`solve`, remembered.
+#: :func:`solve` with a cache.
 cached = search_budget.remembered(solve)

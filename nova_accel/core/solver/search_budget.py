@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many steps searches may take, alone and for one request together.
+"""Limit the steps of a search, and of all searches for one request.
 
-A search that comes to no end gives up after so many steps. All hosts of a
-request are looked at with a few first. What they share after that goes to the
-most promising, so a fleet of unlike hosts, none of which is easy, does not
-have nova-scheduler search for an hour.
+A search gives up after a number of steps. Every host of a request gets a few
+first. The most promising hosts then share the rest. So nova-scheduler does not
+search for an hour if all hosts are different and hard to search.
 """
 
 import collections.abc
@@ -15,26 +14,28 @@ import threading
 
 import cachetools
 
-#: Steps (a demand given a stock) after which one host is given up. What 16
-#: devices and 16 groups need is a few hundred.
+#: Steps after which the search of one host gives up. A step assigns a source
+#: to a demand. 16 devices and 16 groups need a few hundred.
 MAX_STEPS = 30_000
-#: What each host of a request gets first.
+#: Steps that each host of a request gets first.
 FIRST_STEPS = 50
-#: What one host gets in each round after that, of what its request has left.
+#: The most steps of one host in each round after that.
 ROUNDS = 250, 2_500, MAX_STEPS
-#: What the hosts of one request share while none can serve it: some seconds.
+#: Steps that the hosts of one request share until one can serve it: some
+#: seconds.
 REQUEST_STEPS = MAX_STEPS
-#: And while better ways are looked for: less than a second.
+#: Steps that they share for finding a better answer: less than a second.
 BETTER_STEPS = 1_000
 
-# Of all that is remembered, in stocks: some ten megabytes.
+# The size of a cache, counted in sources: some ten megabytes.
 _MEMORY = 1 << 18
 
 
 class Steps:
-    """Those that one question may take.
+    """The steps that one search may take.
 
-    :ivar left: how many are left of them
+    :param limit: how many
+    :ivar left: how many of them are left
     """
 
     def __init__(self, limit: int = MAX_STEPS):
@@ -46,11 +47,11 @@ class Steps:
 
 
 class Budget:
-    """What the questions of one request share.
+    """The steps that the searches for one request share.
 
-    :param steps: by default, no end of them
-    :param least: what a question gets in any case
-    :ivar most: what it gets if there is enough, default MAX_STEPS
+    :param steps: how many; default unlimited
+    :param least: what each search gets even if none are left
+    :param most: the limit of each search, default MAX_STEPS
     """
 
     def __init__(self, steps: float = math.inf, least: int = 0,
@@ -64,21 +65,22 @@ class Budget:
         return self._left <= self._least
 
     def share(self) -> Steps:
-        """For the next question."""
+        """Return the steps of the next search."""
         return Steps(int(max(self._least, min(self.most, self._left))))
 
     def spend(self, steps: Steps) -> None:
+        """Deduct the steps that a search took."""
         self.take(steps.limit - steps.left)
 
     def take(self, number: int) -> None:
-        """Note so many steps that were made."""
+        """Deduct a number of steps."""
         self._left = max(0, self._left - number)
 
 
 class _Known:
-    """What a question has come to, and the steps that it took.
+    """A cached answer with the steps that it took.
 
-    In one, for threads share it.
+    Both are one attribute, since threads write and read them together.
     """
 
     def __init__(self, size: int):
@@ -88,16 +90,17 @@ class _Known:
 
 def remembered(function: collections.abc.Callable,
                ) -> collections.abc.Callable:
-    """A function whose answers are remembered and cost nothing again.
+    """Cache the answers of a function; a cached answer costs no steps.
 
-    Where one was cut short, it is asked again if there are more steps for it.
-    What is forgotten is left to chance: a fleet comes in the same order each
-    time, and of more hosts than are remembered all would be forgotten
-    otherwise.
+    If the steps of an answer ran out, and the budget now allows more, the
+    function is called again. Evict at random: the hosts of a fleet come in
+    the same order each time, so that with more hosts than the cache holds, a
+    least recently used cache would never have the next one.
 
-    :param function: of anything hashable, the first of which has a length,
-        and of :class:`Steps`
-    :returns: one of the same and of a :class:`Budget` instead
+    :param function: takes hashable arguments, the first of which has a
+        length, and :class:`Steps`
+    :returns: a function of the same arguments with a :class:`Budget` in place
+        of the steps
     """
     memory = cachetools.RRCache(_MEMORY, getsizeof=lambda known: known.size)
     lock = threading.Lock()
@@ -107,7 +110,7 @@ def remembered(function: collections.abc.Callable,
             known = memory.get(question)
             if known is None:
                 known = _Known(1 + len(question[0]))
-                with contextlib.suppress(ValueError):  # It is too large.
+                with contextlib.suppress(ValueError):  # Larger than a cache.
                     memory[question] = known
             return known
 

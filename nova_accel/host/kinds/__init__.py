@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds that come with nova_accel (the contract: core.kind)."""
+"""The kinds that nova_accel includes (their contract: core.kind)."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that a file declares: for what no kernel interface tells.
+"""Regions that a JSON file declares, for devices that sysfs does not describe.
 
-The reference kind: an Enumerator, and nothing else. The file is JSON::
+This is the reference kind: it is an Enumerator and nothing else. The file::
 
     {"regions": [{"name": "left", "functions": ["0000:81:00.0",
                                                 "0000:81:00.1"],
@@ -23,7 +23,7 @@ from nova_accel.host import tree as trees
 
 FILE = 'regions_file'
 
-#: Bytes that are read of a file.
+#: Most bytes that are read of a file.
 MAX_SIZE = 1 << 20
 
 _NAMES = {'type': 'array', 'items': {'type': 'string'}}
@@ -43,10 +43,10 @@ _SCHEMA = {
 
 
 class Declared:
-    """Enumerator of the functions that a file puts into Regions."""
+    """Enumerate the functions that a file puts into Regions."""
 
     def __init__(self, tree: trees.Tree):
-        # The file is the operator's, and no part of the machine's tree.
+        # The operator writes the file; it is not part of the tree.
         pass
 
     def pools(self, function: model.Function, entry: kind.Entry,
@@ -55,17 +55,18 @@ class Declared:
         here = [region for region in _load(path)
                 if str(function.address) in region['functions']]
         if not here:
-            raise kind.Refused(f'{path} has it in no region',
-                               'put it into one, or take it out of the entry')
+            raise kind.Refused(f'{path} lists it in no region',
+                               'add it to a region, or remove it from the '
+                               'entry')
         if len(here) > 1:
             raise kind.Refused(
-                f'{path} has it in several regions: '
+                f'{path} lists it in several regions: '
                 + ', '.join(region['name'] for region in here),
-                'leave it in one of them')
+                'keep it in one of them')
         [region] = here
         if region.get('broken'):
-            raise kind.Refused(f'{path} calls region {region["name"]} broken: '
-                               + errors.quote(region['broken']))
+            raise kind.Refused(f'{path} marks region {region["name"]} as '
+                               'broken: ' + errors.quote(region['broken']))
         yield _pool(region, path, machine)
 
 
@@ -80,13 +81,13 @@ def _load(path: str) -> list[dict]:
                if isinstance(error, jsonschema.ValidationError) else error)
         raise kind.Refused(f'{path} cannot be used: '
                            + errors.quote(str(why)),
-                           'mend the file that the entry names') from None
+                           'correct the file that the entry names') from None
     return [{**region, 'functions': list(map(_normal, region['functions']))}
             for region in document['regions']]
 
 
 def _normal(text: str) -> str:
-    """An address as sysfs writes it; what is none, as it is."""
+    """Return an address as sysfs writes it; other texts unchanged."""
     try:
         return str(model.PciAddress.parse(text))
     except ValueError:
@@ -95,34 +96,48 @@ def _normal(text: str) -> str:
 
 def _pool(region: dict, path: str, machine: kind.Machine) -> kind.Pool:
     try:
-        functions = [model.PciAddress.parse(text)
-                     for text in region['functions']]
-        if len(set(functions)) < len(functions):
-            raise ValueError('has a function twice')
-        resource_class = naming.normalise_resource_class(
+        functions = _read_functions(region['functions'])
+        resource_class = _read_resource_class(
             region.get('resource_class', 'x'))
-        if not naming.is_resource_class(resource_class):
-            raise ValueError(f'not a resource class: {resource_class}')
-        traits = frozenset(map(naming.normalise_trait,
-                               region.get('traits', ())))
-        if not all(map(naming.is_trait, traits)):
-            raise ValueError('a trait has a name that is too long')
+        traits = _read_traits(region.get('traits', ()))
     except ValueError as error:
         raise kind.Refused(f'{path}, region {region["name"]}: '
                            + errors.quote(str(error)),
-                           'mend the file that the entry names') from None
-    there = [address for address in functions if address in machine.functions]
-    if region.get('together') and there != functions:
-        raise kind.Refused(f'{path} has it together with functions that are '
-                           'not there')
-    units = ((tuple(there),) if region.get('together')
-             else tuple((address,) for address in there))
+                           'correct the file that the entry names') from None
+    present = [address for address in functions
+               if address in machine.functions]
+    if region.get('together') and present != functions:
+        raise kind.Refused(f'{path} groups it with functions that this host '
+                           'does not have')
+    units = ((tuple(present),) if region.get('together')
+             else tuple((address,) for address in present))
     limit = region.get('limit')
     return kind.Pool(
         units, region['name'], traits,
         resource_class if 'resource_class' in region else '',
-        # To JSON Schema 2.0 is an integer.
+        # JSON Schema accepts 2.0 as an integer.
         None if limit is None else int(limit))
+
+
+def _read_functions(texts: list[str]) -> list[model.PciAddress]:
+    functions = [model.PciAddress.parse(text) for text in texts]
+    if len(set(functions)) < len(functions):
+        raise ValueError('has a function twice')
+    return functions
+
+
+def _read_resource_class(text: str) -> str:
+    resource_class = naming.normalise_resource_class(text)
+    if not naming.is_resource_class(resource_class):
+        raise ValueError(f'not a resource class: {resource_class}')
+    return resource_class
+
+
+def _read_traits(texts: collections.abc.Iterable[str]) -> frozenset[str]:
+    traits = frozenset(map(naming.normalise_trait, texts))
+    if not all(map(naming.is_trait, traits)):
+        raise ValueError('a trait has a name that is too long')
+    return traits
 
 
 def _read_file(value: object) -> str:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions: the functions by which a guest gets to use one.
+"""FPGA regions: the PCI functions that give a guest access to a region.
 
-A card with virtual functions is given away by these, otherwise as a whole.
-Where it has one region, they all lead to it; where it has several, each leads
-to its own, as the ports of Linux's DFL do. What is programmed is a trait; a
-server can wish for a bitstream as well, which is programmed when it starts,
-while nobody else holds anything of the region.
+A card with virtual functions is offered by its VFs, any other as a whole. If
+the card has one region, all VFs lead to it; if it has several, each VF leads
+to its own, as the ports of Linux's DFL do. The programmed function is a trait.
+A server can require a bitstream: it is programmed when the server starts, if
+no other server holds a unit of the region.
 
 Sources: see :mod:`nova_accel.host.fpga`.
 """
@@ -42,14 +42,15 @@ _PLACEHOLDERS = ('{bitstream}', '{address}', '{region}')
 _REGION = 'region'
 
 _HEAL = ('program it by hand with a bitstream that works; or restart '
-         'nova-compute when it is well')
+         'nova-compute once the region works again')
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """A region: of which card, and which of it.
+    """Identifies a region.
 
-    :param variant: ``region0`` where the card has several, or ''
+    :param card: address of its card
+    :param variant: ``region0`` if the card has several regions, else ''
     """
 
     card: model.PciAddress
@@ -62,11 +63,12 @@ class _Place:
 
 @dataclasses.dataclass(frozen=True)
 class _Facts:
-    """What is known of a region.
+    """What sysfs shows of a region.
 
-    :param functions: what is programmed; several where its functions differ
-    :param ids: of the bitstreams that fit
-    :param on_card: how many regions its card has, if it says so
+    :param functions: ids of the programmed functions; several if its PCI
+        functions differ
+    :param ids: ids of regions; a bitstream must have one of them
+    :param on_card: how many regions its card shows
     :param faults: what is wrong with it
     """
 
@@ -79,17 +81,17 @@ class _Facts:
 @dataclasses.dataclass(frozen=True)
 class _Failure:
     reason: str
-    #: What was known of the region when it had failed.
+    #: The region's state after the failure.
     facts: _Facts
 
 
 @dataclasses.dataclass(frozen=True)
 class _Round:
-    """What was seen when a Machine was looked at: one answer for all of it.
+    """What sysfs shows of a whole Machine, read once.
 
-    A region can be programmed between two questions.
+    One reading for all regions, as one may be programmed between two readings.
 
-    :param began: when, in seconds
+    :param began: when the reading began, in seconds
     :param shown: by PCI function
     """
 
@@ -98,42 +100,42 @@ class _Round:
 
 
 class Regions:
-    """Enumerator and Preparer."""
+    """Enumerator and Preparer of FPGA regions."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
-        #: What was shown when the host last had the driver: a guest's
-        #: functions show nothing.
+        #: What was shown when the host's driver last had the functions:
+        #: functions in guests show nothing.
         self._seen: dict[_Place, _Facts] = {}
         self._failures: dict[_Place, _Failure] = {}
-        #: Which file was programmed here, and what was known then.
+        #: Path of the bitstream programmed here, and the state afterwards.
         self._programmed: dict[_Place, tuple[str, _Facts]] = {}
-        #: What is being programmed or has been: what it was before, and
-        #: until when, in seconds.
+        #: Regions that are or were being programmed: the state before, and
+        #: when it ended, in seconds.
         self._busy: dict[_Place, tuple[_Facts, float]] = {}
-        #: By card: its regions have one manager.
+        #: One lock a card: its regions share one FPGA manager.
         self._locks: dict[model.PciAddress, threading.Lock] = {}
         self._rounds: collections.abc.MutableMapping[kind.Machine, _Round] = (
             weakref.WeakKeyDictionary())
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        facts, fault, place = self._found(function, machine)
+        facts, fault, place = self._find(function, machine)
         unit = machine.bundle(function)
         is_whole = not function.physfn
         cards = unit if place.card in unit else (place.card,)
         pool = kind.Pool(
             (unit,), place.variant, frozenset().union(*(fpga.traits(
                 card.vendor_id, card.product_id,
-                # A unit has the one or the other. A whole card shows what
-                # its last guest wanted it to show.
+                # No trait if functions differ. A whole card has none: its
+                # last guest can have programmed it and decides what it shows.
                 facts.functions if len(facts.functions) == 1
                 and not is_whole else (),
                 facts.ids) for card in map(machine.functions.get, cards)
                 if card)), orc.FPGA, programmed=True,
             needs_driver=is_whole and bool(entry.setting(PROGRAM)))
         if fault and place.variant:
-            # The card's other regions keep their places.
+            # An empty Region, so that the others of the card keep theirs.
             yield dataclasses.replace(pool, units=())
         if fault:
             raise kind.Refused(fault, _HEAL)
@@ -146,87 +148,84 @@ class Regions:
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: kind.DeviceConfig) -> None:
-        """Program the region, or check what is programmed into it."""
+        """Program the region's bitstream, or check the function it shows."""
         place = _Place(item.device.address, item.region.variant)
         members = sorted({device.address, *(
             address for unit in item.region.units for address in unit)})
         with self._locks.setdefault(place.card, threading.Lock()):
-            facts = self._look(place, members)
+            facts = self._read_facts(place, members)
             bitstream = config.bitstream
             if bitstream is None:
-                _check_promised(item, facts, config.traits)
-            elif not (_is_done(device, place, members)
+                _check_allocated(item, facts, config.traits)
+            elif not (_is_other_function(device, place, members)
                       or self._has(place, members, facts, bitstream)):
                 _check_free(place, item, facts, bitstream)
                 self._program(place, members, item, facts, bitstream)
 
     def prepared(self, host: model.Host) -> tuple[()]:
-        """Nothing: what is programmed stays for the next who asks for it."""
+        """Return nothing: a bitstream stays for the next server."""
         return ()
 
     def release(self, address: model.Address) -> None:
         pass
 
-    # What there is
+    # Reading
 
-    def _found(self, function, machine) -> tuple[_Facts, str, _Place]:
-        """What is known of a function's region, why it is withheld; which."""
+    def _find(self, function, machine) -> tuple[_Facts, str, _Place]:
+        """Return the state of a function's region, its fault, and its place.
+
+        :returns: the fault is the reason to withhold the region, or ''
+        """
         if machine not in self._rounds:
             self._rounds[machine] = _Round(time.monotonic(),
                                            reader.read(self._tree))
         now = self._rounds[machine]
         place, members = _place(function, machine, now.shown)
-        # What is shown of these can be half of before and half of after.
+        # While these were programmed, sysfs may have shown a mixed state.
         busy = {other: facts for other, (facts, ended)
                 in self._busy.copy().items() if ended >= now.began}
-        # What its card's manager says meanwhile is about the other region.
+        # Then the state of the card's manager is about the busy region.
         is_card_busy = any(other.card == place.card for other in busy)
-        facts = busy.get(place) or self._look(
+        facts = busy.get(place) or self._read_facts(
             place, members, now.shown, is_card_busy)
         return facts, self._fault(place, facts, is_card_busy), place
 
-    def _look(self, place, members, shown=None, is_card_busy=False) -> _Facts:
+    def _read_facts(self, place, members, shown=None, is_card_busy=False,
+                    ) -> _Facts:
         if shown is None:
             shown = reader.read(self._tree)
-        cards = _cards(place, members, shown)
-        doors = [shown[address] for address in members if address in shown]
-        facts = _Facts(
-            frozenset().union(*(door.functions for door in doors)),
-            frozenset().union(*(card.ids for card in cards)),
-            sum(len(card.regions) for card in cards),
-            (*(fault for door in doors for fault in door.port_faults),
-             *(fault for card in cards if not is_card_busy
-               for fault in card.faults)))
-        if any(door.ports for door in doors):
+        units = [shown[address] for address in members if address in shown]
+        facts = _facts(units, _cards(place, members, shown), is_card_busy)
+        if any(unit.ports for unit in units):
             self._seen[place] = facts
             return facts
-        # In guests, or of a driver that does not show it.
+        # The functions are in guests, or their driver shows no ports.
         before = self._seen.get(place, _Facts())
         return dataclasses.replace(facts, functions=before.functions,
                                    ids=facts.ids or before.ids)
 
     def _fault(self, place, facts, is_card_busy) -> str:
-        """Why a region is withheld, or ''."""
+        """Return why a region is withheld, or ''."""
         failure = self._failures.get(place)
         if failure and facts != failure.facts and not (
                 facts.faults or is_card_busy):
-            # Somebody has seen to it.
+            # The state has changed: the operator has repaired the region.
             self._failures.pop(place, None)
             failure = None
         return failure.reason if failure else '; '.join(facts.faults)
 
-    # What is made of it
+    # Programming
 
     def _has(self, place, members, facts, bitstream) -> bool:
-        """Whether a region has a bitstream already."""
+        """Whether a bitstream is programmed into a region already."""
         if (place in self._failures or facts.faults
-                # A guest that has all of a card can have programmed it.
+                # A guest that held the whole card can have programmed it.
                 or place.card in members):
             return False
         if bitstream.function and facts.functions:
             return facts.functions == {bitstream.function}
-        # One of the two does not say what it is. That it was programmed here
-        # is enough as long as somebody keeps the region as it is.
+        # The bitstream or the region has no function id. Rely on our own
+        # programming of it, as long as other servers hold the region.
         return bitstream.shared and (
             self._programmed.get(place) == (bitstream.path, facts))
 
@@ -235,14 +234,14 @@ class Regions:
             try:
                 reason = self._run(place, members, item, bitstream)
             except errors.AccelError:
-                # Nothing was begun.
+                # Programming did not begin.
                 raise
             except Exception as error:
-                reason = ('nobody knows how that ended: ' + errors.quote(
-                    f'{type(error).__name__}: {error}'))
+                reason = 'the outcome is unknown: ' + errors.quote(
+                    f'{type(error).__name__}: {error}')
             self._programmed.pop(place, None)
             self._seen.pop(place, None)
-            after = self._look(place, members)
+            after = self._read_facts(place, members)
             reason = reason or _outcome(after, bitstream)
             if reason:
                 reason = f'{bitstream.thing} was programmed and {reason}'
@@ -252,9 +251,9 @@ class Regions:
             self._programmed[place] = bitstream.path, after
 
     def _run(self, place, members, item, bitstream) -> str:
-        """Program; what went wrong, or ''.
+        """Program a bitstream; return what went wrong, or ''.
 
-        :raises errors.AssignmentError: if nothing was begun
+        :raises errors.AssignmentError: if programming did not begin
         """
         program = _program_of(item)
         if program == MANAGER:
@@ -271,7 +270,7 @@ class Regions:
             self._busy[place] = facts, time.monotonic()
 
     def _manager(self, place, members, item) -> str:
-        """The manager that programs a card, by name."""
+        """Return the name of the FPGA manager that programs a card."""
         managers = [manager for card in _cards(
             place, members, reader.read(self._tree))
             for manager in card.managers]
@@ -295,7 +294,7 @@ class Regions:
             refused = str(error)
         now = reader.state(self._tree, manager)
         if refused and not now.endswith('error'):
-            # The kernel never got as far as to try.
+            # The kernel did not begin to program.
             raise errors.AssignmentError(
                 _thing(item), f'{manager} cannot program {bitstream.thing}: '
                 f'{refused}')
@@ -305,7 +304,7 @@ class Regions:
     def _by_command(self, template, place, item, bitstream) -> str:
         timeout = item.region.setting(TIMEOUT) or DEFAULT_TIMEOUT
         try:
-            code, said = operations.on(self._tree).program_by_command(
+            code, output = operations.on(self._tree).program_by_command(
                 list(template), bitstream.path, str(place.card),
                 str(place.number), timeout)
         except (OSError, ValueError) as error:
@@ -317,13 +316,14 @@ class Regions:
         return (f'{errors.quote(template[0])} '
                 + (f'ended with {code}' if code is not None else
                    f'was killed: it was not done after {timeout} seconds')
-                + (f' and said {_printable(said)}' if said.strip() else ''))
+                + (f' and said {_printable(output)}' if output.strip()
+                   else ''))
 
 
 def _place(function, machine, shown) -> tuple[_Place, list]:
-    """The region that a function leads to, and all functions that do."""
+    """Return the region that a function leads to, and all its functions."""
     if not function.physfn:
-        # A card can have one for guests and one to manage it by.
+        # A card can have a function for guests and one for management.
         unit = machine.bundle(function)
         return _Place(unit[0]), list(unit)
     vfs = sorted(other.address for other in machine.functions.values()
@@ -335,20 +335,34 @@ def _place(function, machine, shown) -> tuple[_Place, list]:
         vfs.index(function.address))), [function.address]
 
 
-def _is_done(device, place, members) -> bool:
-    """Whether a card is programmed for another function of the same unit."""
+def _facts(units, cards, is_card_busy) -> _Facts:
+    """Combine what the functions of a region and of its card show."""
+    return _Facts(
+        frozenset().union(*(unit.functions for unit in units)),
+        frozenset().union(*(card.ids for card in cards)),
+        sum(len(card.regions) for card in cards),
+        (*(fault for unit in units for fault in unit.port_faults),
+         *(fault for card in cards if not is_card_busy
+           for fault in card.faults)))
+
+
+def _is_other_function(device, place, members) -> bool:
+    """Whether a device is an additional function of a whole card.
+
+    The card is programmed once, with its first function.
+    """
     return place.card in members and device.address != place.card
 
 
 def _cards(place, members, shown) -> list[reader.Shown]:
-    """What the functions show that are no VFs."""
+    """Return what the physical functions show."""
     return [shown[address] for address in (
         members if place.card in members else [place.card])
         if address in shown]
 
 
 def _thing(item) -> str:
-    """What messages call a region."""
+    """Return the name of a region in messages."""
     return (f'device {item.device.address} ({item.device.ids})'
             + (f', {item.region.variant}' if item.region.variant else ''))
 
@@ -358,30 +372,30 @@ def _program_of(item):
     if not program:
         raise errors.AssignmentError(
             _thing(item), 'is not programmed here: its entry in device_spec '
-            'has no "program"', 'add one, or ask for a function instead')
+            'has no "program"', 'add one, or require a function instead')
     return program
 
 
-def _check_promised(item, facts, traits) -> None:
-    """Check that the function that was promised is still there."""
+def _check_allocated(item, facts, traits) -> None:
+    """Check that the region still has the function of the allocation."""
     wanted = set(filter(fpga.is_function_trait, traits))
     has = item.region.traits | fpga.traits(
         item.device.ids.partition(':')[0], '', facts.functions, ())
     if facts.functions and wanted - has:
         raise errors.AssignmentError(
-            _thing(item), f'was promised with {min(wanted - has)}, and '
+            _thing(item), f'was allocated with {min(wanted - has)}, but '
             f'function {", ".join(sorted(facts.functions))} is programmed '
-            'by now', 'program it again, or migrate the server')
+            'now', 'program it again, or migrate the server')
 
 
 def _check_free(place, item, facts, bitstream) -> None:
-    """Check that a region may be given another function."""
+    """Check that a bitstream may be programmed into a region."""
     _program_of(item)
     if facts.on_card > 1 and not place.variant:
         raise errors.AssignmentError(
-            _thing(item), f'has {facts.on_card} regions, and is given away '
-            'as a whole: which of them is meant nobody says',
-            'make virtual functions of it, and name these')
+            _thing(item), f'has {facts.on_card} regions and is offered as a '
+            'whole, so the region to program is unknown',
+            'enable its virtual functions, and name these in device_spec')
     if place.variant and not _names_region(_program_of(item)):
         raise errors.AssignmentError(
             _thing(item), 'is one of several regions, and the "program" of '
@@ -398,7 +412,7 @@ def _names_region(program) -> bool:
 
 
 def _outcome(facts, bitstream) -> str:
-    """What is wrong with a region that was programmed, or ''."""
+    """Return what is wrong with a region after programming, or ''."""
     if facts.faults:
         return '; '.join(facts.faults)
     if bitstream.function and facts.functions and (
@@ -409,9 +423,9 @@ def _outcome(facts, bitstream) -> str:
     return ''
 
 
-def _printable(said: bytes) -> str:
-    """The end of what a command said, in one line."""
-    text = said.decode('utf-8', 'replace').strip()
+def _printable(output: bytes) -> str:
+    """Return the end of a command's output as one line."""
+    text = output.decode('utf-8', 'replace').strip()
     return errors.quote(text[-errors.QUOTE_LIMIT // 2:])
 
 
@@ -424,14 +438,18 @@ def _read_program(value: object) -> str | tuple[str, ...]:
         raise ValueError(f'is neither "{MANAGER}" nor a list of words')
     if not value[0].startswith('/'):
         raise ValueError('does not begin with the absolute path of a command')
-    found = re.findall(r'\{\w*\}', ' '.join(value[1:]))
+    _check_placeholders(value[1:])
+    return tuple(value)
+
+
+def _check_placeholders(words: list[str]) -> None:
+    found = re.findall(r'\{\w*\}', ' '.join(words))
     unknown = [name for name in found if name not in _PLACEHOLDERS]
     if unknown:
         raise ValueError(f'has {unknown[0]}; it may have '
                          f'{", ".join(_PLACEHOLDERS)}')
     if '{bitstream}' not in found:
         raise ValueError('has no {bitstream}')
-    return tuple(value)
 
 
 def _read_timeout(value: object) -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: made when a guest needs them, removed when none does.
+"""Mediated devices: created before a guest starts, removed after use.
 
-An entry names parents and a type, and the parents stay with the host. Where a
-card can only make mdevs of one type at a time, its driver says so in
-``available_instances`` of the others.
+An entry names parents and a type. The parents stay with the host. If a card
+supports one mdev type at a time, its driver shows 0 in
+``available_instances`` of the other types.
 
 Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 """
@@ -23,15 +23,15 @@ from nova_accel.host import tree as trees
 
 TYPE = 'mdev_type'
 
-#: What Nova's XML says that an mdev is to a guest.
+#: The ``device_api`` that Nova's XML gives each mdev.
 API = 'vfio-pci'
 
-# No driver has room for more: a larger number is an errno, as a rule.
+# No driver supports more instances: a larger number is usually an errno.
 _MAX = 65536
 
 
 class Mdevs:
-    """Enumerator, Preparer and Inspector."""
+    """Enumerator, Preparer and Inspector of mdevs."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -46,8 +46,8 @@ class Mdevs:
                             for mdev_type in function.mdev_types)
             raise kind.Refused(
                 f'it has no mdev type {wanted}'
-                + (f', but {has}' if has else ''),
-                '' if has else 'load the driver that makes mdevs of it')
+                + (f', only {has}' if has else ''),
+                '' if has else 'load the driver that creates mdevs on it')
         if mdev_type.api not in ('', API):
             raise kind.Refused(
                 f'mdevs of its type {wanted} are {errors.plain(mdev_type.api)}'
@@ -55,18 +55,20 @@ class Mdevs:
                 'device_spec')
         ours = frozenset(map(model.MdevAddress, filter(
             naming.is_mdev_uuid, mdev_type.instances)))
-        says = mdev_type.available is not None and mdev_type.available <= _MAX
-        total = len(ours) + (mdev_type.available if says else 0)
+        is_known = (mdev_type.available is not None
+                    and mdev_type.available <= _MAX)
+        total = len(ours) + (mdev_type.available if is_known else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
                         resource_class=orc.VGPU, mdevs=True, instances=ours,
                         limit=_limit(function, entry, machine))
-        if not says:
+        if not is_known:
             raise kind.Refused(f'its mdev type {wanted} ' + (
-                'does not say how many more there could be'
+                'has no readable available_instances'
                 if mdev_type.available is None else
-                f'says that there could be {mdev_type.available} more'),
-                'look into available_instances of the type, and into the log '
-                'of its driver')
+                f'has {mdev_type.available} available_instances, which is '
+                'no valid number'),
+                'check available_instances of the type and the log of its '
+                'driver')
 
     def suggest(self, function: model.Function,
                 ) -> collections.abc.Iterator[dict[str, str]]:
@@ -75,32 +77,32 @@ class Mdevs:
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: kind.DeviceConfig) -> None:
-        """Make an mdev on a parent that has room for it."""
+        """Create an mdev on a parent that has an available instance."""
         address = device.address
         if self._exists(address):
             return
-        why = 'no parent has room for one more'
+        why = 'no parent has an available instance'
         for parent in sorted({unit[0] for unit in item.region.units}):
             try:
                 operations.on(self._tree).create_mdev(
                     str(parent), item.region.variant, address.uuid)
             except OSError as error:
-                # Full, as a rule; and it can have become so since it was
-                # read.
+                # Usually the parent is full; it may have filled up since it
+                # was read.
                 why = f'{parent}: {error.strerror}'
                 continue
             if self._exists(address):
                 return
-            why = f'{parent}: it was not made'
+            why = f'{parent}: the driver did not create it'
         raise errors.AssignmentError(
             f'device {item.device.address} ({item.device.ids})',
-            f'mdev {address} of type {item.region.variant} cannot be made: '
-            f'{why}')
+            f'mdev {address} of type {item.region.variant} cannot be '
+            f'created: {why}')
 
     def prepared(self, host: model.Host) -> set[model.MdevAddress]:
-        """The mdevs on a Host's cards that we have made.
+        """Return the mdevs that nova_accel created on the cards of a Host.
 
-        Of whatever type: an entry can have named another one then.
+        Of any type: the entry may have named another type at that time.
         """
         cards = {device.address for device in host.devices
                  if any(region.mdevs for region in device.regions)}
@@ -112,7 +114,7 @@ class Mdevs:
                 if naming.is_mdev_uuid(instance)}
 
     def is_ready(self, address: model.Address) -> bool | None:
-        """Whether an mdev has been made, on whatever card."""
+        """Whether an mdev exists, on any card."""
         if not isinstance(address, model.MdevAddress):
             return None
         return naming.is_mdev_uuid(address.uuid) and self._exists(address)
@@ -125,7 +127,10 @@ class Mdevs:
 
 
 def _limit(function, entry, machine) -> int | None:
-    """How many of an entry's type can be ours: others' count as well."""
+    """Return how many mdevs of the entry's type nova_accel may create.
+
+    Mdevs that other programs created count towards the entry's limit.
+    """
     limit = entry.setting(kind.LIMIT)
     card = function.physfn or function.address
     return None if limit is None else max(0, limit - sum(
@@ -143,7 +148,7 @@ def _read_type(value: object) -> str:
     return value
 
 
-# mdev drivers that cannot migrate say so to QEMU.
+# A driver that cannot migrate an mdev reports that to QEMU.
 KIND = kind.Kind(open=Mdevs, keys={
     TYPE: _read_type, kind.LIMIT: kind.read_limit}, several=True,
     live_migratable=True)

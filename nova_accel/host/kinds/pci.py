@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI functions given away as they are: whole cards, and their VFs.
+"""PCI functions offered without preparation: whole cards and their VFs.
 
-Source, for VFs that are of no use as they are: see
-:mod:`nova_accel.host.kinds.vgpu`.
+Source for VFs that need a vGPU type: see :mod:`nova_accel.host.kinds.vgpu`.
 """
 
 import collections.abc
@@ -15,20 +14,20 @@ from nova_accel.host.kinds import vgpu
 
 
 class Functions:
-    """An Enumerator: each function, with what has to travel along."""
+    """Enumerate each function with the others of its IOMMU group."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        # Where its driver stays, somebody else may have set its type.
+        # With managed off, the operator may have set the vGPU type.
         if entry.managed is not False and self._tree.has(
                 f'{pci.path(self._tree, function.address)}/{vgpu.CREATABLE}'):
             raise kind.Refused(
-                'it is there for vGPUs, and without a type a guest can do '
-                'nothing with it', f'name one as {vgpu.TYPE} in its entry; '
-                'or set it yourself, and write "managed": "no"')
+                'it is a VF for vGPUs, and a guest cannot use it without a '
+                'vGPU type', f'add {vgpu.TYPE} to its entry; or set the type '
+                'yourself, and write "managed": "no"')
         yield kind.Pool((machine.bundle(function),))
 
 

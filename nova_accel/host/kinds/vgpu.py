@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPU types that are set on virtual functions, and cleared after use.
 
-NVIDIA's driver has a directory ``nvidia`` on each VF where it makes no mdevs
-(its vendor-specific VFIO framework). ``creatable_vgpu_types`` lists what the
-VF could be now; ``current_vgpu_type`` is the number of what it is, 0 for
-nothing. VFs share their card, so what is set on one changes the lists of all.
-Which types can be there together (all the same, several sizes, one for each
-MIG instance) is the driver's business: what it lists is what there is.
+NVIDIA's driver shows a directory ``nvidia`` on each VF if it uses its
+vendor-specific VFIO framework and not mdevs. ``creatable_vgpu_types`` lists
+the types that can be set on the VF now; ``current_vgpu_type`` is the number of
+the type that is set, or 0. VFs share their card, so setting a type on one VF
+changes the lists of all. The driver decides which types can be set together
+(all the same, several sizes, one for each MIG instance); we follow its lists.
 
 Sources: NVIDIA, Virtual GPU Software User Guide, on the vendor-specific VFIO
 framework; nvidia-vgpu-vfio in the driver's package, for the format of the
-lists, and that a type is not set over another nor cleared twice (EPERM).
+lists, and for EPERM if a type is set over another or cleared twice.
 """
 
 import collections.abc
@@ -45,11 +45,10 @@ _VFS = ('enable the virtual functions of the card: sriov-manage, of NVIDIA\'s '
 
 @dataclasses.dataclass(frozen=True)
 class Type:
-    """A vGPU type, as an entry says it.
+    """A vGPU type that an entry names.
 
-    :param number: None where the entry has the name alone
-    :param name: as the driver lists it, or '' where the entry has the number
-        alone
+    :param number: None if the entry has only the name
+    :param name: as the driver lists it, or '' if the entry has only the number
     """
 
     number: int | None
@@ -60,53 +59,46 @@ class Type:
 
 
 class VirtualGpus:
-    """Enumerator, Preparer and Inspector."""
+    """Enumerator, Preparer and Inspector of vGPUs on VFs."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
-        # By card and name, as they were listed at some time: a card that is
-        # full lists nothing.
+        # Numbers of types by card and name, remembered from earlier lists: a
+        # full card lists none.
         self._numbers: dict[tuple[model.PciAddress, str], int] = {}
-        # What could not be cleared, and why.
+        # VFs whose type could not be cleared, and why.
         self._stuck: dict[model.PciAddress, str] = {}
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        """One VF, if it has the type, or has none and could have it."""
-        wanted = entry.setting(TYPE)
-        if wanted is None:
-            raise kind.Refused('its entry names no vGPU type',
-                               f'add {TYPE} to the entry')
-        if entry.managed:
-            raise kind.Refused('its entry says managed yes, and without '
-                               'NVIDIA\'s driver it is no vGPU',
-                               'take managed out of the entry')
+        """Offer a VF that has the type, or has none and can have it set."""
+        wanted = _type_of_entry(entry)
         self._check(function)
         current = self._current(function.address)
         listed = {} if current else self._creatable(function.physfn,
                                                     function.address)
         named = self._named(function, machine)
         if not any(first is entry for first in named.values()):
-            # The one before it has the same type.
+            # An earlier entry names the same type.
             return
-        could = (named.get(current) is entry if current
-                 else _is_listed(wanted, listed))
-        # Also of nothing: which Regions a card has, and with that what its
-        # providers are called, must not depend on the types in use.
-        yield kind.Pool(((function.address,),) if could else (),
+        is_available = (named.get(current) is entry if current
+                        else _is_listed(wanted, listed))
+        # A Pool without units, too, makes a Region: the Regions of a card,
+        # and so the names of its providers, do not depend on the types in use.
+        yield kind.Pool(((function.address,),) if is_available else (),
                         str(wanted).replace(' ', '_'),
                         resource_class=orc.VGPU,
                         limit=entry.setting(kind.LIMIT),
                         managed=False,
-                        # The driver does, when the type is cleared.
+                        # The driver resets it when the type is cleared.
                         resets=False)
         if current and current not in named:
             raise kind.Refused(
                 f'its vGPU type is {current}, which no entry names',
-                f'write 0 to its {CURRENT}; or name the type, by its number: '
-                'of a card that is full, nobody knows what it is called')
-        # If another type is in the way, it will be gone some day.
-        if not (current or could or any(map(self._is_set, _siblings(
+                f'write 0 to its {CURRENT}; or name the type in an entry, by '
+                'its number, as a full card lists no names')
+        # While other VFs have types, the type may become available later.
+        if not (current or is_available or any(map(self._is_set, _siblings(
                 function, machine)))):
             raise kind.Refused(f'it cannot have the vGPU type {wanted}: '
                                + _text(listed), _remedy(listed))
@@ -121,7 +113,7 @@ class VirtualGpus:
 
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: kind.DeviceConfig) -> None:
-        """Set the type of a VF."""
+        """Set the vGPU type of a VF."""
         address, card = device.address, item.device
         wanted = _type_of(item.region)
         try:
@@ -132,8 +124,8 @@ class VirtualGpus:
                 return
             if current and current not in numbers.values():
                 if numbers[wanted] is None:
-                    # Known by a name that its card, being full, does not
-                    # list: it was given to the server earlier.
+                    # The entry names the type, but a full card does not list
+                    # its number. The server was given this VF earlier.
                     return
                 raise kind.Refused(
                     f'its type is {current}, which no entry names',
@@ -146,21 +138,21 @@ class VirtualGpus:
                 refused.remedy) from None
 
     def prepared(self, host: model.Host) -> set[model.PciAddress]:
-        """The VFs with types that entries name."""
+        """Return the VFs with a type that an entry names."""
         return {vf for device in host.devices for region in device.regions
                 if _type_of(region)
                 for unit in region.units for vf in unit if self._is_set(vf)
                 } | set(filter(host.has, tuple(self._stuck)))
 
     def is_ready(self, address: model.Address) -> bool | None:
-        """Whether a VF has a type, whatever it is."""
+        """Whether any vGPU type is set on a VF."""
         if not isinstance(address, model.PciAddress) or self._tree.text(
                 f'{pci.path(self._tree, address)}/{CURRENT}') is None:
             return None
         return self._is_set(address)
 
     def release(self, address: model.PciAddress) -> None:
-        """Clear the type of a VF; keep one back whose type stays."""
+        """Clear the type of a VF; withhold the VF if that fails."""
         try:
             if self._current(address):
                 self._write(address, 0)
@@ -172,29 +164,29 @@ class VirtualGpus:
         self._stuck.pop(address, None)
 
     def _check(self, function: model.Function) -> None:
-        """Refuse what is no VF that a type can be set on.
+        """Check that a function is a VF on which a type can be set.
 
-        :raises kind.Refused: if it is none
+        :raises kind.Refused: if it is not
         """
         if function.mdev_types:
-            raise kind.Refused('its driver makes mdevs of it',
-                               'name their type, with mdev_type')
+            raise kind.Refused('its driver creates mdevs on it',
+                               'name their type with mdev_type')
         if function.physfn is None:
-            raise kind.Refused('it is no virtual function', _VFS)
+            raise kind.Refused('it is not a virtual function', _VFS)
         if not (function.driver or '').startswith('nvidia'):
             raise kind.Refused(
                 f'its driver is {function.driver or "none"}, not nvidia',
-                'have NVIDIA\'s vGPU manager take it: disable the virtual '
-                'functions of the card and enable them again')
+                'disable the virtual functions of the card and enable them '
+                'again, so that NVIDIA\'s vGPU manager binds them')
         stuck = self._stuck.get(function.address)
         if stuck:
             raise kind.Refused(f'its vGPU type cannot be cleared: {stuck}',
                                'see which program has it open')
 
     def _named(self, function, machine) -> dict[int | Type, kind.Entry]:
-        """The entries for a VF by number, or by Type where that is unknown.
+        """Return the entries for a VF by the number of their type.
 
-        Of those with the same type, the first.
+        By Type if the number is unknown; the first entry of each type.
         """
         found: dict[int | Type, kind.Entry] = {}
         for entry in machine.named[function.address]:
@@ -208,9 +200,9 @@ class VirtualGpus:
     def _number(self, wanted: Type, card: model.PciAddress,
                 vfs: collections.abc.Iterable[model.PciAddress],
                 ) -> int | None:
-        """The number of a type, or None if the driver never listed it.
+        """Return the number of a type, or None if it was never listed.
 
-        :param vfs: of the card, where it may be listed
+        :param vfs: VFs of the card whose lists may have it
         """
         for vf in vfs:
             if wanted.number or (card, wanted.name) in self._numbers:
@@ -226,9 +218,9 @@ class VirtualGpus:
             return False
 
     def _current(self, vf: model.PciAddress) -> int:
-        """The number of a VF's type, 0 if it has none.
+        """Return the number of a VF's type, 0 if none is set.
 
-        :raises kind.Refused: if that cannot be read
+        :raises kind.Refused: if it cannot be read
         """
         text = self._read(vf, CURRENT).strip()
         if not re.fullmatch(r'[0-9]{1,9}', text):
@@ -238,9 +230,9 @@ class VirtualGpus:
 
     def _creatable(self, card: model.PciAddress, vf: model.PciAddress,
                    ) -> dict[int, str]:
-        """Names of what a VF could be now, by number.
+        """Return the types that can be set on a VF now: names by number.
 
-        :raises kind.Refused: if that cannot be read
+        :raises kind.Refused: if they cannot be read
         """
         listed = {}
         for line in self._read(vf, CREATABLE).splitlines():
@@ -257,13 +249,13 @@ class VirtualGpus:
     def _read(self, vf: model.PciAddress, name: str) -> str:
         text = self._tree.text(f'{pci.path(self._tree, vf)}/{name}')
         if text is None:
-            raise kind.Refused(f'its {name} cannot be read', 'see whether '
+            raise kind.Refused(f'its {name} cannot be read', 'check that '
                                'NVIDIA\'s vGPU manager runs; the kernel log '
                                'may say why not')
         return text
 
     def _replace(self, vf, current, wanted, card) -> None:
-        """Set a type in place of none, or of another that nobody uses."""
+        """Set a type on a VF; clear another type first."""
         if current:
             self._write(vf, 0)
         listed = self._creatable(card, vf)
@@ -278,13 +270,29 @@ class VirtualGpus:
             raise kind.Refused(f'the driver says {error.strerror}') from None
         current = self._current(vf)
         if current != number:
-            raise kind.Refused(f'it is {current} all the same')
+            raise kind.Refused(f'it is still {current}')
 
 
 def _siblings(function, machine) -> collections.abc.Iterator[model.PciAddress]:
-    """The VFs of a VF's card."""
+    """Return the VFs of a VF's card."""
     return (other.address for other in machine.functions.values()
             if other.physfn == function.physfn)
+
+
+def _type_of_entry(entry: kind.Entry) -> Type:
+    """Return the type that an entry names.
+
+    :raises kind.Refused: if the entry is not usable for vGPUs
+    """
+    wanted = entry.setting(TYPE)
+    if wanted is None:
+        raise kind.Refused('its entry names no vGPU type',
+                           f'add {TYPE} to the entry')
+    if entry.managed:
+        raise kind.Refused('its entry says managed yes, but a vGPU needs '
+                           'NVIDIA\'s driver on the host',
+                           'remove managed from the entry')
+    return wanted
 
 
 def _type_of(region: model.Region) -> Type | None:
@@ -305,11 +313,11 @@ def _text(listed: dict[int, str]) -> str:
 
 def _remedy(listed: dict[int, str]) -> str:
     return '' if listed else (
-        'see whether the card is full; in MIG mode, it needs GPU instances')
+        'check whether the card is full; in MIG mode, it needs GPU instances')
 
 
 def _read_type(value: object) -> Type:
-    """A number, a name, or a line with both, as the driver lists it."""
+    """Read a number, a name, or a line with both as the driver lists it."""
     text = str(value).strip() if isinstance(value, str) or type(
         value) is int else ''
     line = _LINE.fullmatch(text)

@@ -106,8 +106,7 @@ class Matrix(cloud.Cloud):
         self.connections = {}
         for host in HOSTS:
             self.start_compute(host, cell_name=self.CELLS.get(host))
-            self.connections[host] = (
-                self.computes[host].driver._host.get_connection())
+            self.connections[host] = self.connection(host)
         self.flavors = {None: self.flavor()}
         for name, groups in self.kind.profiles.items():
             self.write_profile(name, groups=groups)

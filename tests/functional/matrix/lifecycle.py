@@ -72,7 +72,7 @@ class Lifecycle(base.Matrix):
         # Nova skips its filters in the last case; the driver looks again.
         for where, reason in (({'host': 'compute1'}, 'No valid host'),
                               ({'az': 'nova:compute1'},
-                               'the most on one NUMA node is')):
+                               'fit on one NUMA node')):
             failed = self.boot(self.flavors['apart'], state='ERROR', **where)
             self.assertIn(reason, failed['fault']['message'])
             self.assertNothingOn(*base.HOSTS)

@@ -66,7 +66,7 @@ def test_reset_that_fails(tenant, machine, inside, said):
     server.delete()
     patience.until('nova-compute has tried to reset it', lambda: said(
         f'Not offered: {address} (10ee:5000): its reset failed: '
-        'Inappropriate ioctl for device; it is tried again'))
+        'Inappropriate ioctl for device; the reset is tried again'))
     patience.becomes('its provider', lambda: tenant.ledger.device(
         machine.host, address), None)
     other = tenant.boot(machine.host, 'ERROR', CUSTOM_ALVEO=1)

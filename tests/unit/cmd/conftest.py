@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command nova-accel, called as a person or a program calls it."""
+"""Fixtures for tests of the command nova-accel."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from nova_accel.cmd import main
 
 @pytest.fixture
 def run(capsys, tmp_path):
-    """Call the command; exit code, what it printed, what it complained."""
+    """Call the command; return its exit code, stdout and stderr."""
     nova_conf = tmp_path / 'nova.conf'
     nova_conf.write_text('')
 

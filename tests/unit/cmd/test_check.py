@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel host check``, with keystoneauth1 as it is.
+"""``nova-accel host check``, with the real keystoneauth1.
 
-Keystone and Placement answer as requests_mock has them; libvirt is a stand-in
-of a few lines.
+requests_mock provides the answers of Keystone and Placement. libvirt is a
+fake.
 """
 
 import json
@@ -41,7 +41,7 @@ region_name = RegionOne
 
 
 class Libvirt(types.ModuleType):
-    """What the command uses of the module libvirt."""
+    """The part of the module libvirt that the command uses."""
 
     VIR_DOMAIN_XML_INACTIVE = 2
     VIR_CONNECT_LIST_DOMAINS_ACTIVE = 1
@@ -91,7 +91,7 @@ class Domain:
                 f'{"".join(self._hostdevs[flags])}</devices></domain>')
 
 
-def held(at=GPU, provider=PROVIDER):
+def hostdev(at=GPU, provider=PROVIDER):
     bus = at.split(':')[1]
     return (f'<hostdev type="pci" managed="yes"><source><address '
             f'domain="0x0000" bus="0x{bus}" slot="0x00" function="0x0"/>'
@@ -99,8 +99,8 @@ def held(at=GPU, provider=PROVIDER):
             '</hostdev>')
 
 
-class PlacementClient:
-    """Placement and Keystone: a compute node with one provider of ours."""
+class Placement:
+    """Placement and Keystone, with a compute node and one provider of ours."""
 
     def __init__(self, mock):
         self.mock = mock
@@ -122,7 +122,7 @@ class PlacementClient:
         self.answer('?name=nobody', resource_providers=[])
         self.answer(f'?in_tree={build.ROOT}',
                     resource_providers=[root, gpu, pci])
-        self.promise(SERVER)
+        self.allocate(SERVER)
 
     def _provider(self, uuid, name, parent, *traits):
         self.answer(f'/{uuid}/traits', traits=traits)
@@ -132,7 +132,7 @@ class PlacementClient:
         self.mock.get(f'{PLACEMENT}/resource_providers{path}', json=body,
                        status_code=status)
 
-    def promise(self, *servers):
+    def allocate(self, *servers):
         self.answer(f'/{PROVIDER}/allocations', allocations={
             server: {'resources': {'CUSTOM_GPU': 1}} for server in servers})
 
@@ -147,20 +147,20 @@ class PlacementClient:
 @pytest.fixture
 def libvirt(monkeypatch):
     module = Libvirt()
-    module.domains.append(Domain(held()))
+    module.domains.append(Domain(hostdev()))
     monkeypatch.setitem(sys.modules, 'libvirt', module)
     return module
 
 
 @pytest.fixture
-def ledger():
+def placement():
     with requests_mock.Mocker() as mock:
-        yield PlacementClient(mock)
+        yield Placement(mock)
 
 
 @pytest.fixture
-def check(capsys, tmp_path, libvirt, ledger):
-    """Call the command; exit code, what it printed, what it complained."""
+def check(capsys, tmp_path, libvirt, placement):
+    """Call the command; return its exit code, stdout and stderr."""
     def call(*arguments, conf=CONF):
         path = tmp_path / 'nova.conf'
         path.write_text(conf)
@@ -171,24 +171,24 @@ def check(capsys, tmp_path, libvirt, ledger):
     return call
 
 
-def test_all_agree(check, libvirt):
+def test_consistent_host_has_no_findings(check, libvirt):
     assert check() == (0, 'compute1: 0 findings\n', '')
     assert (libvirt.opened, libvirt.closed) == (['qemu:///system'], 1)
 
 
-def test_each_finding_has_its_remedy_below(check, ledger):
-    ledger.promise()
+def test_remedy_follows_each_finding(check, placement):
+    placement.allocate()
     code, out, err = check()
     assert (code, err) == (1, '')
     finding, remedy, last = out.splitlines()
-    assert finding == (f'! resource provider compute1_accel_{GPU}: 1 of it '
-                       f'are held, 0 are promised: {SERVER} should not have '
-                       'it')
-    assert remedy.startswith('  where the server lives on another host')
+    assert finding == (f'! resource provider compute1_accel_{GPU}: 1 of its '
+                       f'units are held, 0 are allocated: {SERVER} should '
+                       'not have it')
+    assert remedy.startswith('  if the server is on another host')
     assert last == 'compute1: 1 findings'
 
 
-def test_for_programs(check, libvirt):
+def test_json_has_the_findings(check, libvirt):
     libvirt.domains.clear()
     code, out, _err = check('--json')
     data = json.loads(out)
@@ -200,34 +200,34 @@ def test_for_programs(check, libvirt):
     assert json.loads(check('--json')[1]) == data
 
 
-def test_what_a_suspended_guest_has_let_go_of_is_held(check, libvirt):
-    libvirt.domains[:] = [Domain(held(), running=())]
+def test_devices_of_a_suspended_guest_are_held(check, libvirt):
+    libvirt.domains[:] = [Domain(hostdev(), running=())]
     assert check()[0] == 0
 
 
-def test_device_that_is_not_there(check, libvirt):
-    libvirt.domains.append(Domain(held('0000:f0:00.0')))
+def test_missing_device_is_a_finding(check, libvirt):
+    libvirt.domains.append(Domain(hostdev('0000:f0:00.0')))
     code, out, _err = check()
     assert code == 1
     assert (f'! device 0000:f0:00.0 of server {SERVER}: is not there any '
             'more\n') in out
 
 
-def test_placement_is_asked_as_nova_asks(check, ledger):
+def test_placement_requests_have_microversion_and_token(check, placement):
     check()
-    for request in ledger.asked():
+    for request in placement.asked():
         assert request.headers['OpenStack-API-Version'] == 'placement 1.14'
         assert request.headers['X-Auth-Token'] == 'a token'
 
 
-def test_endpoint_override(check, ledger):
-    ledger.fail(PLACEMENT, requests.ConnectionError('no'))
+def test_endpoint_override(check, placement):
+    placement.fail(PLACEMENT, requests.ConnectionError('no'))
     assert check(conf=CONF + f'endpoint_override = {PLACEMENT}\n')[0] == 0
 
 
-def test_only_what_could_be_ours_is_looked_at(check, ledger):
+def test_only_our_providers_are_read(check, placement):
     check()
-    assert not [request for request in ledger.asked()
+    assert not [request for request in placement.asked()
                 if f'{build.ROOT}/allocations' in request.url
                 or f'{SERVER}/allocations' in request.url]
 
@@ -243,14 +243,14 @@ def test_sysfs_root(check):
     assert err.startswith("nova-accel: sysfs_root '/nowhere': cannot be read")
 
 
-def test_entry_that_is_left_out_is_said(check):
+def test_invalid_entry_is_reported(check):
     _code, _out, err = check(conf=CONF.replace(
         '[placement]', 'device_spec = {"colour": "green"}\n[placement]'))
     assert "device_spec #2: does not know the key 'colour'" in err
 
 
-def assert_blind(outcome, *words):
-    """It could not look, said so in one line, and what to do."""
+def assert_fails(outcome, *words):
+    """Check that it exited with 2, and printed one line with a remedy."""
     code, out, err = outcome
     assert (code, out) == (2, '')
     assert err.startswith('nova-accel: ') and err.count('\n') == 1
@@ -259,70 +259,70 @@ def assert_blind(outcome, *words):
         assert word in err
 
 
-def test_no_libvirt_module(check, monkeypatch):
+def test_missing_libvirt_module_exits_with_2(check, monkeypatch):
     monkeypatch.setitem(sys.modules, 'libvirt', None)
-    assert_blind(check(), 'libvirt: its Python module', 'libvirt-python')
+    assert_fails(check(), 'libvirt: its Python module', 'libvirt-python')
 
 
-def test_no_libvirt(check, libvirt, monkeypatch):
+def test_unreachable_libvirt_exits_with_2(check, libvirt, monkeypatch):
     def refuse(uri):
         raise libvirt.libvirtError('Failed to connect socket')
     monkeypatch.setattr(libvirt, 'openReadOnly', refuse)
-    assert_blind(check(), 'libvirt: cannot be asked: Failed to connect socket',
-                 'connection_uri')
+    assert_fails(check(), 'libvirt: cannot be queried: Failed to connect '
+                 'socket', 'connection_uri')
 
 
-def test_domain_that_libvirt_does_not_describe(check, libvirt, monkeypatch):
+def test_unreadable_domain_exits_with_2(check, libvirt, monkeypatch):
     def fail(domain, flags):
         raise libvirt.libvirtError('internal error')
     monkeypatch.setattr(Domain, 'XMLDesc', fail)
     code, _out, err = check()
-    assert (code, err) == (2, 'nova-accel: libvirt: does not describe a '
-                              'domain: internal error\n')
+    assert (code, err) == (2, 'nova-accel: libvirt: cannot return the XML of '
+                              'a domain: internal error\n')
     assert libvirt.closed == 1
 
 
-def test_unknown_host(check):
-    assert_blind(check('--host', 'nobody'), 'compute node nobody: Placement '
+def test_unknown_host_exits_with_2(check):
+    assert_fails(check('--host', 'nobody'), 'compute node nobody: Placement '
                  'has no resource provider of this name', '--host')
 
 
-def test_host_by_name(check, libvirt, monkeypatch):
+def test_host_option_names_the_compute_node(check, libvirt, monkeypatch):
     monkeypatch.setattr(libvirt, 'getHostname', lambda: 'nobody')
     assert check('--host', 'compute1') == (0, 'compute1: 0 findings\n', '')
 
 
-def test_nova_conf_without_placement(check):
-    assert_blind(check(conf=CONF.partition('[placement]')[0]),
+def test_missing_placement_options_exit_with_2(check):
+    assert_fails(check(conf=CONF.partition('[placement]')[0]),
                  'auth_type in [placement]', '--config-file')
 
 
-def test_auth_type_that_nobody_knows(check):
-    assert_blind(check(conf=CONF.replace('= password\n', '= telepathy\n')),
+def test_unknown_auth_type_exits_with_2(check):
+    assert_fails(check(conf=CONF.replace('= password\n', '= telepathy\n')),
                  'telepathy')
 
 
 @pytest.mark.parametrize('url', [
     f'{KEYSTONE}/auth/tokens',
     f'{PLACEMENT}/resource_providers?name=compute1'])
-def test_nobody_answers(check, ledger, url):
-    ledger.fail(url, requests.ConnectionError('no route'))
-    assert_blind(check(), 'Placement: cannot be asked', '[placement]')
+def test_connection_error_exits_with_2(check, placement, url):
+    placement.fail(url, requests.ConnectionError('no route'))
+    assert_fails(check(), 'Placement: cannot be queried', '[placement]')
 
 
-def test_placement_is_not_in_the_catalogue(check):
-    assert_blind(check(conf=CONF.replace('RegionOne', 'RegionTwo')),
-                 'Placement: cannot be asked')
+def test_placement_missing_from_the_catalogue_exits_with_2(check):
+    assert_fails(check(conf=CONF.replace('RegionOne', 'RegionTwo')),
+                 'Placement: cannot be queried')
 
 
-def test_placement_refuses(check, ledger):
-    ledger.answer(f'/{PROVIDER}/traits', 403, errors=[{'status': 403}])
-    assert_blind(check(), 'Placement: answers 403 to /resource_providers/'
+def test_error_status_of_placement_exits_with_2(check, placement):
+    placement.answer(f'/{PROVIDER}/traits', 403, errors=[{'status': 403}])
+    assert_fails(check(), 'Placement: answers 403 to /resource_providers/'
                  f'{PROVIDER}/traits: ')
 
 
-def test_placement_answers_with_something_else(check, ledger):
-    ledger.mock.get(f'{PLACEMENT}/resource_providers?name=compute1',
+def test_non_json_answer_of_placement_exits_with_2(check, placement):
+    placement.mock.get(f'{PLACEMENT}/resource_providers?name=compute1',
                     text='<html>')
-    assert_blind(check(), 'Placement: answers 200 to /resource_providers?'
+    assert_fails(check(), 'Placement: answers 200 to /resource_providers?'
                  'name=compute1: \'<html>\'')

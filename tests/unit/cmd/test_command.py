@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command nova-accel, as a person or a program calls it."""
+"""The command nova-accel, called by people and programs."""
 
 import contextlib
 import io
@@ -50,10 +50,10 @@ def test_host_show_draws_the_topology(run):
         line.split('─ ')[1].split()[0]
         for line in lines[switch + 1:switch + 4]]
     assert 'CUSTOM_PCI_10DE_2330' in lines[switch + 1]
-    assert 'Ethernet: not named' in lines[switch + 3]
+    assert 'Ethernet: no entry' in lines[switch + 3]
 
 
-def test_host_show_heeds_what_is_said_of_unsafe_hosts(run, tmp_path):
+def test_host_show_applies_allow_unsafe_host(run, tmp_path):
     recording = json.loads(pathlib.Path(EIGHT_GPUS).read_text())
     recording['files']['proc/cmdline'] = 'pcie_acs_override=downstream\n'
     path = tmp_path / 'host.json'
@@ -66,7 +66,7 @@ def test_host_show_heeds_what_is_said_of_unsafe_hosts(run, tmp_path):
     assert (len(data['devices']), len(data['refused'])) == (8, 0)
 
 
-def test_host_show_says_all_that_a_function_can_be(run):
+def test_host_show_lists_all_states_of_a_function(run):
     code, out, _err = run(
         'host', 'show', '--sysfs-root', str(HOSTS / 'l40s-modelled.json'),
         '--device-spec', '[{"vendor_id": "10de", "vgpu_type": 1154}, '
@@ -87,7 +87,7 @@ islands:
 """
 
 
-def test_host_show_draws_what_is_joined(run, tmp_path):
+def test_host_show_draws_link_domains(run, tmp_path):
     path = tmp_path / 'links.yaml'
     path.write_text(LINKS)
     code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
@@ -116,7 +116,7 @@ def test_host_show_without_link_domains(run):
     assert 'link domains' not in out
 
 
-def test_host_show_says_what_is_wrong_with_link_domains(run, tmp_path):
+def test_host_show_reports_problems_of_link_domains(run, tmp_path):
     path = tmp_path / 'links.yaml'
     path.write_text('islands: 3')
     code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
@@ -129,11 +129,11 @@ def test_host_show_says_what_is_wrong_with_link_domains(run, tmp_path):
     code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
                           '--device-spec', GPUS, '--link-domains', str(path))
     assert code == 0
-    assert ('! [nova_accel] link_domains: 0000:99:00.0 is not there'
-            in out.splitlines()[-1])
+    assert ('! [nova_accel] link_domains: 0000:99:00.0 does not exist on this '
+            'host' in out.splitlines()[-1])
 
 
-def test_host_show_for_programs(run):
+def test_host_show_json(run):
     code, data = show(run, '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS)
     assert code == 0
     assert data['iommu_groups'] is True
@@ -149,7 +149,7 @@ def test_host_show_for_programs(run):
 
 @pytest.fixture
 def large_bars(tmp_path):
-    """A recording of two H100."""
+    """A recording of two H100 GPUs."""
     file = tmp_path / 'large.json'
     file.write_text(build.sysfs({
         f'pci0000:80/0000:8{number}:00.0': {'resource': build.H100_RESOURCE}
@@ -157,19 +157,19 @@ def large_bars(tmp_path):
     return str(file)
 
 
-def test_host_show_says_what_large_bars_need(run, large_bars):
+def test_host_show_prints_address_bits_of_large_bars(run, large_bars):
     code, out, _err = run('host', 'show', '--sysfs-root', large_bars,
                           '--device-spec', GPUS)
     assert code == 0
     assert ('0000:81:00.0  10de:2330  3D controller, BAR 2: 128 GiB: '
             'CUSTOM_PCI_10DE_2330\n') in out
     assert out.endswith(
-        '\nCUSTOM_PCI_10DE_2330: for its BARs a UEFI guest needs with 1, 41 '
-        'physical address bits; with 2, 42 physical address bits\n')
+        '\nCUSTOM_PCI_10DE_2330: physical address bits that a UEFI guest '
+        'needs for the BARs: 41 with 1; 42 with 2\n')
 
 
 def _needs(units, **fields):
-    """What is said of a Region of so many units with BARs of 4 GiB."""
+    """Return the lines about a Region of units with BARs of 4 GiB."""
     region = build.region('CUSTOM_X', units, **fields)
     functions = [model.Function(
         address, '10de', '2330', build.GPU,
@@ -180,18 +180,18 @@ def _needs(units, **fields):
             if line.startswith('CUSTOM_X: ')]
 
 
-def test_more_ports_than_a_guest_has_are_not_waited_for():
+def test_units_beyond_the_firmware_limit_are_reported():
     assert _needs(8) == []
     assert _needs(300) == [
-        'CUSTOM_X: for its BARs a UEFI guest needs with 256, 43 physical '
-        'address bits; with 257, more than firmware can use']
+        'CUSTOM_X: physical address bits that a UEFI guest needs for the '
+        'BARs: 43 with 256; more than firmware can use with 257']
 
 
-def test_an_mdev_has_none_of_its_parents_bars():
+def test_mdevs_have_no_bars_of_their_parent():
     assert _needs(300, mdevs=True) == []
 
 
-def test_host_show_tells_programs_of_bars(run, large_bars):
+def test_host_show_json_has_bars(run, large_bars):
     _code, data = show(run, '--sysfs-root', large_bars)
     assert data['functions'][0]['bars'] == [
         {'number': number, 'bytes': size, '64bit': True, 'prefetchable': True}
@@ -200,7 +200,7 @@ def test_host_show_tells_programs_of_bars(run, large_bars):
     assert data['functions'][0]['bars'] is None
 
 
-def test_host_show_says_why_a_device_is_refused(run):
+def test_host_show_prints_reason_of_refusal(run):
     code, out, _err = run('host', 'show', '--sysfs-root', L1,
                           '--device-spec', '{"vendor_id": "1af4"}')
     assert code == 0
@@ -209,11 +209,11 @@ def test_host_show_says_why_a_device_is_refused(run):
 
 @pytest.mark.parametrize('spec, complaint', [
     ('{"vendor_id": "10de", "product_id": "2331"}',
-     '--device-spec #1: names no device of this machine; '),
+     '--device-spec #1: names no device of this host; '),
     ('{"vendor_id": "10de"}', 'Refused: 0000:43:00.0 (10de:2330) and 7 more: '
-     'the IOMMU groups of this host are not true, '),
+     'the IOMMU groups of this host cannot be trusted, '),
 ])
-def test_host_show_warns_of_an_entry_that_comes_to_nothing(
+def test_host_show_warns_of_an_entry_that_offers_nothing(
         run, tmp_path, spec, complaint):
     recording = json.loads(pathlib.Path(EIGHT_GPUS).read_text())
     recording['files']['proc/cmdline'] = 'pcie_acs_override=downstream\n'
@@ -232,10 +232,10 @@ def test_host_show_warns_of_an_entry_that_comes_to_nothing(
         warning.removeprefix('nova-accel: ')]
 
 
-def test_host_show_is_strict_with_what_is_wrong_only(run):
+def test_host_show_strict_passes_valid_entries(run):
     assert run('host', 'show', '--sysfs-root', EIGHT_GPUS, '--strict',
                '--device-spec', GPUS)[::2] == (0, '')
-    # An entry for cards names their virtual functions.
+    # An entry that names cards also names their virtual functions.
     assert run('host', 'show', '--sysfs-root', L1, '--strict', '--device-spec',
                '{"vendor_id": "8086", "product_id": "37c8", "num_vfs": 2}',
                )[::2] == (0, '')
@@ -258,7 +258,7 @@ device_spec = {{"vendor_id": "10de", "address": "0000:84:*"}}
     assert '[pci] device_spec #1 claims it' in refusal['reason']
 
 
-def test_host_show_refuses_what_nova_makes_mdevs_of(run):
+def test_host_show_refuses_parents_of_novas_mdevs(run):
     _code, data = show(run, conf=f"""
 [nova_accel]
 sysfs_root = {L1}
@@ -276,7 +276,7 @@ device_addresses = 0000:44:00.5
 
 def test_host_show_suggests_entries_that_can_be_pasted(run):
     _code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS)
-    _drawn, suggested = out.split('would:\n')
+    _drawn, suggested = out.split('would offer devices:\n')
     assert '# CUSTOM_PCI_10DE_2330: 8\n' in suggested
     for above in '', 'profile_dirs = /tmp\n':
         code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
@@ -298,28 +298,28 @@ def test_host_reads_the_configuration_of_nova_compute(
 
 
 @pytest.mark.parametrize('option', ['--config-file', '--config-dir'])
-def test_a_configuration_that_is_not_there(capsys, option):
+def test_missing_configuration_is_an_error(capsys, option):
     assert main.main([option, '/nowhere', 'profile', 'show']) == 1
     captured = capsys.readouterr()
     assert not captured.out
     assert '/nowhere' in captured.err
 
 
-def test_a_configuration_that_is_no_text(capsys, tmp_path):
+def test_undecodable_configuration_is_an_error(capsys, tmp_path):
     path = tmp_path / 'nova.conf'
     path.write_bytes(b'[nova_accel]\n# caf\xe9\n')
     assert main.main(['--config-file', str(path), 'profile', 'show']) == 1
     assert capsys.readouterr().err.startswith('nova-accel: nova.conf: cannot')
 
 
-def test_what_takes_the_place_of_a_terminal_sees_devices():
+def test_redirected_output_shows_devices():
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert main.main(['host', 'show', '--sysfs-root', EIGHT_GPUS,
                           '--device-spec', GPUS]) == 0
     assert 'Devices offered: 8' in shown.getvalue()
 
 
-def test_a_terminal_without_lines_sees_devices():
+def test_terminal_without_line_characters_shows_devices():
     shown = subprocess.run(
         [sys.executable, '-m', 'nova_accel.cmd.main', 'host', 'show',
          '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS],
@@ -328,14 +328,14 @@ def test_a_terminal_without_lines_sees_devices():
     assert '?? 0000:83:00.0  10de:2330' in shown
 
 
-def test_host_show_says_what_is_wrong_with_an_entry(run):
+def test_host_show_reports_an_invalid_entry(run):
     code, out, _err = run('host', 'show', '--sysfs-root', EIGHT_GPUS,
                           '--device-spec', '{"vendor": "10de"}')
     assert code == 1
     assert "--device-spec #1: does not know the key 'vendor'" in out
 
 
-def test_host_show_of_nothing_is_one_clear_line(run):
+def test_host_show_of_missing_sysfs_prints_one_line(run):
     code, out, err = run('host', 'show', '--sysfs-root', '/nowhere')
     assert (code, out) == (1, '')
     assert err.startswith("nova-accel: sysfs_root '/nowhere': cannot be read")
@@ -343,7 +343,7 @@ def test_host_show_of_nothing_is_one_clear_line(run):
 
 
 @pytest.mark.parametrize('name', ['host.json', 'host.json.gz'])
-def test_host_record_can_be_shown(run, tmp_path, name):
+def test_recording_can_be_shown(run, tmp_path, name):
     path = str(tmp_path / name)
     code, out, _err = run('host', 'record', '--sysfs-root', L1, path)
     assert code == 0
@@ -380,7 +380,7 @@ def test_profile_show_one(run, profiles):
     assert '  nova_accel:count_ACCEL0=2' in out.splitlines()
 
 
-def test_profile_show_for_programs(run, profiles):
+def test_profile_show_json(run, profiles):
     code, out, _err = run('profile', 'show', '--json', conf=(
         f'[nova_accel]\nprofile_dirs = {profiles}\n'))
     [profile] = json.loads(out)
@@ -389,7 +389,7 @@ def test_profile_show_for_programs(run, profiles):
     assert profile['extra_specs']['nova_accel:numa_ACCEL0'] == 'required'
 
 
-def test_profile_show_of_an_unknown_one(run, profiles):
+def test_profile_show_of_unknown_name_fails(run, profiles):
     code, out, err = run('profile', 'show', 'nobody',
                          '--profile-dir', str(profiles))
     assert (code, out) == (1, '')
@@ -406,7 +406,7 @@ def test_profile_check(run, profiles):
     assert f"! profile 'bad' in {profiles}/bad.yaml" in out
 
 
-def test_profile_check_takes_a_bare_off(run, profiles):
+def test_profile_check_accepts_unquoted_off(run, profiles):
     path = profiles / 'pair.yaml'
     path.write_text(PROFILE.replace('numa: required', 'numa: off'))
     assert run('profile', 'check', str(path))[:2] == (
@@ -417,11 +417,11 @@ def test_profile_check_takes_a_bare_off(run, profiles):
     assert 'nova_accel:numa' not in out
 
 
-def test_profile_check_of_a_directory_that_is_not_there(run, tmp_path):
+def test_profile_check_of_missing_directory_fails(run, tmp_path):
     code, out, err = run('profile', 'check', '--profile-dir',
                          str(tmp_path / 'nothing'))
     assert (code, err) == (1, '')
-    assert 'nothing: is no directory' in out
+    assert 'nothing: is not a directory' in out
 
 
 @pytest.mark.parametrize('option', [[], ['--profile-dir', '{}/empty']])
@@ -429,15 +429,15 @@ def test_profile_check_warns_of_directories_without_profiles(
         run, tmp_path, option):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'empty' / 'README').write_text('none yet')
-    # Where nova.conf says, there may be none yet.
+    # A directory of nova.conf need not exist yet.
     conf = (f'[nova_accel]\nprofile_dirs = {tmp_path}/nothing, '
             f'{tmp_path}/empty\n')
     arguments = 'profile', 'check', *(part.format(tmp_path)
                                       for part in option)
     code, out, err = run(*arguments, conf=conf)
     assert (code, out) == (0, '0 profiles, 0 problems\n')
-    assert ('nothing: is no directory' in err) == (not option)
-    assert 'empty: has no file of profiles' in err
+    assert ('nothing: is not a directory' in err) == (not option)
+    assert 'empty: has no profile file' in err
     assert run(*arguments, '--strict', conf=conf) == (1, out, err)
     _code, out, _err = run(*arguments, '--json', conf=conf)
     assert [f'nova-accel: {one["thing"]}: {one["reason"]}'
@@ -445,7 +445,7 @@ def test_profile_check_warns_of_directories_without_profiles(
     assert run('profile', 'show', conf=conf)[2]
 
 
-def test_profile_check_goes_on_after_a_file_that_is_not_there(run, tmp_path):
+def test_profile_check_continues_after_a_missing_file(run, tmp_path):
     good = tmp_path / 'good.yaml'
     good.write_text(PROFILE)
     code, out, _err = run('profile', 'check', '--json',
@@ -458,7 +458,8 @@ def test_profile_check_goes_on_after_a_file_that_is_not_there(run, tmp_path):
     assert 'No such file' in problem['reason']
 
 
-def test_profile_show_goes_on_after_one_that_no_flavor_holds(run, tmp_path):
+def test_profile_show_continues_after_a_profile_too_large_for_flavors(
+        run, tmp_path):
     (tmp_path / 'all.yaml').write_text(f'{PROFILE}---\n' + json.dumps(
         {'name': 'large', 'groups': [
             {'resources': {f'CUSTOM_{"X" * 150}{number}': 1}}
@@ -470,16 +471,16 @@ def test_profile_show_goes_on_after_one_that_no_flavor_holds(run, tmp_path):
             for one in json.loads(out)} == {'large': True, 'pair': False}
 
 
-def test_profile_with_half_a_character(run, tmp_path):
+def test_profile_with_lone_surrogate_is_refused(run, tmp_path):
     (tmp_path / 'half.json').write_text(
         '{"name": "p", "description": "caf\\ud83d", "groups": '
         '[{"resources": {"PGPU": 1}}]}')
     code, out, _err = run('profile', 'check', '--profile-dir', str(tmp_path))
     assert code == 1
-    assert 'half a character' in out
+    assert 'contains a lone surrogate' in out
 
 
-def test_profile_check_of_files_for_programs(run, profiles):
+def test_profile_check_json_of_files(run, profiles):
     path = profiles / 'fpga.json'
     path.write_text('[{"resources:FPGA": 1, "accel:function_id": "x"}]')
     code, out, _err = run('profile', 'check', '--json', str(path))

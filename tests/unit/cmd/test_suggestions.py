@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``host show`` suggests where no entry names anything."""
+"""The entries that ``host show`` suggests if device_spec is not set."""
 
 import json
 import pathlib
@@ -23,9 +23,9 @@ def _at(address):
 
 @pytest.fixture
 def suggest(run, tmp_path):
-    """Of a recording, or a file with one: entries, and reasons by address.
+    """Return the suggested entries of a recording, and the reasons by address.
 
-    What is suggested is pasted into nova.conf: all of it has to be offered.
+    Check that the entries, pasted into nova.conf, offer all their units.
     """
     def call(machine):
         if not isinstance(machine, pathlib.Path):
@@ -38,7 +38,7 @@ def suggest(run, tmp_path):
         shown = json.loads(out)
         entries = [one['entry'] for one in shown['suggestions']]
         _code, out, _err = run(*arguments)
-        pasted = out.partition('would:\n')[2]
+        pasted = out.partition('would offer devices:\n')[2]
         assert [json.loads(line.removeprefix('device_spec = '))
                 for line in pasted.splitlines()
                 if not line.startswith('# ')] == entries
@@ -74,25 +74,25 @@ def suggest(run, tmp_path):
         {'vendor_id': '8086', 'product_id': '09c5', 'kind': 'fpga'},
         {'vendor_id': '8086', 'product_id': '0b31', 'kind': 'fpga'}]),
 ])
-def test_what_is_suggested_is_offered(suggest, name, entries):
+def test_suggested_entries_offer_devices(suggest, name, entries):
     assert suggest(HOSTS / f'{name}.json') == (entries, {})
 
 
-def test_other_types_are_named(run):
+def test_suggestion_lists_other_types(run):
     _code, out, _err = run('host', 'show', '--sysfs-root',
                            str(HOSTS / 'l1-kinds.json'))
     assert ('# VGPU: 4\n# Other types: nvidia-469, nvidia-470, nvidia-471, '
             'nvidia-472, nvidia-473\n'
-            '# A card that cannot have so many at a time needs max_instances.'
-            '\ndevice_spec = {') in out
+            '# Set max_instances if a card cannot have so many at the same '
+            'time.\ndevice_spec = {') in out
 
 
 @pytest.mark.parametrize('console', [
     {**VGA, 'boot_vga': '1\n'},
-    # Of a recording in which nobody says it.
+    # In a recording without boot_vga.
     VGA,
     {'class': '0x038000\n', 'boot_display': '1\n'}])
-def test_the_console_is_never_suggested(suggest, console):
+def test_console_is_never_suggested(suggest, console):
     three = 'pci0000:80/0000:83:00.0'
     assert suggest(build.sysfs({
         _ONE: {**VGA, 'boot_vga': '0\n'}, _TWO: console, three: {}})) == (
@@ -103,7 +103,7 @@ def test_the_console_is_never_suggested(suggest, console):
         [], {'0000:82:00.0': 'the console of the host is on it, or may be'})
 
 
-def test_a_console_that_an_entry_names_is_reported(run, tmp_path):
+def test_console_named_by_an_entry_is_reported(run, tmp_path):
     path = tmp_path / 'machine.json'
     path.write_text(build.sysfs({_ONE: {**VGA, 'boot_vga': '1\n'}}).dumps())
     _code, out, _err = run('host', 'show', '--sysfs-root', str(path),
@@ -124,8 +124,8 @@ _DENIED = {'vendor': '0x8086\n', 'device': '0x37c8\n', 'class': '0x0b4000\n'}
     (_DENIED, {'sys/module/vfio_pci/parameters/disable_denylist': 'N\n'}, GPU,
      'vfio-pci has it on its denylist'),
 ])
-def test_what_is_refused_is_not_suggested(suggest, changes, files, entry,
-                                          why):
+def test_refused_devices_are_not_suggested(suggest, changes, files, entry,
+                                           why):
     plain = {'config': '', 'reset': ''}
     entries, refused = suggest(build.sysfs(
         {_ONE: plain, _TWO: {**plain, **changes}}, files))
@@ -135,7 +135,7 @@ def test_what_is_refused_is_not_suggested(suggest, changes, files, entry,
     assert reason.startswith(why)
 
 
-def test_what_the_host_claims_for_nova_is_not_suggested(run, tmp_path):
+def test_devices_of_novas_device_spec_are_not_suggested(run, tmp_path):
     path = tmp_path / 'machine.json'
     path.write_text(build.sysfs({_ONE: {}, _TWO: {}}).dumps())
     _code, out, _err = run(
@@ -146,7 +146,7 @@ def test_what_the_host_claims_for_nova_is_not_suggested(run, tmp_path):
             if line.startswith('device_spec')] == [_at('0000:81:00.0')]
 
 
-def test_a_gpu_is_suggested_with_its_sound(suggest):
+def test_gpu_is_suggested_with_its_audio_function(suggest):
     functions = {f'{place[:-1]}{number}': {
         'iommu_group': f'../../../kernel/iommu_groups/{group}', **changes}
         for group, place in enumerate((_ONE, _TWO))
@@ -162,13 +162,13 @@ def test_disks_are_not_suggested(suggest):
 
 
 class _Types:
-    """A kind of which each function can be each of many types."""
+    """A kind with many types for each function."""
 
     def suggest(self, function):
         return ({'type': number} for number in range(30))
 
 
-def test_many_types_of_many_cards_do_not_multiply():
+def test_number_of_tries_grows_linearly_with_types_and_cards():
     functions = [build.function(f'0000:{bus:02x}:00.0') for bus in range(16)]
     asked = []
 

@@ -46,7 +46,7 @@ def test_a_long_quote_is_cut(value):
     assert quoted.endswith('…')
 
 
-def test_a_number_that_python_does_not_write_is_quoted_all_the_same():
+def test_number_with_too_many_digits_can_be_quoted():
     number = 1 << 50_000
     assert errors.quote(number) == '<very long int>'
     assert errors.quote([number]) == '<very long list>'
@@ -68,11 +68,11 @@ def test_any_other_name_is_quoted(text):
     ('/etc/a b/ü.yaml', '/etc/a b/ü.yaml'),
     ('/etc/a\n.yaml', "'/etc/a\\n.yaml'"),
     ('/' + 'x' * 300, '/' + 'x' * 300)])
-def test_a_path_is_whole_unless_it_does_harm(name, text):
+def test_path_is_quoted_only_if_it_is_not_printable(name, text):
     assert errors.path(name) == text
 
 
-def test_a_quote_of_the_limit_is_whole():
+def test_quote_of_the_maximal_length_is_not_cut():
     assert errors.quote('x' * 78) == repr('x' * 78)
 
 
@@ -86,7 +86,7 @@ def test_a_quote_of_the_limit_is_whole():
      'resource provider … 0 are free'),
     ("its 'program' (/opt/x/y) ended with 3 and said 'on compute7'",
      'its … … ended with 3 and said …'),
-    # Nested quotation marks, and a quotation that was cut.
+    # Nested quotation marks, and a truncated quotation.
     ('said ' + errors.quote('it\'s "compute7" here'), 'said …'),
     ('said ' + errors.quote('x' * 75 + ' compute7') + "; it's 'y'",
      "said …; it's …"),
@@ -94,15 +94,15 @@ def test_a_quote_of_the_limit_is_whole():
      '… on … or … is down'),
     ('compute-1 and node-1.x say so, compute-10 does not',
      '… and … say so, compute-10 does not'),
-    # What is no name.
+    # Text without names.
     ('wants 3 of CUSTOM_GPU on one NUMA node; libvirt 10.0.0 can, the most '
      'is 2, IOMMU group 7', None),
     ('the driver says Input/output error', None),
 ])
-def test_who_owns_a_server_reads_no_names(text, told):
+def test_public_text_has_no_names(text, told):
     assert errors.public(text, ('compute-1', 'node-1.x', '')) == (
         text if told is None else told)
 
 
-def test_a_long_text_is_cut_before_it_is_searched():
+def test_long_text_is_cut_before_it_is_searched():
     assert len(errors.public('a.' * 100_000)) <= 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what of which Region."""
+"""Units of Regions that domains hold."""
 
 from unittest import mock
 import uuid
@@ -12,7 +12,7 @@ from tests.unit import build
 
 
 def _held(cards):
-    """What is offered of cards of four Regions each, and one held of each."""
+    """Cards with four Regions each, and a domain for one unit of each."""
     host = model.Host(devices=tuple(
         model.Device(model.PciAddress(0, card, 0, 0), '10de:20b0',
                      model.Location(), tuple(
@@ -27,12 +27,12 @@ def _held(cards):
         for item in offered}
 
 
-def test_each_of_many_regions_has_its_own():
+def test_units_are_counted_for_each_of_many_regions():
     offered, held = _held(64)
     assert holding.counts(offered, held) == {item.uuid: 1 for item in offered}
 
 
-def test_each_hostdev_is_looked_at_once():
+def test_alias_of_each_hostdev_is_parsed_once():
     offered, held = _held(64)
     with mock.patch.object(naming, 'parse_alias',
                            wraps=naming.parse_alias) as parse:

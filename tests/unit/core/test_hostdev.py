@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdevs: one for each function of what was granted."""
+"""Hostdevs: one for each function of a Grant."""
 
 from nova_accel.core import hostdev
 from nova_accel.core import naming
@@ -13,7 +13,7 @@ def _grants(item, *groups):
             for group, unit in zip(groups, item.region.units, strict=True)]
 
 
-def test_a_grant_is_a_hostdev_that_names_what_it_serves():
+def test_hostdev_of_a_grant_names_group_and_provider():
     gpu = build.offered(build.region())
     assert assign.plan(_grants(gpu, 'ACCEL0')) == (hostdev.Hostdev(
         build.address('0000:81:00.0'), f'ua-accel-ACCEL0-{gpu.uuid}-0'),)
@@ -26,7 +26,7 @@ def test_each_function_of_a_unit_is_a_hostdev():
         '0000:81:00.0', '0000:81:00.1']
 
 
-def test_no_alias_is_there_twice_and_each_is_read_back():
+def test_aliases_are_unique_and_can_be_parsed():
     pool = build.offered(build.region(count=3, size=2))
     other = build.offered(build.region(count=2, bus=0x82))
     planned = assign.plan([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
@@ -37,7 +37,7 @@ def test_no_alias_is_there_twice_and_each_is_read_back():
         ('ACCEL0', other.uuid), ('flavor', other.uuid)]
 
 
-def test_a_function_is_known_again_by_its_ids():
+def test_alias_of_a_function_has_its_ids():
     host = build.host(build.card('0000:81:00.0', 2), {
         'vendor_id': '8086', 'product_id': '37c9'})
     [device] = host.devices
@@ -49,12 +49,12 @@ def test_a_function_is_known_again_by_its_ids():
     assert [device.ids for device in planned] == ['8086:37c9'] * 2
 
 
-def test_managed_is_the_regions():
+def test_managed_is_taken_from_the_region():
     for managed in (True, False):
         item = build.offered(build.region(managed=managed))
         [device] = assign.plan(_grants(item, 'ACCEL0'))
         assert device.managed is managed
 
 
-def test_nothing_granted_is_nothing_planned():
+def test_no_grants_give_no_hostdevs():
     assert assign.plan([]) == ()

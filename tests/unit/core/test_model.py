@@ -26,7 +26,7 @@ def test_an_address_is_read_as_sysfs_writes_it(text, parts):
     '0000:81:00.0\n', ' 0000:81:00.0', '0000:81:00.0/x', 'pci0000:00',
     '123456789:81:00.0', '0000:8g:00.0', '٠٠٠٠:81:00.0', '0000-81-00.0',
 ])
-def test_anything_else_is_no_address(text):
+def test_other_text_is_not_an_address(text):
     with pytest.raises(ValueError, match='not a PCI address') as caught:
         model.PciAddress.parse(text)
     assert '\n' not in str(caught.value)
@@ -35,7 +35,7 @@ def test_anything_else_is_no_address(text):
 @given(st.builds(model.PciAddress, st.integers(0, 0xffffffff),
                  st.integers(0, 0xff), st.integers(0, 0x1f),
                  st.integers(0, 7)))
-def test_an_address_survives_writing_and_reading(address):
+def test_address_can_be_formatted_and_parsed(address):
     assert model.PciAddress.parse(str(address)) == address
 
 
@@ -59,7 +59,7 @@ def test_the_nearest_switch_is_its_upstream_port(ports, switch):
 
 @pytest.mark.parametrize('own, switch', [
     ((), 'up2'), (('up2',), 'up1'), (('up1',), 'up2'), (('up1', 'up2'), None)])
-def test_a_cards_own_switch_is_passed_over(own, switch):
+def test_switch_on_the_card_itself_is_skipped(own, switch):
     ports = ('root', 'up1', 'down1', 'up2', 'down2')
     assert model.nearest_switch(ports, own) == switch
 
@@ -75,19 +75,19 @@ def test_a_cards_own_switch_is_passed_over(own, switch):
     (0x060940, True, True),
     (0x068000, False, False),
 ])
-def test_bridges_are_known_by_their_class(class_code, bridge, forwarding):
+def test_bridges_are_recognised_by_class_code(class_code, bridge, forwarding):
     function = build.function('0000:81:00.0', class_code=class_code)
     assert function.is_bridge is bridge
     assert function.is_forwarding_bridge is forwarding
 
 
-def test_ids_are_written_as_lspci_writes_them():
+def test_ids_have_the_format_of_lspci():
     assert build.function('0000:81:00.0', '10de:2330').ids == '10de:2330'
 
 
 @pytest.mark.parametrize('nodes, only', [
     ((), None), ((0,), 0), ((3,), 3), ((0, 1), None)])
-def test_the_only_node_is_that_of_a_host_with_one(nodes, only):
+def test_only_node_is_none_unless_the_host_has_one_node(nodes, only):
     assert model.Host(numa_nodes=nodes).only_node == only
 
 

@@ -77,7 +77,7 @@ def test_free_text_becomes_a_trait(text, name):
 
 
 @given(st.text(max_size=200))
-def test_normalised_text_is_accepted_and_stays(text):
+def test_normalised_names_are_valid_and_normalisation_is_idempotent(text):
     trait = naming.normalise_trait(text)
     name = naming.normalise_resource_class(text)
     assert naming.normalise_trait(trait) == trait
@@ -93,7 +93,7 @@ def test_novas_own_classes_are_standard_ones():
     assert naming.NOVAS_OWN_CLASSES <= set(orc.STANDARDS)
 
 
-def test_the_default_class_is_novas():
+def test_default_class_is_the_same_as_in_nova():
     function = build.function('0000:81:00.0', '10de:20b0')
     assert naming.default_resource_class(function) == 'CUSTOM_PCI_10DE_20B0'
 
@@ -112,12 +112,12 @@ def test_providers_are_named_after_host_and_address():
     (('PGPU', frozenset(), False), 'PGPU_[0-9a-f]{8}'),
     (('PGPU', frozenset({'CUSTOM_X'}), True), 'PGPU_[0-9a-f]{8}'),
 ])
-def test_a_region_is_named_after_its_class_and_what_else_there_is(
+def test_region_name_has_class_and_variant_or_digest(
         facts, name):
     assert re.fullmatch(name, naming.region_name(*facts))
 
 
-def test_regions_that_differ_have_other_names_and_always_the_same():
+def test_different_regions_have_different_and_stable_names():
     kinds = [('PGPU', frozenset(traits), managed)
              for traits in ((), 'X', 'Y', ('X', 'Y'))
              for managed in (True, False)]
@@ -127,7 +127,7 @@ def test_regions_that_differ_have_other_names_and_always_the_same():
         'PGPU', frozenset(('Y', 'X')), True) == 'PGPU_5be315e4'
 
 
-def test_long_names_stay_within_placements_limit_and_apart():
+def test_long_names_are_shortened_to_the_limit_and_stay_unique():
     region = build.region()
     devices = [build.device(region, at=f'0000:81:00.{number}')
                for number in range(8)]
@@ -141,14 +141,14 @@ def test_long_names_stay_within_placements_limit_and_apart():
     assert all(name.startswith('hhh') for name in names)
 
 
-def test_a_name_of_the_limit_is_whole():
+def test_name_of_the_maximal_length_is_not_shortened():
     device = build.device(build.region())
     host = 'h' * (200 - len('_accel_0000:81:00.0'))
     assert naming.device_provider_name(host, device) == (
         f'{host}_accel_0000:81:00.0')
 
 
-def test_a_providers_uuid_is_a_function_of_what_it_names():
+def test_provider_uuid_is_deterministic():
     address = build.address('0000:81:00.0')
     assert naming.provider_uuid(build.ROOT, address) == str(uuid.uuid5(
         uuid.UUID(build.ROOT), 'accel/0000:81:00.0'))
@@ -156,7 +156,7 @@ def test_a_providers_uuid_is_a_function_of_what_it_names():
         uuid.uuid5(uuid.UUID(build.ROOT), 'accel/0000:81:00.0/CUSTOM_QAT'))
 
 
-def test_providers_of_other_hosts_and_devices_have_other_uuids():
+def test_provider_uuids_differ_by_host_and_device():
     one, two = map(build.address, ('0000:81:00.0', '0000:81:00.1'))
     other = str(uuid.uuid4())
     uuids = {naming.provider_uuid(*key) for key in (
@@ -169,7 +169,7 @@ def test_providers_of_other_hosts_and_devices_have_other_uuids():
        st.integers(0, 5000), st.sampled_from(['', '10de:2330', '1bcf:001c']),
        st.sampled_from(['', 'nvidia-471', '1154_:_NVIDIA_L40S-16Q']),
        st.sampled_from([None, '0000:81:00.0', '10000:ff:1f.7']))
-def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index,
+def test_alias_is_valid_for_libvirt_and_can_be_parsed(group, provider, index,
                                                       ids, variant, card):
     card = card and build.address(card)
     alias = naming.alias(group, str(provider), index, ids, variant, card)
@@ -187,7 +187,7 @@ def test_an_alias_is_one_for_libvirt_and_is_read_back(group, provider, index,
     f'ua-accel-ACCEL0-{build.ROOT}-x', f'ua-accel-ACCEL0-{build.ROOT}-0\n',
     f'ua-accel-ACCEL0-{build.ROOT}-0-10de', f'ua-accel-{build.ROOT}-10de2330',
 ])
-def test_an_alias_of_somebody_elses_is_not_ours(text):
+def test_alias_of_another_program_is_not_ours(text):
     assert naming.parse_alias(text) is None
     assert naming.ids_of_alias(text) == ''
 
@@ -195,18 +195,18 @@ def test_an_alias_of_somebody_elses_is_not_ours(text):
 @given(st.from_regex(r'CUSTOM_[A-Z0-9_]{1,173}', fullmatch=True)
        | st.sampled_from(['PGPU', 'VGPU', 'FPGA', 'CUSTOM_' + 'A' * 173]),
        st.sampled_from([1, 5, 20, 40, 50]))
-def test_the_class_of_units_tells_the_class(name, times):
+def test_class_of_units_contains_the_class(name, times):
     counting = naming.unit_class(name)
     assert naming.class_of_units(counting) == name
     assert naming.class_of_units(name) is None
-    # Nobody asks for it, and no device is of it.
+    # It is no class that devices have or profiles ask for.
     assert not naming.is_resource_class(counting)
     provider = naming.class_provider_name('host1' * times, name)
     assert naming.class_of_provider(provider) == name
     assert len(provider) <= 200
 
 
-def test_a_devices_provider_is_not_taken_for_that_of_a_class():
+def test_provider_of_a_device_is_not_that_of_a_class():
     for name in ('host1_accel_0000:81:00.0', 'a_accel_0000:81:00.0_PGPU',
                  'host1_accel_matrix', 'a_accel_b', 'PGPU'):
         assert naming.class_of_provider(name) is None
@@ -218,7 +218,7 @@ def test_a_devices_provider_is_not_taken_for_that_of_a_class():
     ('nvidia-468', True), ('0.0.0313', True), ('.a', True), ('a.', True),
     ('a' * 255, True), ('', False), ('.', False), ('..', False),
     ('a/b', False), ('a\n', False), ('é', False),
-    # Looked at once, and not once for each of its characters.
+    # It is checked in linear time.
     ('a' * 500_000 + '/', False), ('.' * 500_000, False)])
-def test_a_name_in_sysfs_leads_nowhere_else(is_name, text, accepted):
+def test_only_safe_names_in_sysfs_are_accepted(is_name, text, accepted):
     assert is_name(text) is accepted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of bitstreams, which have a limit together."""
+"""The cache of bitstreams and its limit."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ def _path(copies, name, content):
 def _add(copies, name, idle=0):
     """Make a copy.
 
-    :param idle: seconds for which nobody has used it
+    :param idle: seconds since its last use
     """
     content = name.encode() * _SIZE
     path = _path(copies, name, content)
@@ -43,7 +43,7 @@ def _names(copies):
 _IDLE = bitstreams.IN_USE + 60
 
 
-def test_the_least_recently_used_makes_room(tmp_path):
+def test_least_recently_used_copy_is_deleted(tmp_path):
     copies = _copies(tmp_path)
     for number, name in enumerate('abc'):
         path = _add(copies, name, idle=_IDLE - number)
@@ -55,12 +55,12 @@ def test_the_least_recently_used_makes_room(tmp_path):
 
 
 @pytest.mark.parametrize('limit, reserve, idle', [
-    # One that may be programmed yet is not deleted.
+    # Copies in use are not deleted.
     (2 * _SIZE, 0, 0),
-    # Nothing is deleted in vain.
+    # No copy is deleted if the new one would not fit anyway.
     (_SIZE - 1, 0, _IDLE),
     (3 * _SIZE, 1 << 62, _IDLE)])
-def test_without_room_there_is_no_copy(tmp_path, limit, reserve, idle):
+def test_new_copy_without_room_raises(tmp_path, limit, reserve, idle):
     copies = _copies(tmp_path)
     for name in 'ab':
         _add(copies, name, idle)
@@ -70,7 +70,7 @@ def test_without_room_there_is_no_copy(tmp_path, limit, reserve, idle):
     assert _names(copies) == set('ab')
 
 
-def test_what_a_dead_process_left_makes_room(tmp_path):
+def test_file_of_a_dead_process_is_deleted(tmp_path):
     copies = _copies(tmp_path)
     left = pathlib.Path(copies.folder, 'new-x')
     left.write_bytes(b'x' * 3 * _SIZE)
@@ -79,14 +79,14 @@ def test_what_a_dead_process_left_makes_room(tmp_path):
     assert _names(copies) == {'a'}
 
 
-def test_what_is_being_written_has_its_room_already(tmp_path):
+def test_unfinished_copy_reserves_its_full_size(tmp_path):
     copies = _copies(tmp_path, _SIZE)
     with copies.new(_path(copies, 'a', b''), _SIZE):
         with pytest.raises(errors.AssignmentError):
             _add(copies, 'b')
 
 
-def test_more_than_was_announced_is_not_taken(tmp_path):
+def test_more_bytes_than_announced_raise(tmp_path):
     copies = _copies(tmp_path)
     with pytest.raises(bitstreams.TooLong):
         with copies.new(_path(copies, 'a', b''), _SIZE) as file:
@@ -94,12 +94,12 @@ def test_more_than_was_announced_is_not_taken(tmp_path):
     assert not _names(copies)
 
 
-def test_the_latest_that_is_whole(tmp_path):
+def test_latest_returns_the_complete_copy(tmp_path):
     copies = _copies(tmp_path, 10 * _SIZE)
     assert copies.latest('a') is None
     content = b'a' * _SIZE
     path = _add(copies, 'a', idle=1)
-    # One without what it says of itself is of no use, nor is a damaged one.
+    # A copy without properties is not usable, nor is a damaged one.
     with copies.new(other := _path(copies, 'a', b'b'), 1) as file:
         file.write(b'b')
     with copies.new(damaged := _path(copies, 'a', b'c'), 1) as file:

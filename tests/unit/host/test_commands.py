@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that end, hang, and say all kinds of things."""
+"""Commands that end, hang, and print anything."""
 
 import os
 import pathlib
@@ -15,11 +15,11 @@ def _run(text, timeout=10):
     return commands.run(['/bin/sh', '-c', text], timeout)
 
 
-def test_what_it_says_on_both_channels():
+def test_output_and_error_are_returned():
     assert _run('echo one; echo two >&2; exit 3') == (3, b'one\ntwo\n')
 
 
-def test_the_end_of_what_it_says():
+def test_end_of_a_long_output_is_kept():
     code, said = commands.run([
         sys.executable, '-c', 'print("x" * 5_000_000 + "end", end="")'], 30)
     assert code == 0
@@ -27,7 +27,7 @@ def test_the_end_of_what_it_says():
     assert said.endswith(b'xxend')
 
 
-def test_binary():
+def test_binary_output_is_returned():
     assert _run(r'printf "\377\000\n"') == (0, b'\xff\x00\n')
 
 
@@ -35,19 +35,19 @@ def test_binary():
     'echo here; sleep 60', 'echo here; sleep 60 & sleep 60',
     'echo here; while :; do :; done', 'echo here; trap "" TERM; sleep 60',
     'echo here; exec >&- 2>&-; sleep 60'])
-def test_one_that_hangs_is_killed(text):
+def test_hanging_command_is_killed(text):
     began = time.monotonic()
     assert _run(text, 2) == (None, b'here\n')
     assert time.monotonic() - began < 25
 
 
-def test_with_all_that_it_started(tmp_path):
+def test_children_of_a_killed_command_are_killed(tmp_path):
     note = tmp_path / 'pid'
     assert _run(f'sleep 60 & echo $! >{note}; sleep 60', 2)[0] is None
     _wait_until_gone(int(note.read_text()))
 
 
-def test_what_stays_behind_does_not_keep_us_waiting(tmp_path):
+def test_remaining_child_does_not_delay_the_return(tmp_path):
     note = tmp_path / 'pid'
     began = time.monotonic()
     assert _run(f'sleep 60 & echo $! >{note}', 30) == (0, b'')
@@ -55,12 +55,12 @@ def test_what_stays_behind_does_not_keep_us_waiting(tmp_path):
     _wait_until_gone(int(note.read_text()))
 
 
-def test_one_that_is_not_there():
+def test_missing_command_raises():
     with pytest.raises(FileNotFoundError):
         commands.run(['/nowhere/command'], 1)
 
 
-def test_nothing_of_our_environment(monkeypatch):
+def test_command_does_not_get_our_environment(monkeypatch):
     monkeypatch.setenv('OS_PASSWORD', 'secret')
     before = os.umask(0)
     try:
@@ -78,7 +78,7 @@ def _wait_until_gone(pid):
             os.kill(pid, 0)
         except ProcessLookupError:
             return
-        # Nobody may have asked for its exit code yet.
+        # It may be a zombie whose exit code was not read yet.
         status = pathlib.Path(f'/proc/{pid}/stat')
         if status.exists() and ' Z ' in status.read_text():
             return

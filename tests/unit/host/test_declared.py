@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that a file declares, well or badly."""
+"""Regions that a valid or an invalid file declares."""
 
 import json
 
@@ -27,7 +27,7 @@ def _declare(tmp_path, *regions):
     return path
 
 
-def test_each_region_is_what_the_file_says():
+def test_regions_are_those_of_the_file():
     host = _host(_FILE)
     found = {region.variant: region for device in host.devices
              for region in device.regions}
@@ -41,12 +41,12 @@ def test_each_region_is_what_the_file_says():
         '0000:45:00.0', '0000:86:00.0']
 
 
-def test_what_the_file_does_not_have_is_refused():
-    assert 'has it in no region' in build.refusals(_host(_FILE))[
+def test_function_in_no_region_is_refused():
+    assert 'lists it in no region' in build.refusals(_host(_FILE))[
         '0000:81:00.0']
 
 
-def test_a_function_in_two_regions_is_in_none(tmp_path):
+def test_function_in_two_regions_is_refused(tmp_path):
     path = _declare(tmp_path, *(
         {'name': name, 'functions': ['0000:84:00.0']} for name in 'ab'))
     host = _host(path, address='0000:84:00.0')
@@ -54,7 +54,7 @@ def test_a_function_in_two_regions_is_in_none(tmp_path):
     assert 'several regions: a, b' in build.refusals(host)['0000:84:00.0']
 
 
-def test_an_address_is_read_however_it_is_written(tmp_path):
+def test_addresses_are_normalised(tmp_path):
     path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:0A:00.0']})
     functions = [build.function('0000:0a:00.0')]
     entry = {'kind': 'declared', 'regions_file': str(path)}
@@ -73,7 +73,7 @@ def test_an_address_is_read_however_it_is_written(tmp_path):
         build.host(functions, entry))['0000:0a:00.0']
 
 
-def test_what_is_broken_is_not_offered(tmp_path):
+def test_broken_region_is_not_offered(tmp_path):
     path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:84:00.0'],
                                'broken': 'its fan'})
     host = _host(path, address='0000:84:00.0')
@@ -81,23 +81,24 @@ def test_what_is_broken_is_not_offered(tmp_path):
     assert "broken: 'its fan'" in build.refusals(host)['0000:84:00.0']
 
 
-def test_a_limit_that_was_written_as_a_float(tmp_path):
+def test_limit_written_as_a_float_is_an_integer(tmp_path):
     path = _declare(tmp_path, {'name': 'a', 'functions': ['0000:84:00.0'],
                                'limit': 1.0})
     [device] = _host(path, address='0000:84:00.0').devices
     assert [repr(region.total) for region in device.regions] == ['1']
 
 
-def test_together_is_all_or_nothing(tmp_path):
+def test_group_with_a_missing_function_is_refused(tmp_path):
     path = _declare(tmp_path, {
         'name': 'a', 'functions': ['0000:84:00.0', '0000:99:00.0'],
         'together': True})
     host = _host(path, address='0000:84:00.0')
     assert not host.devices
-    assert 'not there' in build.refusals(host)['0000:84:00.0']
+    assert 'groups it with functions that this host does not have' in (
+        build.refusals(host)['0000:84:00.0'])
 
 
-def test_a_file_tears_no_group_apart(tmp_path):
+def test_region_that_splits_an_iommu_group_is_refused(tmp_path):
     functions = [build.function('0000:81:00.0', iommu_group='7'),
                  build.function('0000:81:00.1', iommu_group='7'),
                  build.function('0000:82:00.0')]
@@ -106,11 +107,11 @@ def test_a_file_tears_no_group_apart(tmp_path):
     host = build.host(functions, {'kind': 'declared',
                                   'regions_file': str(path)})
     assert not host.devices
-    assert 'IOMMU group 7 would be torn apart' in build.refusals(host)[
+    assert 'IOMMU group 7 would be split' in build.refusals(host)[
         '0000:82:00.0']
 
 
-def test_a_file_names_nothing_that_its_entry_does_not(tmp_path):
+def test_region_with_functions_outside_the_entry_is_refused(tmp_path):
     path = _declare(tmp_path, {'name': 'a', 'together': True, 'functions': [
         '0000:84:00.0', '0000:86:00.0']})
     host = _host(path, address='0000:84:00.0')
@@ -119,13 +120,13 @@ def test_a_file_names_nothing_that_its_entry_does_not(tmp_path):
 
 
 @pytest.mark.parametrize('value', ['', 'regions.json', 3, '/a\0b'])
-def test_a_path_is_a_path(value):
+def test_invalid_path_is_reported(value):
     _entries, [error] = reader.parse([json.dumps(
         {'kind': 'declared', 'regions_file': value})])
     assert 'regions_file' in str(error)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     host = _host(tmp_path / 'x.json', address='0000:84:00.0')
     assert 'cannot be used' in build.refusals(host)['0000:84:00.0']
 
@@ -150,7 +151,7 @@ _REGION = st.fixed_dictionaries(
 @given(content=st.binary(max_size=50) | (_JSON | st.fixed_dictionaries(
     {'regions': st.lists(_REGION, max_size=3)})).map(
         lambda value: json.dumps(value).encode()))
-def test_any_file_is_used_or_said_to_be_of_no_use(tmp_path, content):
+def test_any_file_is_used_or_refused(tmp_path, content):
     path = tmp_path / 'regions.json'
     path.write_bytes(content)
     host = _host(path, address='0000:84:00.0')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGAs: what is shown, what is offered of it, and what is programmed.
+"""FPGAs: what sysfs shows, what is offered, and what is programmed.
 
-``l1-fpga`` is recorded, on an emulated card with the kernel's own drivers;
-``fpga-modelled`` is made after the kernel's ABI documents.
+``l1-fpga`` was recorded on an emulated card with the kernel's own drivers;
+``fpga-modelled`` follows the kernel's ABI documents.
 """
 
 from concurrent import futures
@@ -55,7 +55,7 @@ _COMPAT_ID = (f'{_DEVICES}/0000:40:06.0/0000:45:00.0/fpga_region/region0/'
 
 
 def _tree(**changes):
-    """The modelled machine with other contents of some files."""
+    """Return the modelled machine with changed contents of some files."""
     tree = build.recorded('fpga-modelled')
     assert set(changes) <= set(tree.files), set(changes) - set(tree.files)
     return trees.Recording({**tree.files, **changes}, tree.links,
@@ -70,7 +70,7 @@ def _host(tree, *specs, kind=None):
 
 
 def _offered(host):
-    """By card and region: (units, functions in Cyborg's traits)."""
+    """Return (units, functions in Cyborg's traits) by card and region."""
     return {f'{device.address} {region.variant}'.strip(): (
         region.total, sorted(
             trait.rpartition('_')[2].lower() for trait in region.traits
@@ -78,10 +78,10 @@ def _offered(host):
         for device in host.devices for region in device.regions}
 
 
-# What is shown
+# What sysfs shows
 
 
-def test_a_recorded_card():
+def test_recorded_card_is_read():
     shown = reader.read(build.recorded('l1-fpga'))
     assert shown == {build.address('0000:45:00.0'): reader.Shown(
         regions=('region1',),
@@ -89,7 +89,7 @@ def test_a_recorded_card():
         ports=('dfl-port.0',), functions=frozenset({_LOOPBACK}))}
 
 
-def test_a_recording_has_all_that_is_read():
+def test_recording_contains_what_is_read():
     for name in ('l1-fpga', 'fpga-modelled'):
         tree = build.recorded(name)
         again = recorder.record(tree)
@@ -97,7 +97,7 @@ def test_a_recording_has_all_that_is_read():
         assert _host(again, {'kind': 'fpga'}) == _host(tree, {'kind': 'fpga'})
 
 
-def test_a_machine_without_fpgas():
+def test_machine_without_fpgas_shows_none():
     assert reader.read(build.recorded('l1')) == {}
     assert reader.read(trees.Recording()) == {}
 
@@ -108,7 +108,7 @@ _texts = st.text() | st.sampled_from([
 
 
 @given(afu_id=_texts, compat_id=_texts, state=_texts, status=_texts)
-def test_whatever_sysfs_says_the_others_are_offered(
+def test_random_attributes_do_not_affect_other_regions(
         afu_id, compat_id, state, status):
     host = _host(_tree(**{
         _AFU_ID['0000:45:00.1']: afu_id, _COMPAT_ID: compat_id,
@@ -124,16 +124,16 @@ def test_whatever_sysfs_says_the_others_are_offered(
             assert region.resource_class == 'FPGA'
 
 
-# What is offered of it
+# What is offered
 
 
-def test_what_is_programmed_changes_ids():
+def test_regions_have_no_ids_as_programming_changes_them():
     regions = [region for device in _host(_tree()).devices
                for region in device.regions]
     assert regions and not any(region.ids for region in regions)
 
 
-def test_offered():
+def test_regions_are_offered_with_traits():
     assert _offered(_host(_tree())) == {
         '0000:45:00.0': (2, [_LOOPBACK]),
         '0000:46:00.0 region0': (1, [_LOOPBACK]),
@@ -141,16 +141,16 @@ def test_offered():
         '0000:47:00.0': (1, [])}
 
 
-def test_a_whole_card():
+def test_whole_card_has_no_function_trait():
     host = _host(build.recorded('l1-fpga'),
                  {'kind': 'fpga', 'product_id': '09c4'})
-    # What it shows, its last guest may have programmed.
+    # The last guest may have programmed the function that it shows.
     assert _offered(host) == {'0000:45:00.0': (1, [])}
 
 
 @pytest.mark.parametrize('says, offered', [
     ({}, 0), ({'reset': 'required'}, 0), ({'reset': 'if_possible'}, 1)])
-def test_a_whole_card_is_reset_or_refused_as_any_device(says, offered):
+def test_whole_card_without_reset_is_refused_by_default(says, offered):
     recorded = build.recorded('l1-fpga')
     place = trees.follow(recorded, 'sys/bus/pci/devices/0000:45:00.0')
     tree = trees.Recording({**recorded.files, f'{place}/reset_method': ''},
@@ -163,7 +163,7 @@ def test_a_whole_card_is_reset_or_refused_as_any_device(says, offered):
 
 
 def test_a_card_of_two_functions_is_one_unit():
-    """Xilinx' Alveo: one for guests, and one to manage it by."""
+    """Xilinx' Alveo has one for guests and one for management."""
     group = {'iommu_group': '../../../kernel/iommu_groups/9'}
     tree = build.sysfs({
         'pci0000:80/0000:81:00.0': {**group, 'vendor': '0x10ee\n',
@@ -188,7 +188,7 @@ def test_a_card_of_two_functions_is_one_unit():
             'CUSTOM_FPGA_PRODUCT_ID_500D'} <= region.traits
 
 
-def test_a_class_and_traits_of_the_entrys_own():
+def test_entry_sets_class_and_traits():
     [region] = _host(_tree(), {**_WHOLE, 'resource_class': 'alveo',
                                'traits': 'u250'}).devices[0].regions
     assert region.resource_class == 'CUSTOM_ALVEO'
@@ -196,12 +196,12 @@ def test_a_class_and_traits_of_the_entrys_own():
                              'CUSTOM_FPGA_PRODUCT_ID_5000'}
 
 
-def test_functions_that_differ_are_not_told_of_the_region():
+def test_different_functions_give_no_trait():
     host = _host(_tree(**{_AFU_ID['0000:45:00.2']: _CRYPTO}), _VFS)
     assert _offered(host) == {'0000:45:00.0': (2, [])}
 
 
-def test_a_region_in_which_nothing_is_programmed():
+def test_empty_region_gives_no_function_trait():
     host = _host(_tree(**{_AFU_ID['0000:46:00.1']: '0' * 32}), _PORTS)
     assert _offered(host)['0000:46:00.0 region0'] == (1, [])
 
@@ -210,7 +210,7 @@ def test_a_region_in_which_nothing_is_programmed():
     ('', 'cannot be read'), ('\n', 'cannot be read'),
     ('f' * 32, 'does not answer'), ('3AFB', "'3AFB' is not a uuid"),
     ('\0\ufffd' * 500, 'is not a uuid')])
-def test_one_function_of_a_region_at_fault_withholds_it(text, says):
+def test_fault_of_one_function_withholds_its_region(text, says):
     host = _host(_tree(**{_AFU_ID['0000:45:00.1']: text}))
     assert '0000:45:00.0' not in _offered(host)
     assert len(_offered(host)) == 3
@@ -220,7 +220,7 @@ def test_one_function_of_a_region_at_fault_withholds_it(text, says):
                for reason in reasons.values())
 
 
-def test_a_card_keeps_the_places_of_its_regions_when_one_is_withheld():
+def test_withheld_region_keeps_provider_names():
     def named(host):
         return {provider.name: provider.uuid for provider in
                 providers.desired(build.inventory(host))}
@@ -239,7 +239,7 @@ def test_a_card_keeps_the_places_of_its_regions_when_one_is_withheld():
     ('write', '', 'fpga2 is being programmed'),
     ('power off', '', "state 'power off'"),
     ('garbage\x07', '', "state 'garbage\\x07'")])
-def test_a_manager_at_fault_withholds_its_card(state, status, says):
+def test_fault_of_a_manager_withholds_its_card(state, status, says):
     host = _host(_tree(**{_STATE: f'{state}\n',
                           _STATE.replace('state', 'status'): status}))
     assert '0000:47:00.0' not in _offered(host)
@@ -247,12 +247,12 @@ def test_a_manager_at_fault_withholds_its_card(state, status, says):
 
 
 @pytest.mark.parametrize('state', ['operating', 'unknown', 'power up', ''])
-def test_a_manager_that_is_well(state):
+def test_card_of_a_manager_without_fault_is_offered(state):
     assert '0000:47:00.0' in _offered(_host(_tree(**{_STATE: state})))
 
 
 def _without(tree, *functions):
-    """A tree in which functions are in guests: their drivers show nothing."""
+    """Return a tree in which functions are in guests and show nothing."""
     return trees.Recording(tree.files, {
         name: target for name, target in tree.links.items()
         if not (name.startswith('sys/class/fpga')
@@ -261,7 +261,7 @@ def _without(tree, *functions):
 
 
 class _Changing:
-    """A Tree that another one can take the place of."""
+    """A Tree that can be replaced by another one."""
 
     def __init__(self, tree):
         self.tree = tree
@@ -275,23 +275,23 @@ class _Changing:
     (_PORTS, '0000:46:00.0 region0', ('0000:46:00.1',)),
     ({'kind': 'fpga', 'product_id': '09c4'}, '0000:45:00.0',
      ('0000:45:00.0',))])
-def test_what_guests_have_stays_what_it_was(spec, card, functions):
+def test_regions_held_by_guests_keep_their_traits(spec, card, functions):
     shown = build.recorded('l1-fpga' if len(spec) == 2 else 'fpga-modelled')
     tree = _Changing(shown)
     kind = kinds.Regions(tree)
     before = _host(tree, spec, kind=kind)
     tree.tree = _without(shown, *functions)
     assert _host(tree, spec, kind=kind).devices == before.devices
-    # One that was not there before is offered for what is known of it.
+    # A new enumerator does not know what was shown before.
     assert _offered(_host(tree, spec))[card][1] == []
 
 
-def test_one_round_gives_one_answer():
+def test_one_machine_is_read_once():
     tree = _Changing(_tree())
     kind = kinds.Regions(tree)
 
     class Enumerator:
-        """Somebody programs the region between two questions."""
+        """Programs the region between two calls."""
 
         def pools(self, function, entry, machine):
             yield from kind.pools(function, entry, machine)
@@ -303,7 +303,7 @@ def test_one_round_gives_one_answer():
         '0000:45:00.0': (2, [_CRYPTO])}
 
 
-# What entries say
+# Entries
 
 
 @pytest.mark.parametrize('spec, says', [
@@ -318,31 +318,31 @@ def test_one_round_gives_one_answer():
     ({'program_timeout': True}, 'is not a number of seconds'),
     ({'program_timeout': '5'}, 'is not a number of seconds'),
     ({'program_timeout': 10 ** 9}, '1 to 3600')])
-def test_an_entry_that_makes_no_sense(spec, says):
+def test_invalid_entry_is_reported(spec, says):
     entries, [problem] = hosts.parse([json.dumps(spec)])
     assert entries == []
     assert says in str(problem)
 
 
-def test_an_entry_with_a_program_is_of_this_kind():
+def test_entry_with_program_is_of_kind_fpga():
     [entry] = build.entries({'program': ['/x', '-b={bitstream}']})
     assert entry.kind == 'fpga'
     assert entry.setting('program') == ('/x', '-b={bitstream}')
 
 
-# What is programmed
+# Programming
 
 
 @pytest.fixture
 def machine(tmp_path):
-    """The modelled machine, as real files."""
+    """Write the modelled machine as real files."""
     build.recorded('fpga-modelled').write(tmp_path)
     (tmp_path / 'bitstream').write_text(_CRYPTO)
     return tmp_path
 
 
 def _script(machine, text):
-    """A vendor's command; ``$1`` is the bitstream."""
+    """Write a vendor's command; ``$1`` is the bitstream."""
     path = machine / 'program'
     path.write_text(f'#!/bin/sh\n{text}\n')
     path.chmod(0o755)
@@ -356,7 +356,7 @@ def _show(machine, *functions):
 
 
 class _Card:
-    """A region of the modelled machine, offered and asked."""
+    """A region of the modelled machine with its entry."""
 
     def __init__(self, machine, spec, number=0):
         self.machine = machine
@@ -400,20 +400,20 @@ def card(machine):
         machine, '0000:45:00.1', '0000:45:00.2'))})
 
 
-def test_programmed_once(card):
+def test_same_bitstream_is_programmed_once(card):
     card.prepare(card.bitstream(function=_CRYPTO))
     card.prepare(card.bitstream(function=_CRYPTO))
     assert card.log() == ['0000:45:00.0 0']
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
 
 
-def test_what_is_there_is_not_programmed_again_whoever_holds_it(card):
+def test_present_function_is_not_programmed_even_with_rivals(card):
     card.prepare(card.bitstream(function=_LOOPBACK, rivals=('other',)))
     assert card.log() == []
 
 
-def test_a_whole_card_is_programmed_at_each_start_whatever_it_shows(tmp_path):
-    """Its last guest could have it show what the next one asks for."""
+def test_whole_card_is_programmed_at_each_start(tmp_path):
+    """The last guest can have changed the function that it shows."""
     build.recorded('l1-fpga').write(tmp_path)
     (tmp_path / 'bitstream').write_text(_LOOPBACK)
     card = _Card(tmp_path, {'product_id': '09c4', 'program': _script(
@@ -423,7 +423,7 @@ def test_a_whole_card_is_programmed_at_each_start_whatever_it_shows(tmp_path):
         assert card.log() == ['0000:45:00.0'] * count
 
 
-def test_a_whole_card_is_programmed_once_for_all_its_functions(tmp_path):
+def test_whole_card_is_programmed_once_for_all_functions(tmp_path):
     group = {'iommu_group': '../../../kernel/iommu_groups/9',
              'vendor': '0x10ee\n'}
     build.sysfs({f'pci0000:80/0000:81:00.{number}': group
@@ -438,7 +438,7 @@ def test_a_whole_card_is_programmed_once_for_all_its_functions(tmp_path):
     assert card.log() == ['0000:81:00.0'] * 2
 
 
-def test_programmed_once_for_two_at_a_time(card):
+def test_concurrent_servers_program_once(card):
     with futures.ThreadPoolExecutor() as pool:
         for done in [pool.submit(card.prepare, card.bitstream(
                 function=_CRYPTO)) for _number in range(4)]:
@@ -446,21 +446,21 @@ def test_programmed_once_for_two_at_a_time(card):
     assert card.log() == ['0000:45:00.0 0']
 
 
-def test_never_programmed_under_somebody_else(card):
+def test_region_held_by_other_servers_is_not_programmed(card):
     assert 'while other servers hold the region: a, b' in card.problem(
         card.bitstream(function=_CRYPTO, rivals=('a', 'b')))
     assert card.log() == []
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
 
 
-def test_one_that_does_not_say_what_it_is_is_programmed_for_each(card):
+def test_bitstream_without_function_is_programmed_unless_shared(card):
     for shared in (False, True, False):
         card.prepare(card.bitstream(shared=shared))
-    # The second one found it there, and somebody who had it there.
+    # The second server shares the region, so its bitstream is present.
     assert len(card.log()) == 2
 
 
-def test_a_region_of_several(machine):
+def test_one_of_several_regions_is_programmed(machine):
     card = _Card(machine, {**_PORTS, 'program': _script(
         machine, _show(machine, '0000:46:00.1'))})
     card.prepare(card.bitstream(function=_CRYPTO))
@@ -477,8 +477,8 @@ def test_a_region_of_several(machine):
 
 @pytest.mark.parametrize('program', [
     'fpga_manager', ['/program', '{bitstream}', '{address}']])
-def test_a_program_that_does_not_say_which_of_several(machine, program):
-    """Whichever it takes may be another tenant's."""
+def test_program_must_name_the_region_if_there_are_several(machine, program):
+    """Another server may hold the region that it would choose."""
     manager = machine / 'sys/class/fpga_manager/fpga1'
     (manager.resolve() / 'firmware').write_text('')
     card = _Card(machine, {**_PORTS, 'program': program}, 1)
@@ -487,8 +487,8 @@ def test_a_program_that_does_not_say_which_of_several(machine, program):
     assert (manager / 'firmware').read_text() == ''
 
 
-def test_the_regions_of_a_card_are_programmed_one_by_one(machine):
-    """Its one manager tells of either, and is of neither when it is done."""
+def test_regions_of_a_card_are_programmed_one_after_another(machine):
+    """They share one manager, whose state may be about the other region."""
     state = (machine / 'sys/class/fpga_manager/fpga1').resolve() / 'state'
     go_on = machine / 'go-on'
     script = _script(machine, f"""
@@ -514,7 +514,7 @@ def test_the_regions_of_a_card_are_programmed_one_by_one(machine):
     assert not build.refusals(one.host())
 
 
-def test_a_card_of_several_as_a_whole(machine):
+def test_whole_card_with_several_regions_is_not_programmed(machine):
     for path in (machine / _DEVICES / '0000:40:07.0').glob('0000:46:00.[12]'):
         (machine / 'sys/bus/pci/devices' / path.name).unlink()
     (machine / _DEVICES / '0000:40:07.0/0000:46:00.0/sriov_numvfs'
@@ -524,7 +524,7 @@ def test_a_card_of_several_as_a_whole(machine):
     assert 'has 2 regions' in card.problem(card.bitstream())
 
 
-def test_what_has_failed_is_withheld_until_it_reads_well_again(card):
+def test_failed_region_is_withheld_until_its_state_is_repaired(card):
     pathlib.Path(card.machine / 'program').write_text(
         '#!/bin/sh\nprintf "\\033[31mno\\n"; exit 1\n')
     said = card.problem(card.bitstream())
@@ -533,7 +533,7 @@ def test_what_has_failed_is_withheld_until_it_reads_well_again(card):
     assert "ended with 1 and said '\\x1b[31mno'" in said
     for _round in range(2):
         assert 'ended with 1' in build.refusals(card.host())['0000:45:00.1']
-    # Half of it was programmed by hand.
+    # The operator programs the region by hand, and is half done.
     for function, text in (('0000:45:00.1', ''), ('0000:45:00.2', _CRYPTO)):
         (card.machine / _AFU_ID[function]).write_text(text)
     assert card.host().devices == ()
@@ -542,7 +542,7 @@ def test_what_has_failed_is_withheld_until_it_reads_well_again(card):
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
 
 
-def test_what_has_failed_is_programmed_again_by_who_had_it_promised(machine):
+def test_failed_region_is_programmed_again_for_an_allocated_server(machine):
     card = _Card(machine, {**_PORTS, 'program': _script(
         machine,
         _show(machine, '0000:46:00.1') + f'; test -e {machine}/good')})
@@ -558,7 +558,7 @@ def test_what_has_failed_is_programmed_again_by_who_had_it_promised(machine):
     assert _offered(card.host())['0000:46:00.0 region0'] == (1, [_CRYPTO])
 
 
-def test_an_end_that_nobody_saw_is_a_failure(card, monkeypatch):
+def test_unknown_outcome_counts_as_failure(card, monkeypatch):
     def die(*args):
         raise RuntimeError('the helper\ndied')
     monkeypatch.setattr(operations.Operations, 'program_by_command', die)
@@ -567,8 +567,8 @@ def test_an_end_that_nobody_saw_is_a_failure(card, monkeypatch):
     assert 'the helper' in build.refusals(card.host())['0000:45:00.1']
 
 
-def test_programmed_where_nothing_is_shown(card):
-    """Its functions are bound to vfio-pci, for good."""
+def test_region_without_ports_is_programmed_once(card):
+    """Its functions stay bound to vfio-pci."""
     for _round in range(2):
         card.host()
         for link in (card.machine / 'sys/class/fpga_region').iterdir():
@@ -580,7 +580,7 @@ def test_programmed_where_nothing_is_shown(card):
     assert _offered(card.host()) == {'0000:45:00.0': (2, [])}
 
 
-def test_what_never_began_withholds_nothing(card):
+def test_command_that_cannot_start_withholds_nothing(card):
     (card.machine / 'program').unlink()
     assert 'cannot be run: [Errno 2]' in card.problem(card.bitstream())
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
@@ -593,21 +593,21 @@ def test_a_recording_is_not_programmed(machine):
     assert 'recording' in card.problem(card.bitstream())
 
 
-def test_what_was_promised_is_there(card):
+def test_allocated_function_is_present(card):
     card.prepare(traits=f'CUSTOM_NOVA_ACCEL {fpga.function_trait(_LOOPBACK)} '
                  f'CUSTOM_FPGA_FUNCTION_ID_INTEL_{_LOOPBACK.upper()}')
     card.prepare()
 
 
-def test_what_was_promised_and_is_not_there_any_more(card):
+def test_changed_function_of_an_allocation_raises(card):
     for function in ('0000:45:00.1', '0000:45:00.2'):
         (card.machine / _AFU_ID[function]).write_text(_CRYPTO)
     said = card.problem(traits=fpga.function_trait(_LOOPBACK))
     assert _LOOPBACK.upper() in said
-    assert f'function {_CRYPTO} is programmed by now' in said
+    assert f'function {_CRYPTO} is programmed now' in said
 
 
-def test_while_it_is_programmed_it_is_what_it_was(card):
+def test_busy_region_is_offered_as_before(card):
     seen = []
 
     class Kind(kinds.Regions):
@@ -622,14 +622,14 @@ def test_while_it_is_programmed_it_is_what_it_was(card):
     assert seen == [{'0000:45:00.0': (2, [_LOOPBACK])}]
 
 
-def test_a_card_has_one_lock_though_two_come_first(card, monkeypatch):
+def test_concurrent_first_calls_share_one_lock(card, monkeypatch):
     made, entered = [], []
 
     class Lock:
         def __init__(self):
             made.append(self)
             if len(made) == 1:
-                # Another thread is quicker.
+                # Another thread creates a lock first.
                 card.prepare()
 
         def __enter__(self):
@@ -645,8 +645,8 @@ def test_a_card_has_one_lock_though_two_come_first(card, monkeypatch):
     assert one is other
 
 
-def test_what_fails_while_a_machine_is_read_is_withheld(card, monkeypatch):
-    """What was read before says nothing of what came of it."""
+def test_failure_during_a_reading_withholds_the_region(card, monkeypatch):
+    """The reading began before the failure and does not show it."""
     pathlib.Path(card.machine / 'program').write_text(
         f'#!/bin/sh\n{_show(card.machine, "0000:45:00.1", "0000:45:00.2")}\n'
         'exit 1\n')
@@ -663,9 +663,9 @@ def test_what_fails_while_a_machine_is_read_is_withheld(card, monkeypatch):
         assert 'ended with 1' in build.refusals(card.host())['0000:45:00.1']
 
 
-def test_what_is_programmed_while_a_machine_is_read_is_known(
+def test_programming_during_a_reading_is_remembered(
         card, monkeypatch):
-    """Also when a guest has it, and it shows nothing any more."""
+    """Also when a guest holds the functions, so that they show nothing."""
     read = reader.read
 
     def read_slowly(tree):
@@ -681,5 +681,5 @@ def test_what_is_programmed_while_a_machine_is_read_is_known(
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
 
 
-def test_nothing_is_left_to_take_back(card):
+def test_prepared_returns_nothing(card):
     assert list(card.kind.prepared(card.host())) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host itself uses of its PCI functions."""
+"""PCI functions that the host itself uses."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def _uses(files=(), links=(), folders=()):
 
 
 def _disk(name, at=f'{_PCI}/virtio0', number='254:0'):
-    """Files and links of a disk or of a partition of it."""
+    """Return files and links of a disk or of a partition."""
     path = f'{at}/block/{name}'
     return ({f'{path}/dev': f'{number}\n'},
             {f'{host_use.BLOCK}/{name}': f'../../{path[4:]}'})
@@ -34,7 +34,7 @@ def _mounts(*lines):
     return {host_use.MOUNTS[0]: ''.join(f'{line}\n' for line in lines)}
 
 
-def test_nothing_is_used_on_a_machine_that_says_nothing():
+def test_machine_without_tables_uses_nothing():
     assert _uses() == {}
     assert _uses(*_disk('vda')) == {}
 
@@ -58,14 +58,14 @@ def test_a_mounted_disk_is_in_use(mounts, line):
     '21 1 254:01 / / rw - ext4 /dev/vdaa rw',
     '', 'x', '- -', '21 1', ' - ', '\0\ufffd',
 ])
-def test_other_mounts_are_not_the_disks(line):
+def test_mounts_of_other_disks_do_not_count(line):
     files, links = _disk('vda')
     assert _uses({**files, **_mounts(line)}, links) == {}
 
 
 @pytest.mark.parametrize('folder', ['ext4', 'f2fs', 'xfs'])
-def test_what_is_mounted_where_nobody_sees_it_is_in_use(folder):
-    """nova-compute is in a container that has its own processes."""
+def test_disk_mounted_outside_the_container_is_in_use(folder):
+    """nova-compute is in a container with its own process namespace."""
     files, links = _disk('vda')
     assert _uses({**files, **_mounts('9 1 0:30 / / rw - overlay overlay rw')},
                  links, [f'sys/fs/{folder}/vda', f'sys/fs/{folder}/stats']
@@ -83,8 +83,8 @@ def test_a_further_disk_of_a_file_system_is_in_use(option):
 @pytest.mark.parametrize('mounts', host_use.TABLES)
 @pytest.mark.parametrize('source, name', [
     ('/dev/vda1', 'vda1'), ('/dev/vda', 'vda')])
-def test_recordings_without_partitions_and_numbers(mounts, source, name):
-    """As others make them: sys/block, and mounts by name alone."""
+def test_recording_with_mount_tables_only_is_understood(mounts, source, name):
+    """Other tools record sys/block, and mounts without device numbers."""
     path = f'{_PCI}/virtio0/block/vda'
     links = {'sys/block/vda': f'../{path[4:]}'}
     assert _uses({f'{path}/vda1/dev': '254:1\n',
@@ -95,7 +95,7 @@ def test_recordings_without_partitions_and_numbers(mounts, source, name):
 @pytest.mark.parametrize('files, problems', [
     ({}, 1), ({host_use.MOUNTS[0]: ''}, 0), ({host_use.MOUNTS[1]: ''}, 0),
     ({host_use.TABLES[0]: ''}, 0)])
-def test_who_cannot_know_what_is_mounted_says_so(files, problems):
+def test_missing_mounts_are_reported(files, problems):
     disk, links = _disk('vda')
     host = reader.read(tree.Recording({**disk, **files}, links))
     assert len(host.problems) == problems
@@ -121,7 +121,7 @@ def test_each_disk_of_a_file_system_on_several_is_in_use():
 
 
 def test_each_disk_that_a_mount_names_is_in_use():
-    """bcachefs has a number of its own, and several disks as its source."""
+    """bcachefs has its own device number and several disks as source."""
     files, links = _disk('nvme0n1p2')
     machine = tree.Recording({**files, **_mounts(
         '1 1 0:40 / / rw - bcachefs /dev/nvme1n1:/dev/nvme0n1p2 rw')}, links)
@@ -137,12 +137,12 @@ _ZPOOL = '1 1 0:40 / / rw - zfs secret/ROOT rw'
 @pytest.mark.parametrize('pool, said, uses', [
     (_POOL, f'N:1\n{zfs.MEMBER}\nE:ID_FS_UUID=123\n', True),
     (_POOL, f'{zfs.LABEL}secret\n{zfs.MEMBER}\n', True),
-    # What a guest wrote onto it, or somebody long ago.
+    # The label of a guest or of an earlier use.
     (_POOL, f'{zfs.LABEL}secretly\n{zfs.MEMBER}\n', False),
     (_POOL, f'{zfs.LABEL}secret\nE:ID_FS_TYPE=ext4\n', False),
     (_POOL, 'E:ID_FS_TYPE=ext4\n', False),
     (_POOL, '', False),
-    # A label of old, where there is no pool.
+    # An old label on a host without pools.
     ({f'{zfs.POOLS}/arcstats': ''}, zfs.MEMBER, False),
     ({}, zfs.MEMBER, False)])
 def test_a_disk_of_a_pool_is_in_use(pool, said, uses):
@@ -159,7 +159,7 @@ def test_a_disk_of_a_pool_is_in_use(pool, said, uses):
         assert word not in recorded.dumps()
 
 
-def test_who_cannot_know_which_disks_are_a_pools_says_so():
+def test_missing_udev_data_is_reported():
     files, links = _disk('vda')
     _found, problems = host_use.read(tree.Recording(
         {**files, **_mounts(_ZPOOL), **_POOL}, links))
@@ -167,7 +167,7 @@ def test_who_cannot_know_which_disks_are_a_pools_says_so():
     assert problem.startswith('run/udev/data, beside sysfs_root, cannot be')
 
 
-def test_a_mounted_partition_uses_its_disks_card():
+def test_mounted_partition_uses_the_function_of_its_disk():
     files, links = _disk('vda1', f'{_PCI}/virtio0/block/vda', '254:1')
     links = {'sys/class/block/vda1':
              '../../devices/pci0000:00/0000:00:02.0/virtio0/block/vda/vda1'}
@@ -191,7 +191,7 @@ def test_a_disk_under_something_stacked_is_in_use():
         '0000:00:02.0': 'disk vda is part of dm-0'}
 
 
-def test_an_empty_holders_directory_is_nobodys():
+def test_disk_with_empty_holders_is_free():
     files, links = _disk('vda')
     assert _uses(files, links,
                  [f'{_PCI}/virtio0/block/vda/holders']) == {}
@@ -210,15 +210,15 @@ def test_a_multipath_namespace_uses_every_controller():
         '0000:82:00.0': 'disk nvme0n1 is mounted'}
 
 
-def test_a_function_deep_in_the_tree_is_the_one_that_is_used():
+def test_innermost_function_of_the_path_is_in_use():
     at = 'sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/ata1'
     files, links = _disk('sda', at)
     assert list(_uses({**files, **_mounts(
         '1 1 254:0 / / rw - ext4 /dev/sda rw')}, links)) == ['0000:01:00.0']
 
 
-def test_who_makes_a_disks_domain_is_in_use():
-    """Intel's VMD: its disks are not beside it in the tree of buses."""
+def test_function_that_provides_a_pci_domain_is_in_use():
+    """Intel's VMD: its disks are in another PCI domain."""
     files, links = _disk('nvme0n1', (
         'sys/devices/pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/'
         '10000:01:00.0/nvme/nvme0'))
@@ -257,12 +257,12 @@ def test_a_port_is_in_use_by_address_or_by_what_is_stacked_on_it(
     assert _uses(files, {**_port(), **links}) == expected
 
 
-def test_a_port_without_a_pci_function_is_nobodys():
+def test_port_without_a_pci_function_is_ignored():
     assert _uses({host_use.ROUTES: f'{_ROUTES}lo 0 0\n'},
                  _port('lo', 'sys/devices/virtual')) == {}
 
 
-def test_a_card_with_two_uses_is_in_use_once():
+def test_function_with_two_uses_is_reported_once():
     files, links = _disk('vda')
     assert len(_uses({**files, host_use.ROUTES: f'{_ROUTES}eth0 0 0\n',
                       **_mounts('1 1 254:0 / / rw - x /dev/vda rw')},

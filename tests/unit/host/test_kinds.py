@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds that come with nova_accel do as the contract says."""
+"""Run the contract tests on the kinds of nova_accel."""
 
 import contextlib
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cards are joined: as amdgpu shows it, and as an operator says."""
+"""Link domains: as amdgpu shows them, and as the operator's file says."""
 
 import os
 
@@ -25,12 +25,12 @@ def _places(buses=_BUSES):
 
 
 def _machine(hives, ids=('0x1002', '0x74a1'), without=()):
-    """GPUs as amdgpu has them.
+    """Return a machine with GPUs under amdgpu.
 
-    In each hive the first has the directory and the others a link to it.
+    In each hive, the first GPU has the directory and the others a link to it.
 
     :param hives: buses by hive
-    :param without: buses of those that vfio-pci has
+    :param without: buses of GPUs that are bound to vfio-pci
     """
     places = _places([bus for buses in hives.values() for bus in buses])
     files, shortcuts = {}, {}
@@ -72,12 +72,12 @@ def test_eight_gpus_of_one_hive_are_an_island():
     assert host.problems == ()
 
 
-def test_hives_are_told_apart():
+def test_two_hives_are_two_islands():
     assert set(_host(_machine({7: _BUSES[:4], 8: _BUSES[4:]})).links.islands
                ) == {_cards(*_BUSES[:4]), _cards(*_BUSES[4:])}
 
 
-def test_what_vfio_has_is_in_no_hive_that_can_be_seen():
+def test_cards_bound_to_vfio_are_in_no_hive():
     host = _host(_machine({_HIVE: _BUSES}, without=_BUSES[:3]))
     assert host.links.islands == (_cards(*_BUSES[3:]),)
     assert _host(_machine({_HIVE: _BUSES}, without=_BUSES)
@@ -85,11 +85,11 @@ def test_what_vfio_has_is_in_no_hive_that_can_be_seen():
 
 
 @pytest.mark.parametrize('hive', ['', '0'])
-def test_no_hive_joins_nothing(hive):
+def test_cards_without_hive_id_are_in_no_island(hive):
     assert _host(_machine({hive: _BUSES})).links == model.Links()
 
 
-def test_a_virtual_function_follows_its_card():
+def test_hive_of_a_virtual_function_names_its_card():
     [_pf, vf] = places = ('pci0000:41/0000:41:00.0', 'pci0000:41/0000:41:02.0')
     host = reader.read(build.sysfs({place: {
         'driver': '../../../bus/pci/drivers/amdgpu',
@@ -101,17 +101,17 @@ def test_a_virtual_function_follows_its_card():
 
 
 @pytest.mark.parametrize('identifying', [True, False])
-def test_hives_are_recorded(tmp_path, identifying):
+def test_recording_keeps_hives_without_their_ids(tmp_path, identifying):
     _machine({_HIVE: _BUSES[:4], 8: _BUSES[4:]}).write(tmp_path)
     live = tree.open_tree(tmp_path)
     recording = recorder.record(live, identifying)
     assert set(_host(recording).links.islands) == set(
         _host(live).links.islands) != set()
-    # No other hive in the world has its id.
+    # The id of a hive is globally unique: it identifies the machine.
     assert (str(_HIVE) in recording.dumps()) is identifying
 
 
-def test_partitions_of_a_baseboard_of_eight():
+def test_partitions_of_an_hgx_baseboard_are_loaded():
     said = link_domains.load(str(_HGX))
     assert said.islands == ()
     assert sorted(map(len, said.partitions)) == [1] * 8 + [2] * 4 + [4, 4, 8]
@@ -120,13 +120,13 @@ def test_partitions_of_a_baseboard_of_eight():
     assert frozenset.union(*said.partitions[7:]) == _cards(*_BUSES)
     host = reader.read(_machine({}), links=said)
     assert host.links == said
-    # The machine has none of them.
+    # The machine has none of the cards.
     assert len(host.problems) == 8
     assert reader.read(_machine({'': _BUSES}, ('0x10de', '0x2330')),
                        links=said).problems == ()
 
 
-def test_of_a_card_that_the_file_names_the_file_counts(tmp_path):
+def test_file_has_precedence_over_hives(tmp_path):
     host = _host(_machine({_HIVE: _BUSES}), """
 partitions:
 - devices: ["0000:0f:00.0", "0000:10:00.0"]
@@ -138,19 +138,19 @@ islands:
         (_cards('0f', '10'),), (_cards('41', '44'), _cards(*_BUSES[4:])))
 
 
-def test_a_device_that_is_not_there_is_a_line_and_stays_in_its_set(tmp_path):
+def test_missing_card_is_reported_and_stays_in_its_set(tmp_path):
     text = 'partitions: [{devices: [0000:0f:00.0, 0000:10:00.0]}]'
     host = _host(_machine({_HIVE: _BUSES[:1]}), text, tmp_path)
     assert host.links.partitions == (_cards('0f', '10'),)
     assert host.problems == (
-        '[nova_accel] link_domains: 0000:10:00.0 is not there; a partition '
-        'that has it cannot be had',)
-    # That it is not offered is no problem.
+        '[nova_accel] link_domains: 0000:10:00.0 does not exist on this host; '
+        'partitions that contain it are not offered',)
+    # A card that exists but is not offered causes no message.
     assert reader.read(_machine({_HIVE: _BUSES}),
                        links=host.links).problems == ()
 
 
-def test_a_virtual_function_is_not_what_is_joined(tmp_path):
+def test_virtual_function_in_the_file_is_reported(tmp_path):
     machine = build.sysfs({
         'pci0000:41/0000:41:00.0': {},
         'pci0000:41/0000:41:02.0': {'physfn': '../0000:41:00.0'}})
@@ -165,7 +165,7 @@ def test_a_virtual_function_is_not_what_is_joined(tmp_path):
     ('--- {}\n--- {}', ': cannot be understood (it has 2 documents'),
     ('partitions: [', ': cannot be understood ('),
     ('[' * 100_000, ': cannot be understood ('),
-    ('{partitions: [], partitions: []}', 'a key is there twice)'),
+    ('{partitions: [], partitions: []}', 'a key appears twice)'),
     ('{a: &x [], b: *x}', 'aliases (*name) are not accepted)'),
     ('a' * (link_domains.MAX_BYTES + 1), ': is larger than'),
     ('[]', ': [] is not keys and values'),
@@ -179,15 +179,15 @@ def test_a_virtual_function_is_not_what_is_joined(tmp_path):
     ('islands: [{devices: [a], id: 3}]', "does not know the key 'id'; known "
                                          'keys: name, devices'),
     ('partitions: [{devices: ["0000:81:00.0"]}, {devices: [GPU-1]}]',
-     ", partitions #2: 'GPU-1' is no PCI address; write it as in 0000:"),
+     ", partitions #2: 'GPU-1' is not a PCI address; write it as in 0000:"),
     ('islands: [{devices: [0000:81:00.0, 00000000:81:00.0]}]',
      ', islands #1: has 0000:81:00.0 twice'),
     ('islands: [' + '{devices: [0000:81:00.0]}, ' * (
         link_domains.MAX_SETS + 1) + ']',
      ', islands: has more than 4096 sets'),
 ])
-def test_a_file_that_cannot_be_used_says_what_and_why(tmp_path, text,
-                                                      complaint):
+def test_invalid_file_is_reported_with_place_and_reason(tmp_path, text,
+                                                        complaint):
     path = tmp_path / 'links.yaml'
     path.write_text(text)
     said, [error] = reader.parse_links(str(path))
@@ -199,14 +199,14 @@ def test_a_file_that_cannot_be_used_says_what_and_why(tmp_path, text,
 
 
 @given(text=st.text() | st.binary())
-def test_whatever_is_in_the_file(tmp_path_factory, text):
+def test_any_file_is_loaded_or_reported(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / 'whatever.yaml'
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     said, broken = reader.parse_links(str(path))
     assert (said == model.Links()) or not broken
 
 
-def test_what_is_no_file(tmp_path):
+def test_path_that_is_not_a_file_raises(tmp_path):
     for path, why in ((tmp_path / 'none', 'No such file or directory'),
                       (tmp_path, 'Is a directory')):
         with pytest.raises(errors.LinksError) as caught:
@@ -217,7 +217,7 @@ def test_what_is_no_file(tmp_path):
         link_domains.load(str(tmp_path / 'pipe'))
 
 
-def test_a_file_that_changes_is_read_again(tmp_path):
+def test_changed_file_is_read_again(tmp_path):
     path = tmp_path / 'links.yaml'
 
     def said(text):
@@ -229,7 +229,7 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     first = said(islands)
     assert first.islands == (_cards('0f', '10'),)
     assert said(islands.replace('10', '41')).islands == (_cards('0f', '41'),)
-    # What it said before may be wrong by now.
+    # The earlier content may be outdated.
     assert said('islands: [') == model.Links()
     assert said(islands) == first
     assert link_domains.load(str(path)) is link_domains.load(str(path))

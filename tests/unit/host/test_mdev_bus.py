@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parents of mdevs that are on no PCI bus."""
+"""Parents of mdevs that are not PCI devices."""
 
 from nova_accel.host import reader
 from nova_accel.host import recorder
@@ -21,20 +21,20 @@ def machine(available='12\n', **more):
                'sys/class/mdev_bus/0000:81:00.0': f'../../devices/{gpu}'})
 
 
-def test_read_once_each():
+def test_each_parent_is_read_once():
     host = reader.read(machine(), build.entries(_ENTRY))
     assert [str(function.address) for function in host.functions] == [
         '0000:81:00.0', 'mtty']
     assert build.units(host) == {'CUSTOM_TTY_mtty-2': ['mtty'] * 12}
 
 
-def test_a_recording_has_them():
+def test_recording_contains_parents():
     recording = recorder.record(machine())
     entries = build.entries(_ENTRY)
     assert reader.read(recording, entries) == reader.read(machine(), entries)
 
 
-def test_what_a_guest_sees_of_them_is_read_and_recorded():
+def test_device_api_is_read_and_recorded():
     live = machine(device_api='vfio-ap\n')
     for tree in (live, recorder.record(live)):
         host = reader.read(tree, build.entries(_ENTRY))
@@ -43,6 +43,6 @@ def test_what_a_guest_sees_of_them_is_read_and_recorded():
                     'only have vfio-pci'}
 
 
-def test_nonsense_is_said():
+def test_malformed_available_instances_are_reported():
     host = reader.read(machine('many\n'), build.entries(_ENTRY))
-    assert 'does not say how many' in build.refusals(host)['mtty']
+    assert 'has no readable available' in build.refusals(host)['mtty']

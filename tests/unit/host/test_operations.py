@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to sysfs: what is written where, and what is not."""
+"""Operations: which attributes of sysfs are written, and which never."""
 
 import shutil
 import uuid
@@ -42,13 +42,13 @@ def _at(sysfs):
     return operations.Operations(str(sysfs))
 
 
-def test_written_to_the_parents_type(sysfs):
+def test_create_mdev_writes_to_the_type_of_the_parent(sysfs):
     _at(sysfs).create_mdev(_PARENT, 'nvidia-471', _UUID)
     assert (sysfs / 'bus/pci/devices' / _PARENT / 'mdev_supported_types'
             / 'nvidia-471/create').read_text() == _UUID
 
 
-def test_removed_by_its_uuid(sysfs):
+def test_remove_mdev_writes_to_the_mdev(sysfs):
     _at(sysfs).remove_mdev(_UUID)
     assert (sysfs / 'bus/mdev/devices' / _UUID / 'remove').read_text() == '1'
 
@@ -59,14 +59,14 @@ def test_removed_by_its_uuid(sysfs):
     ('reset_function', [], 'reset', '1'),
     ('reset_behind', [], 'reset_subordinate', '1'),
     ('unbind_driver', [], 'driver/unbind', _PARENT)])
-def test_written_to_the_function(sysfs, write, arguments, name, text):
+def test_operations_write_to_the_function(sysfs, write, arguments, name, text):
     getattr(_at(sysfs), write)(_PARENT, *arguments)
     assert (sysfs / 'bus/pci/devices' / _PARENT / name).read_text() == text
 
 
 @pytest.mark.parametrize('methods, text', [
     (['flr'], 'flr'), (('af_flr', 'bus'), 'af_flr bus'), ([], 'default')])
-def test_what_a_reset_is_to_try(sysfs, methods, text):
+def test_reset_methods_are_written_in_order(sysfs, methods, text):
     place = sysfs / 'bus/pci/devices' / _PARENT / 'reset_method'
     place.touch()
     _at(sysfs).set_reset_methods(_PARENT, methods)
@@ -75,19 +75,19 @@ def test_what_a_reset_is_to_try(sysfs, methods, text):
 
 @pytest.mark.parametrize('methods', [['default'], ['flr\n'], [''], ['FLR'],
                                      [1], 'flr'])
-def test_only_methods_of_the_kernel(sysfs, methods):
+def test_unknown_reset_methods_raise(sysfs, methods):
     with pytest.raises(ValueError):
         _at(sysfs).set_reset_methods(_PARENT, methods)
 
 
-def test_a_driver_is_looked_for(sysfs):
+def test_probe_driver_writes_the_address(sysfs):
     (sysfs / 'bus/pci/drivers_probe').touch()
     _at(sysfs).probe_driver(_PARENT)
     assert (sysfs / 'bus/pci/drivers_probe').read_text() == _PARENT
 
 
 @pytest.mark.parametrize('link', ['', 'reset', 'driver'])
-def test_no_link_leads_out_of_sysfs(sysfs, tmp_path, link):
+def test_link_out_of_sysfs_raises(sysfs, tmp_path, link):
     outside = tmp_path / 'outside'
     device = sysfs / 'bus/pci/devices' / _PARENT
     shutil.copytree(device, outside)
@@ -117,13 +117,13 @@ def test_links_within_sysfs_are_followed(sysfs, tmp_path):
     ('set_num_vfs', [1]), ('reset_function', []),
     ('reset_behind', []), ('unbind_driver', []), ('probe_driver', []),
     ('set_reset_methods', [['flr']])])
-def test_only_to_a_function(sysfs, write, arguments, address):
+def test_invalid_address_raises(sysfs, write, arguments, address):
     with pytest.raises(ValueError):
         getattr(_at(sysfs), write)(address, *arguments)
 
 
 @pytest.mark.parametrize('number', [-1, 65536, '1', 1.0, True, None])
-def test_only_a_number_of_virtual_functions(sysfs, number):
+def test_invalid_number_of_virtual_functions_raises(sysfs, number):
     with pytest.raises(ValueError):
         _at(sysfs).set_num_vfs(_PARENT, number)
 
@@ -133,18 +133,19 @@ def test_only_a_number_of_virtual_functions(sysfs, number):
     (_PARENT, 'a/b', _UUID), (_PARENT, '', _UUID),
     (_PARENT, 'nvidia-471', '../x'), (_PARENT, 'nvidia-471', ''),
     (_PARENT, 'nvidia-471\n', _UUID)])
-def test_nothing_else_is_written_to(sysfs, parent, mdev_type, address):
+def test_invalid_arguments_of_create_mdev_raise(sysfs, parent, mdev_type,
+                                                address):
     with pytest.raises(ValueError):
         _at(sysfs).create_mdev(parent, mdev_type, address)
 
 
 @given(text=st.text())
-def test_no_text_leads_out_of_a_type(text):
+def test_mdev_type_never_contains_a_path(text):
     assert not naming.is_mdev_type(text) or (
         '/' not in text and text not in ('', '.', '..') and '\0' not in text)
 
 
-def test_no_file_is_made(sysfs):
+def test_missing_attribute_is_not_created(sysfs):
     with pytest.raises(FileNotFoundError):
         _at(sysfs).create_mdev(_PARENT, 'nvidia-1', _UUID)
     with pytest.raises(FileNotFoundError):
@@ -159,7 +160,7 @@ def _prepare(tree, device, region):
         inventory.Offered('', '', device, region), {})
 
 
-def test_a_recording_makes_none(sysfs):
+def test_mdev_in_a_recording_raises(sysfs):
     region = model.Region('VGPU_x', 'VGPU', frozenset(), (
         (model.PciAddress.parse(_PARENT),),), variant='nvidia-471', mdevs=True)
     device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',
@@ -168,7 +169,7 @@ def test_a_recording_makes_none(sysfs):
         _prepare(trees.Recording(), device, region)
 
 
-def test_a_driver_that_refuses_is_named(sysfs):
+def test_refusal_of_the_driver_names_the_device(sysfs):
     region = model.Region('VGPU_x', 'VGPU', frozenset(), (
         (model.PciAddress.parse(_PARENT),),), variant='nvidia-1', mdevs=True)
     device = model.Device(model.PciAddress.parse(_PARENT), '10de:20b0',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI functions as sysfs shows them, whole, broken or half gone."""
+"""PCI functions in sysfs: complete, malformed or just disappearing."""
 
 import os
 
@@ -19,13 +19,13 @@ _NAME = '0000:81:00.0'
 
 
 def _read(**changes):
-    """The one function, or the one problem."""
+    """Return the function that is read, or the problem."""
     found, problems = pci.read(build.sysfs({_AT: changes}))
     assert len(found) + len(problems) == 1
     return found[0] if found else problems[0]
 
 
-def test_a_function_is_read_whole():
+def test_function_is_read_with_all_attributes():
     recording = build.sysfs({_AT: {
         'driver': '../../../../bus/pci/drivers/nvidia',
         'sriov_totalvfs': '16\n', 'sriov_numvfs': '4\n'}},
@@ -43,8 +43,8 @@ def test_a_function_is_read_whole():
                                   model.MdevType('nvidia-475', None)))
 
 
-def test_nothing_is_read_that_waits_for_a_card(tmp_path, monkeypatch):
-    """Not the number of VFs: a card that is being reset keeps it locked."""
+def test_number_of_vfs_is_read_without_the_device_lock(tmp_path, monkeypatch):
+    """During a reset of the card, a read of sriov_numvfs waits."""
     build.sysfs({_AT: {'sriov_totalvfs': '16\n', 'sriov_numvfs': '2\n',
                        'virtfn0': '../0000:81:00.1',
                        'virtfn1': '../0000:81:00.2'}}).write(tmp_path)
@@ -59,7 +59,7 @@ def test_nothing_is_read_that_waits_for_a_card(tmp_path, monkeypatch):
     assert 'sriov_numvfs' not in read
 
 
-def test_a_virtual_function_knows_its_card():
+def test_virtual_function_has_its_physfn():
     assert _read(physfn='../0000:81:00.7').physfn == build.address(
         '0000:81:00.7')
 
@@ -68,7 +68,7 @@ _SWITCH = 'pci0000:80/0000:80:01.0/0000:81:00.0'
 
 
 def _switches(*devices):
-    """The switch of each device, by what is below the machine's switch.
+    """Return the switch of each device below the machine's switch.
 
     :param devices: path and changes to attributes
     """
@@ -88,21 +88,21 @@ _BEHIND = f'{_OWN}/0000:85:00.0'
     [('0000:86:00.0', {}), ('0000:86:01.0', {'physfn': '../0000:86:00.0'}),
      ('0000:87:00.0', {'physfn': '../0000:86:00.0'})],
 ])
-def test_a_switch_of_a_cards_own_is_none_of_the_machines(card):
+def test_switch_with_one_card_is_ignored(card):
     devices = [(f'{_BEHIND}/{name}', changes) for name, changes in card]
     assert _switches(_NIC, *devices) == ['0000:81:00.0'] * (len(card) + 1)
-    # With nothing beside it, the other is not shared either.
+    # Without the NIC, the machine's switch has one card, too.
     assert _switches(*devices) == [None] * len(card)
 
 
-def test_a_switch_that_several_cards_share_is_the_machines():
+def test_switch_with_several_cards_is_kept():
     assert _switches(_NIC, (f'{_BEHIND}/0000:86:00.0', {}), (
         f'{_OWN}/0000:85:01.0/0000:87:00.0', {})) == [
         '0000:81:00.0', '0000:84:00.0', '0000:84:00.0']
 
 
-def test_a_switch_before_a_card_and_its_sound_is_the_cards():
-    """Intel's Arc: two slots behind a switch of the card's own."""
+def test_switch_with_a_card_and_its_audio_is_ignored():
+    """Intel's Arc has two slots behind its own switch."""
     sound = {'class': '0x040300\n'}
     assert _switches(_NIC, (f'{_BEHIND}/0000:86:00.0', {}), (
         f'{_OWN}/0000:85:04.0/0000:87:00.0', sound)) == ['0000:81:00.0'] * 3
@@ -111,7 +111,7 @@ def test_a_switch_before_a_card_and_its_sound_is_the_cards():
 @pytest.mark.parametrize('says, driver, denied', [
     ('N\n', 'c6xxvf', True), ('Y\n', 'c6xxvf', False),
     (None, 'c6xxvf', False), ('N\n', 'vfio-pci', True)])
-def test_what_vfio_pci_does_not_take(says, driver, denied):
+def test_devices_on_the_denylist_are_denied(says, driver, denied):
     ids = {'vendor': '0x8086\n', 'driver': f'../../bus/pci/drivers/{driver}'}
     files = {vfio.PARAMETER: says} if says else {}
     found, _problems = pci.read(build.sysfs({
@@ -123,7 +123,7 @@ def test_what_vfio_pci_does_not_take(says, driver, denied):
 @pytest.mark.parametrize('driver, group, offered', [
     ('vfio-pci', 'vfio-noiommu', None), ('vfio-pci', None, '7'),
     ('vfio-pci', 'other', '7')])
-def test_a_group_that_protects_nobody_is_none(driver, group, offered):
+def test_noiommu_group_is_ignored(driver, group, offered):
     files = {'sys/kernel/iommu_groups/7/name': f'{group}\n'} if group else {}
     [function], _problems = pci.read(build.sysfs({
         'pci0000:80/0000:81:00.0': {
@@ -136,7 +136,7 @@ def test_a_group_that_protects_nobody_is_none(driver, group, offered):
     ('vfio-pci', '1\n', True), ('mlx5_vfio_pci', '2\n', True),
     ('vfio-pci', '0\n', False), ('vfio-pci', None, False),
     ('nvme', '1\n', False)])
-def test_whether_a_program_has_it_open(driver, enable, is_open):
+def test_enabled_function_of_a_vfio_driver_is_open(driver, enable, is_open):
     [function], _problems = pci.read(build.sysfs({
         'pci0000:80/0000:81:00.0': {
             'driver': f'../../bus/pci/drivers/{driver}', 'enable': enable}}))
@@ -163,7 +163,7 @@ def test_a_numa_node_is_a_number_or_unknown(text, node):
     ({'driver': None}, 'driver', None),
     ({'physfn': None}, 'physfn', None),
 ])
-def test_what_may_be_missing_may_be_missing_or_nonsense(
+def test_optional_attribute_missing_or_malformed_has_a_default(
         changes, field, value):
     assert getattr(_read(**changes), field) == value
 
@@ -180,10 +180,10 @@ def test_what_may_be_missing_may_be_missing_or_nonsense(
     ({'class': 'x' * 100_000}, 'not a number'),
     ({'physfn': '../nonsense\n'}, "not a PCI address: 'nonsense\\n'"),
 ])
-def test_what_has_to_be_there_is_reported_in_one_line(changes, says):
+def test_mandatory_attribute_missing_or_malformed_is_reported(changes, says):
     problem = _read(**changes)
     assert problem.startswith(f"PCI device '{_NAME}': ")
-    assert problem.endswith('; it is left out')
+    assert problem.endswith('; the device is ignored')
     assert says in problem
     assert '\n' not in problem
     assert len(problem) < 300
@@ -195,7 +195,7 @@ def test_bars_are_read():
         model.Bar(4, 32 << 20))
 
 
-def test_what_a_bar_is_follows_from_flags():
+def test_flags_decide_the_kind_of_a_bar():
     found = _read(resource=build.resource(
         (1 << 24, build.MEMORY), (128, 0x40101),
         (1 << 20, build.MEMORY | 0x2000), (1 << 20, build.MEMORY | 0x100000),
@@ -205,13 +205,13 @@ def test_what_a_bar_is_follows_from_flags():
         model.Bar(3, 1 << 20, True, False))
 
 
-def test_a_bar_without_address_has_its_size():
+def test_bar_without_address_has_a_size():
     assert _read(resource='0x0000000000000000 0x0000001fffffffff '
                  '0x000000002014220c\n' + 12 * f'{build.resource()[:57]}'
                  ).bars == (model.Bar(0, 128 << 30),)
 
 
-def test_without_ranges_it_is_not_known_what_bars_there_are():
+def test_bars_are_unknown_without_resource():
     assert _read(resource=None).bars is None
     assert _read(resource=build.resource()).bars == ()
 
@@ -224,11 +224,11 @@ def test_without_ranges_it_is_not_known_what_bars_there_are():
     (build.resource((3 << 20, build.MEMORY)), 'its BAR 0 is from 0x'),
     ('0x2000 0x1000 0x200\n' + build.resource(), 'not a power of two'),
 ])
-def test_nonsense_for_ranges_is_reported_and_the_device_is_there(text, says):
+def test_malformed_resource_is_reported_and_the_device_is_kept(text, says):
     [function], [problem] = pci.read(build.sysfs({_AT: {'resource': text}}))
     assert function.bars is None
     assert problem.startswith(f"PCI device '{_NAME}': ") and says in problem
-    assert problem.endswith('how much memory it has is not known')
+    assert problem.endswith('the size of its memory is unknown')
     assert '\n' not in problem and len(problem) < 300
 
 
@@ -238,7 +238,7 @@ _LINE = st.tuples(*[st.integers(0, (1 << 64) - 1)] * 3).map(
 
 @given(st.one_of(st.text(), st.lists(st.one_of(_LINE, st.text(max_size=60)),
                                      max_size=17).map('\n'.join)))
-def test_whatever_ranges_say_the_device_is_there(text):
+def test_device_is_kept_with_any_resource(text):
     found, problems = pci.read(build.sysfs({_AT: {'resource': text}}))
     assert len(found) == 1 and len(problems) <= 1
     assert (found[0].bars is None) == bool(problems)
@@ -248,7 +248,7 @@ def test_whatever_ranges_say_the_device_is_there(text):
 
 
 @pytest.mark.parametrize('name', ['', 'nonsense', '0000:81:00', 'a\nb'])
-def test_a_name_that_is_no_address_is_reported(name):
+def test_malformed_device_name_is_reported(name):
     found, problems = pci.read(tree.Recording(
         links={f'{pci.DEVICES}/{name}x': '../../../devices/y'}))
     assert found == []
@@ -256,7 +256,7 @@ def test_a_name_that_is_no_address_is_reported(name):
     assert '\n' not in problems[0]
 
 
-def test_a_broken_device_leaves_the_others_alone():
+def test_malformed_device_hides_no_other():
     found, problems = pci.read(build.sysfs({
         _AT: {'vendor': None}, 'pci0000:80/0000:82:00.0': {}}))
     assert [str(function.address) for function in found] == ['0000:82:00.0']
@@ -275,7 +275,7 @@ def test_a_broken_device_leaves_the_others_alone():
      'pci0004:00', ('0004:00:00.0',)),
     ('LNXSYSTM:00/odd/0000:81:00.0', '', ()),
 ])
-def test_a_place_is_read_off_the_path(path, root, ports):
+def test_location_is_read_from_the_path(path, root, ports):
     [function], problems = pci.read(build.sysfs({path: {}}))
     assert problems == []
     assert function.location == model.Location(1, root, ports)
@@ -294,14 +294,14 @@ def test_a_domain_of_more_than_16_bits_is_read():
     (['node0', 'possible', 'online', 'nodeX', 'node', 'xnode1', 'node1\n'],
      (0,)),
 ])
-def test_numa_nodes_are_those_that_the_machine_has(names, nodes):
+def test_numa_nodes_are_read_sorted(names, nodes):
     recording = tree.Recording(
         folders=[f'{pci.NODES}/{name}' for name in names])
     assert pci.read_numa_nodes(recording) == nodes
 
 
 class _Vanishing:
-    """A Tree whose files are gone after so many reads."""
+    """A Tree whose files disappear after a number of reads."""
 
     def __init__(self, under, reads):
         self._under, self._left = under, reads
@@ -321,7 +321,7 @@ class _Vanishing:
 
 
 @pytest.mark.parametrize('reads', range(12))
-def test_a_device_that_vanishes_while_it_is_read_is_left_out_or_whole(reads):
+def test_device_removed_during_the_reading_is_complete_or_ignored(reads):
     host = reader.read(_Vanishing(build.sysfs({_AT: {}}), reads),
                        build.entries({}))
     assert len(host.functions) + len(host.problems) == 1
@@ -363,7 +363,7 @@ _NUMBERS = st.from_regex(r'\s*-?(0x)?[0-9a-f]{1,12}\n?', fullmatch=True)
     st.sampled_from([*build.ATTRIBUTES, 'sriov_numvfs', 'sriov_totalvfs',
                      'iommu_group', 'driver', 'physfn']),
     st.none() | st.text() | _NUMBERS | st.just('../0000:82:00.0')))
-def test_random_text_anywhere_is_at_most_one_problem_a_device(changes):
+def test_random_attributes_cause_at_most_one_problem_per_device(changes):
     other = 'pci0000:80/0000:82:00.0'
     host = reader.read(build.sysfs({_AT: changes, other: {}}),
                        build.entries({}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What root does for somebody who may not be nova-compute any more."""
+"""Operations as root for a caller that may be an intruder."""
 
 import inspect
 import json
@@ -31,8 +31,8 @@ def _operations():
 
 
 @pytest.mark.parametrize('name', _operations())
-def test_the_caller_says_as_much_as_an_operation_takes(name):
-    """Above all, not where sysfs is."""
+def test_entry_points_take_the_arguments_of_their_operation(name):
+    """Above all, they do not take the path of sysfs."""
     [context] = [context for context in privileged.CONTEXTS
                  if context.is_entrypoint(getattr(privileged, name))]
     _self, *takes = inspect.signature(
@@ -41,7 +41,7 @@ def test_the_caller_says_as_much_as_an_operation_takes(name):
         getattr(privileged, name).args[0]).parameters] == takes
 
 
-def test_root_does_what_is_done_to_this_machine(monkeypatch, tmp_path):
+def test_live_sysfs_uses_the_privileged_operations(monkeypatch, tmp_path):
     tree = trees.Directory(tmp_path)
     assert isinstance(operations.on(tree), operations.Operations)
     monkeypatch.setattr(trees, 'is_live', lambda tree: True)
@@ -50,7 +50,7 @@ def test_root_does_what_is_done_to_this_machine(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(' /sys sysfs ' not in pathlib.Path(
     '/proc/mounts').read_text(), reason='has no sysfs')
-def test_sysfs_is_known_by_its_type(tmp_path):
+def test_sysfs_is_recognised_by_its_file_system_type(tmp_path):
     assert trees.is_live(trees.Directory('/sys'))
     # It is mounted as well.
     assert not trees.is_live(trees.Directory('/proc'))
@@ -72,11 +72,11 @@ def test_nothing_but_sysfs_is_written(tmp_path, what):
     assert what != 'file' or attribute.read_text() == ''
 
 
-# What only root can write
+# Paths that only root can write
 
 
 @pytest.mark.parametrize('spoil, says', [
-    (lambda path: path.chmod(0o664), "others than root can write '{}'"),
+    (lambda path: path.chmod(0o664), "users other than root can write '{}'"),
     (lambda path: path.parent.chmod(0o777), "can write '{.parent}'"),
     (lambda path: path.parent.chmod(0o1777), ''),
     (lambda path: path.unlink(), 'No such file'),
@@ -85,8 +85,8 @@ def test_nothing_but_sysfs_is_written(tmp_path, what):
     pytest.param(lambda path: os.chown(path.parent, 65534, -1),
                  "'{.parent}' does not belong to root", marks=needs_root)])
 @pytest.mark.parametrize('through', ['', 'file', 'folder'])
-def test_what_others_can_change_is_not_relied_on(tmp_path, spoil, says,
-                                                 through):
+def test_path_that_others_can_change_raises(tmp_path, spoil, says,
+                                            through):
     path = tmp_path / 'real/file'
     path.parent.mkdir()
     path.write_text('')
@@ -107,7 +107,7 @@ def test_what_others_can_change_is_not_relied_on(tmp_path, spoil, says,
 
 
 @needs_root
-def test_links_of_others_are_not_relied_on(tmp_path):
+def test_link_of_another_user_raises(tmp_path):
     (tmp_path / 'file').write_text('')
     (tmp_path / 'theirs').symlink_to('file')
     os.lchown(tmp_path / 'theirs', 65534, -1)
@@ -118,7 +118,7 @@ def test_links_of_others_are_not_relied_on(tmp_path):
 
 @pytest.fixture
 def configured(tmp_path, monkeypatch):
-    """A function from names and texts to what root has configured."""
+    """Return a function that writes and reads root's configuration."""
     monkeypatch.setattr(privileged, '_CONFIGURATION', (str(tmp_path),))
 
     def make(files, *arguments):
@@ -139,7 +139,7 @@ def _entry(*words):
         {'address': _CARD, 'program': words}) + '\n'
 
 
-def test_programs_are_those_of_all_files_that_the_helper_was_started_with(
+def test_programs_are_those_of_all_configuration_files(
         configured):
     configuration = configured(
         {'nova.conf': _entry('/x', '{bitstream}'),
@@ -152,7 +152,7 @@ def test_programs_are_those_of_all_files_that_the_helper_was_started_with(
     assert configuration.state_path == '/var/lib/nova'
 
 
-def test_what_was_read_at_the_start_does_not_count(configured, tmp_path):
+def test_configuration_is_read_again_at_each_use(configured, tmp_path):
     configured({'nova.conf': _entry('/x', '{bitstream}')},
                '--config-file', '{}/nova.conf')
     (tmp_path / 'nova.conf').write_text(_entry('/y', '{bitstream}'))
@@ -161,11 +161,11 @@ def test_what_was_read_at_the_start_does_not_count(configured, tmp_path):
 
 
 @pytest.mark.parametrize('spoil, says', [
-    (lambda path: path.chmod(0o666), 'others than root can write'),
+    (lambda path: path.chmod(0o666), 'users other than root can write'),
     (lambda path: path.write_text('device_spec'), 'Failed to parse'),
     (lambda path: (path.unlink(), path.symlink_to(__file__)),
      'is not below')])
-def test_a_configuration_that_is_not_roots_is_not_read(
+def test_configuration_that_others_can_change_raises(
         configured, tmp_path, spoil, says):
     configured({'nova.conf': ''}, '--config-file', '{}/nova.conf')
     spoil(tmp_path / 'nova.conf')
@@ -173,17 +173,17 @@ def test_a_configuration_that_is_not_roots_is_not_read(
         privileged._configuration()
 
 
-def test_nobody_knows_whose_bitstreams_are(configured):
+def test_missing_state_path_raises(configured):
     with pytest.raises(ValueError, match='does not set state_path'):
         privileged._owner(configured({}))
 
 
-# A real helper, and somebody else in nova-compute's place
+# A real privsep daemon, and an intruder in place of nova-compute
 
 
 @pytest.fixture
 def place():
-    """A folder that everybody can look into."""
+    """Return a folder that every user can read."""
     path = pathlib.Path(tempfile.mkdtemp())
     path.chmod(0o755)
     yield path
@@ -200,12 +200,12 @@ def _run(place, *arguments):
 
 
 @needs_root
-def test_the_helper_does_not_trust_its_caller(place):
+def test_daemon_refuses_requests_of_an_intruder(place):
     said = _run(place, 'fork')
     assert said.pop('programmed') == [0, 'bits 0\n']
     assert said.pop('capabilities') == {
         'context': '0000000000000000', 'program_context': '0000000000000004'}
-    # Each was refused, and nothing has changed.
+    # Each request was refused, and nothing has changed.
     assert {name: text.partition(':')[0] for name, text in said.items()} == {
         'other command': 'ValueError', 'more words': 'ValueError',
         'file of root': 'ValueError', 'file behind a link': 'ValueError',
@@ -219,8 +219,8 @@ def test_the_helper_does_not_trust_its_caller(place):
 
 
 @needs_root
-def test_a_helper_of_its_own_believes_no_configuration_of_others(place):
-    """As sudo and rootwrap start it, by a command with any files."""
+def test_daemon_started_with_a_foreign_configuration_refuses(place):
+    """sudo and rootwrap start it by a command with any --config-file."""
     said = _run(place, 'command')
     assert said == {'programmed': 'ValueError: configuration '
                     f"'{place}/etc/nova.conf' is not below /etc or "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs FPGAs: what is run and written, and what is not."""
+"""Programming of FPGAs through a manager or a command."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def machine(tmp_path):
 
 @pytest.fixture
 def kernel(machine, monkeypatch):
-    """What the kernel reads when a name is written, for each time."""
+    """Return the files that the kernel reads, one for each write."""
     read = []
 
     def write(path, name):
@@ -51,14 +51,14 @@ def _command(machine, text='echo "$@"'):
     return str(path)
 
 
-def test_the_file_is_there_while_the_kernel_reads_it(machine, kernel):
+def test_bitstream_exists_while_the_kernel_reads_it(machine, kernel):
     _by_manager(machine)
     assert kernel == [(str(machine / 'sys/class/fpga_manager/fpga0/firmware'),
                        b'bits', 0o600)]
     assert os.listdir(machine / 'lib/firmware') == []
 
 
-def test_it_goes_also_where_the_kernel_refuses(machine, monkeypatch):
+def test_bitstream_is_deleted_when_the_kernel_refuses(machine, monkeypatch):
     def refuse(path, name):
         raise OSError(22, 'Invalid argument')
     monkeypatch.setattr(operations, 'write', refuse)
@@ -68,13 +68,13 @@ def test_it_goes_also_where_the_kernel_refuses(machine, monkeypatch):
 
 
 @pytest.mark.parametrize('manager', ['..', 'a/b', '', 'fpga0\n', 'x' * 65])
-def test_no_other_file_is_written_to(machine, kernel, manager):
+def test_invalid_manager_name_raises(machine, kernel, manager):
     with pytest.raises(ValueError):
         _by_manager(machine, manager)
     assert kernel == []
 
 
-def test_no_attribute_is_made(machine):
+def test_missing_firmware_attribute_is_not_created(machine):
     with pytest.raises(FileNotFoundError):
         _by_manager(machine, 'fpga1')
     assert not (machine / 'sys/class/fpga_manager/fpga1').exists()
@@ -83,7 +83,7 @@ def test_no_attribute_is_made(machine):
 @pytest.mark.parametrize('way', [
     _by_manager, lambda machine, file: _by_command(
         machine, _command(machine), '{bitstream}', file=file)])
-def test_a_bitstream_is_a_file_and_no_link(machine, kernel, way):
+def test_bitstream_that_is_not_a_regular_file_raises(machine, kernel, way):
     (machine / 'secret').write_text('secret')
     (machine / 'link').symlink_to(machine / 'secret')
     os.mkfifo(machine / 'pipe')
@@ -93,7 +93,7 @@ def test_a_bitstream_is_a_file_and_no_link(machine, kernel, way):
     assert kernel == []
 
 
-def test_a_command_gets_words(machine):
+def test_command_is_run_without_a_shell(machine):
     code, said = _by_command(
         machine, _command(machine), '-b={bitstream}', '{address}/{region}',
         '$(id); {x}', region='3')
@@ -111,7 +111,7 @@ def test_a_command_gets_a_copy_that_is_gone_afterwards(machine):
     assert not os.path.exists(os.path.dirname(path))
 
 
-def test_what_is_put_in_is_not_looked_at_again(machine):
+def test_placeholders_in_values_are_not_replaced(machine):
     (machine / '{region}').write_text('')
     assert _by_command(machine, _command(machine), '{bitstream}',
                        file='{region}')[1].endswith(b'/{region}\n')
@@ -119,7 +119,7 @@ def test_what_is_put_in_is_not_looked_at_again(machine):
 
 @pytest.mark.parametrize('card, region', [
     ('45:00.0', '0'), ('0000:45:00.0; id', '0'), (_CARD, 'x'), (_CARD, '')])
-def test_a_card_is_an_address_and_a_region_a_number(machine, card, region):
+def test_invalid_card_or_region_raises(machine, card, region):
     with pytest.raises(ValueError):
         _by_command(machine, _command(machine), '{bitstream}', card=card,
                     region=region)

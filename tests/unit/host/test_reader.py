@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine read into a Host: the two recorded ones, and odd ones."""
+"""Machines read into a Host: two recorded ones, and unusual ones."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_a_recorded_machine_has_all_its_functions():
         'network port eth0 has an address')
 
 
-def test_a_recorded_machine_of_eight_gpus_says_where_they_are():
+def test_locations_of_eight_recorded_gpus_are_read():
     host = _read('l1-8gpu', {'product_id': '2330'})
     assert {str(device.address): (device.location.numa_node,
                                   device.location.switch)
@@ -48,7 +48,7 @@ def test_a_recorded_machine_of_eight_gpus_says_where_they_are():
 
 
 @pytest.mark.parametrize('name', ['l1', 'l1-8gpu'])
-def test_what_is_refused_of_a_real_machine_says_why(name):
+def test_refusals_of_a_recorded_machine_have_reasons(name):
     host = _read(name, {})
     assert all(refusal.reason for refusal in host.refusals)
     assert {'0000:00:02.0', '0000:00:03.0'} <= set(build.refusals(host))
@@ -65,7 +65,7 @@ def test_what_is_refused_of_a_real_machine_says_why(name):
     ({'address': {'bus': '42'}, 'resource_class': 'CUSTOM_X'},
      ['0000:42:01.0 0000:42:02.0']),
 ])
-def test_a_recorded_machine_is_offered_as_its_groups_are(spec, units):
+def test_recorded_machine_is_offered_by_iommu_groups(spec, units):
     assert build.units(_read('l1', spec)) == {'CUSTOM_X': units}
 
 
@@ -77,7 +77,7 @@ def test_half_a_recorded_group_is_refused():
     assert '0000:42:02.0' in reason
 
 
-def test_numa_nodes_are_the_machines():
+def test_only_numa_node_of_the_machine_is_read():
     recording = build.sysfs(
         {'pci0000:80/0000:81:00.0': {}},
         folders=['sys/devices/system/node/node0'])
@@ -93,7 +93,7 @@ def test_what_the_host_uses_is_not_offered(spec):
     assert reason.startswith('the host uses it: ')
 
 
-def test_foreign_claims_are_heeded():
+def test_device_claimed_by_another_program_is_refused():
     host = reader.read(
         build.recorded('l1-8gpu'), build.entries({'product_id': '2330'}),
         build.entries({'address': '0000:43:00.0'},
@@ -105,7 +105,7 @@ def test_foreign_claims_are_heeded():
 @pytest.mark.parametrize('devname, refused', [
     ('eth0', ['0000:81:00.1', '0000:81:00.2']),
     ('eth2', ['0000:81:00.1']), ('eth1', [])])
-def test_a_claim_by_the_name_of_a_port_is_heeded(devname, refused):
+def test_device_claimed_by_port_name_is_refused(devname, refused):
     vf = {'device': '0x2331\n', 'physfn': '../0000:81:00.0'}
     machine = build.sysfs(
         {'pci0000:80/0000:81:00.0': {'sriov_numvfs': '2\n',
@@ -136,7 +136,7 @@ _TYPE1 = f'{_MODULE.format("vfio_iommu_type1")}/allow_unsafe_interrupts'
      'pcie_acs_override'),
     ('proc/cmdline', 'pcie-acs-override\n', 'pcie_acs_override'),
     ('proc/cmdline', 'x=pcie_acs_override pcie_acs_overrides=id\n', '')])
-def test_a_host_that_cannot_keep_guests_apart_offers_no_devices(
+def test_unsafe_host_offers_no_functions(
         path, text, says):
     machine = build.sysfs({'pci0000:80/0000:81:00.0': {}}, files={path: text})
     entries = build.entries({})
@@ -151,7 +151,7 @@ def test_a_host_that_cannot_keep_guests_apart_offers_no_devices(
                 for problem in allowed.problems] == [True] * bool(says)
 
 
-def test_a_parent_of_mdevs_stays_with_such_a_host():
+def test_unsafe_host_offers_mdevs():
     recording = build.recorded('l1')
     recording.files[_TYPE1] = 'Y\n'
     host = reader.read(recording, build.entries(
@@ -175,7 +175,7 @@ def test_a_directory_reads_as_its_recording_does(tmp_path):
         recording, entries)
 
 
-def test_what_cannot_be_read_is_in_the_way_of_its_group():
+def test_unreadable_function_blocks_its_iommu_group():
     recording = build.recorded('l1-8gpu')
     first, second = (f'sys/devices/{function}' for function in ('a', 'b'))
     for name, path in (('0000:c1:00.0', first), ('0000:c1:00.1', second)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded machine that has devices of most kinds."""
+"""A recorded machine with devices of most kinds."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def host():
     return reader.read(build.recorded('l1-kinds'), entries)
 
 
-def test_each_kind_offers_its_own(host):
+def test_each_kind_offers_its_devices(host):
     assert {(region.kind, str(device.address), region.resource_class,
              region.total) for device in host.devices
             for region in device.regions} == {
@@ -32,7 +32,7 @@ def test_each_kind_offers_its_own(host):
     assert (host.refusals, host.problems) == ((), ())
 
 
-def test_what_can_be_reset_is_known(host):
+def test_reset_methods_are_read(host):
     functions = {str(f.address): f for f in host.functions}
     assert functions['0000:84:00.0'].reset_methods == ('flr', 'bus')
     assert functions['0000:85:01.0'].reset_methods == ('flr',)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings: all that the reader reads, and nothing that identifies."""
+"""Recordings have what the reader reads, and do not identify the machine."""
 
 import re
 
@@ -22,7 +22,7 @@ _SECRETS = ('001122334455', '00:11:22:33:44:55', '20010db8', 'fe80',
 
 
 def _machine(root):
-    """A machine that says a lot of itself."""
+    """Return a machine with identifying names and contents."""
     build.sysfs(
         {'pci0000:80/0000:81:00.0': {'class': '0x020000\n'},
          'pci0000:80/0000:82:00.0': {'class': '0x010802\n'},
@@ -67,7 +67,7 @@ def test_whether_functions_can_be_reset_is_recorded(tmp_path):
                              'reset_method': 'flr bus\n'}, {'config': ''}, {})
     build.sysfs({f'pci0000:80/0000:8{number}:00.0': files for number, files
                  in enumerate((can, cannot, unknown))}).write(tmp_path)
-    # It is for root to write, and for nobody to read.
+    # In sysfs, reset is writable for root and readable for nobody.
     (tmp_path / 'sys/devices/pci0000:80/0000:80:00.0/reset').chmod(0o200)
     live = tree.open_tree(tmp_path)
     recording = recorder.record(live)
@@ -99,7 +99,7 @@ def test_identical_recordings_are_identical_bytes(name, tmp_path):
     assert len(texts) == 1
 
 
-def test_a_recording_says_nothing_that_identifies(tmp_path):
+def test_recording_does_not_identify_the_machine(tmp_path):
     text = recorder.record(_machine(tmp_path)).dumps()
     assert [secret for secret in _SECRETS if secret in text] == []
     assert str(tmp_path) not in text
@@ -123,7 +123,7 @@ def test_recording_twice_changes_nothing_more(tmp_path):
     assert (again.files, again.links) == (once.files, once.links)
 
 
-def test_what_identifies_is_recorded_when_asked_for(tmp_path):
+def test_identifying_data_is_recorded_on_request(tmp_path):
     machine = _machine(tmp_path)
     recording = recorder.record(machine, identifying=True)
     assert recording.text(f'{_NIC}/serial_number') == 'SN12345678\n'
@@ -131,14 +131,14 @@ def test_what_identifies_is_recorded_when_asked_for(tmp_path):
     assert _host(recording) == _host(machine)
 
 
-def test_of_the_command_line_only_what_matters_is_kept():
+def test_command_line_keeps_only_the_acs_override():
     machine = build.sysfs({'pci0000:80/0000:81:00.0': {}}, {
         'proc/cmdline': 'root=UUID=0d9d2ca2 pcie_acs_override=downstream\n'})
     assert recorder.record(machine).text('proc/cmdline') == (
         'pcie_acs_override=downstream\n')
 
 
-def test_two_ports_named_by_mac_stay_two(tmp_path):
+def test_ports_named_by_mac_get_different_aliases(tmp_path):
     at = 'sys/devices/pci0000:80'
     machine = build.sysfs(
         {f'pci0000:80/0000:8{number}:00.0': {} for number in (1, 2)},
@@ -157,7 +157,7 @@ def test_two_ports_named_by_mac_stay_two(tmp_path):
     ('rocex001122fffe334455', 'name0'), ('ibx001122fffe334455', 'name0'),
     ('iwx001122334455', 'name0'), ('mlx5_0', 'mlx5_0'),
     ('rocep129s0f1', 'rocep129s0f1')])
-def test_an_rdma_device_named_by_guid_has_another_name(name, recorded):
+def test_rdma_device_named_by_guid_gets_an_alias(name, recorded):
     path = 'sys/devices/pci0000:80/0000:81:00.0/infiniband'
     machine = build.sysfs({'pci0000:80/0000:81:00.0': {}},
                           {f'{path}/{name}/fw_ver': '22.39\n'})
@@ -167,7 +167,7 @@ def test_an_rdma_device_named_by_guid_has_another_name(name, recorded):
 
 
 @pytest.mark.parametrize('link', ['lower_', 'upper_'])
-def test_a_port_named_by_mac_is_not_named_by_its_bridge_either(link):
+def test_links_of_a_bridge_get_aliases(link):
     bridge = 'sys/devices/virtual/net/br0'
     machine = tree.Recording(links={
         'sys/class/net/br0': '../../devices/virtual/net/br0',
@@ -218,7 +218,7 @@ _NO_ADDRESS = '0' * 32 + ' 00 00 00 00 '
      'fe81 02 40 20 80 eth0\nfe82 02 40 20 80 eth1\n',
      f'{_NO_ADDRESS}eth1\n{_NO_ADDRESS}eth0\n'),
 ])
-def test_what_is_recorded_of_proc_is_what_the_reader_needs(
+def test_files_of_proc_keep_what_the_reader_needs(
         path, text, recorded):
     assert recorder.record(tree.Recording({path: text})).files == {
         path: recorded}
@@ -245,7 +245,7 @@ def _disk(name, below='block'):
     return {f'sys/class/block/{name}': f'../../{path}'}
 
 
-# What a machine's owner, or a tool, can call things: where that is seen.
+# Places with names that an operator or a tool can choose.
 _NAMED = {
     **{f'a port, {name}': (name, {
         'proc/net/route': f'Iface\n{name} 0 0\n'}, _port(name))
@@ -349,7 +349,7 @@ def _machine_with(files, links):
 
 
 def _told(machine, what):
-    """What is made of a machine, with a star for what has a name."""
+    """Return what is read of a machine, with a star for each name."""
     return re.sub(what, '*', repr((_host(machine), fpga.read(machine))))
 
 
@@ -357,7 +357,7 @@ _ALIAS = r'name\d+(p\d+)?|0000000\d-0000-[45]000-8000-0{12}'
 
 
 @pytest.mark.parametrize('what', _NAMED)
-def test_a_name_that_is_not_the_kernels_has_an_alias(what):
+def test_foreign_name_gets_an_alias(what):
     marker, files, links = _NAMED[what]
     machine = _machine_with(files, links)
     recording = recorder.record(machine)
@@ -382,7 +382,7 @@ def test_a_name_that_is_not_the_kernels_has_an_alias(what):
 @pytest.mark.parametrize('text', [
     '1 acme-SN12345678 2\n', 'x\npcie_acs_override=SN12345678',
     '0 0 acme-SN12345678 / / rw - ext4 none rw\n'])
-def test_content_that_is_not_the_kernels_is_not_recorded(path, text):
+def test_foreign_content_is_not_recorded(path, text):
     machine = _machine_with({path: text}, {
         'sys/class/fpga_region/region0':
             f'../../{_GPU[4:]}/fpga_region/region0',
@@ -397,7 +397,7 @@ def test_content_that_is_not_the_kernels_is_not_recorded(path, text):
 @pytest.mark.parametrize('status, recorded', [
     ('reconfig CRC error\nreconfig fifo overflow error\n', None),
     ('board SN12345678\n', '? ?\n')])
-def test_of_the_status_of_an_fpga_the_kernels_words_are_kept(
+def test_fpga_status_keeps_the_words_of_the_kernel(
         status, recorded):
     machine = _machine_with({f'{_FPGA}/state': 'write error\n',
                              f'{_FPGA}/status': status}, {
@@ -407,7 +407,7 @@ def test_of_the_status_of_an_fpga_the_kernels_words_are_kept(
     assert recording.text(f'{_FPGA}/status') == (recorded or status)
 
 
-def test_two_names_have_two_aliases_that_nothing_else_has():
+def test_aliases_are_unique():
     names = ['acme0', 'acme1', 'name0', 'name2']
     machine = tree.Recording(links=dict(
         link for name in names for link in _port(name).items()))
@@ -418,7 +418,7 @@ def test_two_names_have_two_aliases_that_nothing_else_has():
 @pytest.mark.parametrize('name', [
     'l1', 'l1-8gpu', 'l1-fpga', 'l1-kinds', 'l40s-modelled',
     'fpga-modelled'])
-def test_names_of_the_kernels_are_recorded_as_they_are(name):
+def test_names_of_the_kernel_are_kept(name):
     machine = build.recorded(name)
     assert recorder.record(machine).dumps() == recorder.record(
         machine, identifying=True).dumps()
@@ -440,7 +440,7 @@ def test_ports_named_by_mac_are_numbered_in_one_order():
     st.sampled_from([*host_use.MOUNTS, host_use.SWAPS, host_use.ROUTES,
                      host_use.ADDRESSES]),
     st.text() | st.text(alphabet=' -\n/devab0:1\t')))
-def test_a_machine_that_talks_nonsense_can_be_recorded(files):
+def test_random_tables_can_be_recorded(files):
     machine = tree.Recording(files)
     recording = recorder.record(machine)
     assert _host(recording) == _host(machine)

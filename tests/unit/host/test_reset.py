@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is reset when, on a modelled machine whose kernel can fail."""
+"""Resets on a modelled machine whose kernel can fail."""
 
 import contextlib
 import pathlib
@@ -27,8 +27,8 @@ _VF = {**_CAN, 'device': '0x2331\n',
 _DRIVERS = '../../../bus/pci/drivers'
 
 #: A card with two virtual functions; a card of two functions that share an
-#: IOMMU group; one that a driver of the host's has, and one of vfio's; and
-#: one of two functions that can only be reset from the bridge before them.
+#: IOMMU group; a card with a driver of the host's; a card with vfio-pci; and
+#: a card of two functions that can only be reset through their bridge.
 _MACHINE = {
     f'{_ROOT}/0000:85:00.0': {**_CAN, 'sriov_numvfs': '2\n',
                               'sriov_totalvfs': '2\n'},
@@ -49,31 +49,31 @@ _BRIDGE = '0000:80:02.0'
 
 
 class _Kernel:
-    """Answers to writes, and remembers who would find what in a function."""
+    """Simulate writes, and track which functions have data of a server."""
 
     def __init__(self, root):
         self.tree = trees.open_tree(root)
         self._bus = pathlib.Path(root) / 'sys/bus/pci/devices'
         self.resets = []
-        #: For each of these, what the kernel was to try.
+        #: The reset_method at each of these resets.
         self.methods = []
-        #: Methods that there are no more, by function.
+        #: Methods that disappeared, by function.
         self.gone = {}
         self.broken = set()
-        #: Functions with something of somebody's in them.
+        #: Functions with data of a server in them.
         self.dirty = set()
         #: Functions whose last reset failed.
         self.failed = set()
         self.held = set()
         self.wrongs = []
-        #: By function, the driver that takes it where none has it.
+        #: The driver that a probe binds, by function.
         self.drivers = {}
 
     def write(self, path, text):
         path = pathlib.Path(path)
         name = path.parent.name
         if path.name == 'drivers_probe':
-            # That none wants it is no error (drivers/base/bus.c).
+            # Without a matching driver there is no error (drivers/base/bus.c).
             if text in self.drivers:
                 self.bind(text, self.drivers[text])
             return
@@ -100,7 +100,7 @@ class _Kernel:
         self.file(name, 'reset_method').write_text(f'{text}\n')
 
     def _reset(self, name, functions):
-        # What must never be.
+        # These must never happen.
         self.wrongs += [f'{function} was reset under its user or driver'
                         for function in functions if function in self.held
                         or self.driver(function) not in (None, 'vfio-pci')]
@@ -149,7 +149,7 @@ def kernel():
 
 
 class _Node:
-    """A nova-compute, as far as resets go."""
+    """The part of nova-compute that concerns resets."""
 
     def __init__(self, kernel, **keys):
         self.kernel = kernel
@@ -173,10 +173,10 @@ class _Node:
             self.resets.reset(self.kernel.tree, host, unit)
 
     def give(self, unit):
-        """Give a server a unit that is offered, if it may have it."""
+        """Start a server with an offered unit, if its reset works."""
         if not self.resets.reset(self.kernel.tree, self.read([]), unit):
             return False
-        # Nothing of anybody's is in it.
+        # It has no data of another server.
         assert not _names(unit) & (self.kernel.dirty | self.kernel.failed)
         self.resets.used(unit)
         self.kernel.held |= _names(unit)
@@ -198,11 +198,11 @@ _FUNCTIONS = sorted(name for path in _MACHINE
                         _BRIDGE, '0000:85:00.0'))
 
 class _Story:
-    """What can happen to a unit, and what then must not be."""
+    """Steps that can happen to a unit, and what must never follow."""
 
     def __init__(self, kernel):
         self.kernel = kernel
-        # Nobody knows what it went through before.
+        # The devices may have been used before nova-compute started.
         kernel.dirty = set(_FUNCTIONS)
         self.restart(None, None)
         self.units = {name: _unit(self.node, name) for name in _FUNCTIONS}
@@ -222,7 +222,7 @@ class _Story:
         self.kernel.held -= _names(unit)
 
     def stranger(self, _name, unit):
-        """A domain that is not Nova's, seen by now and then."""
+        """Start a domain that is not Nova's."""
         self.kernel.held |= _names(unit)
         self.kernel.dirty |= _names(unit)
         self.node.sweep()
@@ -244,7 +244,7 @@ class _Story:
         self.node.sweep()
 
     def restart(self, _name, _unit):
-        # What failed is found out again before anybody gets it.
+        # Failures are forgotten, and found again by a new reset.
         self.node, self.kernel.failed = _Node(self.kernel), set()
 
 
@@ -258,13 +258,13 @@ _steps = st.lists(st.tuples(
 
 @settings(max_examples=20)
 @given(_steps)
-def test_nobody_gets_what_somebody_left(steps):
+def test_no_server_gets_a_device_that_was_not_reset(steps):
     with _kernel() as kernel:
         story = _Story(kernel)
         for step in steps:
             story.go_on(*step)
         node = story.node
-        # Whatever happened, what works again is offered again.
+        # Units that work again are offered again.
         kernel.broken, kernel.held = set(), set()
         for name in _FUNCTIONS:
             kernel.file(name, 'driver').unlink(missing_ok=True)
@@ -275,7 +275,7 @@ def test_nobody_gets_what_somebody_left(steps):
         assert all(map(node.give, node.offered()))
 
 
-def test_each_free_unit_once_at_the_start(kernel):
+def test_free_units_are_reset_once_at_the_start(kernel):
     node = _Node(kernel)
     kernel.held = {'0000:85:00.1'}
     node.sweep()
@@ -286,7 +286,7 @@ def test_each_free_unit_once_at_the_start(kernel):
     assert len(kernel.resets) == 5
 
 
-def test_a_card_that_can_only_be_reset_from_its_bridge(kernel):
+def test_card_is_reset_through_its_bridge(kernel):
     node = _Node(kernel)
     kernel.broken = {'0000:89:00.1'}
     node.sweep()
@@ -321,29 +321,29 @@ def _lay_out(kernel, header, resource=_RESOURCE, name='0000:88:00.0'):
 
 @pytest.mark.parametrize(('bars', 'lost'), [
     (_BARS, False),
-    # What a bridge makes of an address is its own affair.
+    # A bridge can translate addresses.
     ((0x10000000, 0, 0x0000000c, 0x3, 0x20000000, 0), False),
     ((0, 0, 0x0000000c, 0, 0, 0), True),
     ((*_BARS[:2], 0x0000000c, 0, *_BARS[4:]), True),
-    # It was written while it did not answer, from what it did not answer.
+    # The kernel saved and restored the all-ones of a dead function.
     ((0xffff0000, 0, 0xfff0000c, 0xffffffff, 0xfffff000, 0), True)])
-def test_bars_that_have_lost_their_addresses(kernel, bars, lost):
+def test_lost_addresses_of_bars_are_detected(kernel, bars, lost):
     assert _lay_out(kernel, _header(*bars)) is lost
-    # A virtual function has none.
+    # A virtual function has no BARs of its own.
     assert not _lay_out(kernel, _header(*bars), name='0000:85:00.1')
-    # Nobody knows.
+    # The header or the ranges cannot be read.
     assert not _lay_out(kernel, _header(*bars)[:63])
     assert not _lay_out(kernel, _header(*bars), 'nonsense')
-    # That of a bridge is another one.
+    # The header of a bridge has another layout.
     assert not _lay_out(kernel, _header(*bars, kind=0x81))
-    # The kernel did not give it any.
+    # The kernel assigned no address.
     assert not _lay_out(kernel, _header(*bars), ''.join(
         f'0x{0:016x} 0x{size - 1 if size else 0:016x} 0x{flags:016x}\n'
         for size, flags in ((1 << 16, 0x20040200), *[(0, 0)] * 5)))
 
 
 @given(st.binary(max_size=80), st.text())
-def test_any_header_and_any_resource(header, resource):
+def test_random_config_and_resource_raise_nothing(header, resource):
     with _kernel() as kernel:
         kernel.file('0000:88:00.0', 'config').write_bytes(header)
         kernel.file('0000:88:00.0', 'resource').write_bytes(
@@ -351,7 +351,7 @@ def test_any_header_and_any_resource(header, resource):
         pci.has_lost_addresses(kernel.tree, build.address('0000:88:00.0'))
 
 
-def test_a_reset_after_one_that_failed_is_not_enough(kernel):
+def test_reset_that_leaves_bars_without_addresses_fails(kernel):
     node = _Node(kernel)
     unit = _unit(node, '0000:88:00.0')
     _lay_out(kernel, _header(*_BARS))
@@ -364,8 +364,8 @@ def test_a_reset_after_one_that_failed_is_not_enough(kernel):
     node.sweep()
     assert '0000:88:00.0' in kernel.resets
     assert unit not in node.offered()
-    assert 'its BARs have lost their addresses' in str(node.resets.refused())
-    # Somebody has it removed and found again.
+    assert 'its BARs lost their addresses' in str(node.resets.refused())
+    # The operator removes the device and rescans the bus.
     _lay_out(kernel, _header(*_BARS))
     node.now += 600
     node.sweep()
@@ -373,8 +373,8 @@ def test_a_reset_after_one_that_failed_is_not_enough(kernel):
 
 
 @pytest.mark.parametrize('name', ['0000:88:00.0', '0000:85:00.1'])
-def test_a_reset_of_what_does_not_answer_is_none(kernel, name):
-    """The kernel does not wait for it after each way to reset."""
+def test_reset_fails_if_the_function_does_not_answer(kernel, name):
+    """Some reset methods do not wait for the function."""
     node = _Node(kernel)
     unit = _unit(node, name)
     kernel.file(name, 'config').write_bytes(b'\xff' * 64)
@@ -382,14 +382,14 @@ def test_a_reset_of_what_does_not_answer_is_none(kernel, name):
     assert name in kernel.resets
     assert unit not in node.offered()
     assert 'it does not answer' in str(node.resets.refused())
-    # The ids of a virtual function that does are the same.
+    # A virtual function that answers has all-ones ids, too.
     kernel.file(name, 'config').write_bytes(b'\xff' * 4 + bytes(60))
     node.now += 600
     node.sweep()
     assert unit in node.offered()
 
 
-#: A card of one function, which a driver of the host's has.
+#: A card of one function with a driver of the host's.
 _SINGLE = '0000:8a:00.0'
 
 
@@ -407,8 +407,8 @@ _PINNED = [
 
 
 @pytest.mark.parametrize('says, tried', _PINNED)
-def test_the_kernel_tries_what_the_entry_says(single, says, tried):
-    """And then again what it did."""
+def test_reset_method_of_the_entry_is_used_and_restored(single, says, tried):
+    """Afterwards the previous methods are restored."""
     node = _Node(single, **says)
     assert node.give(_unit(node, _SINGLE))
     assert single.methods == tried
@@ -417,22 +417,21 @@ def test_the_kernel_tries_what_the_entry_says(single, says, tried):
 
 
 @pytest.mark.parametrize('says, tried', _PINNED[1:])
-def test_a_method_that_fails_is_not_made_up_for_by_another(single, says,
-                                                           tried):
+def test_failed_method_is_not_replaced_by_another(single, says, tried):
     single.broken = {_SINGLE}
     node = _Node(single, **says)
     assert not node.give(_unit(node, _SINGLE))
     assert single.file(_SINGLE, 'reset_method').read_text() == 'flr pm bus\n'
 
 
-def test_a_method_that_has_gone_is_not_set_again(single):
+def test_methods_that_disappeared_are_not_restored(single):
     single.gone[_SINGLE] = {'bus'}
     node = _Node(single, reset='flr')
     assert node.give(_unit(node, _SINGLE))
     assert single.file(_SINGLE, 'reset_method').read_text() == 'flr pm\n'
 
 
-def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
+def test_bridge_with_another_function_is_not_reset(kernel):
     node = _Node(kernel)
     host = node.read({})
     kernel.file(_BRIDGE, '0000:89:00.2').mkdir()
@@ -442,7 +441,7 @@ def test_what_came_behind_the_bridge_meanwhile_is_not_reset(kernel):
     assert '0000:89:00.2 is behind it as well' in str(node.resets.refused())
 
 
-def test_under_a_driver_of_the_hosts_not_before_a_guest_is_to_have_it(kernel):
+def test_function_with_a_host_driver_is_reset_at_the_start_of_a_guest(kernel):
     node = _Node(kernel)
     node.sweep()
     name = '0000:87:00.0'
@@ -453,18 +452,18 @@ def test_under_a_driver_of_the_hosts_not_before_a_guest_is_to_have_it(kernel):
     assert kernel.driver(name) is None
 
 
-def test_its_driver_has_a_card_again_that_it_is_to_program(kernel):
+def test_card_to_be_programmed_is_bound_to_its_driver_again(kernel):
     name = '0000:87:00.0'
     node = _Node(kernel, kind='fpga', program=['/program', '{bitstream}'])
     kernel.drivers[name] = 'nvidia'
     assert node.give(_unit(node, name))
     assert (kernel.resets, kernel.driver(name)) == ([name], 'nvidia')
-    # One of vfio's stays.
+    # A vfio driver stays bound.
     assert node.give(_unit(node, '0000:88:00.0'))
     assert kernel.driver('0000:88:00.0') == 'vfio-pci'
 
 
-def test_a_card_that_its_driver_does_not_take_again_is_withheld(kernel):
+def test_card_that_no_driver_binds_again_is_withheld(kernel):
     node = _Node(kernel, kind='fpga', program=['/program', '{bitstream}'])
     unit = _unit(node, '0000:87:00.0')
     assert not node.give(unit)
@@ -475,7 +474,7 @@ def test_a_card_that_its_driver_does_not_take_again_is_withheld(kernel):
     assert unit in node.offered()
 
 
-def test_not_what_a_program_has_open(kernel):
+def test_function_that_a_program_has_open_is_not_reset(kernel):
     kernel.file('0000:88:00.0', 'enable').write_text('1\n')
     node = _Node(kernel)
     node.sweep()
@@ -485,7 +484,7 @@ def test_not_what_a_program_has_open(kernel):
     assert '0000:88:00.0' not in kernel.resets
 
 
-def test_tried_again_after_a_while_and_not_before(kernel):
+def test_failed_reset_is_tried_again_after_the_interval(kernel):
     node = _Node(kernel)
     kernel.broken = {'0000:88:00.0'}
     node.sweep()
@@ -499,7 +498,7 @@ def test_tried_again_after_a_while_and_not_before(kernel):
     assert node.resets.refused() == {}
 
 
-def test_what_is_not_ours_any_more_is_forgotten(kernel):
+def test_failure_of_a_function_that_left_device_spec_is_forgotten(kernel):
     node = _Node(kernel)
     kernel.broken = {'0000:88:00.0'}
     node.sweep()
@@ -511,7 +510,7 @@ def test_what_is_not_ours_any_more_is_forgotten(kernel):
     assert len(kernel.resets) == resets
 
 
-def test_no_way_to_reset_and_an_entry_that_takes_it(kernel):
+def test_function_without_reset_is_offered_if_the_entry_permits(kernel):
     kernel.file('0000:88:00.0', 'reset').unlink()
     kernel.file('0000:88:00.0', 'reset_method').unlink()
     assert len(_Node(kernel).offered()) == 5
@@ -521,7 +520,7 @@ def test_no_way_to_reset_and_an_entry_that_takes_it(kernel):
     assert kernel.resets == []
 
 
-def test_of_a_card_that_cannot_be_reset_what_can_be(kernel):
+def test_resettable_functions_of_a_unit_are_reset(kernel):
     kernel.file(_BRIDGE, 'reset_subordinate').unlink()
     for name, text in (('reset', ''), ('reset_method', 'flr\n')):
         kernel.file('0000:89:00.0', name).write_text(text)
@@ -541,21 +540,21 @@ def test_of_a_card_that_cannot_be_reset_what_can_be(kernel):
     ({'config': '', 'reset': ''}, None),
     ({'config': ''}, ()),
     ({}, None)])
-def test_what_sysfs_says_of_resets(files, methods):
+def test_reset_methods_are_read_from_sysfs(files, methods):
     function, _other = reader.read(build.sysfs({
         f'{_ROOT}/0000:81:00.0': files,
         f'{_ROOT}/0000:82:00.0': {'reset': ''}})).functions
     assert function.reset_methods == methods
 
 
-def test_who_copies_what_can_be_read_does_not_know_of_resets():
-    """``reset`` is for writing only."""
+def test_copy_of_readable_files_has_unknown_reset_methods():
+    """``reset`` is write-only, so such a copy lacks it."""
     [function] = reader.read(build.sysfs({
         f'{_ROOT}/0000:81:00.0': {'config': ''}})).functions
     assert function.reset_methods is None
 
 
-def test_a_machine_that_can_reset_nothing_is_no_copy(tmp_path, monkeypatch):
+def test_live_machine_without_resets_has_no_methods(tmp_path, monkeypatch):
     build.sysfs({f'{_ROOT}/0000:81:00.0': {'config': ''}}).write(tmp_path)
     monkeypatch.setattr(trees, 'is_live', lambda tree: True)
     [function] = reader.read(trees.open_tree(tmp_path)).functions
@@ -563,14 +562,14 @@ def test_a_machine_that_can_reset_nothing_is_no_copy(tmp_path, monkeypatch):
 
 
 @given(st.text())
-def test_any_text_of_methods(text):
+def test_any_text_of_reset_method_is_read(text):
     [function] = reader.read(build.sysfs({
         f'{_ROOT}/0000:81:00.0': {'reset_method': text}})).functions
     assert function.reset_methods == tuple(text.split())
 
 
-def test_what_an_old_recording_says_nothing_of_is_offered(tmp_path):
-    """As files, too: nothing is written to them."""
+def test_units_of_an_old_recording_count_as_reset(tmp_path):
+    """Also of one that was written as files: nothing is reset there."""
     build.recorded('l1').write(tmp_path)
     tree = trees.open_tree(tmp_path)
     host = reader.read(tree, build.entries({'product_id': '37c9'}))
@@ -584,7 +583,7 @@ def test_what_an_old_recording_says_nothing_of_is_offered(tmp_path):
 @pytest.mark.parametrize('driver, folders, vfio', [
     ('vfio-pci', [], True), ('mlx5_vfio_pci', [], True), ('qat', [], False),
     ('nvidia', ['vfio-dev/vfio0'], True), (None, [], False)])
-def test_a_driver_of_vfios(driver, folders, vfio):
+def test_vfio_drivers_are_recognised(driver, folders, vfio):
     place = f'{_ROOT}/0000:81:00.0'
     [function] = reader.read(build.sysfs(
         {place: {'driver': driver and f'{_DRIVERS}/{driver}'}},
@@ -593,7 +592,7 @@ def test_a_driver_of_vfios(driver, folders, vfio):
     assert (function.driver, function.vfio) == (driver, vfio)
 
 
-def test_a_units_mdevs_do_not_matter_to_it(kernel):
+def test_used_mdevs_do_not_cause_resets(kernel):
     node = _Node(kernel)
     node.sweep()
     node.resets.used([model.MdevAddress('x')])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees: real directories, recordings, and what passes for either."""
+"""Trees: real directories, recordings, and invalid ones."""
 
 import gzip
 import io
@@ -29,7 +29,7 @@ def directory(root):
     return tree.Directory(root / 'sys')
 
 
-def test_a_directory_answers_with_what_is_there(root, directory):
+def test_directory_returns_names_texts_and_links(root, directory):
     (root / 'sys' / 'b').write_text('text\n')
     (root / 'sys' / 'a').symlink_to('../x')
     (root / 'proc' / 'swaps').write_text('swaps')
@@ -42,7 +42,7 @@ def test_a_directory_answers_with_what_is_there(root, directory):
 @pytest.mark.parametrize('path', [
     'sys/nothing', 'sys/loop', 'sys/dangling', 'sys/a\0b', 'nothing/at/all',
     'sys/file/below', 'sys/' + 'x' * 5000])
-def test_what_is_not_there_answers_as_such(root, directory, path):
+def test_missing_paths_return_nothing(root, directory, path):
     (root / 'sys' / 'loop').symlink_to('loop')
     (root / 'sys' / 'dangling').symlink_to('gone')
     (root / 'sys' / 'file').write_text('x')
@@ -53,7 +53,7 @@ def test_what_is_not_there_answers_as_such(root, directory, path):
         assert not directory.has(path)
 
 
-def test_what_cannot_be_read_is_there_all_the_same(root, directory):
+def test_unreadable_paths_exist(root, directory):
     (root / 'sys' / 'file').write_text('')
     (root / 'sys' / 'file').chmod(0o200)
     (root / 'sys' / 'link').symlink_to('nowhere')
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_there_all_the_same(root, directory):
                 if there.has(f'sys/{name}')] == ['file', 'link', 'bus']
 
 
-def test_kinds_are_not_mistaken_for_each_other(root, directory):
+def test_files_links_and_directories_are_distinguished(root, directory):
     (root / 'sys' / 'file').write_text('')
     assert directory.text('sys/bus') is None
     assert directory.link('sys/bus') is None
@@ -73,23 +73,23 @@ def test_kinds_are_not_mistaken_for_each_other(root, directory):
     assert directory.text('sys/file') == ''
 
 
-def test_a_pipe_is_no_file_and_blocks_nobody(root, directory):
+def test_pipe_is_not_read(root, directory):
     os.mkfifo(root / 'sys' / 'pipe')
     assert directory.text('sys/pipe') is None
     assert directory.names('sys/pipe') == []
 
 
-def test_a_device_is_no_file(root, directory):
+def test_device_is_not_read(root, directory):
     (root / 'sys' / 'zero').symlink_to('/dev/zero')
     assert directory.text('sys/zero') is None
 
 
-def test_binary_content_is_text_of_a_kind(root, directory):
+def test_binary_content_is_decoded_with_replacement(root, directory):
     (root / 'sys' / 'binary').write_bytes(b'\xff\0\xfe10de')
     assert directory.text('sys/binary') == '\ufffd\0\ufffd10de'
 
 
-def test_a_name_that_is_no_text_can_be_asked_for(root, directory):
+def test_undecodable_name_can_be_read(root, directory):
     (root / 'sys' / os.fsdecode(b'\xff')).write_text('x')
     [_bus, name] = directory.names('sys')
     assert directory.text(f'sys/{name}') == 'x'
@@ -102,7 +102,7 @@ def test_no_more_than_the_limit_is_read(root, directory):
     assert len(directory.text('sys/large')) == tree.MAX_FILE
 
 
-def test_of_proc_more_is_read(root, directory):
+def test_limit_is_larger_in_proc(root, directory):
     text = 'x' * (2 * tree.MAX_FILE)
     (root / 'proc' / 'mountinfo').write_text(text)
     assert directory.text('proc/mountinfo') == text
@@ -115,7 +115,7 @@ def test_of_proc_more_is_read(root, directory):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
-def test_what_may_not_be_read_answers_as_not_there(root, directory):
+def test_forbidden_paths_return_nothing(root, directory):
     (root / 'sys' / 'secret').write_text('x')
     (root / 'sys' / 'secret').chmod(0)
     (root / 'sys' / 'closed').mkdir(mode=0)
@@ -123,7 +123,7 @@ def test_what_may_not_be_read_answers_as_not_there(root, directory):
     assert directory.names('sys/closed') == []
 
 
-def test_a_recording_answers_as_the_directory_does(root, directory):
+def test_recording_and_directory_return_the_same(root, directory):
     recording = tree.Recording(
         {'sys/devices/x/vendor': '0x10de\n', 'proc/swaps': ''},
         {'sys/bus/x': '../devices/x'}, ['sys/empty'])
@@ -136,7 +136,7 @@ def test_a_recording_answers_as_the_directory_does(root, directory):
         assert recording.link(path) == directory.link(path), path
 
 
-def test_a_recording_survives_writing_and_reading():
+def test_recording_can_be_dumped_and_loaded():
     for name in ('l1', 'l1-8gpu'):
         recording = build.recorded(name)
         again = tree.Recording.loads(recording.dumps())
@@ -151,7 +151,7 @@ _paths = st.lists(st.sampled_from(['a', 'b', '..', '', 'x y', 'é']),
 
 @given(st.dictionaries(_paths, st.text()), st.dictionaries(_paths, st.text()),
        st.lists(_paths))
-def test_any_recording_survives_and_is_one_line_a_path(files, links, folders):
+def test_any_recording_can_be_dumped_and_loaded(files, links, folders):
     recording = tree.Recording(files, links, folders)
     text = recording.dumps()
     again = tree.Recording.loads(text)
@@ -173,7 +173,7 @@ def test_any_recording_survives_and_is_one_line_a_path(files, links, folders):
     ('{"nova_accel_recording": 1, "folders": {"a": "b"}}', 'are not text'),
     ('{"nova_accel_recording": 1, "folders": [1]}', 'are not text'),
 ])
-def test_what_is_no_recording_is_refused(text, says):
+def test_text_that_is_not_a_recording_is_refused(text, says):
     with pytest.raises(ValueError, match=says):
         tree.Recording.loads(text)
 
@@ -196,7 +196,7 @@ def test_a_link_is_followed_within_the_machine(target, leads):
     assert tree.follow(recording, 'sys/bus/pci/devices/d') == leads
 
 
-def test_what_is_no_link_leads_to_itself():
+def test_path_that_is_not_a_link_is_returned():
     assert tree.follow(tree.Recording(), 'sys/x') == 'sys/x'
 
 
@@ -262,7 +262,7 @@ def test_a_tar_of_a_live_sys_is_padded(tmp_path):
     assert tree.open_tree(tmp_path).text('sys/bus/vendor') == '0x10de\n'
 
 
-def test_what_a_tar_is_padded_with_does_not_count(tmp_path, monkeypatch):
+def test_padding_of_a_tar_does_not_count_as_size(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, 'MAX_RECORDING', 4096)
     test_a_tar_of_a_live_sys_is_padded(tmp_path)
     with tarfile.open(tmp_path / 'live.tar', 'a') as archive:
@@ -273,7 +273,7 @@ def test_what_a_tar_is_padded_with_does_not_count(tmp_path, monkeypatch):
     assert tree.open_tree(tmp_path / 'live.tar').text('sys/7') == 'x'
 
 
-def test_the_links_of_a_tar_count(tmp_path, monkeypatch):
+def test_links_of_a_tar_count_as_size(tmp_path, monkeypatch):
     monkeypatch.setattr(tree, 'MAX_RECORDING', 4096)
     path = tmp_path / 'links.tar'
     with tarfile.open(path, 'w') as archive:
@@ -294,7 +294,7 @@ def _tar_of(*members):
     return buffer.getvalue()
 
 
-def test_odd_members_of_a_tar_are_passed_over(tmp_path):
+def test_other_members_of_a_tar_are_ignored(tmp_path):
     path = tmp_path / 'odd.tar'
     path.write_bytes(_tar_of(
         ('sys/bus/pci/devices/x', tarfile.SYMTYPE),
@@ -319,7 +319,7 @@ def _broken():
 
 
 @pytest.mark.parametrize('what', _broken())
-def test_a_file_that_is_no_recording_gives_one_clear_line(tmp_path, what):
+def test_file_that_is_not_a_recording_is_reported(tmp_path, what):
     path = tmp_path / 'file'
     path.write_bytes(_broken()[what])
     _check_refused(path)
@@ -334,7 +334,7 @@ def _check_refused(path):
     assert '\n' not in message
 
 
-def test_a_packed_recording_that_is_damaged_gives_one_clear_line(tmp_path):
+def test_damaged_packed_recording_is_reported(tmp_path):
     damaged = bytearray(gzip.compress(_SMALL.dumps().encode()))
     damaged[10:40] = b'\xff' * 30
     path = tmp_path / 'file'
@@ -343,12 +343,12 @@ def test_a_packed_recording_that_is_damaged_gives_one_clear_line(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['gone', 'loop', 'a\0b', 'a\nb', 'x' * 300])
-def test_a_path_that_cannot_be_opened_gives_one_clear_line(tmp_path, name):
+def test_path_that_cannot_be_opened_is_reported(tmp_path, name):
     (tmp_path / 'loop').symlink_to('loop')
     _check_refused(tmp_path / name)
 
 
-def test_a_directory_that_is_no_copy_of_sys_is_refused(tmp_path):
+def test_directory_without_bus_is_refused(tmp_path):
     _check_refused(tmp_path)
 
 

@@ -44,14 +44,14 @@ BOTH = listed(1154, 1155)
 
 
 def vf(current='0\n', creatable=BOTH, driver='nvidia', **facts):
-    """What sysfs has of a VF, its ``nvidia`` files apart."""
+    """Return the attributes of a VF and, apart, its ``nvidia`` files."""
     return {'physfn': f'../0000:{PF}',
             'driver': driver and f'../../../bus/pci/drivers/{driver}',
             **facts}, {vgpu.CURRENT: current, vgpu.CREATABLE: creatable}
 
 
 def card(vfs):
-    """A recording of a card with these VFs, by the end of their addresses."""
+    """Return a recording of a card with VFs, given by end of address."""
     devices = {f'pci0000:80/0000:{PF}': {
         'sriov_totalvfs': '32\n', 'sriov_numvfs': f'{len(vfs)}\n',
         'driver': '../../../bus/pci/drivers/nvidia'}}
@@ -69,23 +69,23 @@ def offered(tree, *specs, kinds=None):
 
 
 def units(host):
-    """What is offered: ends of addresses by Region."""
+    """Return the ends of the offered addresses by Region."""
     return {name: [unit.removeprefix('0000:') for unit in found]
             for name, found in build.units(host).items()}
 
 
 # What is offered
 
-def test_a_virtual_function_without_a_type_is_not_given_away_as_it_is():
+def test_vf_for_vgpus_is_not_offered_by_kind_pci():
     tree = card({ONE: vf(), TWO: vf(current='1154\n', driver='vfio-pci')})
     for spec in ({'product_id': '2330'}, {'product_id': '2330',
                                           'managed': 'yes'}):
         host = offered(tree, spec)
         assert host.devices == ()
         assert {refusal.reason for refusal in host.refusals} == {
-            'it is there for vGPUs, and without a type a guest can do nothing '
-            'with it'}
-    # Somebody else sets the types.
+            'it is a VF for vGPUs, and a guest cannot use it without a vGPU '
+            'type'}
+    # The operator sets the types.
     host = offered(tree, {'product_id': '2330', 'managed': 'no'})
     assert list(units(host).values()) == [[TWO]]
 
@@ -93,7 +93,7 @@ def test_a_virtual_function_without_a_type_is_not_given_away_as_it_is():
 @pytest.mark.parametrize('said, variant', [
     (1154, '1154'), ('1154', '1154'), ('NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q'),
     ('1154  : NVIDIA L40S-16Q', 'NVIDIA_L40S-16Q')])
-def test_a_type_by_number_or_name_or_both(said, variant):
+def test_type_is_named_by_number_or_name_or_both(said, variant):
     host = offered(card({
         ONE: vf(), TWO: vf('1154\n', nvidia.HEADER), THREE: vf('1155\n')}),
         {**SMALL, 'vgpu_type': said},
@@ -114,34 +114,34 @@ def test_a_type_by_number_or_name_or_both(said, variant):
     ('vgpu_type', '0 : NVIDIA L40S-16Q'), ('vgpu_type', 'Tesla\x00'),
     ('max_instances', 0), ('max_instances', -1), ('max_instances', 'many'),
     ('max_instances', 1.5), ('max_instances', True)])
-def test_what_an_entry_cannot_say(key, value):
+def test_invalid_value_of_a_key_is_reported(key, value):
     entries, [problem] = reader.parse([json.dumps({**SMALL, key: value})])
     assert not entries
     assert f'{key} ' in str(problem)
 
 
-def test_an_entry_without_a_type_is_told_so():
+def test_entry_without_a_type_is_refused():
     host = offered(card({ONE: vf()}), {'kind': 'vgpu'})
     assert build.refusals(host)[f'0000:{ONE}'] == (
         'its entry names no vGPU type')
 
 
 @pytest.mark.parametrize('managed, offered_', [('yes', False), ('no', True)])
-def test_libvirt_does_not_take_it_from_its_driver(managed, offered_):
+def test_managed_vf_is_refused(managed, offered_):
     host = offered(card({ONE: vf()}), {**SMALL, 'managed': managed})
     assert [region.managed for device in host.devices
             for region in device.regions] == [False] * offered_
     assert offered_ or 'managed yes' in build.refusals(host)[f'0000:{ONE}']
 
 
-def test_the_type_of_a_line_has_to_be_called_so():
+def test_number_with_another_name_is_refused():
     host = offered(card({ONE: vf()}),
                    {**SMALL, 'vgpu_type': '1154 : NVIDIA L40S-24Q'})
     assert units(host) == {'VGPU_NVIDIA_L40S-24Q': []}
     assert '1154: NVIDIA L40S-16Q' in build.refusals(host)[f'0000:{ONE}']
 
 
-def test_at_the_same_time_as_many_as_the_entry_says():
+def test_max_instances_limits_the_total():
     host = offered(card({ONE: vf(), TWO: vf(), THREE: vf()}),
                    {**SMALL, 'max_instances': 2}, LARGE)
     totals = {region.name: region.total for device in host.devices
@@ -149,7 +149,7 @@ def test_at_the_same_time_as_many_as_the_entry_says():
     assert totals == {'VGPU_NVIDIA_L40S-16Q': 2, 'CUSTOM_VGPU_LARGE_1155': 3}
 
 
-def test_of_entries_for_the_same_type_the_first_counts():
+def test_first_entry_of_a_type_is_used():
     host = offered(card({ONE: vf(), TWO: vf()}),
                    {'address': f'0000:{ONE}', 'vgpu_type': 1154,
                     'traits': 'CUSTOM_ONE'},
@@ -157,7 +157,7 @@ def test_of_entries_for_the_same_type_the_first_counts():
     assert units(host) == {'VGPU_1154': [ONE], 'VGPU_NVIDIA_L40S-16Q': [TWO]}
 
 
-def test_the_type_that_is_not_in_use_is_withheld_and_stays_in_the_tree():
+def test_unavailable_type_is_an_empty_region():
     free = card({ONE: vf(), TWO: vf()})
     used = card({ONE: vf('1154\n', listed(1154)), TWO: vf('0\n',
                                                           listed(1154))})
@@ -176,7 +176,7 @@ def test_the_type_that_is_not_in_use_is_withheld_and_stays_in_the_tree():
     assert len(names) == 1
 
 
-def test_a_type_that_no_entry_names_is_left_alone():
+def test_vf_with_a_type_of_no_entry_is_refused():
     host = offered(card({ONE: vf('1148\n'), TWO: vf()}), SMALL, LARGE)
     assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [TWO],
                            'VGPU_NVIDIA_L40S-16Q': [TWO]}
@@ -185,9 +185,9 @@ def test_a_type_that_no_entry_names_is_left_alone():
     assert 'write 0' in refusal.remedy
 
 
-def test_a_type_that_went_with_an_upgrade_is_said_with_what_there_is():
+def test_missing_type_is_reported_with_the_listed_types():
     host = offered(card({ONE: vf(creatable=listed(1154))}), SMALL, LARGE)
-    # Still a Region of its own: the other one's provider keeps its name.
+    # It is an empty Region, so that the other provider keeps its name.
     assert units(host) == {'CUSTOM_VGPU_LARGE_1155': [],
                            'VGPU_NVIDIA_L40S-16Q': [ONE]}
     assert build.refusals(host) == {
@@ -195,7 +195,7 @@ def test_a_type_that_went_with_an_upgrade_is_said_with_what_there_is():
                        'NVIDIA L40S-16Q'}
 
 
-def test_a_card_without_types_has_a_remedy():
+def test_card_without_types_is_refused_with_a_remedy():
     host = offered(card({ONE: vf(creatable=nvidia.HEADER)}), SMALL)
     [refusal] = host.refusals
     assert refusal.reason.endswith('it lists none')
@@ -215,7 +215,7 @@ def test_a_card_without_types_has_a_remedy():
     ({'creatable': 'nvidia-1154\n'}, "has a line 'nvidia-1154'"),
     ({'creatable': BOTH + 'x : NVIDIA L40S-16Q\n'}, 'has a line '),
 ])
-def test_one_vf_at_fault_hides_no_other(facts, reason):
+def test_malformed_vf_hides_no_other(facts, reason):
     host = offered(card({ONE: vf(**facts), TWO: vf()}), SMALL, LARGE)
     assert set(build.refusals(host)) == {f'0000:{ONE}'}
     assert reason in build.refusals(host)[f'0000:{ONE}'].replace(
@@ -236,7 +236,7 @@ def test_a_vf_without_its_card_is_refused():
        creatable=st.none() | st.text() | st.lists(
            st.sampled_from([*LINES.values(), nvidia.HEADER, 'x\n', '\n'])).map(
            ''.join))
-def test_whatever_a_vf_says(current, creatable):
+def test_random_attributes_of_a_vf_hide_no_other(current, creatable):
     host = offered(card({ONE: vf(current, creatable), TWO: vf()}),
                    SMALL, LARGE)
     found = units(host)
@@ -250,7 +250,7 @@ def test_whatever_a_vf_says(current, creatable):
                 int(current) == 0 and LINES[number] in creatable)
 
 
-def test_physical_functions_and_parents_of_mdevs():
+def test_physical_functions_and_parents_of_mdevs_are_refused():
     tree = build.sysfs(
         {'pci0000:80/0000:81:00.0': {'sriov_totalvfs': '32\n'},
          'pci0000:80/0000:82:00.0': {}},
@@ -258,12 +258,12 @@ def test_physical_functions_and_parents_of_mdevs():
          'available_instances': '1\n'})
     host = offered(tree, SMALL)
     assert build.refusals(host) == {
-        '0000:81:00.0': 'it is no virtual function',
-        '0000:82:00.0': 'its driver makes mdevs of it'}
+        '0000:81:00.0': 'it is not a virtual function',
+        '0000:82:00.0': 'its driver creates mdevs on it'}
     assert 'mdev_type' in host.refusals[1].remedy
 
 
-def test_of_a_full_card_the_number_is_known():
+def test_full_card_is_offered_if_the_entry_has_a_number():
     full = card({ONE: vf('1154\n', ''), TWO: vf('1154\n', '')})
     host = offered(full, SMALL)
     assert units(host) == {'VGPU_NVIDIA_L40S-16Q': []}
@@ -274,12 +274,12 @@ def test_of_a_full_card_the_number_is_known():
             f'VGPU_{variant}': [ONE, TWO]}
 
 
-def test_what_one_vf_lists_tells_what_another_is():
+def test_list_of_one_vf_gives_the_number_for_another():
     host = offered(card({ONE: vf('1154\n', ''), TWO: vf()}), SMALL)
     assert units(host) == {'VGPU_NVIDIA_L40S-16Q': [ONE, TWO]}
 
 
-def test_another_program_may_claim_them():
+def test_vf_claimed_by_another_program_is_refused():
     claim = build.entries({'address': f'0000:{ONE}'}, option='[pci] spec')
     host = reader.read(card({ONE: vf(), TWO: vf()}), build.entries(SMALL),
                        claim)
@@ -287,7 +287,7 @@ def test_another_program_may_claim_them():
     assert '[pci] spec' in build.refusals(host)[f'0000:{ONE}']
 
 
-def test_a_recording_has_what_there_is_to_know():
+def test_recording_contains_types():
     tree = card({ONE: vf('1154\n'), TWO: vf()})
     again = recorder.record(tree)
     assert offered(again, SMALL, LARGE) == offered(tree, SMALL, LARGE)
@@ -295,10 +295,10 @@ def test_a_recording_has_what_there_is_to_know():
     assert recorder.record(modelled).dumps() == modelled.dumps()
 
 
-# What is set and cleared
+# Setting and clearing
 
 class Card:
-    """Two cards in a directory, with their driver, and our side of it."""
+    """Two cards in a directory, their simulated driver and our Preparer."""
 
     def __init__(self, tree, manager, specs):
         self.manager = manager
@@ -307,7 +307,7 @@ class Card:
         self.restart()
 
     def restart(self):
-        """What nova-compute remembers, it forgets."""
+        """Restart nova-compute: its memory is lost."""
         self.kind = vgpu.VirtualGpus(self.tree)
 
     def host(self):
@@ -327,7 +327,7 @@ class Card:
                           item or self.item(name), {})
 
     def sweep(self, held=()):
-        """Release what is ready and not held; what could not be."""
+        """Release VFs that are not held; return problems by address."""
         problems = {}
         for address in self.kind.prepared(self.host()):
             if str(address) not in held:
@@ -349,7 +349,7 @@ def driven(tmp_path):
         yield Card(trees.open_tree(tmp_path), manager, (SMALL, LARGE))
 
 
-def test_set_once_and_cleared(driven):
+def test_type_is_set_once_and_cleared(driven):
     driven.prepare(VF, SMALLS)
     driven.prepare(VF, SMALLS)
     assert driven.manager.writes == [(VF, SMALL_NUMBER)]
@@ -416,7 +416,7 @@ def test_cards_in_mig_mode_give_an_instance_each(tmp_path):
         assert 'GPU instances' in driven.host().refusals[0].remedy
 
 
-def test_another_type_of_ours_that_nobody_has_gives_way(driven):
+def test_unused_type_of_another_entry_is_replaced(driven):
     item = driven.item(SMALLS)
     driven.prepare(VF, LARGES)
     driven.prepare(VF, SMALLS, item)
@@ -424,7 +424,7 @@ def test_another_type_of_ours_that_nobody_has_gives_way(driven):
                                      (VF, SMALL_NUMBER)]
 
 
-def test_a_type_that_somebody_set_stays(driven):
+def test_type_of_no_entry_is_not_replaced(driven):
     item = driven.item(SMALLS)
     driven.manager.set(VF, 1148)
     with pytest.raises(errors.AssignmentError) as raised:
@@ -436,7 +436,7 @@ def test_a_type_that_somebody_set_stays(driven):
 
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.EINVAL, errno.ENOSPC])
-def test_a_driver_that_refuses_is_quoted(driven, number):
+def test_refusal_of_the_driver_is_reported(driven, number):
     def refuse(vf, _number):
         raise OSError(number, os.strerror(number))
 
@@ -449,7 +449,7 @@ def test_a_driver_that_refuses_is_quoted(driven, number):
     assert driven.manager.current() == {}
 
 
-def test_a_type_that_another_was_quicker_with_is_said(driven):
+def test_type_that_became_unavailable_is_reported(driven):
     item = driven.item(SMALLS)
     driven.prepare(OTHER, LARGES)
     with pytest.raises(errors.AssignmentError) as raised:
@@ -458,20 +458,20 @@ def test_a_type_that_another_was_quicker_with_is_said(driven):
     assert driven.manager.writes == [(OTHER, LARGE_NUMBER)]
 
 
-def test_a_write_that_does_nothing_is_noticed(driven):
+def test_write_without_effect_is_reported(driven):
     driven.manager.set = lambda vf, number: None
-    with pytest.raises(errors.AssignmentError, match='it is 0 all the same'):
+    with pytest.raises(errors.AssignmentError, match='it is still 0'):
         driven.prepare(VF, SMALLS)
 
 
-def test_what_cannot_be_cleared_is_kept_back_and_tried_again(driven):
+def test_vf_that_cannot_be_cleared_is_withheld_and_cleared_later(driven):
     driven.prepare(VF, SMALLS)
     driven.manager.open.add(VF)
     [problem] = driven.sweep().values()
     assert 'Device or resource busy' in problem
     assert VF not in build.units(driven.host())[SMALLS]
     assert 'cannot be cleared' in build.refusals(driven.host())[VF]
-    # Said again with the same words, so that it is logged once.
+    # The words are the same again, so that it is logged once.
     assert list(driven.sweep().values()) == [problem]
     driven.manager.open.clear()
     assert driven.sweep() == {}
@@ -481,7 +481,7 @@ def test_what_cannot_be_cleared_is_kept_back_and_tried_again(driven):
 
 @pytest.fixture
 def stuck(driven):
-    """Two VFs that could not be cleared, and could be now."""
+    """Return cards with two VFs that failed to clear, and could be now."""
     for at in (VF, OTHER):
         driven.prepare(at, SMALLS)
     driven.manager.open.update((VF, OTHER))
@@ -490,7 +490,7 @@ def stuck(driven):
     return driven
 
 
-def test_what_is_cleared_while_it_is_looked_for(stuck):
+def test_vf_cleared_during_prepared_raises_nothing(stuck):
     there = stuck.host()
 
     class Host:
@@ -505,7 +505,7 @@ def test_what_is_cleared_while_it_is_looked_for(stuck):
     assert stuck.kind.prepared(there) == {build.address(OTHER)}
 
 
-def test_what_is_cleared_while_it_is_offered(stuck):
+def test_vf_cleared_during_pools_raises_nothing(stuck):
     class Stuck(dict):
         def __contains__(self, address):
             found = super().__contains__(address)
@@ -517,7 +517,7 @@ def test_what_is_cleared_while_it_is_offered(stuck):
         assert 'failed' not in reason
 
 
-def test_after_a_restart_a_full_card_keeps_what_it_was_given(driven):
+def test_restart_keeps_types_of_a_full_card(driven):
     for vf_ in (VF, OTHER, '0000:41:00.6'):
         driven.prepare(vf_, SMALLS)
     item = driven.item(SMALLS)
@@ -526,13 +526,13 @@ def test_after_a_restart_a_full_card_keeps_what_it_was_given(driven):
     assert driven.item(SMALLS).region.units == ()
     driven.prepare(VF, SMALLS, item)
     assert len(driven.manager.writes) == 3
-    # The other type is not what it was given.
+    # Another type is replaced.
     driven.manager.set(VF, LARGE_NUMBER)
     driven.prepare(VF, SMALLS, item)
     assert driven.manager.current()[VF] == SMALL_NUMBER
 
 
-def test_a_recording_sets_none():
+def test_type_in_a_recording_raises():
     tree = build.recorded('l40s-modelled')
     host = offered(tree, SMALL)
     item = build.inventory(host).offered[0]
@@ -544,13 +544,13 @@ def test_a_recording_sets_none():
 @pytest.mark.parametrize('function, number', [
     ('../../x', 1), ('', 1), (f'{VF}\n', 1), (VF, -1), (VF, '1'), (VF, True),
     (VF, 1.0)])
-def test_nothing_else_is_written_to(driven, function, number):
+def test_invalid_function_or_number_raises(driven, function, number):
     with pytest.raises(ValueError):
         operations.on(driven.tree).set_vgpu_type(function, number)
     assert driven.manager.writes == []
 
 
-# Who holds what
+# Held devices
 
 def held(item, at):
     address = build.address(at)
@@ -571,8 +571,8 @@ def findings(host, promised, held_):
 
 
 @pytest.mark.parametrize('ready', [True, False])
-def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
-    """Also while it is not set: the host has just been rebooted."""
+def test_vf_held_as_one_type_is_not_counted_for_another(driven, ready):
+    """Also while no type is set, as after a reboot of the host."""
     driven.manager.mode = nvidia.MIXED
     if ready:
         driven.prepare(VF, SMALLS)
@@ -585,12 +585,12 @@ def test_held_as_one_type_is_not_held_as_the_other(driven, ready):
     free = host_summary.loads(host_summary.dumps(offered_, counts),
                               build.ROOT).units
     assert free[item.uuid] == (8, 7)
-    # A domain of somebody else's takes it from both.
+    # A domain that is not Nova's takes it from both.
     other = {SERVER: (hostdev.Hostdev(build.address(VF), 'x'),)}
     assert sum(holding.counts(offered_, other).values()) == 2 - ready
 
 
-def test_a_type_that_went_takes_nothing_from_who_has_another():
+def test_missing_type_does_not_affect_a_server_with_another():
     host = offered(card({ONE: vf(creatable=listed(1154)),
                          TWO: vf('1154\n')}), SMALL, LARGE)
     item = next(item for item in build.inventory(host).offered
@@ -602,7 +602,7 @@ def test_a_type_that_went_takes_nothing_from_who_has_another():
                     {SERVER: (held(item, f'0000:{ONE}'),)}) == ()
 
 
-def test_a_type_set_by_hand_under_a_server_is_found(driven):
+def test_type_set_by_hand_on_a_held_vf_is_reported(driven):
     item = driven.item(SMALLS)
     driven.manager.set(VF, 1148)
     found = findings(driven.host(), {item.uuid: {SERVER: 1}},
@@ -610,7 +610,7 @@ def test_a_type_set_by_hand_under_a_server_is_found(driven):
     assert any('its vGPU type is 1148' in str(finding) for finding in found)
 
 
-def test_states_move_to_the_same_type_alone(driven):
+def test_state_migrates_only_to_the_same_type(driven):
     host = driven.host()
     items = {item.uuid: item for item in build.inventory(host).offered}
     small, large = driven.item(SMALLS), driven.item(LARGES)
@@ -622,7 +622,7 @@ def test_states_move_to_the_same_type_alone(driven):
         device_state.pair(described, [held(large, OTHER)], host, items)
 
 
-def test_their_state_moves_where_the_entry_says_so(driven):
+def test_state_migrates_if_the_entry_permits(driven):
     item = driven.item(SMALLS)
     with pytest.raises(errors.AssignmentError, match='live_migratable'):
         device_state.check_source([held(item, VF)], {item.uuid: item})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file's text to profiles, whoever wrote it and however."""
+"""Parsing of profile files, in our format and in Cyborg's."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ _AF = _fpga(1, 'CUSTOM_ACCELERATOR_FPGA', CUSTOM_FPGA_1='required',
 _INSPUR = _fpga(CUSTOM_FPGA_INSPUR='required',
                 bitstream='d5ca2f11-3108-4426-a11c-a959987565df')
 
-#: What each of Cyborg's examples asks for, by profile.
+#: The expected groups of Cyborg's examples, by profile.
 _EXAMPLES = {
     'device_profiles-post-req.json': {'afexample_3': [_AF]},
     'device_profiles-post-req-with-bitstream.json': {'afexample_3': [
@@ -61,7 +61,7 @@ def _groups(text, source, name=''):
 
 
 def _problem(text, source='a.yaml'):
-    """The one message about a file in which nothing can be used."""
+    """Return the only message about a file without valid profiles."""
     try:
         found, problems = document.read(text, source, 'n')
     except errors.ProfileError as error:
@@ -76,18 +76,18 @@ def _problem(text, source='a.yaml'):
 
 
 def _parsed(loaded):
-    """The one profile of a document."""
+    """Return the only profile of a document."""
     [found], problems = document.read(json.dumps(loaded), 'a.json')
     assert problems == []
     return found
 
 
 def _one(group, **fields):
-    """A file of one profile of one group, as JSON, which is YAML too."""
+    """Return a file of one profile with one group, as JSON (and so YAML)."""
     return json.dumps({'name': 'p', 'groups': [group], **fields})
 
 
-def test_every_example_is_tried():
+def test_every_example_has_an_expectation():
     assert {path.name for path in _SAMPLES.glob('*.json')} == set(_EXAMPLES)
 
 
@@ -98,7 +98,7 @@ def test_cyborgs_examples_are_accepted_as_they_are(file):
 
 
 def _unwrapped(file):
-    """The example's profiles, each as {"name": ..., "groups": ...}."""
+    """Return an example's profiles as {"name": ..., "groups": ...}."""
     path = _SAMPLES / file
     loaded = json.loads(path.read_text())
     if isinstance(loaded, dict):
@@ -138,7 +138,7 @@ def test_cyborgs_examples_are_accepted_in_every_wrapping(
     ([{'resources': {'PGPU': 0}}], "profile 'n' in n.json, group 0"),
     ([{'resources:PGPU': 0}], "profile 'n' in n.json, group 0"),
 ])
-def test_a_list_is_of_groups_where_all_of_it_looks_like_groups(items, says):
+def test_list_is_groups_only_if_all_items_look_like_groups(items, says):
     assert says in _problem(json.dumps(items), 'n.json')
 
 
@@ -151,7 +151,7 @@ def test_a_bitstream_and_a_function_in_our_format():
         _fpga(**{f'CUSTOM_FPGA_FUNCTION_ID_{"3" * 32}': 'required'})]
 
 
-def test_a_bitstream_is_text():
+def test_bitstream_must_be_a_string():
     assert 'bitstream: 7 is not of type string' in _problem(
         'name: p\ngroups: [{resources: {FPGA: 1}, bitstream: 7}]')
 
@@ -171,13 +171,13 @@ def test_a_yaml_file_holds_any_number_of_profiles(text, names):
 
 @pytest.mark.parametrize('text', ['', '# nothing\n---\n---\n', 'null'])
 @pytest.mark.parametrize('source', ['a.yaml', 'a.json'])
-def test_a_file_with_nothing_in_it_is_not_one_without_profiles(text, source):
-    # It is what somebody sees who looks while the file is being written.
+def test_empty_file_is_an_error(text, source):
+    # The file may be read while it is still being written.
     with pytest.raises(errors.ProfileError):
         document.read(text, source)
 
 
-def test_our_grammar_is_read_whole():
+def test_all_keys_of_our_format_are_read():
     [found], problems = document.read('''
         name: a100-pair
         description: two near each other
@@ -195,7 +195,7 @@ def test_our_grammar_is_read_whole():
                                            'two near each other', 'isolate')
 
 
-def test_a_bad_profile_leaves_the_others_of_its_file_alone():
+def test_other_profiles_of_a_file_with_an_invalid_one_are_used():
     found, problems = document.read(f'{_OURS}---\nname: q\n---\n3\n', 'a.yaml')
     assert [item.name for item in found] == ['p']
     assert [str(problem) for problem in problems] == [
@@ -207,13 +207,13 @@ def test_a_bad_profile_leaves_the_others_of_its_file_alone():
     ('', 'Expecting value'),
     ('{', 'cannot be read ('),
     ('not json', 'cannot be read ('),
-    ('{"a": 1, "a": 2}', 'a key is there twice'),
+    ('{"a": 1, "a": 2}', 'a key appears twice'),
     ('\0\x01\x02', 'cannot be read ('),
     ('1' * 5000, 'cannot be read ('),
     ('[' * 100_000, 'is nested too deep'),
     ('{"a":' * 100_000, 'is nested too deep'),
 ])
-def test_a_json_file_that_cannot_be_read_gives_one_clear_line(text, says):
+def test_invalid_json_gives_one_line(text, says):
     assert says in _problem(text, 'a.json')
 
 
@@ -223,18 +223,18 @@ def test_a_json_file_that_cannot_be_read_gives_one_clear_line(text, says):
     ('a: [', 'cannot be read ('),
     ('\t- x', 'cannot be read ('),
     ('\0\x01\x02', 'cannot be read ('),
-    ('name: a\nname: b', 'a key is there twice'),
+    ('name: a\nname: b', 'a key appears twice'),
     ('name: p\ngroups:\n- {resources: {PGPU: 1, PGPU: 2}}',
-     'line 3: a key is there twice'),
+     'line 3: a key appears twice'),
     ('!!python/object/apply:os.system ["true"]', 'cannot be read ('),
     ('!!binary "a"', 'cannot be read ('),
     ('2020-13-45', 'cannot be read ('),
     ('1' * 5000, 'cannot be read ('),
-    ('name: p\ndescription: !!bool maybe', 'line 2: a value is not what its'),
-    ("!!int ''", 'a value is not what its tag says'),
-    ("!!int '_'", 'a value is not what its tag says'),
-    ("!!float ''", 'a value is not what its tag says'),
-    ('!!timestamp soon', 'a value is not what its tag says'),
+    ('name: p\ndescription: !!bool maybe', 'line 2: a value does not match'),
+    ("!!int ''", 'a value does not match its tag'),
+    ("!!int '_'", 'a value does not match its tag'),
+    ("!!float ''", 'a value does not match its tag'),
+    ('!!timestamp soon', 'a value does not match its tag'),
     ('? [a]\n: b', 'cannot be read ('),
     ('a: &x 1\nb: *x', 'line 2: aliases (*name) are not accepted'),
     ('x: *y', 'aliases (*name) are not accepted'),
@@ -242,28 +242,28 @@ def test_a_json_file_that_cannot_be_read_gives_one_clear_line(text, says):
     ('- ' * 100_000, 'is nested too deep'),
     ('{a: ' * 100_000, 'is nested too deep'),
 ])
-def test_a_yaml_file_that_cannot_be_read_gives_one_clear_line(text, says):
+def test_invalid_yaml_gives_one_line(text, says):
     assert says in _problem(text)
 
 
 @pytest.mark.parametrize('number', ['1:30', '1:30.5', '!!int 1:30',
                                     '1' + ':1' * 250_000])
-def test_a_number_to_base_60_is_a_text(number):
+def test_base_60_number_is_a_string(number):
     problem = _problem(f'name: p\ngroups: [{{resources: {{X: {number}}}}}]')
     assert "group 0, resources, X: '1:" in problem
     assert problem.endswith('is not of type integer')
 
 
-def test_a_billion_laughs_are_refused():
+def test_billion_laughs_document_is_refused():
     lines = ['a0: &a0 [lol]']
     for number in range(1, 40):
         lines.append(f'a{number}: &a{number} ['
                      + ', '.join([f'*a{number - 1}'] * 10) + ']')
-    # Before the first is looked up: this would have no end.
+    # Before any alias is expanded, which would not end.
     assert 'aliases' in _problem('\n'.join(lines))
 
 
-def test_a_long_tag_makes_no_long_message():
+def test_long_tag_gives_a_short_message():
     _problem('!' + 'a' * 100_000 + ' x')
 
 
@@ -276,37 +276,37 @@ def test_a_long_tag_makes_no_long_message():
     ('{}', 'a.yaml: has no name'),
     ('name: p', "profile 'p' in a.yaml: has no groups"),
     ('name: p\ngroups: {}', 'groups: {} is not of type array'),
-    ('name: p\ngroups: []', 'has 0 groups, and may have 1 to 256'),
+    ('name: p\ngroups: []', 'has 0 groups, but must have 1 to 256'),
     ('name: p\ngroups: [3]', 'group 0: 3 is not of type object'),
     ('name: p\ngroup: []\ngroups: [{resources: {A: 1}}]',
-     "does not know the key 'group'; known keys: name, description,"),
+     "has the unknown key 'group'; known keys: name, description,"),
     ('{name: p, groups: [{resources: {A: 1}, resource: 1}]}',
-     "group 0: does not know the key 'resource'; known keys: name, "
+     "group 0: has the unknown key 'resource'; known keys: name, "
      'resources, traits, count, numa'),
     ('{name: p, groups: [{traits: {}}]}', 'group 0: has no resources'),
     ('{name: p, groups: [{"resources1:A": 1}]}',
-     "group 0: does not know the key 'resources1:A'; known keys: "
+     "group 0: has the unknown key 'resources1:A'; known keys: "
      'resources:NAME, trait:NAME, accel:NAME'),
     ('{name: p, groups: [{"resources:FPGA": 1, group_policy: none}]}',
-     "group 0: does not know the key 'group_policy'"),
+     "group 0: has the unknown key 'group_policy'"),
     ('{name: p, groups: [{"resources:FPGA": 1, "member_of": x}]}',
      "'member_of'"),
     ('{name: p, group_policy: some, groups: [{resources: {PGPU: 1}}]}',
-     "group_policy: 'some' is none of none, isolate"),
+     "group_policy: 'some' is not one of none, isolate"),
     ('{name: 0123, groups: [{resources: {PGPU: 1}}]}',
      'profile 83 in a.yaml, name: 83 is not of type string; write it in '
      'quotes'),
     ('{name: p, groups: [{name: 1st, resources: {PGPU: 1}}]}',
-     "group 0, name: '1st' is no group's name: a letter, then up to 63 "
-     'letters, digits, hyphens and underscores'),
+     "group 0, name: '1st' is not a valid group name: use a letter, then "
+     'up to 63 letters, digits, hyphens and underscores'),
     ('{name: p, groups: [{name: 7, resources: {PGPU: 1}}]}',
      'group 0, name: 7 is not of type string; write it in quotes'),
     (f'{{name: p, groups: [{{name: {"x" * 65}, resources: {{PGPU: 1}}}}]}}',
-     "x' is no group's name"),
+     "x' is not a valid group name"),
     ('{name: p, description: [], groups: [{resources: {PGPU: 1}}]}',
      'description: [] is not of type string'),
 ])
-def test_a_document_of_another_shape_gives_one_clear_line(text, says):
+def test_wrong_schema_gives_one_line(text, says):
     assert says in _problem(text)
 
 
@@ -315,12 +315,12 @@ def test_a_document_of_another_shape_gives_one_clear_line(text, says):
     'x' * 300, 3, None, True, ['p'], {'a': 1}, 1.5])
 @pytest.mark.parametrize('group', [
     {'resources': {'PGPU': 1}}, {'resources:PGPU': 1}])
-def test_a_name_that_is_none_gives_one_clear_line(name, group):
+def test_invalid_name_gives_one_line(name, group):
     assert "profile " in _problem(_one(group, name=name), 'a.json')
 
 
 @pytest.mark.parametrize('name', ['x' * 255, 'a-B_9', '0', '-'])
-def test_a_name_within_the_limit_is_one(name):
+def test_valid_name_is_accepted(name):
     assert list(_groups(_one({'resources': {'PGPU': 1}}, name=name), 'a.json')
                 ) == [name]
 
@@ -330,7 +330,7 @@ _AMOUNTS = [0, -1, 1025, 10 ** 9, 1e9, True, None, [], {}, 0.5, 'x', '',
 
 
 @pytest.mark.parametrize('amount', [*_AMOUNTS, '1'])
-def test_an_amount_that_is_none_gives_one_clear_line(amount):
+def test_invalid_amount_gives_one_line(amount):
     message = _problem(_one({'resources': {'PGPU': amount}}), 'a.json')
     assert "profile 'p' in a.json, group 0, resources, PGPU: " in message
 
@@ -338,7 +338,7 @@ def test_an_amount_that_is_none_gives_one_clear_line(amount):
 @pytest.mark.parametrize('amount', [*_AMOUNTS, '0', '-1', '1.0', '1025',
                                     '9' * 5000, '0' * 5000 + '1', '1_0',
                                     '0x1', '1 1'])
-def test_an_amount_that_is_none_to_cyborg_gives_one_clear_line(amount):
+def test_invalid_amount_of_cyborg_gives_one_line(amount):
     message = _problem(_one({'resources:PGPU': amount}), 'a.json')
     assert "profile 'p' in a.json, group 0" in message
     assert 'PGPU: ' in message
@@ -358,17 +358,17 @@ _LONG = '0x' + 'f' * 5000
     f'{{name: {_LONG}, groups: []}}',
     _LONG,
 ])
-def test_a_number_of_too_many_digits_is_its_own_profiles_problem(text):
+def test_number_with_too_many_digits_affects_its_own_profile_only(text):
     found, [problem] = document.read(f'{_OURS}---\n{text}\n', 'a.yaml')
     assert [item.name for item in found] == ['p']
-    assert str(problem).endswith('a.yaml: has a number of too many digits')
+    assert str(problem).endswith('a.yaml: has a number with too many digits')
     assert len(str(problem)) < 120
     assert ("profile 'q'" in str(problem)) == ('name: q' in text)
 
 
 @pytest.mark.parametrize('count', [
     0, -1, 257, 10 ** 9, 1e9, True, '2', None, [], 1.5])
-def test_a_count_that_is_none_gives_one_clear_line(count):
+def test_invalid_count_gives_one_line(count):
     message = _problem(_one({'resources': {'PGPU': 1}, 'count': count}),
                        'a.json')
     assert 'group 0, count: ' in message
@@ -377,7 +377,7 @@ def test_a_count_that_is_none_gives_one_clear_line(count):
 @pytest.mark.parametrize('group', [
     {'resources': {'PGPU': 1.0}},
     {'resources': {'PGPU': 1}, 'count': 2.0}])
-def test_a_whole_number_with_a_point_is_a_number_or_a_problem(group):
+def test_integral_float_is_an_integer_or_a_problem(group):
     found, problems = document.read(_one(group), 'a.json')
     assert len(found) + len(problems) == 1
     for amount in (amount for item in found for group in item.groups
@@ -385,29 +385,29 @@ def test_a_whole_number_with_a_point_is_a_number_or_a_problem(group):
         assert type(amount) is int
 
 
-@pytest.mark.parametrize('wish', [
+@pytest.mark.parametrize('value', [
     'Required', 'preferred', '', None, True, 1, [], {}])
 @pytest.mark.parametrize('group', [
     {'resources': {'PGPU': 1}, 'traits': {'CUSTOM_X': None}},
     {'resources:PGPU': 1, 'trait:CUSTOM_X': None}])
-def test_a_wish_that_is_none_gives_one_clear_line(group, wish):
-    group = {key: wish if value is None else
-             dict.fromkeys(value, wish) if key == 'traits' else value
-             for key, value in group.items()}
+def test_invalid_trait_value_gives_one_line(group, value):
+    group = {key: value if old is None else
+             dict.fromkeys(old, value) if key == 'traits' else old
+             for key, old in group.items()}
     message = _problem(_one(group), 'a.json')
-    assert 'is none of required, forbidden' in message
+    assert 'is not one of required, forbidden' in message
     assert 'CUSTOM_X' in message
 
 
 @pytest.mark.parametrize('numa', ['yes', True, 0, None, []])
-def test_a_numa_wish_that_is_none_gives_one_clear_line(numa):
-    assert 'is none of required, preferred, off' in _problem(_one(
+def test_invalid_numa_value_gives_one_line(numa):
+    assert 'is not one of required, preferred, off' in _problem(_one(
         {'resources': {'PGPU': 1}, 'numa': numa}), 'a.json')
 
 
 @pytest.mark.parametrize('off', ['off', '"off"', 'Off', 'false'])
-def test_a_bare_off_of_yaml_is_off(off):
-    # YAML 1.1 reads it as false.
+def test_unquoted_off_is_off(off):
+    # YAML 1.1 reads an unquoted off as false.
     [group] = _groups('name: p\ngroups:\n- resources: {PGPU: 1}\n'
                       f'  numa: {off}\n', 'a.yaml')['p']
     assert group.numa == device_profile.OFF
@@ -415,20 +415,20 @@ def test_a_bare_off_of_yaml_is_off(off):
 
 @pytest.mark.parametrize('text, says', [
     ('{name: p, groups: [{resources: {PGPU: 1}, traits: {CUSTOM_X: off}}]}',
-     'False is none of required, forbidden'),
+     'False is not one of required, forbidden'),
     ('{name: p, group_policy: off, groups: [{resources: {PGPU: 1}}]}',
-     'False is none of none, isolate'),
+     'False is not one of none, isolate'),
     ('{name: p, affinity: [{same: device, policy: off}], '
      'groups: [{resources: {PGPU: 1}, count: 2}]}',
-     'False is none of required, preferred'),
+     'False is not one of required, preferred'),
 ])
-def test_a_bare_off_is_nothing_but_a_numa_wish(text, says):
+def test_unquoted_off_is_valid_for_numa_only(text, says):
     assert _problem(text).endswith(says)
 
 
 @pytest.mark.parametrize('group, says', [
     ({'resources:GPU': '1'}, 'PGPU, VGPU and FPGA are standard'),
-    ({'resources:VCPU': '1'}, 'what Nova itself counts'),
+    ({'resources:VCPU': '1'}, 'a class that Nova itself counts'),
     ({'resources:CUSTOM_lower-case': '1'}, "'CUSTOM_lower-case'"),
     ({'resources:PGPU': 1, 'trait:NO_SUCH': 'required'}, "trait 'NO_SUCH'"),
     ({'resources': {'PGPU': 1}, 'traits': {'NO_SUCH': 'required'}},
@@ -437,13 +437,13 @@ def test_a_bare_off_is_nothing_but_a_numa_wish(text, says):
     ({'resources': {}}, 'asks for no resource'),
     ({'resources:PGPU': 1, 'accel:x': ['list']}, "accel:x: ['list'] is not"),
 ])
-def test_what_cannot_be_asked_for_names_profile_and_group(group, says):
+def test_invalid_request_names_profile_and_group(group, says):
     message = _problem(_one(group), 'a.json')
     assert "profile 'p' in a.json, group 0" in message
     assert says in message
 
 
-def test_a_group_without_a_key_is_written_as_the_others_are():
+def test_empty_group_has_the_format_of_the_others():
     text = _one({'resources:PGPU': 1})[:-2] + ', {}]}'
     assert 'group 1: asks for no resource' in _problem(text, 'a.json')
 
@@ -456,7 +456,7 @@ def test_a_group_without_a_key_is_written_as_the_others_are():
     '{name: 2001-01-01, groups: [{resources: {PGPU: 1}}]}',
     '{name: p, groups: [{resources: {PGPU: 2001-01-01}}]}',
 ])
-def test_yaml_that_json_does_not_know_gives_one_clear_line(text):
+def test_yaml_only_types_give_one_line(text):
     _problem(text)
 
 
@@ -464,32 +464,32 @@ def test_yaml_that_json_does_not_know_gives_one_clear_line(text):
     '{name: p, groups: [{resources: {1: 1}}]}',
     '{name: p, groups: [{resources: {PGPU: 1}, traits: {null: required}}]}',
 ])
-def test_a_name_that_is_no_text_gives_one_clear_line(text):
+def test_key_that_is_not_a_string_gives_one_line(text):
     _problem(text)
 
 
 @pytest.mark.parametrize('group', [
     {'resources:A\nB': 0}, {'resources': {'A\nB': 0}},
     {'resources:PGPU': 1, 'trait:A\nB': 'maybe'}])
-def test_a_key_with_a_newline_gives_one_line(group):
+def test_key_with_newline_gives_one_line(group):
     _problem(_one(group), 'a.json')
 
 
-_TOGETHER = {'group_policy': 'none', 'affinity': [
+_ALL_GROUPS = {'group_policy': 'none', 'affinity': [
     {'same': 'pcie_switch', 'groups': [0, 1]},
     {'distinct': 'device', 'policy': 'preferred', 'weight': 5}]}
 
 
-def test_groups_are_joined_alike_however_they_are_written():
+def test_rules_are_equal_in_both_formats():
     ours, cyborgs = (_parsed({'name': 'p', 'groups': [group] * 2,
-                              **_TOGETHER})
+                              **_ALL_GROUPS})
                      for group in ({'resources': {'PGPU': 1}},
                                    {'resources:PGPU': 1}))
     assert len(cyborgs.rules) == 2
     assert cyborgs == ours
 
 
-def test_a_policy_counts_in_what_cyborgs_api_answers():
+def test_group_policy_is_read_in_answers_of_cyborgs_api():
     sample = json.loads(
         (_SAMPLES / 'device_profiles-getone-resp.json').read_text())
     sample['device_profile'].update(group_policy='isolate')
@@ -500,15 +500,15 @@ def test_a_policy_counts_in_what_cyborgs_api_answers():
     *(({'group_policy': policy}, 'group_policy: ')
       for policy in (5, [], 'some', None)),
     ({'affinity': 'near'}, 'affinity: '),
-    ({'affinity': [{'near': 'numa_node'}]}, "the key 'near'"),
+    ({'affinity': [{'near': 'numa_node'}]}, "the unknown key 'near'"),
     ({'affinity': [{'same': 'numa_node', 'groups': [0, 7]}]},
      "there is no group '7'"),
     ({'group_policy': 'isolate', 'affinity': [{'same': 'device'}]},
-     'by group_policy, which cannot both be'),
+     'by group_policy, which contradict each other'),
 ])
 @pytest.mark.parametrize('group', [
     {'resources': {'PGPU': 1}}, {'resources:PGPU': 1}])
-def test_how_groups_are_joined_is_checked_however_they_are_written(
+def test_rules_are_checked_in_both_formats(
         group, fields, says):
     message = _problem(json.dumps(
         {'name': 'p', 'groups': [group] * 2, **fields}), 'a.json')
@@ -516,7 +516,7 @@ def test_how_groups_are_joined_is_checked_however_they_are_written(
     assert says in message
 
 
-def test_nesting_just_below_pythons_limit_gives_one_clear_line():
+def test_nesting_near_the_recursion_limit_gives_one_line():
     for depth in range(900, 1000):
         _problem('{"name": "p", "groups": ' + '[' * depth + ']' * depth + '}',
                  'a.json')
@@ -534,7 +534,7 @@ _anything = st.recursive(
 
 
 @given(_anything)
-def test_any_document_is_profiles_or_single_lines(loaded):
+def test_any_document_gives_profiles_or_single_lines(loaded):
     text = json.dumps(loaded)
     if '.0' in text or loaded is None:
         return  # Each has a test of its own.
@@ -548,7 +548,7 @@ def test_any_document_is_profiles_or_single_lines(loaded):
 
 
 @given(st.text(), st.sampled_from(['a.yaml', 'a.json']))
-def test_any_text_is_profiles_or_single_lines(text, source):
+def test_any_text_gives_profiles_or_single_lines(text, source):
     try:
         _found, problems = document.read(text, source, 'n')
     except errors.ProfileError as error:

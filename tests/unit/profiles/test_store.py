@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles kept true to their files, which come, change, break and go."""
+"""The store of profiles, while files are added, changed and removed."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ def _text(*names, amount=1):
 
 
 def _write(path, text):
-    """Write as an editor does, by a new file in the old one's place."""
+    """Write a file as editors do: replace it by a new file."""
     new = path.with_name(f'.{path.name}.new')
     new.write_bytes(text if isinstance(text, bytes) else text.encode())
     os.replace(new, path)
@@ -35,7 +35,7 @@ def _amount(profiles, name='p'):
 
 
 def _problem(profiles):
-    """The one message."""
+    """Return the only message."""
     [error] = profiles.problems()
     assert '\n' not in str(error)
     return str(error)
@@ -47,7 +47,7 @@ def profiles(tmp_path):
 
 
 @pytest.mark.parametrize('directories', [[], ['/nonexistent/profiles']])
-def test_no_directory_is_no_profile_and_no_problem(directories):
+def test_missing_directory_has_no_profiles_and_no_problems(directories):
     empty = store.Store(directories)
     assert (empty.all(), empty.problems(), empty.get('p')) == ([], (), None)
 
@@ -64,12 +64,12 @@ def test_profiles_are_found_by_name_in_any_file(tmp_path, profiles):
 
 @pytest.mark.parametrize('name', [
     '.hidden.yaml', 'p.txt', 'p.yaml~', 'p.yaml.bak', 'yaml', 'README.rst'])
-def test_other_files_are_not_looked_at(tmp_path, profiles, name):
+def test_other_files_are_ignored(tmp_path, profiles, name):
     (tmp_path / name).write_bytes(b'\xff')
     assert (profiles.all(), profiles.problems()) == ([], ())
 
 
-def test_a_bare_off_is_stored_as_one_in_quotes_is(tmp_path, profiles):
+def test_unquoted_off_equals_quoted_off(tmp_path, profiles):
     for name, off in (('bare', 'off'), ('quoted', '"off"')):
         _write(tmp_path / f'{name}.yaml', f'name: {name}\ngroups:\n'
                f'- resources: {{PGPU: 1}}\n  numa: {off}\n')
@@ -78,21 +78,21 @@ def test_a_bare_off_is_stored_as_one_in_quotes_is(tmp_path, profiles):
     assert profiles.get('bare').groups[0].numa == 'off'
 
 
-def test_bare_groups_are_called_as_their_file(tmp_path, profiles):
+def test_list_of_groups_is_named_after_its_file(tmp_path, profiles):
     _write(tmp_path / 'nvme.profile.json', '[{"resources:CUSTOM_PCI": "1"}]')
     assert 'nvme.profile' in _problem(profiles)
     _write(tmp_path / 'nvme-profile.json', '[{"resources:CUSTOM_PCI": "1"}]')
     assert _names(profiles) == ['nvme-profile']
 
 
-def test_cyborgs_examples_live_together_in_one_directory():
+def test_cyborgs_examples_can_share_a_directory():
     samples = store.Store([build.DATA / 'profiles'])
     assert {'afexample_3', 'fpga-dp1', 'bym-1', 'dp_example_1', 'pci-sim',
             'nvme-profile', 'fake_xilinx_fpga_dp', 'fakedev-dp'} == set(
         _names(samples))
 
 
-def test_a_profile_comes_changes_and_goes_with_its_file(tmp_path, profiles):
+def test_profile_follows_its_file(tmp_path, profiles):
     path = tmp_path / 'a.json'
     assert profiles.get('p') is None
     _write(path, _text('p'))
@@ -103,7 +103,7 @@ def test_a_profile_comes_changes_and_goes_with_its_file(tmp_path, profiles):
     assert profiles.get('p') is None
 
 
-def test_a_profile_removed_from_its_file_disappears(tmp_path, profiles):
+def test_profile_removed_from_its_file_is_removed(tmp_path, profiles):
     path = tmp_path / 'a.json'
     _write(path, _text('p', 'q'))
     assert _names(profiles) == ['p', 'q']
@@ -113,7 +113,7 @@ def test_a_profile_removed_from_its_file_disappears(tmp_path, profiles):
 
 @pytest.mark.parametrize('broken', [
     b'{', b'', b'\xff\xfe\0binary', b'[' * 100_000, b'x' * 600_000])
-def test_a_broken_file_keeps_its_last_good_content_and_recovers(
+def test_broken_file_keeps_its_last_valid_content_and_recovers(
         tmp_path, profiles, broken):
     path = tmp_path / 'a.json'
     _write(path, _text('p'))
@@ -126,7 +126,7 @@ def test_a_broken_file_keeps_its_last_good_content_and_recovers(
     assert profiles.problems() == ()
 
 
-def test_a_broken_profile_keeps_its_own_last_good_content(
+def test_broken_profile_keeps_its_last_valid_content(
         tmp_path, profiles):
     path = tmp_path / 'a.json'
     _write(path, _text('p', 'q'))
@@ -143,11 +143,11 @@ def test_a_broken_profile_keeps_its_own_last_good_content(
     ({'name': 'q', 'groups': [{'resources': {'FOO': 1}}]}, ['q']),
     ({'name': 'r', 'groups': []}, []),
     ({'name': 'a/b', 'groups': []}, []),
-    # Whose these were, nobody can tell.
+    # Without a valid name, the document can be any profile.
     ({'groups': []}, ['p', 'q']),
     ({'name': 7, 'groups': []}, ['p', 'q']),
 ])
-def test_a_profile_that_was_taken_out_goes_whatever_else_is_broken(
+def test_removed_profile_is_removed_while_another_is_broken(
         tmp_path, profiles, fields, left):
     path = tmp_path / 'a.json'
     _write(path, _text('p', 'q'))
@@ -157,7 +157,7 @@ def test_a_profile_that_was_taken_out_goes_whatever_else_is_broken(
     assert len(profiles.problems()) == 1
 
 
-def test_a_profile_that_is_there_twice_keeps_no_other(tmp_path, profiles):
+def test_duplicate_profile_keeps_no_removed_one(tmp_path, profiles):
     _write(tmp_path / 'a.json', _text('p', 'q'))
     assert _names(profiles) == ['p', 'q']
     _write(tmp_path / 'a.json', _text('q', 'q', amount=2))
@@ -165,7 +165,7 @@ def test_a_profile_that_is_there_twice_keeps_no_other(tmp_path, profiles):
     assert _amount(profiles, 'q') == 2
 
 
-def test_a_profile_that_was_taken_out_stays_away(tmp_path, profiles):
+def test_removed_profile_does_not_return_when_file_breaks(tmp_path, profiles):
     path = tmp_path / 'a.json'
     _write(path, _text('p', 'q'))
     profiles.refresh()
@@ -175,7 +175,7 @@ def test_a_profile_that_was_taken_out_stays_away(tmp_path, profiles):
     assert _names(profiles) == ['q']
 
 
-def test_a_file_that_was_broken_from_the_start_has_nothing(
+def test_file_broken_from_the_start_has_no_profiles(
         tmp_path, profiles):
     _write(tmp_path / 'a.yaml', 'name: [')
     _write(tmp_path / 'b.yaml', _text('p'))
@@ -193,9 +193,9 @@ def test_a_file_that_was_broken_from_the_start_has_nothing(
     (b'name: "a\\nb"\ngroups: [{resources: {PGPU: 1}}]',
      "profile 'a\\nb' in "),
     (b'name: ' + b'x' * 300 + b'\ngroups: [{resources: {PGPU: 1}}]',
-     'is no name: 1 to 255'),
+     'is not a valid name: use 1 to 255'),
 ])
-def test_a_file_that_cannot_be_used_gives_one_clear_line(
+def test_invalid_file_gives_one_line(
         tmp_path, profiles, content, says):
     path = tmp_path / 'a.yaml'
     _write(path, content)
@@ -206,14 +206,14 @@ def test_a_file_that_cannot_be_used_gives_one_clear_line(
     assert profiles.all() == []
 
 
-def test_a_file_of_the_limit_is_read(tmp_path, profiles):
+def test_file_of_the_maximum_size_is_read(tmp_path, profiles):
     text = _text('p')
     _write(tmp_path / 'a.yaml',
            text + '\n' + ' ' * (document.MAX_BYTES - len(text) - 1))
     assert _names(profiles) == ['p']
 
 
-def test_what_is_no_file_gives_one_clear_line(tmp_path):
+def test_non_file_gives_one_line(tmp_path):
     for number, make in enumerate((
             lambda path: path.mkdir(),
             lambda path: path.symlink_to(path.name),
@@ -226,7 +226,7 @@ def test_what_is_no_file_gives_one_clear_line(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
-def test_a_file_that_may_not_be_read_is_read_when_it_may(tmp_path, profiles):
+def test_file_is_read_once_permissions_allow(tmp_path, profiles):
     path = tmp_path / 'a.yaml'
     _write(path, _text('p'))
     path.chmod(0)
@@ -235,7 +235,7 @@ def test_a_file_that_may_not_be_read_is_read_when_it_may(tmp_path, profiles):
     assert _names(profiles) == ['p']
 
 
-def test_a_pipe_blocks_nobody(tmp_path):
+def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / 'a.yaml')
     program = ('import sys; from nova_accel.profiles import store; '
                'print(store.Store(sys.argv[1:]).problems())')
@@ -247,7 +247,7 @@ def test_a_pipe_blocks_nobody(tmp_path):
 
 @pytest.mark.parametrize('make', [
     lambda path: path.write_text('x'), lambda path: path.symlink_to(path)])
-def test_a_directory_that_cannot_be_listed_gives_one_clear_line(
+def test_unlistable_directory_gives_one_line(
         tmp_path, make):
     (tmp_path / 'good').mkdir()
     _write(tmp_path / 'good' / 'a.json', _text('p'))
@@ -258,7 +258,7 @@ def test_a_directory_that_cannot_be_listed_gives_one_clear_line(
 
 
 @pytest.mark.parametrize('end', ['', '/'])
-def test_a_directory_that_cannot_be_listed_keeps_its_last_good_content(
+def test_unlistable_directory_keeps_its_last_valid_content(
         tmp_path, end):
     directory = tmp_path / 'd'
     directory.mkdir()
@@ -272,12 +272,12 @@ def test_a_directory_that_cannot_be_listed_keeps_its_last_good_content(
     assert _names(profiles) == ['p']
 
 
-def test_a_file_name_with_a_newline_gives_one_line(tmp_path, profiles):
+def test_file_name_with_newline_gives_one_line(tmp_path, profiles):
     (tmp_path / 'a\nb.yaml').write_text('[')
     _problem(profiles)
 
 
-def test_of_two_files_with_the_same_profile_the_first_is_used(
+def test_first_of_two_files_with_the_same_profile_is_used(
         tmp_path, profiles):
     _write(tmp_path / 'b.json', _text('p', amount=2))
     assert _amount(profiles) == 2
@@ -291,14 +291,14 @@ def test_of_two_files_with_the_same_profile_the_first_is_used(
     assert profiles.problems() == ()
 
 
-def test_files_are_taken_in_the_order_of_their_names(tmp_path, profiles):
+def test_files_are_read_in_order_of_name(tmp_path, profiles):
     for number in (5, 3, 8, 1, 9, 7, 2, 6, 4):
         _write(tmp_path / f'{number}.json', _text('p', amount=number))
     assert _amount(profiles) == 1
     assert len(profiles.problems()) == 8
 
 
-def test_of_two_directories_the_first_is_used(tmp_path):
+def test_first_of_two_directories_is_used(tmp_path):
     for amount, name in ((1, 'z'), (2, 'a')):
         (tmp_path / name).mkdir()
         _write(tmp_path / name / 'p.json', _text('p', amount=amount))
@@ -306,13 +306,13 @@ def test_of_two_directories_the_first_is_used(tmp_path):
     assert _amount(store.Store([tmp_path / 'a', tmp_path / 'z'])) == 2
 
 
-def test_the_same_profile_said_twice_is_no_contradiction(tmp_path, profiles):
+def test_identical_profiles_in_two_files_are_no_problem(tmp_path, profiles):
     _write(tmp_path / 'a.json', _text('p'))
     _write(tmp_path / 'b.json', _text('p'))
     assert (_names(profiles), profiles.problems()) == (['p'], ())
 
 
-def test_a_profile_twice_in_one_file_is_reported_and_the_first_used(
+def test_duplicate_in_one_file_is_reported_and_the_first_used(
         tmp_path, profiles):
     twice = json.loads(_text('p')) + json.loads(_text('p', amount=2))
     _write(tmp_path / 'a.json', json.dumps(twice))
@@ -320,7 +320,7 @@ def test_a_profile_twice_in_one_file_is_reported_and_the_first_used(
     assert "profile 'p' in " in _problem(profiles)
 
 
-def test_a_file_that_did_not_change_is_not_read_again(tmp_path, profiles):
+def test_unchanged_file_is_not_read_again(tmp_path, profiles):
     path = tmp_path / 'a.json'
     _write(path, _text('p'))
     before = profiles.get('p')
@@ -329,7 +329,7 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path, profiles):
     assert profiles.get('p') is not before
 
 
-def test_whatever_a_file_does_is_a_problem_of_that_file(
+def test_unexpected_exception_affects_its_file_only(
         tmp_path, profiles, monkeypatch):
     bad, reader = tmp_path / 'a.json', document.read
     _write(bad, _text('p'))
@@ -344,11 +344,11 @@ def test_whatever_a_file_does_is_a_problem_of_that_file(
     os.utime(bad, ns=(1, 1))
     for _time in range(2):
         assert _problem(profiles).startswith(
-            f'{bad}: cannot be understood (KeyError: ')
+            f'{bad}: cannot be parsed (KeyError: ')
         assert _names(profiles) == ['p', 'q']
 
 
-def test_a_problem_is_logged_once_until_it_is_another(
+def test_problem_is_logged_once_until_it_changes(
         tmp_path, profiles, caplog):
     path = tmp_path / 'a.json'
     with caplog.at_level(logging.INFO, store.__name__):

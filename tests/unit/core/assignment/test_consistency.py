@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found where machine, ledger and record disagree."""
+"""Findings of the audit of machine, Placement and domains."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ A, B, C, _D = SERVERS
 GPU, QAT = '0000:81:00.0', '0000:85:00.0'
 
 _FUNCTIONS = (build.function(GPU),
-              # Two functions that travel together.
+              # Two functions of one IOMMU group.
               build.function('0000:82:00.0', iommu_group='both'),
               build.function('0000:82:00.1', iommu_group='both'),
               *build.card(QAT, 4),
@@ -69,7 +69,7 @@ def mdev(server, index=0):
 
 
 def find(allocated, held_, host=HOST, gone=()):
-    """Findings; what is promised and held by provider, and by server."""
+    """Findings, from units allocated by provider and held by server."""
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(
             host, inventory.Node(build.ROOT, NAME, known(*gone))),
@@ -80,24 +80,24 @@ def find(allocated, held_, host=HOST, gone=()):
         lambda: held_))
 
 
-def test_held_as_promised():
+def test_held_as_allocated():
     assert find({uuid(GPU): {A: 1}}, {A: (held(GPU),)}) == ()
 
 
-def test_nothing_held_and_nothing_promised():
+def test_nothing_held_and_nothing_allocated():
     assert find({}, {}) == ()
 
 
-def test_held_and_not_promised():
+def test_held_and_not_allocated():
     [finding] = find({}, {A: (held(GPU),)})
     assert (finding.thing, finding.provider, finding.withheld,
             finding.passing) == (
         f'resource provider {name(GPU)}', uuid(GPU), 1, False)
     assert finding.reason == (
-        f'1 of it are held, 0 are promised: {A} should not have it')
+        f'1 of its units are held, 0 are allocated: {A} should not have it')
 
 
-def test_a_line_of_the_log_has_the_remedy():
+def test_text_of_a_finding_has_the_remedy():
     [finding] = find({}, {A: (held(GPU),)})
     assert str(finding) == (
         f'{finding.thing}: {finding.reason}; {finding.remedy}')
@@ -109,15 +109,15 @@ def test_held_by_a_domain_that_is_not_ours():
     assert finding.withheld == 1
 
 
-def test_the_stranger_in_a_pool_is_named():
+def test_domain_without_allocation_in_a_pool_is_named():
     [finding] = find({uuid(QAT): {A: 1}}, {
         A: (held('0000:85:00.1', uuid(QAT)),),
         B: (held('0000:85:00.2', uuid(QAT)),)})
     assert finding.withheld == 1
-    assert f'promised: {B} should not have it' in finding.reason
+    assert f'allocated: {B} should not have it' in finding.reason
 
 
-def test_more_held_than_was_promised_to_the_same_server():
+def test_server_holds_more_than_it_has_allocated():
     [finding] = find({uuid(QAT): {A: 1}}, {
         A: (held('0000:85:00.1', uuid(QAT)),
             held('0000:85:00.2', uuid(QAT), 1))})
@@ -125,7 +125,7 @@ def test_more_held_than_was_promised_to_the_same_server():
     assert finding.withheld == 1
 
 
-def test_functions_that_travel_together_are_one_unit():
+def test_functions_of_one_iommu_group_are_one_unit():
     at = '0000:82:00.0'
     both = held(at), held('0000:82:00.1', uuid(at), 1)
     assert find({uuid(at): {A: 1}}, {A: both}) == ()
@@ -133,12 +133,12 @@ def test_functions_that_travel_together_are_one_unit():
     assert finding.withheld == 1
 
 
-def test_a_resize_that_waits_has_a_consumer_of_its_own():
+def test_allocations_of_a_migration_cover_what_the_server_holds():
     migration = C
     assert find({uuid(GPU): {migration: 1}}, {A: (held(GPU),)}) == ()
 
 
-def test_promised_and_not_held():
+def test_allocated_and_not_held():
     [finding] = find({uuid(GPU): {A: 1}}, {})
     assert (finding.thing, finding.provider, finding.withheld,
             finding.passing) == (
@@ -146,13 +146,13 @@ def test_promised_and_not_held():
     assert f'{A} should have it' in finding.reason
 
 
-def test_promised_to_one_and_held_by_a_domain_that_is_not_ours():
+def test_allocated_to_a_server_and_held_by_a_domain_that_is_not_ours():
     [finding] = find({uuid(GPU): {A: 1}},
                      {B: (hostdev.Hostdev(build.address(GPU), ''),)})
     assert f'{A} should have it' in finding.reason
 
 
-def test_two_functions_of_one_do_not_make_up_for_another():
+def test_two_functions_of_one_unit_do_not_count_as_two_units():
     entry = {'vendor_id': '10de'}
     pairs = [build.function(f'0000:85:0{slot}.{number}', physfn=QAT,
                             iommu_group=f'pair{slot}')
@@ -166,7 +166,7 @@ def test_two_functions_of_one_do_not_make_up_for_another():
             for finding in findings] == [True]
 
 
-def test_in_two_definitions():
+def test_device_in_two_domains():
     [finding] = find({uuid(GPU): {A: 1}},
                      {A: (held(GPU),), B: (held(GPU),)})
     assert finding.thing == f'device {GPU}'
@@ -174,14 +174,14 @@ def test_in_two_definitions():
     assert not finding.withheld
 
 
-def test_a_unit_that_two_hold_is_not_said_to_be_lacking():
+def test_unit_in_two_domains_is_not_reported_as_missing():
     twice = held('0000:85:00.1', uuid(QAT))
     assert [finding.thing for finding in find(
         {uuid(QAT): {A: 1, B: 1}}, {A: (twice,), B: (twice,)})] == [
         'device 0000:85:00.1']
 
 
-def test_two_definitions_that_are_none_of_our_business():
+def test_device_that_is_not_ours_in_two_domains_is_ignored():
     theirs = (hostdev.Hostdev(build.address('0000:99:00.0'), ''),)
     assert find({}, {A: theirs, B: theirs}) == ()
 
@@ -195,21 +195,21 @@ def test_mdevs():
     assert f'{A} should have it' in finding.reason
 
 
-def test_no_more_mdevs_are_withheld_than_there_are():
+def test_no_more_mdevs_are_withheld_than_the_total():
     [finding] = find({}, {server: (mdev(server),) for server in SERVERS})
     assert finding.withheld == 3
-    assert finding.reason.startswith('4 of it are held')
+    assert finding.reason.startswith('4 of its units are held')
 
 
-def test_mdev_of_a_device_that_has_gone():
+def test_mdev_that_is_not_offered_any_more():
     provider = uuid('0000:44:00.0')
     host = build.host(_FUNCTIONS, *_ENTRIES[:2])
     findings = find({provider: {A: 1}}, {A: (mdev(A),)}, host)
     assert [(finding.reason, finding.provider) for finding in findings] == [
-        ('nothing offers it any more', provider)]
+        ('is not offered any more', provider)]
 
 
-def test_device_that_has_gone():
+def test_device_that_is_missing():
     at = '0000:90:00.0'
     [finding] = find({uuid(at): {A: 1}}, {A: (held(at),)}, gone=[at])
     assert finding.thing == f'device {at} of server {A}'
@@ -247,7 +247,7 @@ def test_device_that_no_entry_names_any_more():
     assert finding.reason == 'no entry names it any more'
 
 
-def test_device_of_which_mdevs_are_offered_by_now():
+def test_held_device_is_now_offered_as_mdevs():
     at = '0000:44:00.0'
     reasons = [finding.reason for finding in find(
         {uuid(at): {A: 1}}, {A: (held(at),)})]
@@ -255,15 +255,15 @@ def test_device_of_which_mdevs_are_offered_by_now():
 
 
 def test_region_that_an_entry_has_renamed():
-    """A server got it as the whole card's, which is two Regions by now."""
+    """A server got it from the card's only Region, which is two now."""
     host = build.host(_FUNCTIONS[3:8], {
         'address': '0000:85:00.1', 'resource_class': 'BIG'}, _ENTRIES[1])
     [finding] = find({uuid(QAT): {A: 1}},
                      {A: (held('0000:85:00.1', uuid(QAT)),)}, host)
     assert finding.thing == f'resource provider {name(QAT)}_CUSTOM_BIG'
     assert finding.withheld == 1
-    assert f'{A} was promised it as {name(QAT)}' in finding.reason
-    assert finding.remedy.startswith('nothing')
+    assert f'{A} has allocations of it as {name(QAT)}' in finding.reason
+    assert finding.remedy.startswith('no action needed')
 
 
 _units = [(item, unit) for item in OFFERED.values()
@@ -272,7 +272,7 @@ _units = [(item, unit) for item in OFFERED.values()
 
 @strategies.composite
 def consistent(draw):
-    """Servers that hold what they were promised: promised and held."""
+    """Allocations, and servers that hold what they have allocated."""
     allocated, held_ = {}, {}
     for item, unit in draw(strategies.lists(
             strategies.sampled_from(_units), unique=True)):
@@ -289,12 +289,12 @@ def consistent(draw):
 
 
 @hypothesis.given(consistent())
-def test_nothing_is_found_where_all_agree(state):
+def test_consistent_state_has_no_findings(state):
     assert find(*state) == ()
 
 
 @hypothesis.given(consistent(), strategies.data())
-def test_a_lost_promise_is_found(state, data):
+def test_removed_allocation_is_found(state, data):
     allocated, held_ = state
     hypothesis.assume(allocated)
     provider = data.draw(strategies.sampled_from(sorted(allocated)))
@@ -306,7 +306,7 @@ def test_a_lost_promise_is_found(state, data):
 
 
 @hypothesis.given(consistent(), strategies.data())
-def test_a_lost_definition_is_found(state, data):
+def test_removed_domain_is_found(state, data):
     allocated, held_ = state
     hypothesis.assume(held_)
     server = data.draw(strategies.sampled_from(sorted(held_)))
@@ -320,7 +320,7 @@ def test_a_lost_definition_is_found(state, data):
 
 
 @hypothesis.given(consistent(), strategies.data())
-def test_a_second_definition_is_found(state, data):
+def test_second_domain_with_the_same_devices_is_found(state, data):
     allocated, held_ = state
     hypothesis.assume(held_)
     server = data.draw(strategies.sampled_from(sorted(held_)))
@@ -330,7 +330,7 @@ def test_a_second_definition_is_found(state, data):
 
 
 @hypothesis.given(consistent(), strategies.data())
-def test_a_device_that_went_is_found(state, data):
+def test_removed_device_is_found(state, data):
     allocated, held_ = state
     there = {function.address for function in HOST.functions}
     functions = {device.address for hostdevs in held_.values()
@@ -346,8 +346,8 @@ def test_a_device_that_went_is_found(state, data):
         'is not there any more']
 
 
-def test_a_consumer_that_nova_does_not_know():
-    """Also of a class alone, of which nobody had chosen a device."""
+def test_consumer_that_nova_does_not_know():
+    """It can have allocations of a class without a device."""
     of_class = naming.class_provider_uuid(build.ROOT, 'CUSTOM_QAT')
     allocations = {uuid(GPU): {A: 'CUSTOM_UNIT_OF_ANY'},
                    of_class: {A: 'CUSTOM_QAT', B: 'CUSTOM_QAT'}}
@@ -376,21 +376,21 @@ _aliases = strategies.sampled_from(
 _anything = strategies.dictionaries(
     strategies.sampled_from(SERVERS), strategies.lists(strategies.builds(
         hostdev.Hostdev, _addresses, _aliases), max_size=6).map(tuple))
-_promises = strategies.dictionaries(
+_allocations = strategies.dictionaries(
     strategies.sampled_from([*OFFERED, C]), strategies.dictionaries(
         strategies.sampled_from(SERVERS), strategies.integers(1, 9)))
 
 
-@hypothesis.given(_promises, _anything, strategies.sets(
+@hypothesis.given(_allocations, _anything, strategies.sets(
     strategies.sampled_from(sorted([*OFFERED, C]))), strategies.booleans())
-def test_whatever_is_so_can_be_said(allocated, held_, names, empty):
+def test_any_state_can_be_compared(allocated, held_, names, empty):
     snapshot = consistency.Snapshot(
         model.Host() if empty else HOST, {} if empty else OFFERED,
         dict.fromkeys(names, 'name'), allocated, held_)
     for finding in consistency.compare(snapshot):
         assert finding.thing and finding.reason and finding.remedy
         if finding.withheld:
-            # What is promised already needs not be withheld.
+            # Allocated units need not be withheld.
             item = snapshot.offered[finding.provider]
             assert 0 < finding.withheld <= len(item.region.units) - sum(
                 allocated.get(finding.provider, {}).values())

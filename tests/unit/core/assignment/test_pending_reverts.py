@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept for a server whose resize is not confirmed yet."""
+"""Devices that are kept for a server whose resize is not confirmed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ _UNIT = 'CUSTOM_UNIT_OF_CUSTOM_GPU'
 
 
 def _vfs(count):
-    """A card's VFs, as one Region, and their addresses."""
+    """The Region of a card's VFs, and their addresses."""
     host = build.host(build.card('0000:85:00.0', count), {
         'product_id': '37c9', 'resource_class': 'CUSTOM_GPU'})
     [item] = build.inventory(host, 'node').offered
@@ -25,28 +25,28 @@ def _vfs(count):
 
 @given(left=st.integers(0, 4), held=st.integers(0, 3),
        server=st.integers(0, 3), migration=st.integers(0, 3))
-def test_as_much_as_is_promised_beyond_what_is_held(left, held, server,
-                                                    migration):
+def test_as_many_are_kept_as_are_allocated_and_not_held(
+        left, held, server, migration):
     item, addresses = _vfs(7)
     hostdevs = tuple(
         hostdev.Hostdev(address, naming.alias('ACCEL0', item.uuid, number))
         for number, address in enumerate(addresses[4:4 + held]))
     allocated = [{item.uuid: {_UNIT: amount}}
-                for amount in (server, migration)]
+                 for amount in (server, migration)]
     kept = pending_reverts.kept(addresses[:left], _ME, allocated, hostdevs,
                                 (item,))
     assert kept <= set(addresses[:left])
     assert len(kept) == min(left, max(0, server + migration - held))
 
 
-def test_nothing_that_is_of_no_region():
+def test_device_of_no_region_is_not_kept():
     item, _addresses = _vfs(1)
     assert not pending_reverts.kept(
         [build.address('0000:01:00.0')], _ME, [{item.uuid: {_UNIT: 2}}], (),
         (item,))
 
 
-def test_of_mdevs_those_of_the_server():
+def test_only_mdevs_of_the_server_are_kept():
     function = build.function('0000:81:00.0', '10de:20b0', mdev_types=(
         model.MdevType('nvidia-471', 4, ()),))
     host = build.host([function], {

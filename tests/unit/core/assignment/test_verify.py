@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what a server has is what it was promised."""
+"""Whether the devices of a server match its allocations."""
 
 import pytest
 
@@ -14,7 +14,7 @@ _TWO = {'resource_class': 'CUSTOM_X', 'vendor_id': '*'}
 
 
 def _host(together):
-    """Two functions that travel together, or two VFs."""
+    """Two functions of one IOMMU group, or two VFs."""
     if together:
         return build.host([build.function(
             f'0000:81:00.{number}', '10de:20b0', iommu_group='one')
@@ -41,27 +41,27 @@ def _keeps(host, held, amount, exactly, is_known=True):
 @pytest.mark.parametrize('together, held, amount, exactly, keeps', [
     (True, 2, 1, True, True),
     (True, 2, 2, True, False),
-    # By a resize to more, or to fewer.
+    # After a resize to more, or to fewer.
     (False, 2, 2, True, True),
     (False, 2, 1, True, False),
     (False, 1, 2, False, False),
-    # They travelled together once, and it keeps what it has.
+    # They were one unit before, and the server keeps what it has.
     (False, 2, 1, False, True),
-    # Or do so now.
+    # They are one unit now.
     (True, 2, 2, False, True),
 ])
-def test_it_keeps_what_it_was_promised(together, held, amount, exactly,
-                                       keeps):
+def test_devices_are_kept_if_they_match_the_allocations(
+        together, held, amount, exactly, keeps):
     assert _keeps(_host(together), held, amount, exactly) is keeps
 
 
 @pytest.mark.parametrize('held, amount, exactly, keeps', [
     (2, 2, True, True),
-    # On its way back from a resize it has those of the other flavor.
+    # While a resize is reverted, it has the devices of the other flavor.
     (2, 1, True, False),
     (1, 2, True, False),
     (2, 1, False, True),
 ])
-def test_without_placement_it_keeps_what_its_flavor_asks_for(
+def test_devices_are_kept_if_they_match_the_flavor_without_placement(
         held, amount, exactly, keeps):
     assert _keeps(_host(False), held, amount, exactly, False) is keeps

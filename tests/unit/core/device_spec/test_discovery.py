@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a machine is offered, and what is refused and why."""
+"""Which devices of a machine are offered, and why others are refused."""
 
 import itertools
 
@@ -17,13 +17,13 @@ _GPUS = {'vendor_id': '10de'}
 _QATS = {'vendor_id': '8086'}
 
 
-def test_nothing_is_offered_that_no_entry_names():
+def test_devices_without_an_entry_are_not_offered():
     host = build.host([_GPU], _QATS)
     assert (host.devices, host.refusals, host.problems) == ((), (), ())
     assert host.functions == (_GPU,)
 
 
-def test_a_card_is_one_region_of_one_unit():
+def test_card_is_one_region_of_one_unit():
     location = model.Location(1, 'pci0000:80', ('0000:80:01.0',))
     gpu = build.function('0000:81:00.0', '10de:2330', location=location)
     host = build.host([gpu], _GPUS)
@@ -33,7 +33,7 @@ def test_a_card_is_one_region_of_one_unit():
             frozenset(), ((gpu.address,),), True, reset='required'),)),)
 
 
-def test_a_region_is_what_its_entry_says():
+def test_region_has_the_properties_of_its_entry():
     gpu = build.function('0000:81:00.0', driver='vfio-pci', vfio=True)
     [device] = build.host([gpu], {**_GPUS, 'resource_class': 'PGPU',
                                   'traits': 'x', 'managed': 'no'}).devices
@@ -42,7 +42,7 @@ def test_a_region_is_what_its_entry_says():
         'PGPU', {'CUSTOM_X'}, False)
 
 
-def test_functions_of_one_group_travel_together():
+def test_functions_of_one_iommu_group_are_one_unit():
     pair = [build.function(f'0000:82:00.{number}', iommu_group='15')
             for number in range(2)]
     host = build.host(pair, _GPUS)
@@ -54,18 +54,18 @@ def test_functions_of_one_group_travel_together():
     ([], 1, 0),
     (['ffff:00:00.0'], 0, 2000),
 ])
-def test_a_large_group_is_looked_at_once(more, devices, refusals):
+def test_large_iommu_group_is_checked_in_linear_time(more, devices, refusals):
     group = [build.function(f'{bus >> 8:04x}:{bus & 0xff:02x}:00.0',
                             iommu_group='15') for bus in range(2000)]
     group += [build.function(at, '1b36:0005', iommu_group='15')
               for at in more]
-    # Once for each two of its functions, it would take half an hour.
+    # In quadratic time it would take half an hour.
     host = build.host(group, _GPUS)
     assert len(host.devices) == devices
     assert len(host.refusals) == refusals
 
 
-def test_functions_of_two_groups_are_two_devices():
+def test_functions_of_two_iommu_groups_are_two_devices():
     pair = [build.function(f'0000:82:00.{number}') for number in range(2)]
     host = build.host(pair, _GPUS)
     assert [str(device.address) for device in host.devices] == [
@@ -93,7 +93,7 @@ def test_the_order_of_the_functions_does_not_matter():
     ({'denied': True}, 'vfio-pci has it on its denylist, for faults that a '
                        'guest could make use of'),
 ])
-def test_a_function_that_cannot_be_given_away_is_refused(facts, reason):
+def test_unusable_function_is_refused_with_the_reason(facts, reason):
     bystander = build.function('0000:99:00.0', '1111:2222')
     function = build.function('0000:81:00.0', **facts)
     host = build.host([function, bystander], _GPUS)
@@ -111,7 +111,7 @@ def test_a_domain_that_libvirt_cannot_name_is_refused():
         'its PCI domain is above ffff, which libvirt cannot name'}
 
 
-def test_a_host_without_iommu_groups_says_what_to_do():
+def test_refusal_without_iommu_groups_has_a_remedy():
     functions = [build.function(f'0000:8{number}:00.0', iommu_group=None)
                  for number in range(2)]
     host = build.host(functions, _GPUS)
@@ -131,7 +131,7 @@ def test_a_group_with_a_function_that_is_not_named_is_refused():
         assert part in reason
 
 
-def test_it_does_not_matter_which_of_the_group_comes_first():
+def test_order_of_the_functions_of_a_group_does_not_matter():
     other = build.function('0000:01:00.0', '1b36:0005', iommu_group='24')
     gpu = build.function('0000:81:00.0', iommu_group='24')
     host = build.host([other, gpu], {'vendor_id': '10de'})
@@ -165,7 +165,7 @@ def test_another_bridge_may_not_be_in_the_group():
     assert set(build.refusals(host)) == {'0000:81:00.0'}
 
 
-    # It is not what device_spec has too much of.
+    # The remedy is not to remove it from device_spec.
     assert 'a slot' in host.refusals[0].remedy
 
 
@@ -180,20 +180,20 @@ def test_a_host_bridge_without_a_driver_may_be_in_the_group():
     assert build.units(build.host([bridge, gpu], _GPUS)) == {}
 
 
-def test_a_switch_of_links_is_a_device_like_any_other():
+def test_nvswitch_is_offered():
     switch = build.function('0000:41:00.0', '10de:22a3', class_code=0x068000)
     assert build.units(build.host([switch], {'vendor_id': '10de'})) == {
         'CUSTOM_PCI_10DE_22A3': ['0000:41:00.0']}
 
 
-def test_what_is_denied_and_bound_all_the_same_is_offered():
+def test_denied_function_is_offered_if_it_is_bound_to_vfio():
     function = build.function('0000:81:00.0', denied=True, vfio=True)
     assert build.units(build.host([function], _GPUS)) == {
         'CUSTOM_PCI_10DE_2330': ['0000:81:00.0']}
 
 
 @pytest.mark.parametrize('at', ['0000:40:01.0', '0000:99:01.0'])
-def test_naming_the_bridge_too_takes_nothing_from_its_group(at):
+def test_naming_a_bridge_does_not_affect_its_group(at):
     bridge = build.function(at, '10de:1af1', iommu_group='24',
                             class_code=build.PCI_BRIDGE)
     gpu = build.function('0000:81:00.0', iommu_group='24')
@@ -205,7 +205,7 @@ def test_naming_the_bridge_too_takes_nothing_from_its_group(at):
 @pytest.mark.parametrize('facts', [
     {'class_code': build.ISA_BRIDGE}, {'use': 'disk sda is mounted'},
     {'num_vfs': 2}])
-def test_a_refusal_names_the_function_of_the_group_that_is_the_cause(facts):
+def test_refusal_names_the_function_that_is_the_cause(facts):
     gpu = build.function('0000:81:00.0', iommu_group='24')
     other = build.function('0000:81:00.1', '8086:0001', iommu_group='24',
                            **facts)
@@ -232,7 +232,7 @@ def test_naming_only_a_card_with_virtual_functions_is_refused():
 
 
 @pytest.mark.parametrize('keys', [_QATS, {'address': '0000:85:00.0'}])
-def test_an_entry_that_names_card_and_vfs_means_the_vfs(keys):
+def test_entry_that_names_card_and_vfs_offers_the_vfs(keys):
     host = build.host(build.card('0000:85:00.0', 2), keys)
     assert build.units(host) == {
         'CUSTOM_PCI_8086_37C9': ['0000:85:00.1', '0000:85:00.2']}
@@ -251,7 +251,7 @@ def test_vfs_of_two_classes_are_two_regions_of_one_card():
     assert len(device.regions) == 2
 
 
-def test_vfs_that_differ_in_traits_only_have_regions_with_names():
+def test_vfs_that_differ_in_traits_have_regions_with_different_names():
     host = build.host(
         build.card('0000:85:00.0', 2),
         {'address': '0000:85:00.1', 'resource_class': 'A', 'traits': 'x'},
@@ -271,7 +271,7 @@ def test_the_names_of_a_cards_regions_are_unique():
     assert len(set(names)) == 3
 
 
-def test_a_region_keeps_its_name_when_a_unit_of_another_goes():
+def test_region_keeps_its_name_when_another_region_loses_a_unit():
     specs = ({'address': '0000:85:00.2', 'resource_class': 'A',
               'traits': 'x'},
              {'product_id': '37c9', 'resource_class': 'A'})
@@ -285,7 +285,7 @@ def test_a_region_keeps_its_name_when_a_unit_of_another_goes():
                                if str(f.address) != '0000:85:00.1'])
 
 
-def test_a_card_is_not_given_away_beside_its_vfs_whatever_it_says():
+def test_card_with_vfs_is_not_offered_even_if_it_reports_none():
     card = build.function('0000:85:00.0', '8086:37c8', num_vfs=0)
     virtual = build.function('0000:85:00.1', '8086:37c9',
                              physfn='0000:85:00.0')
@@ -318,7 +318,7 @@ def test_a_group_of_vfs_of_two_cards_is_refused():
         'functions'}
 
 
-def test_what_another_program_claims_is_refused_and_both_are_named():
+def test_refusal_names_both_entries_that_claim_a_device():
     foreign = build.entries(_GPUS, option='[pci] device_spec')
     host = build.host([_GPU], {}, foreign=foreign)
     assert build.refusals(host) == {
@@ -326,7 +326,7 @@ def test_what_another_program_claims_is_refused_and_both_are_named():
         '[nova_accel] device_spec #1'}
 
 
-def test_what_another_program_claims_and_we_do_not_is_its_own():
+def test_devices_that_only_another_program_claims_are_not_reported():
     foreign = build.entries(_QATS, option='[pci] device_spec')
     host = build.host([_GPU, *build.card('0000:85:00.0', 1)], _GPUS,
                       foreign=foreign)
@@ -334,7 +334,7 @@ def test_what_another_program_claims_and_we_do_not_is_its_own():
     assert host.refusals == ()
 
 
-def test_a_foreign_claim_on_the_company_takes_the_whole_group():
+def test_claim_on_one_function_refuses_the_whole_group():
     pair = [build.function('0000:81:00.0', iommu_group='1'),
             build.function('0000:81:00.1', '8086:1', iommu_group='1')]
     foreign = build.entries(_QATS, option='[pci] device_spec')
@@ -343,7 +343,7 @@ def test_a_foreign_claim_on_the_company_takes_the_whole_group():
     assert set(build.refusals(host)) == {'0000:81:00.0', '0000:81:00.1'}
 
 
-def test_a_device_in_two_entries_is_reported_and_the_first_is_used():
+def test_first_of_two_entries_is_used_and_the_second_reported():
     host = build.host([_GPU], {**_GPUS, 'resource_class': 'A'},
                       {'product_id': '2330', 'resource_class': 'B'})
     assert build.units(host) == {'CUSTOM_A': ['0000:81:00.0']}
@@ -352,17 +352,17 @@ def test_a_device_in_two_entries_is_reported_and_the_first_is_used():
         'by [nova_accel] device_spec #2; the first is used',)
 
 
-def test_two_entries_that_say_the_same_are_no_problem():
+def test_equivalent_entries_are_not_reported():
     assert build.host([_GPU], _GPUS, {'product_id': '2330'}).problems == ()
 
 
-def test_the_readers_problems_are_kept_once_each():
+def test_problems_of_the_reader_are_kept_without_duplicates():
     host = build.offer([], [], problems=['a', 'b', 'a'])
     assert host.problems == ('a', 'b')
 
 
-# Machines of a few cards, with and without VFs, in a few IOMMU groups that
-# may be anybody's; what is drawn is more tangled than any real machine.
+# Machines of a few cards, with and without VFs, in random IOMMU groups, so
+# that they are less regular than any real machine.
 @st.composite
 def _machines(draw):
     groups = st.sampled_from(['1', '2', '3', '4', '5', '6', '7', None])
@@ -391,7 +391,7 @@ _specs = st.lists(st.sampled_from([
 
 @settings(max_examples=500)
 @given(_machines(), _specs, st.none() | st.just({'address': '*:02:*.*'}))
-def test_nothing_is_given_away_twice_or_by_mistake(functions, specs, claim):
+def test_no_function_is_offered_twice_or_wrongly(functions, specs, claim):
     entries = build.entries(*specs)
     foreign = build.entries(claim, option='[pci] device_spec'
                             ) if claim else []
@@ -420,15 +420,15 @@ def test_nothing_is_given_away_twice_or_by_mistake(functions, specs, claim):
         assert set(unit) == {f.address for f in functions
                              if f.iommu_group == group
                              and not f.is_forwarding_bridge}
-    # Each that is named is offered, refused, or stands for its VFs.
+    # Each named function is offered, refused, or a card with offered VFs.
     parents = {by_address[address].physfn for address in named}
     assert named <= {*given_away, *refused, *parents}
-    # A card goes as a whole or by its VFs.
+    # A card is offered as a whole or by its VFs, never both.
     assert not {by_address[a].physfn for a in given_away} & set(given_away)
 
 
 @given(_machines(), _specs)
-def test_an_offer_is_the_same_each_time(functions, specs):
+def test_offer_is_deterministic(functions, specs):
     entries = build.entries(*specs)
     assert build.offer(functions, entries) == build.offer(
         reversed(functions), entries)

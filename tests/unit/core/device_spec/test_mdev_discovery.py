@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: what of them is offered, and who gets one."""
+"""Mediated devices: which are offered and assigned."""
 
 import json
 import uuid
@@ -40,20 +40,20 @@ def regions(host):
             for region in device.regions}
 
 
-def test_what_there_is_and_what_there_could_be():
+def test_existing_and_available_mdevs_are_offered():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       _SPEC)
     assert regions(host) == {'VGPU_nvidia-471': 3}
 
 
-def test_mdevs_of_others_are_taken():
+def test_mdevs_of_other_programs_are_not_offered():
     host = build.host([parent(model.MdevType(
         'nvidia-471', 2, (str(uuid.uuid4()),)))], _SPEC)
     assert regions(host) == {'VGPU_nvidia-471': 2}
 
 
 @pytest.mark.parametrize('limits', [(2, 3), (None, 2), (2, None)])
-def test_of_entries_for_the_same_type_the_first_counts(limits):
+def test_the_first_entry_for_a_type_is_used(limits):
     specs = [{**_SPEC, **({'max_instances': limit} if limit else {})}
              for limit in limits]
     host = build.host([parent(model.MdevType('nvidia-471', 4, ()))], *specs)
@@ -64,7 +64,7 @@ def test_of_entries_for_the_same_type_the_first_counts(limits):
         'by [nova_accel] device_spec #2; the first is used',)
 
 
-def test_a_region_for_each_type_also_when_one_is_full():
+def test_each_type_has_a_region_even_without_available_mdevs():
     host = build.host([parent(model.MdevType('nvidia-471', 0, ours(1)),
                               model.MdevType('nvidia-468', 0))],
                       _SPEC, _SMALL)
@@ -72,7 +72,7 @@ def test_a_region_for_each_type_also_when_one_is_full():
                              'CUSTOM_VGPU_SMALL_nvidia-468': 0}
     inventories = [provider.inventory
                    for provider in providers.desired(build.inventory(host))]
-    # Placement has no inventory of nothing.
+    # Placement accepts no inventory with a total of 0.
     assert sorted(map(list, inventories)) == [
         [], [], ['CUSTOM_UNIT_OF_VGPU']]
 
@@ -96,10 +96,10 @@ _TYPES = (model.MdevType('nvidia-471', 1),)
     (_SPEC, _TYPES, '0000:81:00.4', {'0000:81:00.4'}),
     (_SPEC, _TYPES, '0000:81:00.0', {'0000:81:00.4', '0000:81:00.5'}),
     (_FUNCTIONS, (), '0000:81:00.0', {'0000:81:00.4', '0000:81:00.5'}),
-    # It is what it is held as.
+    # It is offered as what it is held as.
     (_FUNCTIONS, (), '0000:81:00.4', set())])
-def test_of_what_is_held_whole_no_part_is_offered(spec, types, held, parts):
-    """Also while its server is stopped, and its driver shows the parts."""
+def test_parts_of_a_held_function_are_not_offered(spec, types, held, parts):
+    """Also while the server is stopped and the driver shows the parts."""
     functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=2),
                  *(parent(*types, at=f'0000:81:00.{number}',
                           physfn='0000:81:00.0') for number in (4, 5))]
@@ -113,9 +113,9 @@ def test_of_what_is_held_whole_no_part_is_offered(spec, types, held, parts):
     ({'address': '0000:81:00.*', 'resource_class': 'PGPU'}, 0, False),
     ({'address': '0000:81:00.*', 'resource_class': 'CUSTOM_VF'}, 2, False),
     (_SMALL, 2, False), (_SPEC, 2, True), (_SPEC, 0, True)])
-def test_while_a_held_mdev_is_not_there_its_card_is_nothing_else(
+def test_card_has_no_other_use_while_a_held_mdev_is_missing(
         spec, vfs, is_offered):
-    """A reboot of the host took it, and entries mean another thing now."""
+    """A reboot of the host removed it, and entries have changed."""
     types = [model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')]
     [item] = build.inventory(build.host([parent(*types)], _SPEC)).offered
     held = assign.plan([assign.Grant(
@@ -133,8 +133,8 @@ def test_while_a_held_mdev_is_not_there_its_card_is_nothing_else(
 
 @pytest.mark.parametrize('at', ['0000:81:00.0', '0000:81:00.4'])
 @pytest.mark.parametrize('spec', [_SPEC, {'address': '0000:81:00.4'}])
-def test_what_is_withheld_is_offered_as_nothing(at, spec):
-    """Neither the function, nor its mdevs, nor a part of a card."""
+def test_withheld_function_is_not_offered_in_any_form(at, spec):
+    """Neither as a function, nor as mdevs, nor as VFs of a card."""
     functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=1),
                  parent(*_TYPES, at='0000:81:00.4', physfn='0000:81:00.0')]
     host = build.offer(
@@ -144,8 +144,8 @@ def test_what_is_withheld_is_offered_as_nothing(at, spec):
     assert build.refusals(host)['0000:81:00.4'].endswith('x')
 
 
-def test_a_card_has_no_more_than_its_entry_says():
-    """However many virtual functions say that they could make one."""
+def test_max_instances_limits_the_mdevs_of_a_card():
+    """More VFs report that they can create one."""
     functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=4),
                  *(parent(model.MdevType('nvidia-471', 1),
                           at=f'0000:81:00.{number}', physfn='0000:81:00.0')
@@ -158,7 +158,7 @@ def test_a_card_has_no_more_than_its_entry_says():
         _assign(item, 1, mdevs={item.uuid: 3})
 
 
-def test_what_others_have_made_counts_for_the_limit_of_a_card():
+def test_mdevs_of_other_programs_count_for_max_instances():
     others = ('11111111-2222-4333-8444-555555555555',
               '11111111-2222-4333-8444-666666666666')
     functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=4),
@@ -176,7 +176,7 @@ def test_what_others_have_made_counts_for_the_limit_of_a_card():
             if str(item.device.address) == '0000:81:00.0'] == [total]
 
 
-def test_a_virtual_function_without_its_card_hides_no_other_device():
+def test_vf_without_its_card_does_not_affect_other_devices():
     lost, other = (parent(model.MdevType('nvidia-471', 1), at=at, **facts)
                    for at, facts in (
                        ('0000:81:00.4', {'physfn': '0000:81:00.0'}),
@@ -192,33 +192,33 @@ def test_a_virtual_function_without_its_card_hides_no_other_device():
 
 @pytest.mark.parametrize('types, reason', [
     ((), 'it has no mdev type nvidia-471'),
-    ((model.MdevType('nvidia-468', 1),), 'but nvidia-468')])
+    ((model.MdevType('nvidia-468', 1),), 'only nvidia-468')])
 def test_a_parent_without_the_type_is_refused(types, reason):
     host = build.host([parent(*types)], _SPEC)
     assert reason in build.refusals(host)['0000:81:00.0']
 
 
-def test_a_parent_that_does_not_say_how_many_offers_what_it_has():
+def test_parent_without_available_instances_offers_existing_mdevs():
     host = build.host([parent(model.MdevType('nvidia-471', None, ours(1)))],
                       _SPEC)
     assert regions(host) == {'VGPU_nvidia-471': 1}
-    assert 'does not say how many' in build.refusals(host)['0000:81:00.0']
+    assert 'has no readable available' in build.refusals(host)['0000:81:00.0']
 
 
 @pytest.mark.parametrize('number, offered', [
     (65536, 65537), (65537, 1), (4294967274, 1)])
-def test_a_number_that_is_an_error_is_none(number, offered):
+def test_implausible_number_of_mdevs_is_ignored(number, offered):
     host = build.host([parent(model.MdevType('nvidia-471', number, ours(1)))],
                       _SPEC)
     assert regions(host) == {'VGPU_nvidia-471': offered}
     assert offered > 1 or build.refusals(host) == {
-        '0000:81:00.0': 'its mdev type nvidia-471 says that there could be '
-                        f'{number} more'}
+        '0000:81:00.0': f'its mdev type nvidia-471 has {number} '
+                        'available_instances, which is no valid number'}
 
 
 @pytest.mark.parametrize('api, offered', [
     ('', True), ('vfio-pci', True), ('vfio-ap', False), ('x\n', False)])
-def test_mdevs_that_are_no_pci_devices_to_a_guest_are_refused(api, offered):
+def test_mdevs_that_are_no_pci_devices_in_the_guest_are_refused(api, offered):
     host = build.host([parent(model.MdevType('nvidia-471', 1, api=api))],
                       _SPEC)
     assert bool(host.devices) is offered
@@ -226,13 +226,13 @@ def test_mdevs_that_are_no_pci_devices_to_a_guest_are_refused(api, offered):
         '0000:81:00.0']
 
 
-def test_a_device_with_mdevs_is_not_given_away_whole():
+def test_device_with_mdevs_is_not_offered_as_a_whole():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       {'vendor_id': '10de'})
     assert '1 mediated devices' in build.refusals(host)['0000:81:00.0']
 
 
-def test_it_migrates_unless_its_entry_says_no():
+def test_mdevs_are_live_migratable_unless_the_entry_says_no():
     functions = [parent(model.MdevType('nvidia-471', 1))]
     for spec, expected in ((_SPEC, True),
                            ({**_SPEC, 'live_migratable': 'no'}, False)):
@@ -256,7 +256,8 @@ def _assign(item, count, server=_ME, mdevs=()):
 
 
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 8))
-def test_as_many_as_are_left_and_the_same_again(total, wanted, taken):
+def test_free_mdevs_are_assigned_with_the_same_uuids_on_a_retry(
+        total, wanted, taken):
     item = _item(total)
     if wanted + taken > total:
         with pytest.raises(errors.AssignmentError, match=item.name):
@@ -271,7 +272,7 @@ def test_as_many_as_are_left_and_the_same_again(total, wanted, taken):
     assert all(naming.is_mdev_uuid(str(device.address)) for device in got)
 
 
-def test_held_mdevs_are_counted_by_what_their_alias_says():
+def test_held_mdevs_are_counted_by_their_alias():
     item = _item(4)
     held = {_ME: _assign(item, 2), _OTHER: (hostdev.Hostdev(
         model.MdevAddress(str(uuid.uuid4())), ''),)}
@@ -282,7 +283,7 @@ def _virtual(name='mtty', *types):
     return model.Function(model.ParentName(name), '', '', 0, mdev_types=types)
 
 
-def test_a_parent_on_no_pci_bus_is_named_by_its_name():
+def test_parent_that_is_not_on_a_pci_bus_is_matched_by_name():
     machine = [parent(model.MdevType('mtty-1', 1)),
                _virtual('mtty', model.MdevType('mtty-1', 24)),
                _virtual('other', model.MdevType('mtty-1', 24))]
@@ -290,20 +291,20 @@ def test_a_parent_on_no_pci_bus_is_named_by_its_name():
     assert [(str(device.address), regions(host)) for device
             in host.devices] == [('mtty', {'VGPU_mtty-1': 24})]
     assert not host.refusals
-    # What names PCI functions names none of them.
+    # Entries for PCI functions do not match them.
     everything = build.host(machine, {'mdev_type': 'mtty-1'})
     assert [str(device.address) for device in everything.devices] == [
         '0000:81:00.0']
 
 
-def test_a_parent_on_no_pci_bus_is_not_given_away_itself():
+def test_parent_that_is_not_on_a_pci_bus_is_not_offered_itself():
     host = build.host([_virtual(), parent()], {'parent': 'mtty'})
     assert build.refusals(host) == {'mtty': 'it is on no PCI bus'}
 
 
 @given(st.lists(st.builds(model.ParentName, st.text(max_size=3)) | st.builds(
     model.PciAddress, *[st.integers(0, 3)] * 4), max_size=6))
-def test_parents_are_in_order_with_functions(addresses):
+def test_parents_sort_together_with_functions(addresses):
     ordered = sorted(addresses)
     assert ordered == sorted(reversed(addresses))
     names = [isinstance(address, model.ParentName) for address in ordered]
@@ -313,8 +314,8 @@ def test_parents_are_in_order_with_functions(addresses):
 @pytest.mark.parametrize('more, says', [
     ({'parent': '../x'}, 'is not the name of a device'),
     ({'parent': ''}, 'is not the name'), ({'parent': 3}, 'is not the name'),
-    ({'parent': 'mtty', 'vendor_id': '10de'}, 'says where on one')])
-def test_a_parent_that_is_none(more, says):
+    ({'parent': 'mtty', 'vendor_id': '10de'}, 'keys of PCI devices')])
+def test_invalid_parent_is_refused(more, says):
     _entries, [error] = reader.parse([json.dumps(
         {'mdev_type': 'mtty-1', **more})])
     assert says in str(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a unit is reset, and what is offered of what cannot be."""
+"""How a unit is reset, and whether it is offered if it cannot be."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def _ways(unit, functions):
 
 
 def _methods(unit, functions, wanted=reset_methods.REQUIRED):
-    """By function or bridge, what the kernel is to try; None: no way."""
+    """The methods by function or bridge; None without a way to reset."""
     found = reset_methods.ways(tuple(function.address for function in unit), {
         function.address: function for function in functions}, wanted)
     return found and [(str(way.address).rpartition(':')[2],
@@ -37,7 +37,7 @@ def _methods(unit, functions, wanted=reset_methods.REQUIRED):
 
 
 @pytest.mark.parametrize('methods, by_default, flr, bus', [
-    # The second where nothing else is behind the bridge.
+    # The bus is reset too if nothing else is behind the bridge.
     (('flr',), [('00.0', '')], [('00.0', 'flr')], None),
     (('flr', 'bus'), [('00.0', ''), ('00.0', 'bus')], [('00.0', 'flr')],
      [('00.0', 'bus')]),
@@ -49,7 +49,7 @@ def _methods(unit, functions, wanted=reset_methods.REQUIRED):
     (('cxl_bus',), [('00.0', 'cxl_bus')], None, [('00.0', 'cxl_bus')]),
     (('pm',), None, None, None), ((), None, None, None),
     (None, [('00.0', '')], None, None)])
-def test_which_methods_of_a_card_of_one_function(methods, by_default, flr,
+def test_methods_for_a_card_of_one_function(methods, by_default, flr,
                                                  bus):
     plain = build.function('0000:80:01.0', class_code=build.PCI_BRIDGE)
     [card] = _card(methods)
@@ -59,8 +59,8 @@ def test_which_methods_of_a_card_of_one_function(methods, by_default, flr,
         by_default, flr, bus]
 
 
-def test_which_methods_of_a_card_of_several():
-    """The kernel names "bus" where it found the first of them first."""
+def test_methods_for_a_card_of_several_functions():
+    """The kernel lists "bus" only for the function that it found first."""
     card = _card(('flr', 'pm', 'bus'), ('flr', 'pm'))
     machine = [_BRIDGE, *card]
     assert _methods(card[:1], machine) == [('00.0', 'flr')]
@@ -73,18 +73,18 @@ def test_which_methods_of_a_card_of_several():
 
 
 @pytest.mark.parametrize('methods', [('flr',), ('flr', 'bus'), None])
-def test_each_function_by_itself(methods):
+def test_functions_are_reset_one_by_one(methods):
     card = _card(methods, ('flr',))
     assert _ways(card, card) == [('0000:81:00.0', False),
                                  ('0000:81:00.1', False)]
 
 
-def test_all_behind_the_bridge_where_one_cannot_by_itself():
+def test_bus_is_reset_if_a_function_cannot_be_reset_alone():
     card = _card(('flr',), ())
     assert _ways(card, [_BRIDGE, *card]) == [('0000:80:01.0', True)]
 
 
-def test_not_what_somebody_else_has_behind_the_bridge():
+def test_bus_with_functions_of_other_units_is_not_reset():
     card = _card((), ())
     other = build.function('0000:81:01.0', location=_BEHIND,
                            iommu_group='8')
@@ -92,7 +92,7 @@ def test_not_what_somebody_else_has_behind_the_bridge():
     assert _ways(card[:1], [_BRIDGE, *card]) is None
 
 
-def test_nor_where_the_bridge_cannot():
+def test_no_reset_without_a_bridge_that_can_reset_the_bus():
     card = _card(())
     plain = build.function('0000:80:01.0', class_code=build.PCI_BRIDGE)
     assert _ways(card, card) is None
@@ -102,7 +102,7 @@ def test_nor_where_the_bridge_cannot():
 @given(st.lists(st.sampled_from([None, (), ('flr',), ('bus',)]), min_size=1,
                 max_size=5), st.sets(st.integers(0, 4), min_size=1),
        st.booleans())
-def test_never_more_nor_less_than_the_unit(methods, members, resets_below):
+def test_resets_cover_exactly_the_unit(methods, members, resets_below):
     card = _card(*methods)
     unit = [function for number, function in enumerate(card)
             if number in members]
@@ -117,7 +117,7 @@ def test_never_more_nor_less_than_the_unit(methods, members, resets_below):
     assert reached == [str(f.address) for f in unit] * bool(found)
 
 
-def test_what_can_be_reset_of_what_cannot_as_a_whole():
+def test_possible_resets_of_a_unit_that_cannot_be_reset_wholly():
     card = _card((), ('flr',), None)
     functions = {function.address: function for function in card}
     assert reset_methods.remnants(tuple(functions), functions) == tuple(
@@ -127,7 +127,7 @@ def test_what_can_be_reset_of_what_cannot_as_a_whole():
 _NAMED = {'vendor_id': '10de'}
 
 
-def test_what_cannot_be_reset_is_not_offered():
+def test_unit_that_cannot_be_reset_is_refused():
     host = build.host(_card((), ()), _NAMED)
     assert host.devices == ()
     assert set(build.refusals(host)) == {'0000:81:00.0', '0000:81:00.1'}
@@ -136,7 +136,7 @@ def test_what_cannot_be_reset_is_not_offered():
     assert '"reset": "if_possible"' in host.refusals[0].remedy
 
 
-def test_unless_its_entry_says_so_and_then_that_is_said():
+def test_unit_that_cannot_be_reset_is_offered_and_reported_if_possible():
     host = build.host(_card((), ()), {**_NAMED, 'reset': 'if_possible'})
     assert len(build.units(host)['CUSTOM_PCI_10DE_2330']) == 1
     [problem] = host.problems
@@ -144,25 +144,26 @@ def test_unless_its_entry_says_so_and_then_that_is_said():
 
 
 @pytest.mark.parametrize('methods, says, reason', [
-    (('pm',), {}, 'all that can be done to it is to switch it to sleep'),
+    (('pm',), {}, 'its only reset is to switch it to sleep'),
     (('pm',), {'reset': 'flr'}, 'it cannot be reset by "flr" alone'),
     (('flr',), {'reset': 'bus'}, 'it cannot be reset by "bus" alone'),
     (None, {'reset': 'flr'}, 'it cannot be reset by "flr" alone'),
     (('pm',), {'reset': 'if_possible'}, ''),
     (('flr',), {'reset': 'flr'}, '')])
-def test_what_cannot_be_reset_as_its_entry_says(methods, says, reason):
+def test_unit_that_cannot_be_reset_as_the_entry_says_is_refused(
+        methods, says, reason):
     host = build.host(_card(methods), {**_NAMED, **says})
     assert len(host.devices) == (not reason)
     assert build.refusals(host).get('0000:81:00.0', '').startswith(reason)
 
 
-def test_what_can_be_reset_is_offered_whatever_the_entry_says():
+def test_resettable_unit_is_offered_with_any_entry():
     for more in ({}, {'reset': 'required'}, {'reset': 'if_possible'}):
         host = build.host(_card(('flr',)), {**_NAMED, **more})
         assert (len(host.devices), host.problems) == (1, ())
 
 
-def test_a_function_alone_where_others_of_its_slot_have_groups_of_their_own():
+def test_function_of_a_slot_with_several_iommu_groups_is_reset_alone():
     gpu, audio = (build.function(
         f'0000:81:00.{number}', ids, location=_BEHIND, reset_methods=methods)
         for number, ids, methods in ((0, '10de:2330', ('flr',)),
@@ -170,7 +171,7 @@ def test_a_function_alone_where_others_of_its_slot_have_groups_of_their_own():
     named = {'product_id': '2330'}
     assert build.units(build.host([_BRIDGE, gpu, audio], named)) == {
         'CUSTOM_PCI_10DE_2330': ['0000:81:00.0']}
-    # Behind the bridge there is more than was named.
+    # There are functions behind the bridge that the entry does not name.
     dull = build.function('0000:81:00.0', location=_BEHIND, reset_methods=())
     assert build.units(build.host([_BRIDGE, dull, audio], named)) == {}
 
@@ -185,7 +186,7 @@ def test_the_reason_names_the_function_whose_reset_failed():
     assert {refusal.remedy for refusal in host.refusals} == {'wait'}
 
 
-def test_one_of_a_pool_that_failed_leaves_the_others():
+def test_other_units_of_a_pool_are_offered_after_a_failed_reset():
     vfs = build.card('0000:85:00.0', 3)
     host = build.offer(vfs, build.entries({'product_id': '37c9'}),
                        withheld={vfs[2].address: model.Withheld('x')})
@@ -197,19 +198,19 @@ def test_one_of_a_pool_that_failed_leaves_the_others():
 @pytest.mark.parametrize('driver, vfio, offered', [
     ('vfio-pci', True, True), ('mlx5_vfio_pci', True, True),
     ('nvidia', True, True), ('nvidia', False, False), (None, False, False)])
-def test_without_libvirts_help_it_needs_a_driver_of_vfios(
+def test_unmanaged_function_needs_a_vfio_driver(
         driver, vfio, offered):
     gpu = build.function('0000:81:00.0', driver=driver, vfio=vfio)
     host = build.host([gpu], {**_NAMED, 'managed': 'no'})
     assert bool(host.devices) is offered
     if not offered:
         [reason] = build.refusals(host).values()
-        assert reason.startswith(f'{driver or "no driver"} has it')
+        assert reason.startswith(f'its driver is {driver or "none"}')
         assert '"managed": "yes"' in host.refusals[0].remedy
     assert build.host([gpu], _NAMED).devices
 
 
-def test_mdevs_are_their_drivers_to_reset():
+def test_mdevs_are_not_reset_by_us():
     parent = build.function('0000:81:00.0', reset_methods=(), mdev_types=(
         model.MdevType('nvidia-1', 2),))
     host = build.host([parent], {'mdev_type': 'nvidia-1'})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``device_spec`` entries: what they match, and what is wrong with others."""
+"""``device_spec`` entries: what they match, and errors in them."""
 
 import json
 
@@ -17,7 +17,7 @@ _GPU = build.function('0000:81:00.0', '10de:2330')
 
 
 def _problem(text):
-    """The message about the one entry, which must not be usable."""
+    """The error of a text with one bad entry."""
     entries, problems = reader.parse([text])
     assert not entries
     assert len(problems) == 1
@@ -72,7 +72,7 @@ def test_an_entry_matches_by_ids_and_address(keys, matches):
     ({'address': '0000:85:01.0'}, True),
     ({'address': '0000:86:00.0'}, False),
 ])
-def test_a_whole_address_of_a_card_names_its_virtual_functions(keys, matches):
+def test_full_address_of_a_card_matches_its_vfs(keys, matches):
     virtual = build.function('0000:85:01.0', '8086:37c9',
                              physfn='0000:85:00.0')
     [parsed] = build.entries(keys)
@@ -100,7 +100,7 @@ def test_a_domain_of_more_than_16_bits_can_be_named():
     ({'managed': True}, None, set(), True),
     ({'managed': 0}, None, set(), False),
 ])
-def test_the_other_keys_say_what_a_device_is_called(
+def test_class_traits_and_managed_are_read(
         keys, resource_class, traits, managed):
     [parsed] = build.entries(keys)
     assert parsed.resource_class == resource_class
@@ -110,24 +110,24 @@ def test_the_other_keys_say_what_a_device_is_called(
 
 @pytest.mark.parametrize('value, number', [
     (None, None), (1, 1), ('16', 16), ('all', 'all')])
-def test_how_many_virtual_functions_a_card_is_to_have(value, number):
+def test_num_vfs_is_read(value, number):
     [parsed] = build.entries({'num_vfs': value})
     assert parsed.num_vfs == number
 
 
 @pytest.mark.parametrize('value', [
     0, -1, '0', 'some', 1.5, True, [], {}, '', '1' * 5000])
-def test_no_other_number_of_virtual_functions(value):
+def test_invalid_num_vfs_is_refused(value):
     assert 'num_vfs' in _problem(json.dumps({'num_vfs': value}))
 
 
 @pytest.mark.parametrize('value', ['no', '', 1, True, [], {}])
-def test_no_other_wish_for_a_reset(value):
+def test_invalid_reset_is_refused(value):
     assert 'none of "required", "if_possible", "flr", "bus"' in _problem(
         json.dumps({'reset': value}))
 
 
-def test_an_entry_with_a_number_names_the_virtual_functions_of_its_cards():
+def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     card, virtual = build.card('0000:85:00.0', 1)
     for keys, named in (({'product_id': '37c8', 'num_vfs': 1}, True),
                         ({'product_id': '37c8'}, False),
@@ -153,8 +153,8 @@ def test_an_entry_with_a_number_names_the_virtual_functions_of_its_cards():
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
     ('{"devname": "eth0"}', '[pci] device_spec'),
-    ('{"kind": []}', 'kind [] is not there; known kinds: '),
-    ('{"kind": {"pci": 1}}', "kind {'pci': 1} is not there"),
+    ('{"kind": []}', 'kind [] is not installed; known kinds: '),
+    ('{"kind": {"pci": 1}}', "kind {'pci': 1} is not installed"),
     ('{"vendor_id": 4318}', 'vendor_id 4318 is not a hexadecimal number'),
     ('{"vendor_id": "xyz"}', "vendor_id 'xyz' is not a hexadecimal number"),
     ('{"vendor_id": ""}', "vendor_id '' is not"),
@@ -178,7 +178,7 @@ def test_an_entry_with_a_number_names_the_virtual_functions_of_its_cards():
     ('{"traits": [1]}', 'traits [1] is neither a list'),
     ('{"managed": "maybe"}', "managed 'maybe' is neither"),
 ])
-def test_a_bad_entry_gives_one_clear_line(text, says):
+def test_bad_entry_gives_one_line(text, says):
     assert says in _problem(text)
 
 
@@ -193,7 +193,7 @@ def test_a_regular_expression_that_cannot_be_compiled_is_refused(pattern):
     assert 'address' in _problem(json.dumps({'address': {'bus': pattern}}))
 
 
-def test_a_bad_entry_leaves_the_others_alone():
+def test_bad_entry_does_not_affect_other_entries():
     entries, problems = reader.parse(
         ['{"vendor_id": "10de"}', 'x', '[{}, {"managed": "no"}]'])
     assert [parsed.label for parsed in entries] == [
@@ -212,14 +212,14 @@ def test_no_entries_are_no_problem():
     lambda inner: st.lists(inner) | st.dictionaries(
         st.sampled_from(_KEYS) | st.text(), inner),
 ).map(json.dumps))
-def test_any_text_is_entries_or_one_line(text):
+def test_any_text_gives_entries_or_one_error_per_object(text):
     _entries, problems = reader.parse([text])
-    # One for each object of a list.
+    # A list has one error per object.
     assert len({problem.thing for problem in problems}) == len(problems)
     assert not any('\n' in str(problem) for problem in problems)
 
 
-def test_foreign_entries_are_read_for_what_they_match():
+def test_foreign_entries_match_devices():
     foreign = spec_entry.parse_foreign([
         '{"vendor_id": "10de", "physical_network": "x", "trusted": "true"}',
         '[{"address": "0000:82:00.0", "live_migratable": "yes"}]',
@@ -242,7 +242,7 @@ def test_foreign_entries_are_read_for_what_they_match():
     ({'address': None}, True), ({'address': False}, True),
     ({'devname': ''}, True),
 ])
-def test_what_nova_accepts_is_a_claim(keys, matches):
+def test_foreign_entry_that_nova_accepts_is_a_claim(keys, matches):
     [claim] = spec_entry.parse_foreign([json.dumps(keys)], '[pci] device_spec')
     assert claim.matches(_GPU) is matches
 
@@ -262,7 +262,7 @@ def test_the_name_of_a_cards_port_claims_its_virtual_functions(
     assert [claim.matches(function) for function in card] == claimed
 
 
-def test_a_bad_object_leaves_the_others_of_its_list_alone():
+def test_bad_object_does_not_affect_others_of_its_list():
     found, problems = spec_entry.parse_all([
         '[{"vendor_id": "10de"}, {"vendor_id": "zz"}, 1, '
         '{"vendor_id": "8086"}]', '{"vendor_id": "1002"}'], {})

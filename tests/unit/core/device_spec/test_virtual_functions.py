@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many virtual functions a card is to have, and what is offered then."""
+"""The number of VFs of a card, and what is offered of it."""
 
 import dataclasses
 
@@ -30,25 +30,25 @@ def _plan(functions, *specs, foreign=(), held=()):
 
 @pytest.mark.parametrize('before, number, after', [
     (0, 4, 4), (2, 4, 4), (4, 2, 2), (0, '4', 4), (2, 'all', 16), (0, 16, 16)])
-def test_a_card_is_brought_to_the_number(before, number, after):
+def test_number_of_vfs_is_changed_to_that_of_the_entry(before, number, after):
     assert _plan(build.card(_AT, before), _entry(number)) == (
         [(_AT, before, after)], [])
 
 
-def test_nothing_is_done_where_it_has_that_many_or_no_entry_says():
+def test_no_change_if_the_number_is_right_or_no_entry_sets_it():
     assert _plan(build.card(_AT, 4), _entry(4)) == ([], [])
     assert _plan(build.card(_AT, 4), {'product_id': '37c8'}) == ([], [])
     assert _plan(build.card(_AT, 4), {'vendor_id': '10de', 'num_vfs': 1}
                  ) == ([], [])
 
 
-def test_the_first_entry_counts():
+def test_the_first_matching_entry_is_used():
     assert _plan(build.card(_AT, 0), _entry(2), _entry(3))[0] == [(_AT, 0, 2)]
     assert _plan(build.card(_AT, 0), {'product_id': '37c8'}, _entry(3)
                  ) == ([], [])
 
 
-def test_of_mdev_types_any_entry_can_say_it():
+def test_any_entry_of_several_mdev_types_can_set_the_number():
     plan = _plan(build.card(_AT, 0), {'mdev_type': 'a', 'product_id': '37c8'},
                  _entry(3, mdev_type='b'))
     assert plan == ([(_AT, 0, 3)], [])
@@ -66,7 +66,7 @@ def _with(function, **facts):
      '0000:85:00.2 has mediated devices'),
     ({'open': True}, 'a program has 0000:85:00.2 open'),
 ])
-def test_not_while_a_virtual_function_is_used(facts, reason):
+def test_no_change_while_a_vf_is_used(facts, reason):
     card, *vfs = build.card(_AT, 3)
     vfs[1] = _with(vfs[1], **facts)
     changes, [problem] = _plan([card, *vfs], _entry(4))
@@ -77,7 +77,7 @@ def test_not_while_a_virtual_function_is_used(facts, reason):
 
 
 @pytest.mark.parametrize('held', [_AT, '0000:85:00.1', '0000:85:00.3'])
-def test_not_while_a_domain_holds_one(held):
+def test_no_change_while_a_domain_holds_a_function(held):
     changes, [problem] = _plan(build.card(_AT, 3), _entry(4), held=[held])
     assert changes == []
     assert f'a domain holds {held}; move or delete' in problem
@@ -86,7 +86,7 @@ def test_not_while_a_domain_holds_one(held):
 @pytest.mark.parametrize('held, number', [
     ((), 2), (('0000:85:00.1',), 2), (('0000:85:00.3', '0000:85:00.2'), 3),
     (('0000:85:01.2',), 10), (('0000:85:03.0',), 2)])
-def test_after_a_reboot_there_are_those_that_domains_hold(held, number):
+def test_after_a_reboot_held_vfs_are_created_again(held, number):
     [card] = build.card(_AT, 0)
     card = dataclasses.replace(card, vf_offset=1, vf_stride=1)
     changes, problems = _plan([card], _entry(2), held=held)
@@ -95,7 +95,7 @@ def test_after_a_reboot_there_are_those_that_domains_hold(held, number):
             for problem in problems] == [True] * (number > 2)
 
 
-def test_a_card_that_is_held_itself_gets_none():
+def test_held_card_gets_no_vfs():
     [card] = build.card(_AT, 0)
     card = dataclasses.replace(card, vf_offset=1, vf_stride=1)
     changes, problems = _plan([card], _entry(2), held=['0000:85:03.0', _AT])
@@ -105,9 +105,9 @@ def test_a_card_that_is_held_itself_gets_none():
 @pytest.mark.parametrize('held, refused', [
     ((), False), (('0000:85:00.2',), True), (('0000:85:01.2', _AT), True),
     ((_AT,), False), (('0000:85:03.0',), False)])
-def test_a_card_is_not_given_whole_while_its_functions_are_held(held,
+def test_card_is_refused_as_a_whole_while_its_vfs_are_held(held,
                                                                 refused):
-    """They went with a reboot of the host, and no entry makes them again."""
+    """A reboot of the host removed them, and no entry creates them."""
     [card] = build.card(_AT, 0)
     card = dataclasses.replace(card, vf_offset=1, vf_stride=1)
     host = build.offer([card], build.entries({'product_id': '37c8'}),
@@ -121,7 +121,7 @@ def test_a_card_is_not_given_whole_while_its_functions_are_held(held,
 @pytest.mark.parametrize('claim', [
     {'product_id': '37c8'}, {'product_id': '37c9'},
     {'address': '0000:85:00.2'}])
-def test_not_what_another_program_claims(claim):
+def test_no_change_if_another_program_claims_a_function(claim):
     changes, [problem] = _plan(
         build.card(_AT, 3), _entry(4),
         foreign=build.entries(claim, option='[pci] device_spec'))
@@ -129,7 +129,7 @@ def test_not_what_another_program_claims(claim):
     assert '[pci] device_spec #1 claims 0000:85:00.' in problem
 
 
-def test_not_a_card_whose_port_nova_names():
+def test_no_change_if_a_pci_entry_names_the_port_of_the_card():
     card = _with(build.card(_AT, 0)[0], total_vfs=16, netdevs=('eth0',))
     claims = spec_entry.parse_foreign(['{"devname": "eth0"}'],
                                       '[pci] device_spec')
@@ -138,26 +138,26 @@ def test_not_a_card_whose_port_nova_names():
     assert f'[pci] device_spec #1 claims {_AT}' in problem
 
 
-def test_not_while_one_cannot_be_read():
+def test_no_change_while_a_vf_cannot_be_read():
     changes, [problem] = _plan(build.card(_AT, 3)[:-1], _entry(4))
     assert changes == []
     assert 'only 2 of them can be read' in problem
 
 
-def test_the_host_may_use_the_card_itself():
+def test_number_is_changed_while_the_host_uses_the_card():
     card, *vfs = build.card(_AT, 0)
     card = _with(card, use='network port eth0 has an address', total_vfs=16)
     assert _plan([card, *vfs], _entry(4))[0] == [(_AT, 0, 4)]
 
 
-def test_no_more_than_the_card_can_have():
+def test_more_vfs_than_the_card_can_have_are_refused():
     changes, [problem] = _plan(build.card(_AT, 2), _entry(17))
     assert changes == []
     assert 'says num_vfs 17: it can have 16; write a number up to 16' in (
         problem)
 
 
-def test_one_card_at_fault_hides_no_other():
+def test_problem_with_one_card_does_not_affect_others():
     cards = [*build.card('0000:84:00.0', 2), *build.card(_AT, 2)]
     changes, problems = _plan(cards, _entry(4), held=['0000:84:00.1'])
     assert (changes, len(problems)) == ([(_AT, 2, 4)], 1)
@@ -165,7 +165,8 @@ def test_one_card_at_fault_hides_no_other():
 
 @given(st.integers(0, 5), st.integers(1, 20) | st.just('all'),
        st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
-def test_what_is_held_or_claimed_always_stays(before, number, held, claimed):
+def test_held_and_claimed_functions_are_never_removed(
+        before, number, held, claimed):
     functions = build.card(_AT, before)
     foreign = build.entries(*({'address': f'0000:85:00.{at}'}
                               for at in sorted(claimed)))
@@ -178,9 +179,9 @@ def test_what_is_held_or_claimed_always_stays(before, number, held, claimed):
         before != (16 if number == 'all' else number))
 
 
-# What is offered of it.
+# What is offered of a card with num_vfs.
 
-def test_the_virtual_functions_of_the_card_are_what_is_offered():
+def test_vfs_of_the_card_are_offered():
     host = build.host(build.card(_AT, 2), _entry(2, resource_class='QAT'))
     [device] = host.devices
     assert str(device.address) == _AT
@@ -191,12 +192,12 @@ def test_the_virtual_functions_of_the_card_are_what_is_offered():
 
 @pytest.mark.parametrize('address', [
     '0000:85:*.*', '0000:85:00.*', '*:*:*.0', {'bus': '8[0-9]'}, _AT])
-def test_however_the_card_is_named(address):
+def test_vfs_are_offered_for_any_form_of_the_address(address):
     host = build.host(build.card(_AT, 2), _entry(2, address=address))
     assert sum(map(len, build.units(host).values())) == 2
 
 
-def test_the_card_is_never_given_away_itself():
+def test_card_without_vfs_is_not_offered_as_a_whole():
     host = build.host(build.card(_AT, 0), _entry(2))
     assert host.devices == ()
     assert 'it has no virtual functions' in build.refusals(host)[_AT]
@@ -208,14 +209,14 @@ def test_a_number_that_no_card_can_have_is_refused():
     assert 'it can have 16' in build.refusals(host)[_AT]
 
 
-def test_what_can_have_none_is_refused():
+def test_device_that_can_have_no_vfs_is_refused():
     host = build.host([build.function('0000:81:00.0')],
                       {'vendor_id': '10de', 'num_vfs': 2})
     assert 'it can have no virtual functions' in build.refusals(host)[
         '0000:81:00.0']
 
 
-def test_naming_the_virtual_functions_and_not_their_card_is_refused():
+def test_entry_with_num_vfs_that_names_only_vfs_is_refused():
     host = build.host(build.card(_AT, 2), {'product_id': '37c9',
                                            'num_vfs': 2})
     assert host.devices == ()
@@ -224,7 +225,7 @@ def test_naming_the_virtual_functions_and_not_their_card_is_refused():
         0].reason
 
 
-def test_a_number_changed_by_hand_is_reported_and_what_is_there_is_offered():
+def test_existing_vfs_are_offered_and_a_wrong_number_is_reported():
     host = build.host(build.card(_AT, 3), _entry(8))
     assert sum(map(len, build.units(host).values())) == 3
     [problem] = host.problems
@@ -232,7 +233,7 @@ def test_a_number_changed_by_hand_is_reported_and_what_is_there_is_offered():
     assert 'says num_vfs 8' in problem
 
 
-def test_mdevs_of_the_virtual_functions_too():
+def test_mdevs_of_the_vfs_are_offered():
     card, *vfs = build.card(_AT, 2)
     vfs = [_with(vf, mdev_types=(model.MdevType('a', 1),)) for vf in vfs]
     host = build.host([card, *vfs], _entry(2, mdev_type='a'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What firmware needs for large BARs; tests/firmware has it from firmware."""
+"""Address space for large BARs; tests/firmware asks the firmware itself."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def _bars(*sizes, **more):
             for number, size in enumerate(sizes)]
 
 
-#: As lspci shows them.
+#: As shown by lspci.
 A100 = [model.Bar(0, 16 * _MIB, False, False), model.Bar(1, 64 * _GIB),
         model.Bar(3, 32 * _MIB)]
 H100 = _bars(16 * _MIB, 128 * _GIB, 32 * _MIB)
@@ -29,25 +29,25 @@ H100 = _bars(16 * _MIB, 128 * _GIB, 32 * _MIB)
     ([_bars(32 * _GIB)], None),
     ([A100], (64 * _GIB + 32 * _MIB, 41)),
     ([H100], (128 * _GIB + 48 * _MIB, 41)),
-    # The small ones begin where the next large one could have been.
+    # The small BARs take an aligned place that a large one could have had.
     ([H100] * 2, (384 * _GIB + 48 * _MIB, 42)),
     ([H100] * 8, (1920 * _GIB + 48 * _MIB, 44)),
     ([_bars(128 * _GIB)] * 8, (1024 * _GIB, 43)),
     ([A100] * 8, (960 * _GIB + 32 * _MIB, 43)),
-    # Large ones first, whatever their order.
+    # The largest come first, whatever their order.
     ([_bars(_GIB), _bars(64 * _GIB), _bars(_GIB)], (66 * _GIB, 41)),
 ])
-def test_a_window_follows_from_bars(functions, needed):
+def test_window_follows_from_bars(functions, needed):
     found = bar_window.need(functions)
     assert (found and (found.window, found.least)) == needed
 
 
 @pytest.mark.parametrize('more', [{'wide': False}, {'prefetchable': False}])
-def test_what_stays_below_4_gib_is_not_counted(more):
+def test_bars_below_4_gib_are_not_counted(more):
     assert bar_window.need([_bars(64 * _GIB, **more)]) is None
 
 
-def test_other_ports_have_their_share_where_there_is_room():
+def test_other_ports_get_room_if_the_host_has_enough_bits():
     needed = bar_window.need([H100] * 8)
     assert (needed.least, needed.roomy) == (44, 45)
     assert bar_window.choose(needed, 52) == 45
@@ -55,7 +55,7 @@ def test_other_ports_have_their_share_where_there_is_room():
     assert bar_window.choose(needed, 43) is None
 
 
-def test_no_more_than_firmware_uses():
+def test_guest_gets_no_more_bits_than_firmware_uses():
     needed = bar_window.need([_bars(512 * _GIB, 64 * _MIB)] * 8)
     assert (needed.least, needed.roomy) == (46, 47)
     assert bar_window.choose(needed, 52) == 46
@@ -65,7 +65,7 @@ def test_no_more_than_firmware_uses():
 @pytest.mark.parametrize('count, least, roomy', [
     (224, 43, 43), (225, 43, 43), (256, 43, 43),
     (257, bar_window.NO_BITS, bar_window.NO_BITS)])
-def test_no_width_is_enough_for_more_ports_than_there_are(
+def test_no_width_is_enough_for_more_than_256_ports(
         count, least, roomy):
     needed = bar_window.need([_bars(4 * _GIB)] * count)
     assert (needed.least, needed.roomy) == (least, roomy)
@@ -76,17 +76,17 @@ def test_no_width_is_enough_for_more_ports_than_there_are(
     ([H100], 64 * _GIB, False),
     ([_bars(128 * _GIB)] * 6, 64 * _GIB, False),
     ([_bars(128 * _GIB)] * 7, 64 * _GIB, False),
-    # 128 GiB of memory and 4 GiB that is below it take two places.
+    # 128 GiB of memory and the 4 GiB below it take two aligned places.
     ([_bars(128 * _GIB)] * 7, 128 * _GIB, True),
     ([H100] * 3, 64 * _GIB, False),
     ([H100] * 4, 64 * _GIB, True),
 ])
-def test_seabios_has_room_up_to_what_the_cpu_reaches(functions, memory,
-                                                     needs):
+def test_seabios_needs_more_only_beyond_the_default_width(functions, memory,
+                                                          needs):
     assert bool(bar_window.need(functions, memory, uefi=False)) is needs
 
 
-def test_memory_is_below_the_window():
+def test_memory_below_the_window_adds_bits():
     found = [bar_window.need([H100], size << 40).least for size in (0, 6, 7)]
     assert found == [41, 43, 44]
 
@@ -97,14 +97,14 @@ _FUNCTION = st.lists(st.builds(
     st.booleans()), max_size=6)
 
 
-# Also more than there are buses.
+# Also more functions than there are bus numbers.
 _FUNCTIONS = st.builds(lambda some, times: some * times, st.lists(
     _FUNCTION, max_size=16), st.integers(1, 20))
 
 
 @given(_FUNCTIONS, st.integers(0, 1 << 44), st.booleans())
-def test_what_is_needed_is_enough_and_grows_with_bars(functions, memory,
-                                                      uefi):
+def test_need_is_sufficient_and_grows_with_bars(functions, memory,
+                                                uefi):
     needed = bar_window.need(functions, memory, uefi)
     counted = [bar.size for function in functions for bar in function
                if bar.wide and bar.prefetchable]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices whose state moves to their like on another host."""
+"""Live migration moves the state of devices to equal devices."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def _offered(host, root=build.ROOT):
 
 
 def _held(offered, groups=None):
-    """A hostdev of each unit, for groups ACCEL0, ACCEL1, ..."""
+    """Return a hostdev of each unit, for groups ACCEL0, ACCEL1, ..."""
     units = [(item, unit) for item in offered.values()
              for unit in item.region.units]
     return [hostdev.Hostdev(unit[0], naming.alias(
@@ -36,7 +36,7 @@ def _described(host, offered, groups=None):
             for device in _held(offered, groups)}
 
 
-def test_what_is_not_live_migratable_is_refused():
+def test_device_that_is_not_live_migratable_is_refused():
     host = build.host([build.function('0000:81:00.0')],
                       {'vendor_id': '10de'})
     offered = _offered(host)
@@ -46,13 +46,13 @@ def test_what_is_not_live_migratable_is_refused():
     assert '"live_migratable": "yes"' in raised.value.remedy
 
 
-def test_what_no_entry_names_any_more_is_refused():
+def test_device_of_a_removed_entry_is_refused():
     host = build.host([build.function('0000:81:00.0')], _SPEC)
     with pytest.raises(errors.AssignmentError, match='no entry'):
         device_state.check_source(_held(_offered(host)), {})
 
 
-def test_a_guest_that_runs_short_is_refused():
+def test_guest_that_runs_without_a_device_is_refused():
     held = _held(_offered(build.host(
         [build.function(f'0000:8{number}:00.0') for number in (1, 2)],
         _SPEC)))
@@ -61,17 +61,17 @@ def test_a_guest_that_runs_short_is_refused():
         device_state.check_whole(held[:1], held)
 
 
-def test_more_than_the_guest_has_is_refused():
+def test_more_devices_on_the_destination_are_refused():
     host = build.host([build.function(f'0000:8{number}:00.0')
                        for number in (1, 2)], _SPEC)
     offered = _offered(host)
     described = _described(host, offered, [0, 0])
     described.popitem()
-    with pytest.raises(errors.AssignmentError, match='nothing that could'):
+    with pytest.raises(errors.AssignmentError, match='no device that could'):
         device_state.pair(described, _held(offered, [0, 0]), host, offered)
 
 
-def test_what_is_live_migratable_is_not():
+def test_live_migratable_device_is_accepted():
     host = build.host([build.function('0000:81:00.0')], _SPEC)
     offered = _offered(host)
     device_state.check_source(_held(offered), offered)
@@ -80,7 +80,7 @@ def test_what_is_live_migratable_is_not():
 @pytest.mark.parametrize('changes', [
     {'product_id': '2331'}, {'revision': 2}, {'firmware': '2'},
     {'subsystem_vendor_id': '1028', 'subsystem_product_id': '1'}])
-def test_only_like_goes_to_like(changes):
+def test_device_with_another_property_is_refused(changes):
     function = build.function('0000:81:00.0', revision=1, firmware='1')
     source = build.host([function], _SPEC)
     destination = build.host([dataclasses.replace(function, **changes)],
@@ -90,7 +90,7 @@ def test_only_like_goes_to_like(changes):
     with pytest.raises(errors.AssignmentError) as raised:
         device_state.pair(described, _held(there), destination, there)
     assert 'group ACCEL0' in str(raised.value)
-    # What it was, and what there is instead.
+    # The message describes the device of the source and of the destination.
     assert str(raised.value).count('revision') == 2
 
 
@@ -105,7 +105,7 @@ def test_the_host_driver_does_not_matter():
     assert len(pairs) == 1
 
 
-def test_a_virtual_function_has_its_cards_firmware():
+def test_virtual_function_has_the_firmware_of_its_card():
     functions = build.card('0000:81:00.0', 1)
     functions[0] = dataclasses.replace(functions[0], firmware='28.39')
     host = build.host(functions, {'product_id': '37c9',
@@ -114,7 +114,7 @@ def test_a_virtual_function_has_its_cards_firmware():
         '8086:37c9 revision 00 firmware 28.39']
 
 
-def test_an_mdev_is_its_type_and_its_parent():
+def test_mdev_is_described_by_type_and_parent():
     parent = build.function('0000:81:00.0', '10de:20b0', mdev_types=(
         model.MdevType('nvidia-471', 1),))
     host = build.host([parent], {'vendor_id': '10de',
@@ -128,7 +128,7 @@ def test_an_mdev_is_its_type_and_its_parent():
 
 
 def _of_types(*names):
-    """A parent of mdevs of these types, and what it offers."""
+    """Return a host with a parent of mdevs, and what the host offers."""
     parent = build.function('0000:81:00.0', '10de:20b0', mdev_types=tuple(
         model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')))
     host = build.host([parent], *(
@@ -146,8 +146,8 @@ def _mdev(item):
 @pytest.mark.parametrize('before, after', [
     (['nvidia-471'], ['nvidia-471', 'nvidia-468']),
     (['nvidia-471', 'nvidia-468'], ['nvidia-471'])])
-def test_what_was_given_before_a_type_came_or_went_can_move(before, after):
-    """It is counted by another provider by now."""
+def test_mdev_can_move_after_its_provider_changed(before, after):
+    """Another provider counts the same type now."""
     [item] = (item for item in _of_types(*before)[1].values()
               if item.region.variant == 'nvidia-471')
     host, offered = _of_types(*after)
@@ -157,7 +157,7 @@ def test_what_was_given_before_a_type_came_or_went_can_move(before, after):
         'mdev nvidia-471 of 10de:20b0 revision 00')
 
 
-def test_what_was_given_as_another_type_of_the_provider_is_refused():
+def test_mdev_is_refused_after_its_provider_changed_its_type():
     [item] = _of_types('nvidia-471')[1].values()
     _host, offered = _of_types('nvidia-468')
     assert item.uuid in offered
@@ -168,8 +168,8 @@ def test_what_was_given_as_another_type_of_the_provider_is_refused():
 @given(st.permutations(range(6)), st.lists(st.integers(0, 2), min_size=6,
                                            max_size=6),
        st.lists(st.integers(0, 1), min_size=6, max_size=6))
-def test_whatever_the_order_each_finds_its_like(order, groups, revisions):
-    """Six devices of two revisions for three groups, shuffled there."""
+def test_devices_are_paired_in_any_order(order, groups, revisions):
+    """Six devices of two revisions for three groups, in another order."""
     def host(numbers):
         return build.host([build.function(
             f'0000:{0x80 + index:x}:00.0', revision=revisions[number])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Root buses of a guest: on the right cell, and with room for their ports."""
+"""Root buses of a guest: on the right cell, with numbers for their ports."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,12 +22,12 @@ locations = st.builds(
 located = st.dictionaries(addresses, locations, max_size=150)
 cells = st.lists(st.integers(0, 3), unique=True).map(
     lambda nodes: {node: cell for cell, node in enumerate(nodes)})
-#: Nova can have 28 ports; what comes may have more.
+#: Nova allows 28 ports; a caller may pass a higher index.
 indexes = st.integers(1, 300)
 
 
 @given(located, cells, indexes)
-def test_indexes_follow_each_other_and_are_eight_bits(devices, cells, first):
+def test_indexes_are_consecutive_and_have_eight_bits(devices, cells, first):
     used = [controller.index
             for bus in pcie_topology.plan(devices, cells, first)
             for controller in (bus, *bus.ports)]
@@ -36,18 +36,18 @@ def test_indexes_follow_each_other_and_are_eight_bits(devices, cells, first):
 
 
 @given(located, cells, indexes)
-def test_each_bus_has_numbers_for_its_ports_and_others_have_half(
+def test_each_bus_has_numbers_for_its_ports_in_the_upper_half(
         devices, cells, first):
     end = 128
     for bus in pcie_topology.plan(devices, cells, first):
-        # libvirt's highest busNr.
+        # 254 is the highest busNr of libvirt.
         assert end <= bus.number <= 254
         end = bus.number + 1 + len(bus.ports)
     assert end == 128 or end == LAST_BUS + 1
 
 
 @given(located, cells, indexes)
-def test_a_bus_is_of_one_root_and_the_cell_that_its_memory_is_on(
+def test_devices_of_a_bus_share_root_and_cell(
         devices, cells, first):
     buses = pcie_topology.plan(devices, cells, first)
     for bus in buses:
@@ -59,15 +59,15 @@ def test_a_bus_is_of_one_root_and_the_cell_that_its_memory_is_on(
 
 
 @given(located, cells, indexes)
-def test_ports_are_functions_of_slots_and_hold_one_each(devices, cells,
-                                                        first):
+def test_each_port_is_a_function_of_a_slot_with_one_device(devices, cells,
+                                                           first):
     buses = pcie_topology.plan(devices, cells, first)
     held = [port.holds for bus in buses for port in bus.ports]
     assert len(held) == len(set(held))
     for bus in buses:
         places = {(port.slot, port.function) for port in bus.ports}
         assert len(places) == len(bus.ports) > 0
-        # A slot is only looked at if it has a function 0.
+        # A guest probes a slot only if it has a function 0.
         assert {(slot, 0) for slot, _function in places} <= places
         assert all(slot < 32 and function < 8 for slot, function in places)
     taken = [port.guest_address for bus in buses for port in bus.ports]
@@ -75,8 +75,8 @@ def test_ports_are_functions_of_slots_and_hold_one_each(devices, cells,
 
 
 @given(located, cells, st.integers(1, 29))
-def test_nobody_on_a_cell_is_left_out_where_there_is_room(devices, cells,
-                                                          first):
+def test_every_device_on_a_cell_gets_a_port_if_there_is_room(devices, cells,
+                                                             first):
     on_cells = {address: place for address, place in devices.items()
                 if place.numa_node in cells}
     roots = {(place.numa_node, place.root) for place in on_cells.values()}
@@ -86,7 +86,7 @@ def test_nobody_on_a_cell_is_left_out_where_there_is_room(devices, cells,
     if len(roots) <= 16 and len(roots) + len(on_cells) <= 128:
         assert held == set(on_cells)
     elif on_cells:
-        # As many as can be: no more fit.
+        # There is no room for more.
         assert len(buses) == 16 or len(held) + len(buses) >= 127
 
 
@@ -96,8 +96,8 @@ def _places(*places):
             for index, (node, root) in enumerate(places)}
 
 
-def test_example():
-    """By cell, by root, and in one bus in the order of the profile."""
+def test_buses_are_sorted_by_cell_and_root():
+    """Devices of one bus keep the order of the profile."""
     devices = _places((0, 'pci0000:40'), (1, 'pci0000:80'), (2, 'pci0000:c0'),
                       (0, 'pci0000:40'), (0, 'pci0000:00'), (None, ''))
     first, second, third = pcie_topology.plan(devices, {1: 0, 0: 1}, 5)
@@ -111,7 +111,7 @@ def test_example():
         '0000:0a:00.0', '0000:0b:00.0']
 
 
-def test_functions_of_a_card_have_a_port_each():
+def test_each_function_of_a_card_has_its_own_port():
     card = {build.address(f'0000:40:00.{function}'):
             model.Location(0, 'pci0000:40') for function in range(2)}
     [bus] = pcie_topology.plan(card, {0: 0}, 1)
@@ -120,7 +120,7 @@ def test_functions_of_a_card_have_a_port_each():
     assert [port.guest_address.bus for port in bus.ports] == [2, 3]
 
 
-def test_a_guest_without_cells_has_one_bus():
+def test_guest_without_cells_gets_no_bus():
     assert pcie_topology.plan(_places((0, 'pci0000:40')), {}, 1) == ()
 
 
@@ -132,25 +132,25 @@ def _locate(device, functions=(), offered=None, **host):
         (device,), model.Host(functions, **host), offered or {})
 
 
-def test_a_function_is_where_it_is():
+def test_function_has_its_own_location():
     function = build.function('0000:81:00.0', location=PLACE)
     device = hostdev.Hostdev(function.address, 'no alias of ours')
     assert _locate(device, (function,)) == {function.address: PLACE}
     assert _locate(device) == {}
 
 
-def test_an_mdev_is_where_its_card_is_also_before_it_is_made():
+def test_mdev_has_the_location_of_its_card_before_it_is_created():
     item = build.offered(build.region(), location=PLACE)
     device = hostdev.Hostdev(
         model.MdevAddress('83b8f4f2-509f-582f-8c1e-e6bfe0fa1001'),
         naming.alias('ACCEL0', item.uuid, 0), managed=False)
     assert _locate(device, offered={item.uuid: item}) == {
         device.address: PLACE}
-    # Its entry is no more: nobody knows.
+    # Its entry was removed, so its card is unknown.
     assert _locate(device) == {}
 
 
-def test_what_says_no_node_is_on_the_only_one():
+def test_device_of_unknown_node_is_on_the_only_node():
     function = build.function('0000:81:00.0', location=model.Location(
         None, 'pci0000:80'))
     device = hostdev.Hostdev(function.address, '')

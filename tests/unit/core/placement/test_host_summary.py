@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places and units as the string that travels to the scheduler."""
+"""The string with places and units for the scheduler."""
 
 import base64
 import gc
@@ -25,7 +25,7 @@ from tests.unit import build
 
 
 def _offered(cards, names=('CUSTOM_GPU',), location=None, total=1):
-    """So many cards, each with a Region of each name."""
+    """Cards that have a Region of each name."""
     return build.inventory(model.Host(devices=tuple(
         build.device(*(build.region(name, total, bus=card % 256)
                        for name in names),
@@ -37,7 +37,7 @@ def _offered(cards, names=('CUSTOM_GPU',), location=None, total=1):
 
 
 def _places(items):
-    """What the scheduler should know of them."""
+    """The places that the scheduler should get."""
     return {item.uuid: model.Place(
         item.device.location.numa_node, item.device.location.root or None,
         item.device.location.switch, str(item.device.address))
@@ -51,7 +51,7 @@ def _loads(items, *more):
     return host_summary.loads(text, build.ROOT)
 
 
-def test_the_string_is_what_the_design_says():
+def test_format_of_the_string():
     items = _offered(1, location=model.Location(
         7, 'pci10000:e0', ('port',), '10000:e1:00.0'))
     links = model.Links((frozenset({'0000:00:00.0', '0000:01:00.0'}),))
@@ -65,7 +65,7 @@ def test_the_string_is_what_the_design_says():
         '"cards":[["0000:00:00.0",0,[[0,8,8],[1,8,8]]]]}')
 
 
-def test_nothing_offered_is_nothing_said():
+def test_summary_of_nothing_offered_is_empty():
     assert _loads([]) == host_summary.Summary()
 
 
@@ -97,16 +97,16 @@ def _hosts(draw):
 
 
 @given(_hosts(), st.randoms())
-def test_what_is_said_is_what_is_heard(host, chance):
+def test_summary_can_be_dumped_and_loaded(host, chance):
     items = build.inventory(host).offered
     held = {item.uuid: chance.randint(0, item.region.total)
             for item in items}
-    heard = _loads(items, held, host.links)
-    assert heard.places == _places(items)
-    assert heard.units == {
+    loaded = _loads(items, held, host.links)
+    assert loaded.places == _places(items)
+    assert loaded.units == {
         item.uuid: (item.region.total, item.region.total - held[item.uuid])
         for item in items}
-    assert heard.links == host.links
+    assert loaded.links == host.links
 
 
 def _switched(cards):
@@ -117,7 +117,7 @@ def _switched(cards):
         for start in range(0, cards, size)))
 
 
-def test_a_host_of_eight_cards_can_be_read_by_people():
+def test_summary_of_eight_cards_is_readable_json():
     items = _offered(8)
     text = host_summary.dumps(items, {}, _switched(8))
     assert json.loads(text)['v'] == 2
@@ -126,7 +126,7 @@ def test_a_host_of_eight_cards_can_be_read_by_people():
 
 def test_1024_regions_fit_whole():
     chance = random.Random(5)
-    # Whose names, which tell their traits, are as unlike as they get.
+    # Random names compress as badly as possible.
     devices = tuple(build.device(
         *(build.region(f'CUSTOM_NPU_{chance.getrandbits(32):08x}', 8)
           for _region in range(16)),
@@ -136,16 +136,16 @@ def test_1024_regions_fit_whole():
         for card in range(64))
     items = build.inventory(model.Host(devices=devices)).offered
     held = {item.uuid: chance.randint(0, 8) for item in items}
-    heard = _loads(items, held, _switched(64))
-    assert len(heard.places) == 1024
-    assert heard.places == _places(items)
-    assert heard.units == {item.uuid: (8, 8 - held[item.uuid])
+    loaded = _loads(items, held, _switched(64))
+    assert len(loaded.places) == 1024
+    assert loaded.places == _places(items)
+    assert loaded.units == {item.uuid: (8, 8 - held[item.uuid])
                            for item in items}
-    assert heard.links == _switched(64)
+    assert loaded.links == _switched(64)
 
 
 def _random(cards, seed=1):
-    """Cards that have nothing in common, so that compressing helps little."""
+    """Cards with random data, which compresses badly."""
     chance = random.Random(seed)
 
     def number(bits):
@@ -158,43 +158,43 @@ def _random(cards, seed=1):
         for _card in range(cards)))).offered
 
 
-def test_of_more_the_lesser_facts_go_first():
+def test_places_are_reduced_before_links_are_dropped():
     items = _random(1100)
     links = model.Links((frozenset(
         str(item.device.address) for item in items[:4]),))
-    heard = _loads(items, {}, links)
-    assert heard.links == links
-    assert heard.places == {
+    loaded = _loads(items, {}, links)
+    assert loaded.links == links
+    assert loaded.places == {
         provider: model.Place(place.numa_node, None, None, place.device)
         for provider, place in _places(items).items()}
 
 
-def test_links_go_before_regions():
+def test_links_are_dropped_before_regions():
     items = _offered(16)
     addresses = [str(item.device.address) for item in items]
     links = model.Links(tuple(map(frozenset, itertools.islice(
         itertools.combinations(addresses, 7), 11000))))
-    heard = _loads(items, {}, links)
-    assert heard.links == model.Links()
-    assert heard.places == _places(items)
+    loaded = _loads(items, {}, links)
+    assert loaded.links == model.Links()
+    assert loaded.places == _places(items)
 
 
-def test_nothing_is_said_that_would_be_taken_for_a_bomb():
+def test_links_that_exceed_the_decompressed_limit_are_dropped():
     items = _offered(64)
     everything = frozenset(str(item.device.address) for item in items)
-    heard = _loads(items, {}, model.Links((everything,) * 4096))
-    assert heard.links == model.Links()
-    assert heard.places == _places(items)
+    loaded = _loads(items, {}, model.Links((everything,) * 4096))
+    assert loaded.links == model.Links()
+    assert loaded.places == _places(items)
 
 
 @pytest.mark.parametrize('count', [1500, 5000])
-def test_no_number_of_regions_is_too_large(count):
+def test_as_many_regions_are_kept_as_fit(count):
     items = _random(count)
-    heard = _loads(items)
-    # The first ones stay, and no more is left out than has to be.
-    assert list(heard.units) == [
-        item.uuid for item in items[:len(heard.units)]]
-    assert len(heard.units) > 1200
+    loaded = _loads(items)
+    # The first Regions are kept, and no more than necessary is left out.
+    assert list(loaded.units) == [
+        item.uuid for item in items[:len(loaded.units)]]
+    assert len(loaded.units) > 1200
 
 
 def _packed(content):
@@ -223,23 +223,23 @@ _rows = st.recursive(_plain, lambda inner: st.lists(inner, max_size=4)
                      max_leaves=12)
 
 
-def _arrange_and_weigh(heard):
-    """What nova-scheduler does with it, for any request and any host."""
+def _arrange_and_weigh(loaded):
+    """Use a summary as nova-scheduler does."""
     stocks = [arrange.AvailableUnits(provider, 'A', frozenset(), 1, place, 1)
-              for provider, place in heard.places.items()]
+              for provider, place in loaded.places.items()]
     groups = dict.fromkeys(('ACCEL0', 'ACCEL1'),
                            device_profile.Group({'A': 1}, {}))
-    around = arrange.HostContext(frozenset({0}), links=heard.links)
+    around = arrange.HostContext(frozenset({0}), links=loaded.links)
     for key, same in itertools.product(affinity.KEYS, (True, False)):
         found = arrange.arrange(
             groups, stocks, [affinity.Rule(key, same, tuple(groups))], around)
         fragmentation.after(stocks, dict.fromkeys(found.chosen.values(), 1),
-                            heard.links)
-    assert 0 <= fragmentation.free_share(heard.units.values()) <= 1
+                            loaded.links)
+    assert 0 <= fragmentation.free_share(loaded.units.values()) <= 1
 
 
 def _spots(value):
-    """Everything in a document: where it is, and under which key."""
+    """All values in a document, as container and key."""
     inside = (value.items() if isinstance(value, dict) else
               enumerate(value) if isinstance(value, list) else ())
     for key, inner in inside:
@@ -249,7 +249,7 @@ def _spots(value):
 
 @given(st.data())
 @hypothesis.settings(max_examples=300)
-def test_a_damaged_document_is_no_trouble_to_a_request(data):
+def test_damaged_document_does_not_affect_a_request(data):
     tables = json.loads(host_summary.dumps(_offered(2), {}, _switched(2)))
     tables['islands'] = [[0, '0000:81:00.0']]
     for _time in range(data.draw(st.integers(1, 3))):
@@ -264,33 +264,33 @@ def test_a_damaged_document_is_no_trouble_to_a_request(data):
     'cards': _rows | st.lists(st.tuples(
         _plain, _plain, st.lists(st.tuples(_plain, _plain, _plain))))}),
        st.booleans())
-def test_whatever_the_json_says_it_is_places_or_nothing(tables, is_packed):
+def test_any_json_gives_places_or_nothing(tables, is_packed):
     text = json.dumps(tables)
-    heard = host_summary.loads(_packed(text.encode()) if is_packed else text,
+    loaded = host_summary.loads(_packed(text.encode()) if is_packed else text,
                                build.ROOT)
-    assert heard.places.keys() == heard.units.keys()
-    for place in heard.places.values():
+    assert loaded.places.keys() == loaded.units.keys()
+    for place in loaded.places.values():
         assert place.numa_node is None or isinstance(place.numa_node, int)
         assert place.pcie_root is None or isinstance(place.pcie_root, str)
         assert place.pcie_switch is None or isinstance(place.pcie_switch, str)
         assert place.device and isinstance(place.device, str)
-    for number in itertools.chain(*heard.units.values()):
+    for number in itertools.chain(*loaded.units.values()):
         assert isinstance(number, int) and abs(number) < 1 << 31
-    for addresses in (*heard.links.partitions, *heard.links.islands):
+    for addresses in (*loaded.links.partitions, *loaded.links.islands):
         assert all(address and isinstance(address, str)
                    for address in addresses)
-    _arrange_and_weigh(heard)
+    _arrange_and_weigh(loaded)
 
 
-def test_deep_nesting_is_nothing():
+def test_deeply_nested_json_is_ignored():
     text = '{"places":' + '[' * 100_000
     assert host_summary.loads(text, build.ROOT) == host_summary.Summary()
     assert host_summary.loads(_packed(text.encode()),
                               build.ROOT) == host_summary.Summary()
 
 
-def test_a_bomb_is_nothing():
-    """Of a valid document, padded to more than anybody says."""
+def test_decompression_bomb_is_ignored():
+    """It is a valid document with too much padding."""
     fine = host_summary.dumps(_offered(1)).encode()
     assert host_summary.loads(_packed(fine), build.ROOT).places
     for size in (host_summary.MAX_PLAIN, 100 << 20):
@@ -298,7 +298,7 @@ def test_a_bomb_is_nothing():
         assert host_summary.loads(bomb, build.ROOT) == host_summary.Summary()
 
 
-def test_what_was_cut_off_is_nothing():
+def test_truncated_string_is_ignored():
     text = host_summary.dumps(_random(500))
     assert text.startswith('zlib:')
     assert host_summary.loads(text[:len(text) // 2 // 4 * 4 + 1],
@@ -326,7 +326,7 @@ def test_longer_and_shorter_places_are_read(row, place):
 
 
 @pytest.mark.parametrize('version', [2, 3, 99, None, 'x', {}])
-def test_what_a_later_version_adds_is_no_error(version):
+def test_additions_of_a_later_version_are_ignored(version):
     assert _heard(
         v=version, later=[], cards=[
             ['0000:81:00.0', 0, [[0, 8, 3, 'later']], 'later']]) == _heard()
@@ -340,21 +340,21 @@ def test_what_a_later_version_adds_is_no_error(version):
     ['0000:82:00.0', None, [[0, 1, 1]]],
     ['0000:82:00.0', 0, [[9, 1, 1], [0, '1', 1], [0], None, ['A', 1, 1],
                            [0, 1, 10 ** 400], [0, -10 ** 400, 1]]]])
-def test_a_card_that_makes_no_sense_is_left_out(card):
-    heard = _heard(cards=[card, *_GOOD['cards']],
+def test_malformed_card_is_left_out(card):
+    loaded = _heard(cards=[card, *_GOOD['cards']],
                    partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None],
                                ['', 1]])
-    assert heard.units == _heard().units
-    assert heard.places == _heard().places
-    # The numbers of others stay, and no set gets smaller.
+    assert loaded.units == _heard().units
+    assert loaded.places == _heard().places
+    # Other cards keep their numbers, and no set gets smaller.
     partitions = {frozenset({'0000:81:00.0'})}
     if card and isinstance(card, list) and card[0] not in (7, ''):
         partitions.add(frozenset({'0000:81:00.0', card[0]}))
-    assert set(heard.links.partitions) == partitions
+    assert set(loaded.links.partitions) == partitions
 
 
-def test_reading_again_costs_next_to_nothing():
-    """Also where hosts are many and large."""
+def test_unchanged_string_is_not_parsed_again():
+    """Also for many large hosts."""
     text = host_summary.dumps(_random(100))
     roots = [str(uuid.UUID(int=number)) for number in range(600)]
     read = [host_summary.loads(text, root) for root in roots]
@@ -362,7 +362,7 @@ def test_reading_again_costs_next_to_nothing():
                for root, before in zip(roots, read, strict=True))
 
 
-def test_of_a_host_no_more_is_kept_than_what_it_said_last():
+def test_only_the_last_summary_of_a_host_is_cached():
     texts = [host_summary.dumps(_offered(count)) for count in (2, 3, 2)]
     kept = [weakref.ref(host_summary.loads(text, build.ROOT))
             for text in texts]
@@ -370,20 +370,20 @@ def test_of_a_host_no_more_is_kept_than_what_it_said_last():
     assert [read() is not None for read in kept] == [False, False, True]
 
 
-def test_hosts_have_a_limit_together():
+def test_cache_of_all_hosts_is_limited():
     text = host_summary.dumps(_offered(2))
     remembered = host_summary._Remembered(4 * len(text) + 4 * 256 * 2)
     roots = [str(uuid.UUID(int=number)) for number in range(5)]
     read = [remembered.read(text, root) for root in roots]
     assert remembered.read(text, roots[1]) is read[1]
     assert remembered.read(text, roots[0]) is not read[0]
-    # In whose place the one is that was asked for least recently.
+    # It has replaced the least recently used one.
     assert remembered.read(text, roots[1]) is read[1]
     assert remembered.read(text, roots[2]) is not read[2]
 
 
 @pytest.mark.parametrize('is_packed', [True, False])
-def test_a_text_above_the_limit_is_nothing(is_packed):
+def test_too_long_text_is_ignored(is_packed):
     tables = {**_GOOD, 'partitions': []}
     chance = random.Random(1)
 

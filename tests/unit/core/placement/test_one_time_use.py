@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks, and what only one server is to have."""
+"""Disks, and devices for one server only."""
 
 import pytest
 
@@ -16,9 +16,9 @@ _ONCE = {'vendor_id': '10de', 'one_time_use': 'yes'}
     ({'one_time_use': 'no', 'keeps_data': 'no'}, [False, False]),
     ({'one_time_use': 'yes'}, [True, False]),
     ({'keeps_data': 'yes'}, [True, True])])
-def test_a_disk_is_offered_only_where_its_entry_says_what_of_its_data(
+def test_disk_is_offered_only_with_one_time_use_or_keeps_data(
         says, offered):
-    """Whole, and as a virtual function."""
+    """As a whole, and as a VF."""
     disks = [build.function('0000:81:00.0', class_code=_DISK),
              build.function('0000:82:00.1', class_code=_DISK,
                             physfn='0000:82:00.0')]
@@ -29,7 +29,7 @@ def test_a_disk_is_offered_only_where_its_entry_says_what_of_its_data(
     assert len(host.devices) == sum(offered)
 
 
-def test_only_a_whole_device_is_for_one_server():
+def test_one_time_use_is_only_for_whole_devices():
     vfs = build.card('0000:85:00.0', 2)
     parent = build.function('0000:81:00.0', mdev_types=(
         model.MdevType('nvidia-1', 2),))
@@ -43,7 +43,7 @@ def test_only_a_whole_device_is_for_one_server():
                for reason in build.refusals(host).values())
 
 
-def test_what_is_for_one_server_has_novas_trait():
+def test_one_time_use_device_has_the_trait_of_nova():
     host = build.host([build.function('0000:81:00.0')], _ONCE)
     assert (naming.ONE_TIME_USE_TRAIT
             in host.devices[0].regions[0].traits)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The provider tree that is wanted, and the way to it."""
+"""The desired provider tree, and the changes that lead to it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,13 +42,13 @@ def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
          {'CUSTOM_UNIT_OF_CUSTOM_B': 2})]
 
 
-def test_an_inventory_gives_out_whole_units_once():
+def test_inventory_has_whole_units_without_overcommit():
     assert _desired(_QAT)[1].inventory == {'CUSTOM_UNIT_OF_CUSTOM_A': {
         'total': 3, 'reserved': 0, 'min_unit': 1, 'max_unit': 3,
         'step_size': 1, 'allocation_ratio': 1.0}}
 
 
-def test_each_region_is_offered_by_the_provider_that_counts_it():
+def test_offered_regions_have_their_provider():
     host = model.Host(devices=(_GPU, _QAT))
     offered = build.inventory(host).offered
     wanted = {provider.uuid: provider
@@ -62,7 +62,7 @@ def test_each_region_is_offered_by_the_provider_that_counts_it():
                 len(item.region.units)}
 
 
-def test_a_refused_function_withholds_its_cards_provider():
+def test_refused_function_withholds_the_provider_of_its_card():
     host = build.host(build.card('0000:85:00.0', 2),
                       {'product_id': '37c8'})
     assert build.inventory(host).withheld == {
@@ -70,7 +70,7 @@ def test_a_refused_function_withholds_its_cards_provider():
         host.refusals[0]}
 
 
-def test_a_refused_vf_withholds_its_cards_provider_too():
+def test_refused_vf_withholds_the_provider_of_its_card():
     functions = [build.function('0000:85:00.0', '8086:37c8', num_vfs=1),
                  build.function('0000:85:00.1', '8086:37c9', use='x',
                                 physfn='0000:85:00.0')]
@@ -94,39 +94,39 @@ def test_each_class_is_counted_once_for_the_host():
         'host1_accel_CUSTOM_GPU': {'CUSTOM_GPU': 3},
         'host1_accel_CUSTOM_A': {'CUSTOM_A': 3},
         'host1_accel_CUSTOM_B': {'CUSTOM_B': 2}}
-    # What any of its devices has can be found there.
+    # It has the traits of all its devices.
     assert found['host1_accel_CUSTOM_GPU'].traits == {
         *naming.OUR_TRAITS, 'CUSTOM_X', 'CUSTOM_Y'}
     assert {provider.parent for provider in found.values()} == {build.ROOT}
     assert len({provider.uuid for provider in found.values()}) == 3
 
 
-def test_what_is_disputed_is_reserved_of_its_class_too():
+def test_disputed_units_are_reserved_in_the_class():
     [found] = _classes(_GPU, disputed={_uuid(_GPU): 1}).values()
     assert found.inventory['CUSTOM_GPU']['reserved'] == 1
 
 
-def test_what_servers_hold_of_a_device_that_has_gone_is_counted_still():
+def test_held_units_of_a_missing_device_are_counted_in_the_class():
     gone = {'some uuid': {'CUSTOM_UNIT_OF_CUSTOM_GPU': 2}}
     [found] = _classes(_GPU, stuck=gone).values()
     assert found.totals == {'CUSTOM_GPU': 3}
 
 
-def test_what_is_held_as_another_class_is_not_counted_as_this_one():
+def test_units_held_as_another_class_are_not_counted():
     stuck = {_uuid(_GPU): {'CUSTOM_UNIT_OF_CUSTOM_OLD': 1}}
     assert _classes(_GPU, stuck=stuck) == {}
 
 
-@pytest.mark.parametrize('said, reason', [
+@pytest.mark.parametrize('reasons, reason', [
     ([providers.MISSING], providers.MISSING),
     ([providers.REFUSED], providers.REFUSED),
     ([providers.NOT_NAMED, providers.REFUSED], providers.REFUSED),
     ([providers.NOT_NAMED], providers.NOT_NAMED),
     ([], providers.NOT_NAMED)])
-def test_a_class_is_gone_for_the_reason_of_what_is_held_of_it(said, reason):
+def test_reason_of_a_class_is_that_of_its_held_devices(reasons, reason):
     devices = [providers.Existing(name, name, build.ROOT, {}, frozenset())
-               for name in [*said, providers.MISSING + ' of another class']]
-    held = {name: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for name in said}
+               for name in [*reasons, providers.MISSING + ' of another class']]
+    held = {name: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for name in reasons}
     why = providers.why_class_gone(lambda device: device.name, devices, held)
     assert why(providers.Existing(
         'some uuid', 'host1_accel_CUSTOM_GPU', build.ROOT, {},
@@ -134,7 +134,7 @@ def test_a_class_is_gone_for_the_reason_of_what_is_held_of_it(said, reason):
 
 
 class _Tree:
-    """Placement's tree of a host, which refuses what Placement refuses."""
+    """A tree of providers that refuses what Placement refuses."""
 
     def __init__(self, existing=()):
         self.providers = {item.uuid: item for item in existing}
@@ -146,8 +146,8 @@ class _Tree:
             wanted, there, self.held), lambda provider: providers.NOT_NAMED)
 
     def held(self, uuid):
-        """Amounts by class; what is held is held whole."""
-        return {name: record['total'] for name, record
+        """Amounts by class; an allocated provider is allocated completely."""
+        return {name: values['total'] for name, values
                 in self.providers[uuid].inventory.items()
                 } if uuid in self.allocated else {}
 
@@ -170,12 +170,12 @@ class _Tree:
         old = self.providers.get(provider.uuid)
         if old and provider.uuid in self.allocated:
             assert set(old.inventory) <= set(provider.inventory)
-            assert all(record['max_unit'] >= old.inventory[name]['max_unit']
-                       for name, record in provider.inventory.items()
+            assert all(values['max_unit'] >= old.inventory[name]['max_unit']
+                       for name, values in provider.inventory.items()
                        if name in old.inventory)
-        # Placement answers with more than was put.
-        inventory = {name: dict(record, resource_provider_generation=7)
-                     for name, record in provider.inventory.items()}
+        # Placement's answers have more fields than were put.
+        inventory = {name: dict(values, resource_provider_generation=7)
+                     for name, values in provider.inventory.items()}
         self._set(provider.uuid, provider.name, provider.parent, inventory,
                   provider.traits)
 
@@ -184,7 +184,7 @@ class _Tree:
             uuid, name, parent, inventory, traits)
 
     def has(self, wanted):
-        """Whether the tree is what is wanted, and nothing else."""
+        """Whether the tree has the wanted providers and no others."""
         return {(p.uuid, p.parent, tuple(sorted(p.inventory)), p.traits)
                 for p in self.providers.values()} == {
             (p.uuid, p.parent, tuple(sorted(p.totals)), p.traits)
@@ -202,12 +202,12 @@ def _uuid(device, region=None):
     return naming.provider_uuid(build.ROOT, device.address, region)
 
 
-def test_an_empty_tree_gets_all_parents_first():
+def test_empty_tree_gets_all_providers_parents_first():
     changes = _Tree().diff(_desired(_GPU, _QAT))
     assert changes == tuple(map(providers.Put, _desired(_GPU, _QAT)))
 
 
-def test_nothing_changed_is_nothing_done_and_nobody_asked():
+def test_no_changes_and_no_reads_if_nothing_changed():
     tree = _tree(_GPU, _QAT)
 
     def ask(uuid):
@@ -228,13 +228,13 @@ def test_a_change_of_units_traits_or_class_is_put(changed):
         map(providers.Put, _desired(changed)))
 
 
-def test_what_one_server_may_have_becomes_no_less():
-    """Else who has it all could not move any more."""
+def test_max_unit_is_never_lowered():
+    """Otherwise a server that has all units could not move any more."""
     tree = _tree(_gpus(3))
     for total, most in ((1, 3), (2, 3), (4, 4), (3, 4)):
         tree.apply(tree.diff(_desired(_gpus(total))))
-        [record] = tree.providers[_uuid(_GPU)].inventory.values()
-        assert (record['total'], record['max_unit']) == (total, most)
+        [values] = tree.providers[_uuid(_GPU)].inventory.values()
+        assert (values['total'], values['max_unit']) == (total, most)
         assert tree.diff(_desired(_gpus(total))) == ()
 
 
@@ -242,28 +242,28 @@ def _gpus(number):
     return build.device(build.region('CUSTOM_GPU', number))
 
 
-def test_what_one_server_may_have_is_another_classs_own():
+def test_max_unit_of_a_new_class_is_its_total():
     tree = _tree(_gpus(3))
     tree.apply(tree.diff(_desired(build.device(
         build.region('CUSTOM_GPU2', 1)))))
-    [record] = tree.providers[_uuid(_GPU)].inventory.values()
-    assert record['max_unit'] == 1
+    [values] = tree.providers[_uuid(_GPU)].inventory.values()
+    assert values['max_unit'] == 1
 
 
-def test_what_was_reserved_comes_back_when_it_is_wanted_again():
+def test_reserved_provider_is_offered_again_when_wanted():
     tree = _tree(_GPU, allocated=[_uuid(_GPU)])
     tree.apply(tree.diff([]))
     assert tree.diff(_desired(_GPU)) == (providers.Put(_desired(_GPU)[0]),)
 
 
-def test_what_is_gone_is_removed_children_first():
+def test_unwanted_providers_are_removed_children_first():
     tree = _tree(_QAT)
     removed = [change.uuid for change in tree.diff([])]
     assert removed[-1] == _uuid(_QAT)
     assert set(removed) == set(tree.providers)
 
 
-def test_what_is_gone_and_held_is_reserved_once():
+def test_unwanted_provider_with_allocations_is_reserved_once():
     tree = _tree(_GPU, allocated=[_uuid(_GPU)])
     [change] = tree.diff([])
     assert isinstance(change, providers.Reserve)
@@ -274,7 +274,7 @@ def test_what_is_gone_and_held_is_reserved_once():
     assert tree.diff([]) == ()
 
 
-def test_a_parent_stays_while_a_child_is_held():
+def test_parent_stays_while_a_child_has_allocations():
     tree = _tree(_QAT, allocated=[_uuid(_QAT, 'CUSTOM_B')])
     tree.apply(tree.diff([]))
     assert set(tree.providers) == {_uuid(_QAT), _uuid(_QAT, 'CUSTOM_B')}
@@ -285,7 +285,7 @@ def test_a_class_in_use_is_reserved_and_the_new_one_waits():
     renamed = build.device(build.region('CUSTOM_GPU2'))
     tree.apply(tree.diff(_desired(renamed)))
     inventory = tree.providers[_uuid(_GPU)].inventory
-    assert {name: record['reserved'] for name, record in inventory.items()
+    assert {name: values['reserved'] for name, values in inventory.items()
             } == {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1}
     tree.allocated.clear()
     tree.apply(tree.diff(_desired(renamed)))
@@ -309,20 +309,20 @@ def _hosts(draw):
 
 
 @given(st.lists(_hosts(), min_size=2, max_size=4), st.data())
-def test_any_way_leads_to_the_tree_that_is_wanted(hosts, data):
+def test_any_sequence_of_changes_leads_to_the_wanted_tree(hosts, data):
     tree = _Tree()
     for wanted in hosts:
         held = [uuid for uuid, item in tree.providers.items()
                 if item.inventory]
         tree.allocated = data.draw(st.sets(st.sampled_from(held))
                                    if held else st.just(set()))
-        # The tree itself refuses to take away what is held.
+        # _Tree refuses to remove what is allocated.
         tree.apply(tree.diff(wanted))
         assert tree.diff(wanted) == ()
         assert tree.allocated <= set(tree.providers)
         kept = {provider.uuid for provider in wanted}
         for uuid in tree.allocated - kept:
-            assert all(record['reserved'] == record['total'] for record in
+            assert all(values['reserved'] == values['total'] for values in
                        tree.providers[uuid].inventory.values())
     tree.allocated = set()
     tree.apply(tree.diff(hosts[-1]))

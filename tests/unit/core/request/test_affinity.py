@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules in words, in a flavor's extra specs, and out of them again."""
+"""Rules as text, and in the extra specs of a flavor."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ def _rules(draw):
     (_rule('numa_node', numbers=(4,), also=['network', 'guest']),
      'same numa_node of ACCEL4, guest, network (required)'),
 ])
-def test_a_rule_in_words(rule, words):
+def test_text_of_a_rule(rule, words):
     assert str(rule) == words
 
 
@@ -46,17 +46,17 @@ def test_a_rule_in_words(rule, words):
     (('device', True, ('ACCEL01',)), "'ACCEL01' is no group"),
     (('device', True, _names(1, 1)), 'names a group twice'),
     (('numa_node', True, ('guest',)), 'names no group'),
-    (('device', True, ('ACCEL0', 'guest')), 'guest can be the same'),
-    (('numa_node', False, ('ACCEL0', 'network')), 'network can be the same'),
+    (('device', True, ('ACCEL0', 'guest')), 'guest is allowed in'),
+    (('numa_node', False, ('ACCEL0', 'network')), 'network is allowed in'),
     (('device', True, _names(0), 101), 'weight 101 is not from 1 to 100'),
     (('device', True, _names(0), -1), 'weight -1 is not from 1 to 100'),
 ])
-def test_what_is_no_rule_is_refused(fields, reason):
+def test_invalid_rule_is_refused(fields, reason):
     with pytest.raises(errors.ProfileError, match=reason):
         affinity.Rule(*fields)
 
 
-def test_rules_alike_share_an_extra_spec():
+def test_similar_rules_share_an_extra_spec():
     pairs = [_rule(numbers=(index, index + 8)) for index in range(8)]
     assert affinity.dumps([*pairs, _rule('numa_node', numbers=range(16),
                                          weight=5, also=['guest'])]) == {
@@ -66,13 +66,13 @@ def test_rules_alike_share_an_extra_spec():
 
 
 @given(st.lists(_rules(), max_size=8))
-def test_rules_come_back_as_they_went(rules):
+def test_rules_survive_extra_specs(rules):
     specs = affinity.dumps(rules)
     assert all(len(value) <= 255 for value in specs.values())
     assert affinity.loads({**specs, 'hw:cpu_policy': 'shared'}) == tuple(rules)
 
 
-def test_a_long_rule_takes_several_extra_specs():
+def test_long_rule_takes_several_extra_specs():
     rule = _rule(numbers=range(0, 256, 2))
     specs = affinity.dumps([rule, rule])
     assert len(specs) > 2
@@ -88,7 +88,7 @@ def test_a_long_rule_takes_several_extra_specs():
     'preferred:0 same device 0', 'preferred:101 same device 0',
     'required same device guest', 'required same device 0,guest',
     'required same device 0 if free'])
-def test_what_cannot_be_understood_is_an_error_that_names_the_key(value):
+def test_invalid_extra_spec_is_an_error_that_names_the_key(value):
     with pytest.raises(errors.ProfileError,
                        match='extra spec nova_accel:affinity0: .*cannot be '
                              'understood'):
@@ -96,7 +96,7 @@ def test_what_cannot_be_understood_is_an_error_that_names_the_key(value):
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_rules_or_an_error(text):
+def test_any_text_gives_rules_or_an_error(text):
     try:
         affinity.loads({'nova_accel:affinity0': text})
     except errors.ProfileError:
@@ -105,19 +105,19 @@ def test_any_text_is_rules_or_an_error(text):
 
 @pytest.mark.parametrize('key', [
     'nova_accel:affinity', 'nova_accel:affinity_2', 'nova_accel:affinity00'])
-def test_a_key_of_another_version_is_an_error(key):
-    with pytest.raises(errors.ProfileError, match='ends with no number'):
+def test_key_of_another_version_is_an_error(key):
+    with pytest.raises(errors.ProfileError, match='not end with a number'):
         affinity.loads({key: 'required same device 0'})
 
 
-def test_a_missing_part_is_an_error():
+def test_missing_extra_spec_of_a_series_is_an_error():
     with pytest.raises(errors.ProfileError,
                        match='nova_accel:affinity1: is missing'):
         affinity.loads({'nova_accel:affinity0': 'required same device 0,',
                         'nova_accel:affinity2': '1'})
 
 
-def test_no_extra_specs_are_no_rules():
+def test_no_extra_specs_give_no_rules():
     assert affinity.loads({'resources_ACCEL0:PGPU': '1'}) == ()
     assert affinity.dumps([]) == {}
 
@@ -133,17 +133,17 @@ def test_no_extra_specs_are_no_rules():
      ['same numa_node of ACCEL0, guest (required)',
       'same numa_node of ACCEL0-1, guest (preferred, weight 1)']),
 ])
-def test_what_groups_say_of_numa_as_rules(numa, rules):
-    groups = {f'ACCEL{index}': device_profile.Group({'PGPU': 1}, {}, wish)
-              for index, wish in enumerate(numa)}
+def test_rules_for_the_numa_key_of_groups(numa, rules):
+    groups = {f'ACCEL{index}': device_profile.Group({'PGPU': 1}, {}, value)
+              for index, value in enumerate(numa)}
     assert [str(rule) for rule in affinity.numa_rules(groups)] == rules
 
 
 @pytest.mark.parametrize('key, weight, near', [
     ('numa_node', 1, 'ACCEL0, 2'), ('pcie_root', 100, 'ACCEL0, 2'),
     ('numa_node', 0, 'ACCEL0-2'), ('device', 1, 'ACCEL0-2')])
-def test_to_be_near_does_not_undo_that_they_are_rather_apart(key, weight,
-                                                             near):
+def test_default_numa_does_not_weaken_a_preferred_distinct_rule(key, weight,
+                                                                near):
     groups = {f'ACCEL{index}': device_profile.Group({'PGPU': 1}, {})
               for index in range(3)}
     apart = affinity.Rule(key, False, ('ACCEL0', 'ACCEL1'), weight)
@@ -152,7 +152,7 @@ def test_to_be_near_does_not_undo_that_they_are_rather_apart(key, weight,
         f'same numa_node of {near}, guest (preferred, weight 1)')
 
 
-def test_of_those_apart_the_one_that_must_be_near_is():
+def test_group_that_requires_its_node_stays_near_when_separated():
     groups = {'ACCEL0': device_profile.Group({'PGPU': 1}, {}),
               'ACCEL1': device_profile.Group({'PGPU': 1}, {}, 'required')}
     apart = affinity.Rule('numa_node', False, tuple(groups), 1)

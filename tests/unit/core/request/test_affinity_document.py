@@ -23,7 +23,7 @@ _GROUPS = [{'name': 'gpu', 'resources': {'PGPU': 1}, 'count': 4},
 
 
 def _read(*items, groups=_GROUPS, **more):
-    # In YAML, what is there twice would be written as an alias.
+    # As JSON, since YAML would write repeated objects as aliases.
     found, problems = document.read(json.dumps(
         {'name': 'p', 'groups': groups, 'affinity': list(items), **more}),
         'a.yaml')
@@ -52,40 +52,40 @@ def _rules(*items):
     ({'same': 'link_domain', 'groups': ['gpu'], 'policy': 'required'},
      ['same link_domain of ACCEL0-3 (required)']),
 ])
-def test_a_rule_is_about_the_groups_that_it_names(item, rules):
+def test_item_becomes_rules_of_the_groups_that_it_names(item, rules):
     assert _rules(item) == rules
 
 
 @pytest.mark.parametrize('item, says', [
-    ({}, 'affinity 0: says neither or both of same and distinct'),
+    ({}, 'affinity 0: has neither or both of same and distinct'),
     ({'same': 'device', 'distinct': 'device'}, 'neither or both'),
-    ({'same': 'rack'}, "'rack' is none of numa_node, pcie_root"),
+    ({'same': 'rack'}, "'rack' is not one of numa_node, pcie_root"),
     ({'same': 'device', 'groups': ['gpus']},
      "affinity 0: there is no group 'gpus'; groups have a name or a number: "
      '0, gpu, 1, nic, 2'),
     ({'same': 'device', 'groups': [3]}, "there is no group '3'"),
-    ({'same': 'device', 'groups': []}, 'has 0 groups, and may have 1 to 258'),
-    ({'same': 'device', 'groups': ['gpu'] * 259}, 'has 259 groups, and may '),
+    ({'same': 'device', 'groups': []}, 'has 0 groups, but must have 1 to 258'),
+    ({'same': 'device', 'groups': ['gpu'] * 259}, 'has 259 groups, but must '),
     ({'same': 'device', 'groups': [2]}, 'is about one group only'),
     ({'same': 'device', 'groups': [2, 2]}, 'is about one group only'),
-    ({'same': 'device', 'weight': 2}, 'has a weight, and is required anyhow'),
+    ({'same': 'device', 'weight': 2}, 'has a weight, but is required'),
     ({'same': 'device', 'policy': 'preferred', 'weight': 101},
      '101 is not between 1 and 100'),
     ({'same': 'device', 'groups': ['gpu', 'guest']},
-     'guest has nothing but a NUMA node'),
+     'guest has only a NUMA node'),
     ({'distinct': 'numa_node', 'groups': ['gpu', 'network']},
-     'network has nothing but a NUMA node'),
+     'network has only a NUMA node'),
     ({'same': 'device', 'groups': ['gpu', 2], 'each': True},
-     'which have counts of 1 and 4'),
+     'combines groups of one count, these have 1 and 4'),
     ({'same': 'device', 'groups': ['gpu'], 'each': True},
      'name two groups or more, of the same count'),
     ({'same': 'device', 'groups': ['gpu', 'gpu'], 'each': True},
      'affinity 0: names a group twice; name it once'),
     ({'same': 'numa_node', 'groups': ['guest', 'network']},
-     'affinity 0: names no group; name one beside the guest'),
-    ({'same': 'device', 'colour': 'red'}, "does not know the key 'colour'"),
+     'affinity 0: names no group; name at least one'),
+    ({'same': 'device', 'colour': 'red'}, "has the unknown key 'colour'"),
 ])
-def test_what_makes_no_rule_says_why(item, says):
+def test_invalid_item_is_refused_with_a_reason(item, says):
     profile, [problem] = _read(item)
     assert profile is None
     assert says in problem
@@ -95,17 +95,17 @@ def test_what_makes_no_rule_says_why(item, says):
 @pytest.mark.parametrize('one, other', [
     ('device', 'device'), ('device', 'numa_node'), ('device', 'link_domain'),
     ('pcie_switch', 'pcie_root'), ('pcie_root', 'numa_node')])
-def test_rules_that_cannot_both_be_are_refused(one, other):
+def test_contradicting_rules_are_refused(one, other):
     same, apart = {'same': one}, {'distinct': other, 'groups': ['gpu']}
     _profile, [problem] = _read(same, apart)
-    assert 'which cannot both be' in problem
+    assert 'which contradict each other' in problem
     assert not _read(same, {**apart, 'policy': 'preferred'})[1]
 
 
 @pytest.mark.parametrize('one, other', [
     ('numa_node', 'device'), ('numa_node', 'pcie_switch'),
     ('link_domain', 'device'), ('pcie_root', 'pcie_switch')])
-def test_rules_that_can_both_be_are_rules(one, other):
+def test_compatible_rules_are_accepted(one, other):
     assert len(_rules({'same': one}, {'distinct': other})) == 2
 
 
@@ -120,32 +120,32 @@ _PAIRS = {'same': 'pcie_switch', 'groups': ['gpu', 'nic'], 'each': True}
     ([{'same': 'numa_node'}] * 4_000, "profile 'p' in a.yaml, affinity 256"),
     ([_PAIRS] * 3, "profile 'p' in a.yaml, affinity 2"),
 ])
-def test_a_profile_has_no_more_rules_than_groups_can_be(items, says):
+def test_more_rules_than_the_limit_are_refused(items, says):
     profile, problems = _read(*items, groups=_MANY)
     assert (len(profile.rules) if profile else 0) == (0 if says else 256)
     assert problems == ([] if not says else [
         f'{says}: the profile comes to more than 256 rules; write fewer; one '
-        'can be about any number of groups'])
+        'rule can name any number of groups'])
 
 
-def test_what_several_rules_come_to_can_contradict_another():
-    one, two, apart = ({wish: 'pcie_switch', 'groups': groups} for
-                       wish, groups in (('same', [0, 1]), ('same', [1, 2]),
-                                        ('distinct', [0, 2])))
+def test_chain_of_same_rules_can_contradict_a_distinct_rule():
+    one, two, apart = (
+        {relation: 'pcie_switch', 'groups': groups} for relation, groups in
+        (('same', [0, 1]), ('same', [1, 2]), ('distinct', [0, 2])))
     groups = [{'resources': {name: 1}} for name in ('FPGA', 'PGPU', 'VGPU')]
     _profile, [problem] = _read(one, two, apart, groups=groups)
     assert problem == (
         "profile 'p' in a.yaml: wants the same pcie_switch of ACCEL0-2 "
-        '(required) that 2 rules come to and the distinct pcie_switch of '
-        'ACCEL0, ACCEL2 (required), which cannot both be; leave one of them '
-        'out, or write "policy: preferred"')
+        '(required) that follows from 2 rules and the distinct pcie_switch of '
+        'ACCEL0, ACCEL2 (required), which contradict each other; leave one of '
+        'them out, or write "policy: preferred"')
     for item in (one, two, apart):
         item['policy'] = 'preferred'
         assert not _read(one, two, apart, groups=groups)[1]
         del item['policy']
 
 
-def test_what_other_keys_come_to_can_contradict_a_rule():
+def test_rules_implied_by_other_keys_can_contradict_a_rule():
     groups = [{'resources': {'PGPU': 1}, 'count': 2, 'numa': 'required'}]
     _profile, [problem] = _read({'distinct': 'numa_node'}, groups=groups)
     assert ('wants the same numa_node of ACCEL0-1, guest (required) by numa '
@@ -157,8 +157,8 @@ def test_what_other_keys_come_to_can_contradict_a_rule():
     assert not _read(together, group_policy='none')[1]
 
 
-# A host on which all can be that can be anywhere: for each of three groups a
-# node, a root, a switch and a device that is joined to the others or not.
+# A host that can keep any rules that a host can keep: for each of three groups
+# a node, a root, a switch, and a device that is linked to the others or not.
 _ROOMY = [arrange.AvailableUnits(
               '-'.join(map(str, path)), 'PGPU', frozenset(), 3,
               model.Place(node, f'r{node}-{root}',
@@ -168,10 +168,10 @@ _ROOMY = [arrange.AvailableUnits(
                                         range(6))
           for node, root, switch, _device in [path]]
 _JOINED = model.Links(islands=(frozenset(
-    stock.provider for stock in _ROOMY if stock.provider[-1] in '012'),))
+    units.provider for units in _ROOMY if units.provider[-1] in '012'),))
 
 
-def _can_be(rules):
+def _can_be_kept(rules):
     group = device_profile.Group({'PGPU': 1}, {})
     return not arrange.arrange(
         dict.fromkeys(('ACCEL0', 'ACCEL1', 'ACCEL2'), group), _ROOMY, rules,
@@ -183,26 +183,26 @@ def _can_be(rules):
     st.sampled_from([('ACCEL0', 'ACCEL1'), ('ACCEL1', 'ACCEL2'),
                      ('ACCEL0', 'ACCEL2'), ('ACCEL0', 'ACCEL1', 'ACCEL2')]),
     st.sampled_from([0, 0, 0, 1])), max_size=4))
-def test_refused_are_rules_that_no_host_can_keep_and_no_others(rules):
+def test_only_rules_that_no_host_can_keep_are_refused(rules):
     try:
         affinity_document.check(rules[1:], dict.fromkeys(rules[:1], 'numa'),
                                 'p')
         refused = False
     except errors.ProfileError:
         refused = True
-    assert refused is not _can_be(rules)
+    assert refused is not _can_be_kept(rules)
 
 
-def test_two_groups_of_one_name_are_refused():
+def test_two_groups_with_one_name_are_refused():
     groups = [{'name': 'a', 'resources': {name: 1}}
               for name in ('PGPU', 'VGPU')]
-    assert "another group is called 'a' too" in _read(groups=groups)[1][0]
+    assert "another group has the name 'a'" in _read(groups=groups)[1][0]
 
 
 @pytest.mark.parametrize('name', ['guest', 'network'])
-def test_a_group_is_not_called_what_means_something_else(name):
+def test_reserved_group_name_is_refused(name):
     groups = [{'name': name, 'resources': {'PGPU': 1}}]
-    assert 'means something else' in _read(groups=groups)[1][0]
+    assert 'is reserved in affinity' in _read(groups=groups)[1][0]
 
 
 _ITEMS = st.fixed_dictionaries({}, optional={
@@ -217,7 +217,7 @@ _ITEMS = st.fixed_dictionaries({}, optional={
 
 
 @given(st.lists(_ITEMS, max_size=4))
-def test_any_section_is_rules_that_a_flavor_keeps_or_says_why(items):
+def test_any_section_gives_rules_that_a_flavor_keeps_or_an_error(items):
     profile, problems = _read(*items)
     assert (profile is None) == bool(problems)
     if profile:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checked document means, in our grammar and in Cyborg's."""
+"""A checked document is read, in our format and in Cyborg's."""
 
 import pytest
 
@@ -44,11 +44,11 @@ def test_cyborgs_group_is_read():
 @pytest.mark.parametrize('group', [
     {'resources:FPGA': 1}, {'resources:FPGA': ' 1 '},
     {'resources: FPGA ': '01'}, {'resources': {'FPGA': 1}}])
-def test_spaces_and_text_mean_what_they_mean_to_cyborg(group):
+def test_spaces_and_text_are_read_as_cyborg_reads_them(group):
     assert _group(group) == device_profile.Group({'FPGA': 1}, {})
 
 
-def test_what_is_left_out_has_a_default():
+def test_missing_keys_have_defaults():
     parsed = _parse({'resources': {'PGPU': 1}})
     assert parsed == device_profile.Profile(
         'p', (device_profile.Group({'PGPU': 1}, {}, 'preferred', ''),), '',
@@ -61,18 +61,18 @@ def test_description_and_policy_are_kept():
     assert (parsed.description, parsed.group_policy) == ('d', 'isolate')
 
 
-def test_a_description_of_none_is_none():
+def test_null_description_is_empty():
     assert _parse({'resources:PGPU': 1}, description=None).description == ''
 
 
-def test_a_count_makes_so_many_groups_in_order():
+def test_count_makes_that_many_groups_in_order():
     parsed = _parse({'resources': {'PGPU': 1}, 'count': 3},
                     {'resources': {'FPGA': 1}})
     assert [list(group.resources) for group in parsed.groups] == [
         ['PGPU'], ['PGPU'], ['PGPU'], ['FPGA']]
 
 
-def test_the_counts_together_may_come_to_the_limit():
+def test_counts_together_may_reach_the_limit():
     half = {'resources': {'PGPU': 1}, 'count': 128}
     assert len(_parse(half, half).groups) == device_profile.MAX_GROUPS
     assert _problem(half, half, {'resources': {'PGPU': 1}}) == (
@@ -80,7 +80,7 @@ def test_the_counts_together_may_come_to_the_limit():
         'groups')
 
 
-def test_an_amount_of_the_limit_is_fine():
+def test_amount_at_the_limit_is_accepted():
     assert _group(
         {'resources': {'PGPU': device_profile.MAX_AMOUNT}}).resources == {
         'PGPU': 1024}
@@ -101,7 +101,7 @@ _FUNCTION = 'CUSTOM_FPGA_FUNCTION_ID_D5CA2F1131084426A11CA959987565DF'
     {'resources:FPGA': 1, 'accel:bitstream_id': _IMAGE.replace('-', ''),
      'accel:function_id': None, 'accel:video_ram': '2GB'},
     {'resources': {'FPGA': 1}, 'bitstream': _IMAGE}])
-def test_a_bitstream_is_known_by_its_image(group):
+def test_bitstream_is_the_uuid_of_its_image(group):
     parsed = _group(group)
     assert parsed.bitstream == _IMAGE
     assert parsed.traits == {}
@@ -112,7 +112,7 @@ def test_a_bitstream_is_known_by_its_image(group):
     {'resources:FPGA': 1, 'accel:function_id': _IMAGE.replace('-', ''),
      f'trait:{_FUNCTION}': 'required'},
     {'resources': {'FPGA': 1}, 'function': _IMAGE.upper()}])
-def test_a_function_is_a_trait(group):
+def test_function_becomes_a_trait(group):
     parsed = _group(group)
     assert parsed.traits == {_FUNCTION: 'required'}
     assert parsed.bitstream == ''
@@ -125,7 +125,7 @@ def test_a_function_is_a_trait(group):
      'leave one of them out'),
     ({'accel:function_id': _IMAGE, f'trait:{_FUNCTION}': 'forbidden'},
      'forbids its trait')])
-def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
+def test_invalid_bitstream_or_function_is_refused_in_one_line(group, says):
     assert says in _problem({'resources:FPGA': 1, **group})
 
 
@@ -137,8 +137,9 @@ def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
     ({'resources:CUSTOM_lower-case': 1}, "'CUSTOM_lower-case' is neither"),
     ({'resources:': 1}, "resources '' is neither"),
     ({'resources': {'VCPU': 1}},
-     'resources VCPU is what Nova itself counts; set it on the flavor'),
-    ({'resources': {'MEMORY_MB': 1}}, 'MEMORY_MB is what Nova itself'),
+     'resources VCPU is a class that Nova itself counts; set it on the '
+     'flavor'),
+    ({'resources': {'MEMORY_MB': 1}}, 'MEMORY_MB is a class that Nova'),
     ({'resources': {'PGPU': 1, 'CUSTOM_A': 1}},
      'asks for PGPU and CUSTOM_A at once, and each class has a resource '
      'provider of its own; write a group for each class, joined by affinity '
@@ -161,27 +162,27 @@ def test_what_cannot_be_programmed_gives_one_clear_line(group, says):
     ({'resources': {'CUSTOM_' + 'X' * 174: 1}},
      '180 characters are the most'),
 ])
-def test_a_group_that_makes_no_sense_gives_one_clear_line(group, says):
+def test_invalid_group_is_refused_in_one_line(group, says):
     message = _problem(group)
     assert says in message
     assert 'group 0: ' in message
     assert len(message) < 400
 
 
-def test_a_class_with_a_newline_and_a_large_amount_gives_one_line():
+def test_class_with_newline_and_large_amount_is_refused_in_one_line():
     _problem({'resources:A\nB': '9999'})
 
 
-def test_a_bitstream_with_a_newline_is_one_line():
+def test_bitstream_with_newline_is_refused_in_one_line():
     _problem({'resources:FPGA': 1, 'accel:bitstream_id\n': 'x\ny'})
 
 
-def test_a_class_that_is_there_twice_but_for_spaces_is_not_lost():
+def test_class_given_twice_with_spaces_is_refused():
     _problem({'resources:FPGA': 1, 'resources: FPGA': 2})
 
 
 @pytest.mark.parametrize('group, cyborgs', [
     ({'resources:FPGA': 1}, True), ({'trait:X': 'required'}, True),
     ({'resources': {'FPGA': 1}}, False), ({}, False), ({1: 2}, False)])
-def test_cyborgs_groups_are_known_by_their_colons(group, cyborgs):
+def test_cyborgs_groups_are_recognised_by_colons(group, cyborgs):
     assert device_profile.is_cyborgs(group) is cyborgs

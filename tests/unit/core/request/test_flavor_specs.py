@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A profile put into extra specs, and read back from them."""
+"""A profile is written into extra specs, and read back."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def _problem(wanted, extra_specs=_KEY):
     return message
 
 
-def test_a_profile_becomes_novas_own_syntax():
+def test_profile_is_expanded_to_novas_syntax():
     group = device_profile.Group({'PGPU': 2}, {
         'CUSTOM_X': 'required', 'CUSTOM_Y': 'forbidden'}, 'required')
     assert flavor_specs.expand(_profile(group),
@@ -50,7 +50,7 @@ def test_the_flavors_own_specs_are_not_changed():
     assert own == _KEY
 
 
-def test_the_name_that_is_kept_is_the_profiles():
+def test_kept_name_is_that_of_the_profile():
     specs = flavor_specs.expand(_profile(_GPU),
                                 {**_KEY, flavor_specs.EXPANDED_KEY: 'another'})
     assert specs[flavor_specs.EXPANDED_KEY] == 'p'
@@ -66,7 +66,7 @@ def test_the_name_that_is_kept_is_the_profiles():
     (1, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
     (2, {'group_policy': 'isolate', 'resources1:CUSTOM_X': '1'}, 'isolate'),
 ])
-def test_the_policy_is_there_if_it_was_and_placement_is_to_hear_it(
+def test_group_policy_stays_if_the_flavor_had_it_and_placement_can_keep_it(
         groups, own, policy):
     specs = flavor_specs.expand(_profile(*[_GPU, _FPGA][:groups]),
                                 {**_KEY, **own})
@@ -75,44 +75,44 @@ def test_the_policy_is_there_if_it_was_and_placement_is_to_hear_it(
 
 @pytest.mark.parametrize('own, isolated', [
     ({}, True), ({'group_policy': 'none'}, False)])
-def test_the_policy_is_the_flavors_or_else_the_profiles(own, isolated):
+def test_group_policy_of_the_flavor_overrides_the_profiles(own, isolated):
     specs = flavor_specs.expand(_profile(_GPU, _GPU, group_policy='isolate'),
                                 {**_KEY, **own})
-    # Placement sees one provider for both, and is not told.
+    # Both groups may be one provider in Placement, which gets no isolate.
     assert (affinity.Rule('device', False, ('ACCEL0', 'ACCEL1'))
             in flavor_specs.rules(specs)) is isolated
     assert specs.get('group_policy', 'none') == 'none'
 
 
-def test_no_key_is_added_that_has_no_colon():
-    """To AggregateInstanceExtraSpecsFilter it would be an aggregate's."""
+def test_no_key_without_colon_is_added():
+    """AggregateInstanceExtraSpecsFilter would look for it in aggregates."""
     specs = flavor_specs.expand(_profile(_GPU, _FPGA), {**_KEY, 'own': 'x'})
     assert [key for key in specs if ':' not in key] == ['own']
 
 
-def test_a_policy_that_contradicts_the_profile_is_refused():
+def test_group_policy_that_contradicts_the_profile_is_refused():
     together = affinity.Rule('device', True, ('ACCEL0', 'ACCEL1'))
     wanted = _profile(_GPU, _FPGA, rules=(together,))
-    assert 'by group_policy, which cannot both be' in _problem(
+    assert 'by group_policy, which contradict each other' in _problem(
         wanted, {**_KEY, 'group_policy': 'isolate'})
     assert flavor_specs.rules(flavor_specs.expand(wanted, _KEY))[0] == together
 
 
-def test_a_count_that_nobody_can_serve_costs_nothing():
+def test_huge_count_is_limited():
     specs = {'resources_ACCEL0:PGPU': '1', 'nova_accel:count_ACCEL0':
              '9' * 255}
     assert 512 < len(flavor_specs.read(specs)) < 5000
     assert len(flavor_specs.requests(specs)) < 5000
 
 
-def test_a_policy_that_nothing_could_meet_is_refused():
+def test_group_policy_that_no_provider_can_meet_is_refused():
     other = device_profile.Group({'PGPU': 1}, {'CUSTOM_X': 'required'})
     assert "set the flavor's group_policy to none" in _problem(
         _profile(_GPU, other), {**_KEY, 'group_policy': 'isolate',
                                 'resources1:CUSTOM_X': '1'})
 
 
-def test_like_groups_are_one_request_to_placement():
+def test_equal_groups_are_one_request_to_placement():
     specs = flavor_specs.expand(_profile(_FPGA, *[_GPU] * 8), _KEY)
     assert {key: value for key, value in specs.items()
             if key.startswith('resources')} == {
@@ -124,7 +124,7 @@ def test_like_groups_are_one_request_to_placement():
     assert flavor_specs.requests(specs)['ACCEL8'] == '_ACCEL1'
 
 
-def test_a_wish_of_like_groups_is_each_ones():
+def test_bitstream_of_equal_groups_is_kept_for_each():
     image = 'd5ca2f11-3108-4426-a11c-a959987565df'
     group = device_profile.Group({'FPGA': 1}, {}, bitstream=image)
     specs = flavor_specs.expand(_profile(group, group), _KEY)
@@ -132,26 +132,26 @@ def test_a_wish_of_like_groups_is_each_ones():
         assert flavor_specs.read(specs)[name].bitstream == image
 
 
-def test_units_of_a_group_are_not_counts_of_it():
+def test_units_of_each_equal_group_are_kept():
     group = device_profile.Group({'CUSTOM_QAT': 2}, {})
     specs = flavor_specs.expand(_profile(group, group), _KEY)
     assert specs['resources_ACCEL0:CUSTOM_QAT'] == '4'
-    assert [group.resources for group in flavor_specs.read(specs).values(
-        )] == [
-        {'CUSTOM_QAT': 2}] * 2
+    assert [group.resources for group in flavor_specs.read(
+        specs).values()] == [{'CUSTOM_QAT': 2}] * 2
 
 
 @pytest.mark.parametrize('key, says', [
     ('resources:PGPU', 'the flavor itself also asks for PGPU '
-     '(resources:PGPU); leave it to one of the two'),
+     '(resources:PGPU); remove it from the flavor or '
+     'from the profile'),
     ('resources1:PGPU', '(resources1:PGPU)'),
     ('resources_GPUS:PGPU', '(resources_GPUS:PGPU)'),
     ('resources_ACCEL0:CUSTOM_X', 'the flavor itself has '
      'resources_ACCEL0:CUSTOM_X, which the profile would write'),
     ('trait_ACCEL7:CUSTOM_X', 'trait_ACCEL7:CUSTOM_X'),
-    ('nova_accel:numa_ACCEL0', 'take it off the flavor'),
+    ('nova_accel:numa_ACCEL0', 'remove it from the flavor'),
 ])
-def test_what_contradicts_the_profile_is_refused(key, says):
+def test_flavor_key_that_contradicts_the_profile_is_refused(key, says):
     assert says in _problem(_profile(_GPU), {**_KEY, key: '1'})
 
 
@@ -159,11 +159,11 @@ def test_what_contradicts_the_profile_is_refused(key, says):
     'resources:VGPU', 'resources1:VGPU', 'trait:CUSTOM_X', 'hw:PGPU',
     'quota:PGPU', 'resources_ACCEL:VGPU', 'traits_ACCEL0:X',
     'trait1:PGPU'])
-def test_what_does_not_contradict_it_stays(key):
+def test_flavor_key_that_does_not_contradict_the_profile_stays(key):
     assert flavor_specs.expand(_profile(_GPU), {**_KEY, key: '1'})[key] == '1'
 
 
-def test_a_bitstream_is_a_wish_of_its_group():
+def test_bitstream_is_kept_for_its_group():
     image = 'd5ca2f11-3108-4426-a11c-a959987565df'
     group = device_profile.Group({'FPGA': 1}, {}, bitstream=image)
     specs = flavor_specs.expand(_profile(_GPU, group), _KEY)
@@ -172,12 +172,12 @@ def test_a_bitstream_is_a_wish_of_its_group():
         )] == ['', image]
 
 
-def test_a_flavor_has_no_bitstream_of_its_own():
+def test_flavor_with_a_bitstream_key_of_its_own_is_refused():
     assert 'nova_accel:bitstream_ACCEL0' in _problem(
         _profile(_GPU), {**_KEY, 'nova_accel:bitstream_ACCEL0': 'x'})
 
 
-def test_a_key_of_novas_limit_fits_and_a_longer_one_does_not():
+def test_key_at_novas_limit_is_accepted_and_a_longer_one_refused():
     def wanted(length):
         name = 'CUSTOM_'.ljust(length - len('trait_ACCEL0:'), 'X')
         return _profile(device_profile.Group({'PGPU': 1}, {name: 'required'}))
@@ -186,17 +186,17 @@ def test_a_key_of_novas_limit_fits_and_a_longer_one_does_not():
     assert 'longer than the 255 characters' in _problem(wanted(256))
 
 
-def test_a_value_that_is_too_long_is_refused():
+def test_value_that_is_too_long_is_refused():
     assert "'hw:x' is longer" in _problem(
         _profile(_GPU), {**_KEY, 'hw:x': 'y' * 256})
 
 
-def test_more_than_a_flavor_holds_is_refused():
+def test_more_bytes_than_a_flavor_holds_are_refused():
     assert 'a flavor holds 15360; ask for fewer' in _problem(
         _profile(*[_GPU, _FPGA] * 128))
 
 
-def test_as_much_as_a_flavor_holds_is_fine():
+def test_as_many_bytes_as_a_flavor_holds_are_accepted():
     own = {f'k{number:03}': 'v' * 200 for number in range(70)}
     size = sum(len(key) + len(value) for key, value in flavor_specs.expand(
         _profile(_GPU), {**_KEY, **own}).items())
@@ -214,7 +214,7 @@ def test_the_size_is_counted_in_bytes():
         **_KEY, **{f'k{number}': '€' * 250 for number in range(40)}})
 
 
-def test_a_profile_cannot_forbid_our_own_providers():
+def test_marker_trait_stays_required_if_a_profile_forbids_it():
     group = device_profile.Group({'PGPU': 1}, {
         naming.MARKER_TRAIT: device_profile.FORBIDDEN})
     specs = flavor_specs.expand(_profile(group), _KEY)
@@ -233,7 +233,7 @@ _groups = st.lists(st.builds(
 
 
 @given(_groups, st.sampled_from([None, 'none', 'isolate']))
-def test_what_is_expanded_is_read_back(groups, policy):
+def test_expanded_profile_is_read_back(groups, policy):
     specs = flavor_specs.expand(_profile(*groups, group_policy=policy),
                                 {**_KEY, 'hw:x': 'y',
                                  'trait:CUSTOM_Q': 'required'})
@@ -261,11 +261,11 @@ def test_groups_are_read_in_the_order_of_their_numbers():
     {'resources_GPU:PGPU': '1'}, {'resources_ACCEL:PGPU': '1'},
     {'resources_ACCELX:PGPU': '1'}, {'resourcesACCEL0:PGPU': '1'},
     {'nova_accel:numa_ACCEL0': 'required'}, _KEY])
-def test_a_flavor_without_groups_of_ours_has_none(specs):
+def test_flavor_without_our_groups_is_read_as_empty(specs):
     assert flavor_specs.read(specs) == {}
 
 
-def test_what_is_asked_for_beside_the_profile_is_told_beside():
+def test_flavors_own_groups_and_traits_are_read_apart():
     read = flavor_specs.read({
         'resources1:CUSTOM_GPU': '2', 'trait1:CUSTOM_A100': 'required',
         'trait1:CUSTOM_OLD': 'forbidden', 'trait1:CUSTOM_ODD': 'preferred',
@@ -284,7 +284,7 @@ def test_what_is_asked_for_beside_the_profile_is_told_beside():
 
 
 @pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
-def test_an_amount_that_is_no_number_is_not_read(value):
+def test_amount_that_is_no_number_is_not_read(value):
     assert flavor_specs.read({'resources_ACCEL0:PGPU': value,
                               'trait_ACCEL0:CUSTOM_X': 'required'}) == {
         'ACCEL0': device_profile.Group({}, {'CUSTOM_X': 'required'}, 'off')}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is programmed, by name; and which bitstream fits where."""
+"""Ids and traits of FPGAs, and which bitstream fits which region."""
 
 import uuid
 
@@ -19,7 +19,7 @@ _ids = st.uuids().map(lambda value: value.hex)
 
 
 @given(value=st.uuids(), upper=st.booleans(), hyphens=st.booleans())
-def test_a_uuid_however_it_is_written_is_one_id(value, upper, hyphens):
+def test_uuid_in_any_notation_is_the_same_id(value, upper, hyphens):
     text = str(value) if hyphens else value.hex
     assert fpga.read_id(text.upper() if upper else text) == value.hex
 
@@ -37,7 +37,7 @@ def test_any_text_is_an_id_or_refused(text):
 @pytest.mark.parametrize('text', [
     'd8424dc4-a4a3c413f89e433683f9040b', '{' + _IMAGE + '}',
     f'urn:uuid:{_IMAGE}', f'{_FUNCTION}\n', f'0x{_FUNCTION[2:]}', ''])
-def test_half_a_uuid_is_none(text):
+def test_malformed_uuid_is_refused(text):
     with pytest.raises(ValueError, match='is not a uuid'):
         fpga.read_id(text)
 
@@ -45,7 +45,7 @@ def test_half_a_uuid_is_none(text):
 @given(vendor=st.sampled_from(['8086', '10ee', '1bd4', '1234']),
        product=st.integers(0, 0xffff).map('{:04x}'.format),
        functions=st.sets(_ids, max_size=3), regions=st.sets(_ids, max_size=3))
-def test_every_trait_is_one_for_placement(vendor, product, functions, regions):
+def test_every_trait_is_valid(vendor, product, functions, regions):
     found = fpga.traits(vendor, product, functions, regions)
     assert all(map(naming.is_trait, found))
     assert set(map(fpga.function_trait, functions)) <= found
@@ -71,7 +71,7 @@ def test_every_trait_is_one_for_placement(vendor, product, functions, regions):
         f'CUSTOM_FPGA_REGION_INSPUR_{_REGION.upper()}'}),
     ('1234', '0001', set()),
 ])
-def test_traits_are_cyborgs_where_it_has_any(vendor, product, traits):
+def test_traits_are_those_of_cyborg_where_it_has_some(vendor, product, traits):
     assert fpga.traits(vendor, product, {_FUNCTION}, {_REGION}) == traits | {
         f'CUSTOM_FPGA_FUNCTION_ID_{_FUNCTION.upper()}',
         f'CUSTOM_FPGA_REGION_ID_{_REGION.upper()}'}
@@ -88,13 +88,13 @@ def test_traits_are_cyborgs_where_it_has_any(vendor, product, traits):
     ({'accel:region_type_id': _REGION, 'region_uuid': _FUNCTION},
      '', _REGION, ''),
 ])
-def test_what_an_image_says(properties, function, region, vendor):
+def test_image_properties_are_read(properties, function, region, vendor):
     assert fpga.declared(_IMAGE, '/x', properties) == fpga.Bitstream(
         _IMAGE, '/x', function, region, vendor)
 
 
 @given(value=st.text(min_size=1) | st.integers() | st.booleans())
-def test_an_image_that_says_nonsense_is_named(value):
+def test_invalid_image_property_is_named(value):
     try:
         fpga.declared(_IMAGE, '/x', {'accel:function_id': value})
     except errors.AssignmentError as error:
@@ -107,21 +107,23 @@ def test_an_image_that_says_nonsense_is_named(value):
     ('', '', {_REGION}), (_REGION, '', {_REGION}), (_REGION, '', set()),
     (_REGION, '', {_FUNCTION, _REGION}), ('', 'INTEL', {_REGION}),
     ('', '8086', {_REGION})])
-def test_a_bitstream_fits_where_nothing_speaks_against_it(
+def test_bitstream_fits_a_region_unless_known_otherwise(
         region, vendor, regions):
     fpga.Bitstream(_IMAGE, '/x', '', region, vendor).check_fits(
         '8086', regions)
 
 
 @pytest.mark.parametrize('region, vendor, says', [
-    (_FUNCTION, '', f'made for region {_FUNCTION}, and this one is {_REGION}'),
-    ('', 'Xilinx', "made for cards of 'Xilinx', and this one is of Intel")])
-def test_a_bitstream_for_another_card_does_not_fit(region, vendor, says):
+    (_FUNCTION, '', f'made for region {_FUNCTION}, but this region is '
+     f'{_REGION}'),
+    ('', 'Xilinx', "made for cards of 'Xilinx', but this card is of Intel")])
+def test_bitstream_for_another_region_or_vendor_is_refused(
+        region, vendor, says):
     with pytest.raises(errors.AssignmentError) as caught:
         fpga.Bitstream(_IMAGE, '/x', '', region, vendor).check_fits(
             '8086', {_REGION})
     assert says in str(caught.value)
 
 
-def test_a_vendor_that_nobody_knows_is_no_obstacle():
+def test_unknown_vendor_is_accepted():
     fpga.Bitstream(_IMAGE, '/x', vendor='Acme').check_fits('1234', ())

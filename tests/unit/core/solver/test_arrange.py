@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every request that can be served is, by the rules, and the best way."""
+"""Every request that a host can serve gets a good answer by its rules."""
 
 import collections
 import dataclasses
@@ -38,16 +38,16 @@ def _rule(key, same, numbers, weight=0, also=()):
     return affinity.Rule(key, same, (*names, *also), weight)
 
 
-def _stock(device, node=0, root='r', switch=None, name='CUSTOM_GPU', free=1,
+def _units(device, node=0, root='r', switch=None, name='CUSTOM_GPU', free=1,
            total=1, traits=()):
     return arrange.AvailableUnits(
         f'{name}-{device}', name, frozenset(traits), free,
         model.Place(node, root, switch, device), total)
 
 
-def _row(nodes, **how):
-    """A stock of a device of its own for every node given."""
-    return [_stock(f'd{index:03d}', node, f'r{node}', f's{index // 2}', **how)
+def _gpus(nodes, **how):
+    """Return a GPU for every NUMA node given."""
+    return [_units(f'd{index:03d}', node, f'r{node}', f's{index // 2}', **how)
             for index, node in enumerate(nodes)]
 
 
@@ -58,27 +58,26 @@ def _chosen(*args, **more):
 
 
 @given(st.permutations(range(6)))
-def test_of_equals_the_lowest_rank_is_taken(ranks):
-    """A lower one that would be packed worse is not."""
-    stocks = [dataclasses.replace(stock, rank=rank) for stock, rank
-              in zip(_row([0, 1, 1, 1, 1, 0]), ranks, strict=True)]
-    assert _chosen(_groups(1), stocks) == [min(
-        (stock for stock in stocks if not stock.place.numa_node),
-        key=lambda stock: stock.rank).place.device]
+def test_lowest_rank_of_equal_units_is_taken(ranks):
+    """The rank matters less than packing."""
+    available = [dataclasses.replace(units, rank=rank) for units, rank
+                 in zip(_gpus([0, 1, 1, 1, 1, 0]), ranks, strict=True)]
+    assert _chosen(_groups(1), available) == [min(
+        (units for units in available if not units.place.numa_node),
+        key=lambda units: units.rank).place.device]
 
 
 @given(brute_force.hosts() | brute_force.hosts(tree=False),
        brute_force.requests(), st.booleans())
-def test_what_brute_force_finds_is_found_and_none_is_better(
-        stocks, request, pack):
+def test_answer_is_as_good_as_that_of_brute_force(available, request, pack):
     groups, rules, around = request
-    best = brute_force.best(groups, stocks, rules, around)
-    found = arrange.arrange(groups, stocks, rules, around, pack)
+    best = brute_force.best(groups, available, rules, around)
+    found = arrange.arrange(groups, available, rules, around, pack)
     assert bool(found.objection) == (best is None) == bool(found.kind)
     if best is None:
         assert not found.chosen
         return
-    by_provider = {stock.provider: stock for stock in stocks}
+    by_provider = {units.provider: units for units in available}
     chosen = [by_provider[found.chosen[name]] for name in groups]
     assert brute_force.is_right(groups, chosen, rules, around)
     assert found.cost[0] == best == brute_force.missed(
@@ -87,139 +86,144 @@ def test_what_brute_force_finds_is_found_and_none_is_better(
 
 @given(brute_force.hosts(), brute_force.requests(),
        st.randoms(use_true_random=False))
-def test_names_and_order_do_not_matter(stocks, request, chance):
+def test_names_and_order_do_not_change_the_answer(available, request, chance):
     groups, rules, around = request
     other = [arrange.AvailableUnits(
-        f'x{stock.provider}', stock.resource_class,
-        stock.traits | {naming.MARKER_TRAIT, 'CUSTOM_X'}, stock.free,
+        f'x{units.provider}', units.resource_class,
+        units.traits | {naming.MARKER_TRAIT, 'CUSTOM_X'}, units.free,
         model.Place(
-            stock.place.numa_node, stock.place.pcie_root and
-            f'x{stock.place.pcie_root}', stock.place.pcie_switch and
-            f'x{stock.place.pcie_switch}', stock.place.device), stock.total)
-        for stock in stocks]
+            units.place.numa_node, units.place.pcie_root and
+            f'x{units.place.pcie_root}', units.place.pcie_switch and
+            f'x{units.place.pcie_switch}', units.place.device), units.total)
+        for units in available]
     chance.shuffle(other)
-    here = arrange.arrange(groups, stocks, rules, around)
+    here = arrange.arrange(groups, available, rules, around)
     there = arrange.arrange(groups, other, rules, around)
     assert there.cost == here.cost
     assert there.objection == here.objection
 
 
 @given(brute_force.hosts(), brute_force.requests())
-def test_the_rule_at_fault_cannot_be_kept_alone(stocks, request):
+def test_rule_named_in_objection_cannot_be_kept_alone(available, request):
     groups, rules, around = request
-    found = arrange.arrange(groups, stocks, rules, around)
+    found = arrange.arrange(groups, available, rules, around)
     assert (found.rule is not None) == found.kind.startswith(
         ('same ', 'distinct '))
     if found.rule:
         assert found.rule in rules and not found.rule.weight
-        assert brute_force.best(groups, stocks, [found.rule], around) is None
-        assert brute_force.best(groups, stocks, [], around) is not None
+        assert brute_force.best(groups, available, [found.rule],
+                                around) is None
+        assert brute_force.best(groups, available, [], around) is not None
     elif found.kind in ('units', 'traits'):
-        assert brute_force.best(groups, stocks, [], around) is None
+        assert brute_force.best(groups, available, [], around) is None
     elif found.kind == 'together':
-        assert all(brute_force.best(groups, stocks, [rule], around) is not None
-                   for rule in rules if not rule.weight)
+        assert all(
+            brute_force.best(groups, available, [rule], around) is not None
+            for rule in rules if not rule.weight)
 
 
-# What it says.
+# Objections.
 
 
-@pytest.mark.parametrize('groups, stocks, rules, around, kind, words', [
-    (_groups(8), _row([0] * 5), [], _PLAIN, 'units',
+@pytest.mark.parametrize('groups, available, rules, around, kind, words', [
+    (_groups(8), _gpus([0] * 5), [], _PLAIN, 'units',
      'wants 8 units of CUSTOM_GPU, 5 are free'),
-    (_groups(1, name='PGPU'), _row([0]), [], _PLAIN, 'units',
+    (_groups(1, name='PGPU'), _gpus([0]), [], _PLAIN, 'units',
      'wants 1 units of PGPU, 0 are free'),
-    (_groups(2, amount=4), _row([0] * 8, free=2), [], _PLAIN, 'units',
+    (_groups(2, amount=4), _gpus([0] * 8, free=2), [], _PLAIN, 'units',
      'wants 2 times 4 units of CUSTOM_GPU, each from one Region, 0 are free'),
     (_groups(2, CUSTOM_A100='required'),
-     [*_row([0] * 3), _stock('x', traits=['CUSTOM_A100'])], [], _PLAIN,
+     [*_gpus([0] * 3), _units('x', traits=['CUSTOM_A100'])], [], _PLAIN,
      'traits', 'wants 2 units of CUSTOM_GPU with CUSTOM_A100, 1 are free'),
-    (_groups(4), _row([0, 0, 0, 1, 1, 1, 2, 2]),
+    (_groups(4), _gpus([0, 0, 0, 1, 1, 1, 2, 2]),
      [_rule('numa_node', True, range(4))], _PLAIN, 'same numa_node',
-     'same numa_node of ACCEL0-3 (required): the most on one NUMA node is 3'),
-    (_groups(3), _row([0, 0, 1, 1, 1]),
+     'same numa_node of ACCEL0-3 (required): at most 3 fit on one NUMA node'),
+    (_groups(3), _gpus([0, 0, 1, 1, 1]),
      [_rule('numa_node', False, range(3))], _PLAIN, 'distinct numa_node',
-     'distinct numa_node of ACCEL0-2 (required): there are free units on 2 '
-     'NUMA nodes only'),
-    (_groups(2), _row([0, 1, 1]),
+     'distinct numa_node of ACCEL0-2 (required): free units are on only 2 '
+     'NUMA nodes'),
+    (_groups(2), _gpus([0, 1, 1]),
      [_rule('numa_node', True, range(2), also=['guest'])],
      arrange.HostContext(guest=frozenset({0})), 'same numa_node',
-     'same numa_node of ACCEL0-1, guest (required): the most on one NUMA '
-     'node is 1; the guest is on 0'),
-    (_groups(2), _row([1, 1]),
+     'same numa_node of ACCEL0-1, guest (required): at most 1 fit on one '
+     'NUMA node; the guest is on NUMA node 0'),
+    (_groups(2), _gpus([1, 1]),
      [_rule('numa_node', True, [0], also=['network']),
       _rule('numa_node', True, [0, 1], weight=1, also=['guest'])],
      arrange.HostContext(network=frozenset({0, 2})), 'same numa_node',
-     'same numa_node of ACCEL0, network (required): none is free there; the '
-     'network is on 0 and 2'),
-    (_groups(2), _row([None, None]),
+     'same numa_node of ACCEL0, network (required): no unit is free there; '
+     'the network is on NUMA node 0 and 2'),
+    (_groups(2), _gpus([None, None]),
      [_rule('numa_node', True, range(2))], _PLAIN, 'same numa_node',
-     'same numa_node of ACCEL0-1 (required): the most on one NUMA node is '
-     '1; the host does not say which NUMA node some of its devices are on'),
-    (_groups(2), _row([0, 0, 0]), [_rule('link_domain', True, range(2))],
+     'same numa_node of ACCEL0-1 (required): at most 1 fit on one NUMA '
+     'node; the NUMA node of some devices of the host is unknown'),
+    (_groups(2), _gpus([0, 0, 0]), [_rule('link_domain', True, range(2))],
      arrange.HostContext(links=model.Links(
          (frozenset({'d000', 'd004'}), frozenset({'d000', 'd001', 'd002'})))),
      'same link_domain',
-     'same link_domain of ACCEL0-1 (required): no legal set of 2 is free'),
-    (_groups(2), _row([0, 0, 1]),
+     'same link_domain of ACCEL0-1 (required): no legal set of linked '
+     'devices is free for 2 groups'),
+    (_groups(2), _gpus([0, 0, 1]),
      [_rule('pcie_switch', True, range(2)), _rule('numa_node', False, (0, 1))],
      _PLAIN, 'together',
-     'its rules cannot be kept together, each alone can'),
-    (_groups(1), _row([0]), [_rule('device', True, (0, 1))], _PLAIN, 'group',
+     'each of its rules can be kept alone, but not all together'),
+    (_groups(1), _gpus([0]), [_rule('device', True, (0, 1))], _PLAIN, 'group',
      'same device of ACCEL0-1 (required): there is no group ACCEL1'),
-    ({'ACCEL0': device_profile.Group({'FPGA': 1, 'PGPU': 1}, {})}, _row([0]),
+    ({'ACCEL0': device_profile.Group({'FPGA': 1, 'PGPU': 1}, {})}, _gpus([0]),
      [],
      _PLAIN, 'classes',
-     'ACCEL0 wants units of FPGA and PGPU at once; a Region has one class'),
-    (_groups(513), _row([0], free=1000), [], _PLAIN, 'limit',
-     'wants 513 groups, or single units, and 512 are the most that can be '
-     'arranged; several units of one Region can be one group'),
+     'ACCEL0 wants units of FPGA and PGPU at once; a Region has one '
+     'resource class'),
+    (_groups(513), _gpus([0], free=1000), [], _PLAIN, 'limit',
+     'wants 513 groups or single units; at most 512 can be arranged; several '
+     'units of one Region can be one group'),
 ])
-def test_why_nothing_fits(groups, stocks, rules, around, kind, words):
-    found = arrange.arrange(groups, stocks, rules, around)
+def test_objection_names_the_reason(groups, available, rules, around, kind,
+                                    words):
+    found = arrange.arrange(groups, available, rules, around)
     assert (found.kind, found.objection) == (kind, words)
     assert found.rule == (rules[0] if ': ' in words else None)
 
 
-def test_the_most_groups_are_arranged_deep_in_a_service():
+def test_most_groups_are_arranged_from_a_deep_call_stack():
     def chosen(frames):
         return chosen(frames - 1) if frames else _chosen(
-            _groups(512), _row([0, 1] * 64, free=4))
+            _groups(512), _gpus([0, 1] * 64, free=4))
     assert len(set(chosen(200))) == 128
 
 
-def test_nothing_asked_is_nothing_objected_to():
-    found = arrange.arrange({}, _row([0]))
+def test_request_without_groups_has_no_objection():
+    found = arrange.arrange({}, _gpus([0]))
     assert (found.chosen, found.objection) == ({}, '')
 
 
-# Which of several ways.
+# The best of several answers.
 
 
-def test_the_closest_are_taken():
+def test_closest_devices_are_taken():
     places = [(0, 'a', 's'), (0, 'a', 't'), (1, 'b', 'u'), (1, 'b', 'u')]
-    stocks = [_stock(f'd{index}', *place)
-              for index, place in enumerate(places)]
-    assert _chosen(_groups(2), stocks) == ['d2', 'd3']
-    assert _chosen(_groups(2), stocks[:3]) == ['d0', 'd1']
+    available = [_units(f'd{index}', *place)
+                 for index, place in enumerate(places)]
+    assert _chosen(_groups(2), available) == ['d2', 'd3']
+    assert _chosen(_groups(2), available[:3]) == ['d0', 'd1']
 
 
-def test_the_smaller_part_is_broken_first():
-    stocks = _row([0, 0, 0, 1, 1])
-    assert _chosen(_groups(1), stocks) == ['d004']
+def test_smallest_node_or_island_is_broken_first():
+    available = _gpus([0, 0, 0, 1, 1])
+    assert _chosen(_groups(1), available) == ['d004']
     islands = arrange.HostContext(links=model.Links(islands=(
         frozenset({'d000', 'd001', 'd002', 'd003'}),
         frozenset({'d004', 'd005', 'd006'}))))
-    assert _chosen(_groups(1), _row([0] * 8), around=islands) == ['d007']
-    assert _chosen(_groups(3), _row([0] * 8), around=islands) == [
+    assert _chosen(_groups(1), _gpus([0] * 8), around=islands) == ['d007']
+    assert _chosen(_groups(3), _gpus([0] * 8), around=islands) == [
         'd004', 'd005', 'd006']
 
 
-# Sets that overlap and nest, as Fabric Manager's partitions do.
+# Sets that overlap and nest, like the partitions of Fabric Manager.
 
 
 def _nested(count, *more):
-    """Sets of all, halves, quarters and so on, down to one."""
+    """Return nested sets: all devices, halves, quarters, down to one."""
     sets, size = [], count
     while size:
         sets += [frozenset(f'd{index:03d}' for index in range(first, first
@@ -235,23 +239,23 @@ def _joined(sets, islands=()):
 
 
 def _one_switch(free):
-    """Stocks of which nothing but the sets tells one from another."""
-    return [_stock(f'd{index:03d}') for index in free]
+    """Return units that differ in their linked sets only."""
+    return [_units(f'd{index:03d}') for index in free]
 
 
 @pytest.mark.parametrize('free, count, taken', [
-    # The other half of a broken pair, and of a quad that is broken.
+    # The rest of a broken pair, and of a broken quad.
     ([0, 1, 2, 3, 4, 5, 7], 1, {'d007'}),
     ([0, 2, 3, 4, 5, 6, 7], 1, {'d000'}),
     ([0, 1, 2, 3, 6, 7], 2, {'d006', 'd007'}),
     ([0, 1, 2, 3, 5, 7], 2, {'d005', 'd007'}),
     ([0, 1, 2, 3, 5, 6, 7], 1, {'d005'}),
     ([0, 1, 2, 3, 5, 6, 7], 3, {'d005', 'd006', 'd007'}),
-    # A whole quad before parts of two.
+    # One whole quad, not parts of two.
     (range(8), 4, {'d000', 'd001', 'd002', 'd003'}),
 ])
 @pytest.mark.parametrize('seed', range(3))
-def test_the_largest_sets_stay_whole(free, count, taken, seed):
+def test_largest_linked_sets_stay_whole(free, count, taken, seed):
     sets = _nested(8)
     random.Random(seed).shuffle(sets)
     for around in _joined(sets), _joined((), sets):
@@ -265,7 +269,7 @@ def test_the_largest_sets_stay_whole(free, count, taken, seed):
     ([*range(8), *range(12, 16)], 2, {'d012', 'd013'}),
     ([*range(8), *range(12, 16)], 4, {'d012', 'd013', 'd014', 'd015'}),
 ])
-def test_of_legal_sets_one_is_taken_that_breaks_no_larger_one(
+def test_legal_set_that_breaks_no_larger_one_is_taken(
         free, count, taken):
     rules = [_rule('link_domain', True, range(count))]
     for sets in _nested(16), _nested(16)[::-1]:
@@ -273,43 +277,43 @@ def test_of_legal_sets_one_is_taken_that_breaks_no_larger_one(
                            _joined(sets))) == taken
 
 
-def test_a_set_of_which_somebody_has_a_part_is_not_kept():
-    stocks = [_stock(f'd{index:03d}', free=free, total=2)
-              for index, free in enumerate((2, 2, 2, 1))]
+def test_linked_set_that_is_partly_held_is_not_kept_whole():
+    available = [_units(f'd{index:03d}', free=free, total=2)
+                 for index, free in enumerate((2, 2, 2, 1))]
     around = _joined(_nested(4))
-    assert _chosen(_groups(1, amount=2), stocks, around=around) == ['d002']
-    assert _chosen(_groups(1), stocks, around=around) == ['d003']
+    assert _chosen(_groups(1, amount=2), available, around=around) == ['d002']
+    assert _chosen(_groups(1), available, around=around) == ['d003']
 
 
 def test_closeness_comes_before_whole_sets():
-    stocks = [_stock(f'd{index:03d}', switch=switch)
-              for index, switch in enumerate(('a', 'a', 'b', 'c'))]
+    available = [_units(f'd{index:03d}', switch=switch)
+                 for index, switch in enumerate(('a', 'a', 'b', 'c'))]
     around = _joined([frozenset({'d000', 'd001', 'd004'}),
                       frozenset({'d000', 'd001'})])
-    assert _chosen(_groups(2), stocks, around=around) == ['d000', 'd001']
-    assert _chosen(_groups(1), stocks, around=around) == ['d002']
+    assert _chosen(_groups(2), available, around=around) == ['d000', 'd001']
+    assert _chosen(_groups(1), available, around=around) == ['d002']
 
 
 def _whole(sets, free):
-    """How many sets of each size are wholly free, large ones first."""
+    """Return how many sets of each size are wholly free, largest first."""
     sizes = collections.Counter(len(one) for one in set(sets) if one <= free)
     return [sizes[size] for size in range(8, 1, -1)]
 
 
 @st.composite
 def _joined_hosts(draw):
-    """Free devices, sets of them, and what there is to choose them by."""
+    """A host with linked sets of devices, and a request."""
     names = [f'd{index:03d}' for index in range(8)]
-    stocks = [arrange.AvailableUnits(
+    available = [arrange.AvailableUnits(
         name, 'CUSTOM_GPU', frozenset(), 1, model.Place(
             index // 4, f'r{index // 4}', switch, name), 1)
         for index, name in enumerate(names)
         for switch in [draw(st.sampled_from([None, f's{index // 2}']))]]
-    stocks = [stock for stock in stocks if draw(st.integers(0, 3))]
+    available = [units for units in available if draw(st.integers(0, 3))]
     if draw(st.booleans()):
-        stocks = [dataclasses.replace(stock, place=dataclasses.replace(
-            stock.place, numa_node=0, pcie_root='r', pcie_switch=None))
-            for stock in stocks]
+        available = [dataclasses.replace(units, place=dataclasses.replace(
+            units.place, numa_node=0, pcie_root='r', pcie_switch=None))
+            for units in available]
     sets = draw(st.sampled_from([[], _nested(8)])) + draw(st.lists(
         brute_force.subsets(names, min_size=1), max_size=6))
     split = draw(st.integers(0, len(sets)))
@@ -318,18 +322,18 @@ def _joined_hosts(draw):
              for key, same, weight in draw(st.lists(st.tuples(
                  st.sampled_from(affinity.KEYS), st.booleans(),
                  st.sampled_from([0, 5])), max_size=1))]
-    return groups, stocks, rules, _joined(
+    return groups, available, rules, _joined(
         draw(st.permutations(sets[:split])), sets[split:])
 
 
 @given(_joined_hosts())
-def test_no_choice_as_good_by_rules_and_closeness_leaves_more_whole(host):
-    groups, stocks, rules, around = host
+def test_equally_close_answers_leave_no_more_sets_whole(host):
+    groups, available, rules, around = host
     sets = around.links.partitions + around.links.islands
-    free = {stock.place.device for stock in stocks}
+    free = {units.place.device for units in available}
 
     def rank(chosen):
-        places = [stock.place for stock in chosen]
+        places = [units.place for units in chosen]
         return (brute_force.missed(groups, chosen, rules, around),
                 len({place.numa_node for place in places}),
                 len({place.pcie_root for place in places}),
@@ -339,65 +343,65 @@ def test_no_choice_as_good_by_rules_and_closeness_leaves_more_whole(host):
                     place.device for place in places})])
 
     best = min((rank(chosen) for chosen
-                in itertools.permutations(stocks, len(groups))
+                in itertools.permutations(available, len(groups))
                 if brute_force.is_right(groups, chosen, rules, around)),
                default=None)
-    found = arrange.arrange(groups, stocks, rules, around)
+    found = arrange.arrange(groups, available, rules, around)
     assert bool(found.objection) == (best is None)
     if best:
-        by_provider = {stock.provider: stock for stock in stocks}
+        by_provider = {units.provider: units for units in available}
         assert rank([by_provider[found.chosen[name]]
                      for name in groups]) == best
 
 
-def test_a_device_in_use_is_filled_first_or_left_alone():
-    stocks = [_stock('d0', free=4, total=4), _stock('d1', free=6, total=16),
-              _stock('d2', free=16, total=16)]
-    assert _chosen(_groups(1), stocks) == ['d1']
-    assert _chosen(_groups(1), stocks, pack=False) == ['d2']
-    assert set(_chosen(_groups(2), stocks)) == {'d1'}
-    assert set(_chosen(_groups(2), stocks, pack=False)) == {'d0', 'd2'}
+def test_device_in_use_is_filled_first_or_left_alone():
+    available = [_units('d0', free=4, total=4), _units('d1', free=6, total=16),
+                 _units('d2', free=16, total=16)]
+    assert _chosen(_groups(1), available) == ['d1']
+    assert _chosen(_groups(1), available, pack=False) == ['d2']
+    assert set(_chosen(_groups(2), available)) == {'d1'}
+    assert set(_chosen(_groups(2), available, pack=False)) == {'d0', 'd2'}
 
 
-def test_a_partition_is_taken_whole_and_an_island_in_part():
-    stocks = _row([0] * 3, free=2, total=2)
-    every = frozenset(stock.place.device for stock in stocks)
+def test_partition_is_taken_whole_and_island_in_part():
+    available = _gpus([0] * 3, free=2, total=2)
+    every = frozenset(units.place.device for units in available)
     rules = [_rule('link_domain', True, range(3))]
     whole, part = (arrange.HostContext(links=links) for links in (
         model.Links(partitions=(every,)),
         model.Links(islands=(every,))))
-    assert set(_chosen(_groups(3), stocks, rules, whole)) == every
-    assert len(set(_chosen(_groups(3), stocks, rules, part))) == 2
-    assert arrange.arrange(_groups(3), stocks[1:], rules,
+    assert set(_chosen(_groups(3), available, rules, whole)) == every
+    assert len(set(_chosen(_groups(3), available, rules, part))) == 2
+    assert arrange.arrange(_groups(3), available[1:], rules,
                            whole).kind == 'same link_domain'
 
 
-def test_a_preference_comes_before_closeness():
-    stocks = _row([0, 0, 1, 1])
+def test_preferred_rule_comes_before_closeness():
+    available = _gpus([0, 0, 1, 1])
     rule = _rule('numa_node', False, range(2), weight=1)
-    assert sorted(_chosen(_groups(2), stocks, [rule])) == ['d000', 'd002']
+    assert sorted(_chosen(_groups(2), available, [rule])) == ['d000', 'd002']
     guest = arrange.HostContext(guest=frozenset({1}))
     near = _rule('numa_node', True, range(2), 1, ['guest'])
-    assert _chosen(_groups(2), stocks, [near], guest) == ['d002', 'd003']
+    assert _chosen(_groups(2), available, [near], guest) == ['d002', 'd003']
 
 
-def test_the_heavier_preference_wins():
-    stocks = _row([0, 0, 1, 1])
+def test_preferred_rule_with_larger_weight_wins():
+    available = _gpus([0, 0, 1, 1])
     apart, together = (_rule('numa_node', same, range(2), weight)
                        for same, weight in ((False, 3), (True, 2)))
-    found = arrange.arrange(_groups(2), stocks, [together, apart])
+    found = arrange.arrange(_groups(2), available, [together, apart])
     assert found.cost[:2] == (2, 2)
 
 
-# How many steps it takes.
+# The number of steps.
 
 
-def _counted(groups, stocks, rules=(), around=_PLAIN):
-    """What is found, and the steps that it took."""
+def _counted(groups, available, rules=(), around=_PLAIN):
+    """Return the answer and the number of steps."""
     search.cached.memory.clear()
     explain._explain.memory.clear()
     budget = search_budget.Budget(search_budget.REQUEST_STEPS)
-    found = arrange.arrange(groups, stocks, rules, around, budget=budget)
+    found = arrange.arrange(groups, available, rules, around, budget=budget)
     return found, search_budget.REQUEST_STEPS - budget._left
 
 
@@ -408,14 +412,14 @@ def _pairs(count):
 
 
 def _switches(gpus, nics):
-    stocks = []
+    available = []
     for switch, (count, others) in enumerate(zip(gpus, nics, strict=True)):
         place = switch % 2, f'r{switch % 2}', f's{switch}'
-        stocks += [_stock(f'g{switch}.{index}', *place)
-                   for index in range(count)]
-        stocks += [_stock(f'n{switch}.{index}', *place, name='CUSTOM_NIC')
-                   for index in range(others)]
-    return stocks
+        available += [_units(f'g{switch}.{index}', *place)
+                      for index in range(count)]
+        available += [_units(f'n{switch}.{index}', *place, name='CUSTOM_NIC')
+                      for index in range(others)]
+    return available
 
 
 @pytest.mark.parametrize('gpus, nics, kind', [
@@ -425,7 +429,7 @@ def _switches(gpus, nics):
     ([3, 1] * 3 + [1], [1, 3] * 3 + [2], 'together'),
     ([1] * 16, [1] * 6 + [0] * 9 + [9], 'together'),
 ])
-def test_eight_pairs_under_switches(gpus, nics, kind):
+def test_eight_pairs_under_switches_take_few_steps(gpus, nics, kind):
     groups, rules = _pairs(8)
     found, steps = _counted(groups, _switches(gpus, nics), rules)
     assert found.kind == kind
@@ -434,52 +438,52 @@ def test_eight_pairs_under_switches(gpus, nics, kind):
 
 @pytest.mark.parametrize('others, kind', [
     ((14, 15), ''), ((2, 14, 15), 'together')])
-def test_rules_that_share_a_group_hold_for_all_of_it(others, kind):
-    stocks = [_stock(f'd{index:02d}', index // 8, f'r{index // 4}')
-              for index in range(16)]
+def test_same_rules_that_share_a_group_hold_together(others, kind):
+    available = [_units(f'd{index:02d}', index // 8, f'r{index // 4}')
+                 for index in range(16)]
     rules = [_rule('device', False, (0, 5, 8, 10)),
              _rule('pcie_root', True, (6, 10, 14)),
              _rule('pcie_root', True, others)]
-    found = arrange.arrange(_groups(16), stocks, rules)
+    found = arrange.arrange(_groups(16), available, rules)
     assert found.kind == kind
 
 
 @pytest.mark.parametrize('count, kind', [(16, ''), (17, 'same numa_node')])
-def test_a_large_host_is_no_trouble(count, kind):
-    stocks = _row([index // 16 for index in range(1024)])
+def test_large_host_takes_few_steps(count, kind):
+    available = _gpus([index // 16 for index in range(1024)])
     rules = [_rule('numa_node', True, range(count))]
-    found, steps = _counted(_groups(count), stocks, rules)
+    found, steps = _counted(_groups(count), available, rules)
     assert found.kind == kind
     assert steps < 2_000, steps
 
 
 @pytest.mark.parametrize('count', [1, 3, 6, 8])
 @pytest.mark.parametrize('missing', range(16))
-def test_sets_that_nest_take_few_more(count, missing):
-    stocks = [_stock(f'd{index:03d}', index % 2, f'r{index % 4}',
-                     f's{index % 8}') for index in range(16)
-              if index not in (missing, 5, 12)]
-    found, steps = _counted(_groups(count), stocks,
+def test_nested_linked_sets_take_few_steps(count, missing):
+    available = [_units(f'd{index:03d}', index % 2, f'r{index % 4}',
+                        f's{index % 8}') for index in range(16)
+                 if index not in (missing, 5, 12)]
+    found, steps = _counted(_groups(count), available,
                             around=_joined(_nested(16)))
     assert found.chosen
     assert steps < 1_000, steps
 
 
 @pytest.mark.parametrize('joined', ['pairs', 'across'])
-def test_links_that_no_rule_names_cost_no_answer(joined):
+def test_links_that_no_rule_names_do_not_hide_an_answer(joined):
     """Eight nodes with two roots each, of two GPUs and a NIC; all free."""
     nodes = range(8)
     roots = [(node, f'r{node}.{root}') for node in nodes for root in (0, 1)]
     gpus = [[f'{root}.{index}' for _node, root in roots] for index in (0, 1)]
-    stocks = [_stock(f'{root}.{index}', node, root, name=name)
-              for node, root in roots for index, name in enumerate(
-                  ['CUSTOM_GPU', 'CUSTOM_GPU', 'CUSTOM_NIC'])]
+    available = [_units(f'{root}.{index}', node, root, name=name)
+                 for node, root in roots for index, name in enumerate(
+                     ['CUSTOM_GPU', 'CUSTOM_GPU', 'CUSTOM_NIC'])]
     links = {'pairs': zip(*gpus, strict=True),
              'across': zip(gpus[0], gpus[1][1:], strict=False)}[joined]
     groups = {**_groups(9), **_groups(2, 9, name='CUSTOM_NIC')}
     rules = [_rule('pcie_root', False, range(11)),
              _rule('numa_node', False, range(1, 9))]
-    found, steps = _counted(groups, stocks, rules, _joined(
+    found, steps = _counted(groups, available, rules, _joined(
         (), tuple(map(frozenset, links))))
     assert found.chosen
     assert steps < search_budget.MAX_STEPS // 10, steps
@@ -488,22 +492,22 @@ def test_links_that_no_rule_names_cost_no_answer(joined):
 def test_hosts_that_look_alike_cost_one_search():
     search.cached.memory.clear()
     for host in range(50):
-        stocks = [arrange.AvailableUnits(
-            f'{host}/{stock.provider}', stock.resource_class,
-            stock.traits, stock.free, stock.place, stock.total)
-            for stock in _row([0, 0, 1, 1])]
-        found = arrange.arrange(_groups(2), stocks)
+        available = [arrange.AvailableUnits(
+            f'{host}/{units.provider}', units.resource_class,
+            units.traits, units.free, units.place, units.total)
+            for units in _gpus([0, 0, 1, 1])]
+        found = arrange.arrange(_groups(2), available)
         assert set(found.chosen.values()) == {
             f'{host}/CUSTOM_GPU-d000', f'{host}/CUSTOM_GPU-d001'}
     assert len(search.cached.memory) == 1
 
 
 @pytest.mark.parametrize('seed', range(8))
-def test_no_request_hangs(seed):
+def test_any_request_ends_within_the_step_limit(seed):
     chance = random.Random(seed)
-    stocks = _row([chance.choice([None, 0, 1]) for _index in range(20)])
+    available = _gpus([chance.choice([None, 0, 1]) for _index in range(20)])
     rules = [_rule(chance.choice(affinity.KEYS), chance.random() < 0.5,
                    chance.sample(range(20), chance.randint(2, 4)),
                    chance.choice([0, 0, 5])) for _index in range(10)]
-    _found, steps = _counted(_groups(20), stocks, rules)
+    _found, steps = _counted(_groups(20), available, rules)
     assert steps <= 2 * search_budget.MAX_STEPS

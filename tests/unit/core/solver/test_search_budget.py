@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request has an end, however many hosts it takes to look at.
+"""The searches for one request end, however many hosts there are.
 
-Steps are counted where they are made, and not as the module says.
+The tests count steps themselves and do not trust the module's count.
 """
 
 import random
@@ -18,22 +18,22 @@ from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
 _MOST = 2_000
-# What 16 groups get in any case.
+# Steps that a request of 16 groups gets even without a budget.
 _LEAST = 32
 
 
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
-    """The steps that were made, one by one."""
+    """Return a list that gets an item for every step."""
     steps = []
-    original = search._Search._go
+    original = search._Search._descend
 
-    def go(self, position, cost):
+    def descend(self, position, cost):
         if position < len(self.order) and self.steps > 0:
             steps.append(position)
         return original(self, position, cost)
 
-    monkeypatch.setattr(search._Search, '_go', go)
+    monkeypatch.setattr(search._Search, '_descend', descend)
     monkeypatch.setattr(search_budget, 'MAX_STEPS', _MOST)
     search.cached.memory.clear()
     explain._explain.memory.clear()
@@ -46,7 +46,7 @@ def _groups(count):
             for index in range(count)}
 
 
-def _stocks(count):
+def _available(count):
     return [arrange.AvailableUnits(
         str(index), 'GPU', frozenset(), 1,
         model.Place(0, 'r', 's', f'd{index:02d}'), 1)
@@ -54,9 +54,10 @@ def _stocks(count):
 
 
 def _hard(seed, budget=None):
-    """Sixteen in a row, each joined to the next; but the odd ones are fewer.
+    """Arrange 16 groups in a chain that no host can serve.
 
-    Nothing but trying tells, and no two seeds look alike.
+    Each group must be linked to the next, but one side of the links has too
+    few devices. Only a search can tell, and every seed is another problem.
     """
     pairs = [frozenset({f'd{one:02d}', f'd{other:02d}'})
              for one in range(9) for other in range(9, 16)]
@@ -65,12 +66,12 @@ def _hard(seed, budget=None):
              for index in range(15)]
     rules.append(affinity.Rule('device', False, tuple(_groups(16))))
     return arrange.arrange(
-        _groups(16), _stocks(16), rules, arrange.HostContext(
+        _groups(16), _available(16), rules, arrange.HostContext(
             links=model.Links(islands=tuple(
                 random.Random(seed).sample(pairs, 50)))), budget=budget)
 
 
-def test_the_hosts_of_a_request_share_its_steps(made):
+def test_hosts_of_a_request_share_its_steps(made):
     budget = search_budget.Budget(2 * _MOST)
     taken = []
     for seed in range(20):
@@ -81,36 +82,36 @@ def test_the_hosts_of_a_request_share_its_steps(made):
     assert taken == [pytest.approx(_MOST, rel=0.1)] * 2 + [_LEAST] * 18
 
 
-def test_it_is_said_that_a_host_was_not_searched_to_its_end():
+def test_objection_says_that_the_search_gave_up():
     budget = search_budget.Budget(_MOST + 100)
     assert [_hard(seed, budget).objection for seed in range(2)] == [
-        'no way to keep its rules was found in 2000 steps',
-        'no way to keep its rules was found in 100 steps; other hosts took '
-        'the rest of what a request has']
+        'the search for devices that keep its rules gave up after 2000 steps',
+        'the search for devices that keep its rules gave up after 100 steps; '
+        "other hosts used the rest of the request's steps"]
 
 
-def test_a_host_that_is_easy_is_found_after_any_number_that_are_not():
+def test_easy_host_is_answered_after_any_number_of_hard_ones():
     budget = search_budget.Budget(2 * _MOST)
     for seed in range(12):
         _hard(seed, budget)
     rules = [affinity.Rule('device', False, tuple(_groups(16)))]
     for count in range(16, 20):
-        found = arrange.arrange(_groups(16), _stocks(count), rules,
+        found = arrange.arrange(_groups(16), _available(count), rules,
                                 budget=budget)
         assert len(set(found.chosen.values())) == 16
-    found = arrange.arrange(_groups(16), _stocks(15), rules,
+    found = arrange.arrange(_groups(16), _available(15), rules,
                             budget=budget)
     assert found.kind == 'units'
 
 
-def test_a_host_that_is_alone_takes_as_many_as_there_are(made):
+def test_single_host_may_take_all_steps(made):
     for seed in range(3):
         before = len(made)
         assert _hard(seed).kind == 'limit'
         assert len(made) - before == pytest.approx(_MOST, rel=0.1)
 
 
-def test_what_is_known_costs_nothing_and_more_steps_go_on(made):
+def test_cached_answer_is_free_and_is_searched_again_with_more_steps(made):
     for steps in 0, 0, 2 * _MOST, 0, 2 * _MOST:
         before = len(made)
         budget = search_budget.Budget(steps)
@@ -123,22 +124,22 @@ def test_what_is_known_costs_nothing_and_more_steps_go_on(made):
             assert len(made) == before
 
 
-def test_the_most_groups_get_what_they_need(monkeypatch):
+def test_most_groups_get_enough_steps_without_a_budget(monkeypatch):
     monkeypatch.undo()
-    found = arrange.arrange(_groups(search.MAX_DEMANDS), _stocks(
+    found = arrange.arrange(_groups(search.MAX_DEMANDS), _available(
         search.MAX_DEMANDS), budget=search_budget.Budget(0))
     assert len(set(found.chosen.values())) == search.MAX_DEMANDS
 
 
-def test_why_nothing_fits_is_asked_within_the_same_steps(made):
-    """Each rule alone is a search of its own."""
+def test_explanation_is_searched_within_the_same_steps(made):
+    """Explaining searches once for each rule."""
     budget = search_budget.Budget(0)
     names = tuple(_groups(6))
     rules = [affinity.Rule('link_domain', True, names[index:index + 3])
              for index in range(4)]
     rules.append(affinity.Rule('device', False, names))
     found = arrange.arrange(
-        _groups(6), _stocks(6), rules, arrange.HostContext(
+        _groups(6), _available(6), rules, arrange.HostContext(
             links=model.Links(partitions=(frozenset({'d00', 'd01', 'd02'}),
                                           frozenset({'d03', 'd04', 'd05'})))),
         budget=budget)
@@ -146,9 +147,9 @@ def test_why_nothing_fits_is_asked_within_the_same_steps(made):
     assert len(made) <= 6 * 2 * 6
 
 
-def test_a_fleet_that_is_too_large_for_the_memory_is_remembered_in_part(
+def test_fleet_larger_than_the_cache_is_cached_in_part(
         monkeypatch):
-    """It comes in the same order each time: the oldest is wanted next."""
+    """The hosts come in the same order each time."""
     monkeypatch.setattr(search_budget, '_MEMORY', 200)
     asked = []
     ask = search_budget.remembered(
@@ -160,8 +161,8 @@ def test_a_fleet_that_is_too_large_for_the_memory_is_remembered_in_part(
     assert len(asked) < 8 * len(fleet)
 
 
-def test_an_answer_goes_with_the_steps_that_it_took():
-    """Another thread's comes late, and was cut short."""
+def test_late_incomplete_answer_of_a_thread_keeps_its_own_steps():
+    """The other thread's answer arrives late, and its steps ran out."""
     began, go_on = threading.Event(), threading.Event()
 
     def answer(_question, steps):

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a package with a kind of its own imports: the contract of a kind.
+
+An entry point in the group :data:`NAMESPACE` names a :class:`Kind`. Names that
+are here, and in :mod:`nova_accel.testing`, change only with a release note
+under ``upgrade``; all others can change in any release.
+"""
+
+from nova_accel.core.errors import AccelError
+from nova_accel.core.errors import AssignmentError
+from nova_accel.core.errors import DeviceError
+from nova_accel.core.errors import quote
+from nova_accel.core.hostdev import Hostdev
+from nova_accel.core.kind import LIMIT
+from nova_accel.core.kind import NAMESPACE
+from nova_accel.core.kind import DeviceConfig
+from nova_accel.core.kind import Entry
+from nova_accel.core.kind import Enumerator
+from nova_accel.core.kind import Inspector
+from nova_accel.core.kind import Kind
+from nova_accel.core.kind import Machine
+from nova_accel.core.kind import Pool
+from nova_accel.core.kind import Preparer
+from nova_accel.core.kind import Reader
+from nova_accel.core.kind import Refused
+from nova_accel.core.kind import Suggester
+from nova_accel.core.kind import read_limit
+from nova_accel.core.model import Device
+from nova_accel.core.model import Function
+from nova_accel.core.model import Host
+from nova_accel.core.model import MdevAddress
+from nova_accel.core.model import PciAddress
+from nova_accel.core.model import Region
+from nova_accel.core.placement.inventory import Offered
+from nova_accel.core.request.fpga import Bitstream
+from nova_accel.host.pci import path as function_path
+from nova_accel.host.tree import Tree
+from nova_accel.host.tree import is_live
+from nova_accel.host.tree import mount
+
+__all__ = [
+    'AccelError', 'AssignmentError', 'Bitstream', 'Device', 'DeviceConfig',
+    'DeviceError', 'Entry', 'Enumerator', 'Function', 'Host', 'Hostdev',
+    'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'NAMESPACE',
+    'Offered', 'PciAddress', 'Pool', 'Preparer', 'Reader', 'Refused',
+    'Region', 'Suggester', 'Tree', 'function_path', 'is_live', 'mount',
+    'quote', 'read_limit',
+]
