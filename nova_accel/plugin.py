@@ -36,13 +36,13 @@ from nova_accel.core.request.fpga import Bitstream
 from nova_accel.host.pci import path as function_path
 from nova_accel.host.tree import Tree
 from nova_accel.host.tree import is_live
-from nova_accel.host.tree import mount
+from nova_accel.host.tree import mount as sysfs_path
 
 __all__ = [
     'AccelError', 'AssignmentError', 'Bitstream', 'Device', 'DeviceConfig',
     'DeviceError', 'Entry', 'Enumerator', 'Function', 'Host', 'Hostdev',
     'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'NAMESPACE',
     'Offered', 'PciAddress', 'Pool', 'Preparer', 'Reader', 'Refused',
-    'Region', 'Suggester', 'Tree', 'function_path', 'is_live', 'mount',
-    'quote', 'read_limit',
+    'Region', 'Suggester', 'Tree', 'function_path', 'is_live', 'quote',
+    'read_limit', 'sysfs_path',
 ]

@@ -8,6 +8,7 @@ flavor as the operator wrote it.
 """
 
 import functools
+import os
 
 from nova import exception
 from nova.compute import flavors
@@ -82,11 +83,17 @@ def expand(flavor) -> None:
 
 
 def _unknown(name: str, profiles: store.Store) -> str:
-    where = ', '.join(profiles.directories) or 'no directory'
-    text = (f'Device profile {errors.quote(name)} is not known; looked for in '
-            f'{where}')
-    broken = [error for error in profiles.problems() if name in str(error)]
-    return f'{text} ({broken[0]})' if broken else text
+    """Return the answer to the tenant, who must not see paths."""
+    text = f'Device profile {errors.quote(name)} is not known'
+    LOG.warning('%s; looked for in %s', text,
+                ', '.join(profiles.directories) or 'no directory')
+    for error in profiles.problems():
+        if name in str(error):
+            problem = str(error)
+            for directory in profiles.directories:
+                problem = problem.replace(os.path.join(directory, ''), '')
+            return f'{text}: {problem}'
+    return text
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core import hostdev
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
 
@@ -114,7 +114,7 @@ class Allocator:
 
     def _rebuild_allocations(self, instance, held,
                              here: inventory.NodeInventory,
-                             ) -> assign.Allocations:
+                             ) -> allocations.Allocations:
         """Return the allocations of a server of this host; write lost ones.
 
         :param held: the devices that it has

@@ -8,6 +8,7 @@ Seam: ``nova.objects.Instance.get_pci_devices`` and
 from nova import objects
 import nova.conf
 
+from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
@@ -26,7 +27,7 @@ def of(instance) -> flavor_request.Request:
     return flavor_request.parse(instance.flavor.extra_specs)
 
 
-def wanted(instance, allocated: assign.Allocations,
+def wanted(instance, allocated: allocations.Allocations,
            inventory: inventory.NodeInventory,
            comes_live=False) -> assign.Wanted:
     """Return a server's request, with the facts that its rules depend on.

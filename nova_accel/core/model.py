@@ -9,6 +9,7 @@ import collections
 import collections.abc
 import dataclasses
 import functools
+import operator
 import re
 import typing
 
@@ -132,6 +133,48 @@ class Place:
     pcie_root: str | None
     pcie_switch: str | None
     device: str
+
+    @classmethod
+    def at(cls, location: Location, device: str) -> 'Place':
+        """Return the place of a card at a location."""
+        return cls(*(level.part(location) for level in LEVELS), device)
+
+    @property
+    def parts(self) -> tuple[int | str | None, ...]:
+        """The part of the machine at each of :data:`LEVELS`."""
+        return _parts(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """A kind of part of a machine that can have several Devices.
+
+    :param key: the name of the level in affinity rules and in :class:`Place`
+    :param title: the name in messages
+    :param part: returns the part for a :class:`Location`, None for none
+    :param optional: whether None means that there is no such part, and not
+        that the part is unknown
+    """
+
+    key: str
+    title: str
+    plural: str
+    part: collections.abc.Callable[[Location], int | str | None]
+    optional: bool = False
+
+
+#: The levels at which Devices can be together, the outermost first: the first
+#: fields of :class:`Place`, in the same order. To add a level, add it here, to
+#: :class:`Place`, and to :class:`Location` if that does not have it yet.
+LEVELS = (
+    Level('numa_node', 'NUMA node', 'NUMA nodes',
+          lambda location: location.numa_node),
+    Level('pcie_root', 'PCIe root', 'PCIe roots',
+          lambda location: location.root or None),
+    Level('pcie_switch', 'PCIe switch', 'PCIe switches',
+          lambda location: location.switch, optional=True))
+
+_parts = operator.attrgetter(*(level.key for level in LEVELS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

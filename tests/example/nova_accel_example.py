@@ -9,11 +9,7 @@ import os
 
 from oslo_privsep import priv_context
 
-from nova_accel.core import errors
-from nova_accel.core import kind
-from nova_accel.core import model
-from nova_accel.host import pci
-from nova_accel.host import tree as trees
+from nova_accel import plugin
 
 ATTRIBUTE, ECO, FULL = 'power_mode', 'eco', 'full'
 
@@ -33,7 +29,7 @@ def set_mode(sysfs, address, mode):
     if mode not in (ECO, FULL):
         raise ValueError(f'not a mode: {mode!r}')
     path = os.path.join(sysfs, 'bus/pci/devices',
-                        str(model.PciAddress.parse(address)), ATTRIBUTE)
+                        str(plugin.PciAddress.parse(address)), ATTRIBUTE)
     with open(path, 'r+') as file:
         file.write(f'{mode}\n')
         file.truncate()
@@ -48,12 +44,12 @@ class Cards:
     def pools(self, function, entry, machine):
         mode = self._mode(function.address)
         if mode not in (ECO, FULL):
-            raise kind.Refused(f'its {ATTRIBUTE} is {errors.quote(mode)}',
+            raise plugin.Refused(f'its {ATTRIBUTE} is {plugin.quote(mode)}',
                                'load the driver that has power modes')
         if mode == FULL and entry.setting('eco_only'):
-            raise kind.Refused(f'its {ATTRIBUTE} is {FULL}, but its entry '
+            raise plugin.Refused(f'its {ATTRIBUTE} is {FULL}, but its entry '
                                'says eco_only')
-        yield kind.Pool((machine.bundle(function),),
+        yield plugin.Pool((machine.bundle(function),),
                         resource_class='CUSTOM_POWER_CARD')
 
     def prepare(self, device, item, config):
@@ -68,18 +64,18 @@ class Cards:
         self._write(address, ECO)
 
     def _mode(self, address):
-        return (self._tree.text(f'{pci.path(self._tree, address)}/{ATTRIBUTE}')
-                or '').strip()
+        path = plugin.function_path(self._tree, address)
+        return (self._tree.text(f'{path}/{ATTRIBUTE}') or '').strip()
 
     def _write(self, address, mode):
-        sysfs = trees.mount(self._tree)
+        sysfs = plugin.sysfs_path(self._tree)
         try:
-            if trees.is_live(self._tree):
+            if plugin.is_live(self._tree):
                 set_mode_as_root(str(address), mode)
             else:
                 set_mode(sysfs, str(address), mode)
         except OSError as error:
-            raise errors.AssignmentError(
+            raise plugin.AssignmentError(
                 f'device {address}', f'its {ATTRIBUTE} cannot be {mode}: '
                 f'{error.strerror}') from None
 
@@ -90,4 +86,4 @@ def _read_flag(value):
     return value
 
 
-KIND = kind.Kind(open=Cards, keys={'eco_only': _read_flag})
+KIND = plugin.Kind(open=Cards, keys={'eco_only': _read_flag})

@@ -50,7 +50,7 @@ class AffinityTest(cloud.Cloud):
         flavor = self.flavor('three')
         return [self.boot(flavor) for _time in range(2)]
 
-    def test_required_that_nobody_has(self):
+    def test_required_affinity_that_no_host_has(self):
         self.fill()
         self.gpu_profile('two', count=2, numa='required')
         self.boot(self.flavor('two'), state='ERROR')
@@ -59,7 +59,7 @@ class AffinityTest(cloud.Cloud):
             '(compute1: same numa_node of ACCEL0-1, guest (required): the '
             'most on one NUMA node is 1)', self.stdlog.logger.output)
 
-    def test_preferred_takes_what_there_is(self):
+    def test_preferred_affinity_accepts_other_nodes(self):
         self.fill()
         self.gpu_profile('two', count=2, numa='preferred')
         self.assertEqual(

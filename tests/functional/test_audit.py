@@ -110,7 +110,7 @@ class Audited(cloud.Cloud):
 
 class DisputedTest(Audited):
 
-    def test_nothing_is_found_where_all_is_well(self):
+    def test_consistent_host_has_no_findings(self):
         server = self.boot(self.gpu)
         self.assertEqual([], self.found())
         self._stop_server(server)
@@ -119,7 +119,7 @@ class DisputedTest(Audited):
         self.assertEqual([], self.found())
         self.assertEqual((1, 0, set()), self.state())
 
-    def test_held_and_not_promised(self):
+    def test_held_device_without_allocation_is_withheld(self):
         server = self.boot(self.gpu)
         held = self.hostdevs(server)
         self.placement.delete(f'/allocations/{server["id"]}')
@@ -150,14 +150,14 @@ class DisputedTest(Audited):
         self.assertEqual((1, 0, set()), self.state())
         self.boot(self.gpu)
 
-    def test_restart_finds_it_again(self):
+    def test_finding_is_reported_again_after_restart(self):
         server = self.boot(self.gpu)
         self.placement.delete(f'/allocations/{server["id"]}')
         self.restart_compute_service('compute1')
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
         self.assertEqual([PROVIDER], [*self.providers()])
 
-    def test_not_compared_where_it_is_switched_off(self):
+    def test_no_audit_when_check_interval_is_0(self):
         self.flags(check_interval=0, group='nova_accel')
         server = self.boot(self.gpu)
         self.placement.delete(f'/allocations/{server["id"]}')
@@ -201,7 +201,7 @@ class DisputedTest(Audited):
         self.look()
         self.assertEqual({cloud.GPU: 0}, self._get_provider_usages(provider))
 
-    def test_domain_that_is_not_novas(self):
+    def test_domain_that_nova_does_not_know(self):
         server = self.boot(self.gpu)
         twin = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
         self.define(server, uuid=(server['id'], twin),
@@ -218,7 +218,7 @@ class DisputedTest(Audited):
         self.assertIn(f'{twin} should not have it', finding)
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
 
-    def test_promised_and_not_held(self):
+    def test_allocation_without_held_device(self):
         server = self.boot(self.gpu)
         self.assertEqual([], self.found())
         domain = self.domain(server)
@@ -237,7 +237,7 @@ class DisputedTest(Audited):
         self.assertEqual([], self.found())
 
 
-    def test_device_that_went_with_nobody_there_any_more(self):
+    def test_missing_device_with_an_unknown_consumer(self):
         """The command that is said frees its class as well."""
         self.leave_to(NOBODY, self.boot(self.gpu))
         (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
@@ -248,7 +248,7 @@ class DisputedTest(Audited):
             left.pop(provider)
         self.assertEqual([self.compute_rp_uuids['compute1']], list(left))
 
-    def test_comparison_that_failed_is_made_again_soon(self):
+    def test_failed_audit_is_repeated_in_the_next_round(self):
         server = self.boot(self.gpu)
         self.placement.delete(f'/allocations/{server["id"]}')
         self.flags(check_interval=600, group='nova_accel')
@@ -277,7 +277,7 @@ class NovaManageTest(Audited):
         return {provider['uuid']
                 for provider in self._providers('compute1').values()}
 
-    def test_audit_of_a_consumer_that_is_nobody(self):
+    def test_audit_of_an_unknown_consumer(self):
         self.leave_to(NOBODY, self.boot(self.gpu))
         code, printed = self.manage('audit', delete=True)
         self.assertEqual(4, code)
@@ -308,7 +308,7 @@ class NovaManageTest(Audited):
         self.assertEqual([], self.said())
         self.boot(self.gpu)
 
-    def test_audit_of_a_server_that_was_deleted(self):
+    def test_audit_of_a_deleted_server(self):
         server = self.boot(self.gpu)
         self.leave_to(server['id'], server)
         self.assertEqual(4, self.manage('audit', delete=True)[0])
@@ -345,7 +345,7 @@ class PoolTest(Audited):
     def directory_host(self):
         return super().directory_host(cloud.A100)
 
-    def test_what_an_entry_names_no_more_is_held_all_the_same(self):
+    def test_held_device_of_a_removed_entry_is_reported(self):
         self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
         [address] = self.hostdevs(self.boot(self.flavor('vf')))
         other = {'0': '1', '1': '0'}[address[-1]]
@@ -356,7 +356,7 @@ class PoolTest(Audited):
         [finding] = self.found()
         self.assertIn('no entry names it any more', finding)
 
-    def test_the_rest_of_a_pool_is_offered(self):
+    def test_other_vfs_of_a_disputed_pool_are_offered(self):
         self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
         vf = self.flavor('vf')
         server = self.boot(vf)
@@ -433,7 +433,7 @@ class GoneTest(Audited):
         self.assertEqual([], self.found())
         self.assertEqual((1, 0, set()), self.state(self.name))
 
-    def test_cold_migration_away_from_it(self):
+    def test_cold_migration_away_from_a_missing_device(self):
         self.flags(sysfs_root=str(cloud.EIGHT_GPUS), group='nova_accel')
         self.start_compute('compute2')
         self.take_away()
@@ -444,7 +444,7 @@ class GoneTest(Audited):
         self.assertEqual(1, len(self.hostdevs(self.server, 'compute2')))
         self.settle()
 
-    def test_resize_away_from_it(self):
+    def test_resize_away_from_a_missing_device(self):
         self.flags(allow_resize_to_same_host=True)
         self.take_away()
         self._resize_server(self.server, self.flavor())

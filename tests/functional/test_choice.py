@@ -62,7 +62,7 @@ class ChoiceTest(cloud.Cloud):
             if alias.split('-')[2] in ('ACCEL0', 'ACCEL7')})
         self.boot(self.profile(1), state='ERROR')
 
-    def test_one_after_the_other_leaves_the_largest_groups_whole(self):
+    def test_single_devices_keep_large_groups_whole(self):
         one = self.profile(1)
         first, second = (self.buses(self.boot(one)) for _time in range(2))
         self.assertIn(first | second, SWITCHES)
@@ -80,7 +80,7 @@ class ChoiceTest(cloud.Cloud):
         for _time in range(4):
             self.assertIn(self.buses(self.boot(pair)), SWITCHES)
 
-    def test_behind_one_switch_and_there_is_none(self):
+    def test_no_host_has_enough_devices_behind_one_switch(self):
         apart = self.profile(4, {'distinct': 'pcie_switch'})
         self.boot(apart)
         self.boot(self.profile(2, {'same': 'pcie_switch'}), state='ERROR')
@@ -97,7 +97,7 @@ class ChoiceTest(cloud.Cloud):
             self.assertEqual(1, len({
                 NODES[bus] for bus in self.buses(self.boot(three))}))
 
-    def test_behind_more_host_bridges_than_there_are(self):
+    def test_more_host_bridges_than_the_host_has(self):
         self.boot(self.profile(3, {'distinct': 'pcie_root'}), state='ERROR')
         self.assertIn('distinct pcie_root: 1 hosts, 1 candidates',
                       self.stdlog.logger.output)
@@ -156,7 +156,7 @@ class ChoiceTest(cloud.Cloud):
         self.boot(flavor, state='ERROR', **where)
         self._delete_server(server)
 
-    def test_trait_that_a_flavor_wants_beside_a_class(self):
+    def test_trait_of_a_flavor_with_a_class(self):
         self.one_with_a_trait()
         for suffix in '', '1':
             flavor = self.flavor(extra_spec={
@@ -165,14 +165,14 @@ class ChoiceTest(cloud.Cloud):
             self.assert_got_that_one(flavor)
             self.assert_got_that_one(flavor, az='nova:compute1')
 
-    def test_trait_that_an_image_wants(self):
+    def test_trait_of_an_image(self):
         self.one_with_a_trait()
         self.glance.images[cloud.IMAGE]['properties'][
             'trait:CUSTOM_NEW'] = 'required'
         self.assert_got_that_one(self.flavor(extra_spec={
             f'resources:{cloud.GPU}': '1'}))
 
-    def test_forced_host_is_told_to_placement(self):
+    def test_forced_host_is_sent_to_placement(self):
         pair = self.profile(2, {'same': 'pcie_switch'})
         server = self.boot(pair, az='nova:compute1')
         self.assertIn(self.buses(server), SWITCHES)
@@ -185,7 +185,7 @@ class ChoiceTest(cloud.Cloud):
         self._delete_server(server)
         self.assertIn(self.buses(self.boot(pair)), SWITCHES)
 
-    def test_forced_host_takes_nothing_that_is_on_its_way_to_another(self):
+    def test_forced_host_leaves_devices_of_an_arriving_server(self):
         """Promised by the filter, of a server that nova-compute never saw."""
         [taken] = self.allocated(self.boot(self.profile(1)))
         server = self.boot(self.profile(1))
@@ -234,7 +234,7 @@ class ChoiceTest(cloud.Cloud):
             provider['uuid'] for name, provider in self.providers().items()
             if name in self.allocated(server)} & set(taken[0]))
 
-    def test_alternate_of_which_a_device_went_meanwhile(self):
+    def test_alternate_host_whose_device_was_taken(self):
         self.start_compute('compute2')
         start = libvirt_driver.LibvirtDriver._create_guest_with_network
         went = {}
@@ -286,7 +286,7 @@ class ChoiceTest(cloud.Cloud):
         self.useFixture(fixtures.MockPatchObject(
             utils, 'claim_resources', claim))
 
-    def test_devices_that_break_a_rule_by_now(self):
+    def test_allocated_devices_that_break_a_rule(self):
         """As where the guest gets other NUMA nodes than were free before."""
         self.promise(*(
             provider['uuid'] for name, provider in self.providers().items()
@@ -297,7 +297,7 @@ class ChoiceTest(cloud.Cloud):
                           for address in self.hostdevs(server)},
                          self.allocated(server))
 
-    def test_devices_that_placement_promised_twice(self):
+    def test_devices_that_placement_allocated_twice(self):
         """As it does where two claims meet, with MariaDB."""
         first = self.boot(self.profile(1))
         [name] = self.allocated(first)

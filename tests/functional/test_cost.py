@@ -25,7 +25,7 @@ class ProvidersTest(cloud.Cloud):
         reads = [url for method, url in requests if method == 'get']
         self.assertLessEqual(len(reads), most, reads)
 
-    def test_no_provider_is_read_that_does_not_change(self):
+    def test_unchanged_providers_are_not_read(self):
         self.start_compute('compute1')
         self.assertReads(2, self._run_periodics)
         flavor = self.flavor()
@@ -66,7 +66,7 @@ class DomainsTest(cloud.Cloud):
                 ('delete', lambda: self._delete_server(servers.pop())))
         } | {'round': self.descriptions(self._run_periodics)}
 
-    def test_other_servers_are_looked_at_once_a_round(self):
+    def test_other_domains_are_read_once_a_round(self):
         self.define(0)
         self._run_periodics()
         alone = self.operations()
@@ -79,14 +79,14 @@ class DomainsTest(cloud.Cloud):
         self.assertEqual(
             {name: 2 * 5 if name == 'round' else 0 for name in more}, more)
 
-    def test_a_domain_that_is_new_is_seen_at_once(self):
+    def test_new_domain_is_read_at_once(self):
         self.define(0, GPU)
         [address, *_others] = self.held()
         for _number in range(3):
             self.assertNotIn(address, self.hostdevs(self.boot(
                 self.flavor('gpu'))))
 
-    def test_what_is_disputed_is_asked_for_and_nothing_else(self):
+    def test_only_disputed_providers_are_requested(self):
         plain = self.flavor()
 
         def requests():
@@ -139,7 +139,7 @@ class StartTest(cloud.Cloud):
             self.restart_compute_service('compute1')
         return len(made)
 
-    def test_start_reads_the_machine_as_often_with_any_number_of_servers(self):
+    def test_number_of_servers_does_not_change_reads_at_start(self):
         alone = self.reads()
         for _number in range(2):
             self.boot(self.flavor('vgpu'))

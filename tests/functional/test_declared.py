@@ -50,14 +50,14 @@ class DeclaredTest(cloud.Cloud):
         self.assertEqual({_LEFT, _RIGHT},
                          set(self.hostdevs(self.boot(self.ring))))
 
-    def test_mended(self):
+    def test_repaired_file_is_read_again(self):
         self.boot(self.one, state='ERROR')
         self.declare()
         self._run_periodics()
         server = self.boot(self.one)
         self.assertEqual({_SPARE}, set(self.hostdevs(server)))
 
-    def test_broken_while_a_server_has_it(self):
+    def test_file_that_breaks_while_a_server_holds_the_unit(self):
         self.declare()
         self._run_periodics()
         server = self.boot(self.one)
@@ -68,7 +68,7 @@ class DeclaredTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual({_SPARE}, set(self.hostdevs(server)))
 
-    def test_file_that_goes_takes_nothing_away(self):
+    def test_removed_file_keeps_held_units(self):
         server = self.boot(self.ring)
         self.file.unlink()
         self._run_periodics()

@@ -129,7 +129,7 @@ class FunctionTest(Fpgas):
         self.assertEqual({'CUSTOM_FPGA_XILINX', 'CUSTOM_FPGA_PRODUCT_ID_5000'},
                          self.traits(WHOLE))
 
-    def test_a_server_by_its_function(self):
+    def test_server_requests_a_function(self):
         flavor = self.with_function(STREAM)
         server = self.boot(flavor)
         self.assertEqual(['0000:46:00.2'], list(self.hostdevs(server)))
@@ -140,7 +140,7 @@ class FunctionTest(Fpgas):
         self._run_periodics()
         self.boot(flavor)
 
-    def test_a_profile_of_cyborgs(self):
+    def test_profile_in_cyborgs_format(self):
         pathlib.Path(self.profiles, 'theirs.json').write_text(json.dumps([{
             'name': 'theirs', 'groups': [{
                 'resources:FPGA': '1',
@@ -153,14 +153,14 @@ class FunctionTest(Fpgas):
         self.assertEqual({'0000:45:00.1', '0000:45:00.2'}, held)
         self.boot(flavor, state='ERROR')
 
-    def test_what_a_guest_has_stays_known(self):
+    def test_programmed_region_of_a_guest_is_kept(self):
         server = self.boot(self.with_function(STREAM))
         self.bind_vfio('0000:46:00.2')
         self._run_periodics()
         self.assertIn(trait(STREAM), self.traits(PORTS[1]))
         self._reboot_server(server, hard=True)
 
-    def test_somebody_else_programmed_it_meanwhile(self):
+    def test_region_programmed_by_another_program(self):
         server = self.boot(self.with_function(LOOPBACK))
         [address] = self.hostdevs(server)
         self.kernel.show(f'{address[:-1]}0', CRYPTO)
@@ -178,7 +178,7 @@ class FunctionTest(Fpgas):
         self.assertIn('has no "program"', self.said())
         self.assertIn('CUSTOM_FPGA_XILINX', self.traits(WHOLE))
 
-    def test_garbage_in_one_region_hides_no_other(self):
+    def test_unreadable_region_does_not_hide_others(self):
         self.port('0000:46:00.1').write_bytes(b'\xff\x00garbage')
         self._run_periodics()
         self.assertEqual([2, 0, 1, 1], [
@@ -230,7 +230,7 @@ class CommandTest(Fpgas):
         self.boot(self.with_function(CRYPTO))
         self.assertEqual(1, len(self.cached()))
 
-    def test_never_under_somebody_else(self):
+    def test_region_that_another_server_holds_is_not_programmed(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         held = self.boot(self.with_function(LOOPBACK))
@@ -243,7 +243,7 @@ class CommandTest(Fpgas):
         self.boot(self.with_function(LOOPBACK))
         self._delete_server(held)
 
-    def test_never_under_a_domain_of_somebody_elses(self):
+    def test_region_that_another_domain_holds_is_not_programmed(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared(address='0000:45:00.1')
         self.connection().defineXML(
@@ -258,7 +258,7 @@ class CommandTest(Fpgas):
                       self.said())
         self.assertEqual([], self.kernel.by_command())
 
-    def test_a_region_that_nobody_holds_comes_first(self):
+    def test_free_region_is_preferred(self):
         command = [self.kernel.command('show $1 $2'), '{address}',
                    '{bitstream}', '{region}']
         self.offer(*({'vendor_id': '8086', 'product_id': product_id,
@@ -284,7 +284,7 @@ class CommandTest(Fpgas):
         self.boot(self.with_bitstream())
         self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
 
-    def test_not_under_a_guest_for_what_may_be_the_same(self):
+    def test_held_region_is_not_programmed_with_an_unknown_image(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         first = self.boot(self.with_bitstream())
@@ -331,7 +331,7 @@ class CommandTest(Fpgas):
             self._reboot_server(server, hard=True)
         self.assertEqual(['0000:45:00.0'] * 2, self.kernel.by_command())
 
-    def test_who_sleeps_holds_it_still(self):
+    def test_suspended_server_keeps_the_region(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:function_id': CRYPTO})
         self.image(fpga.bitstream(STREAM), OTHER_IMAGE)
@@ -367,7 +367,7 @@ class CommandTest(Fpgas):
         self._run_periodics()
         self.assertEqual(0, self.total(SHARED))
 
-    def test_a_command_that_lies(self):
+    def test_command_that_programs_another_function(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:function_id': CRYPTO})
         self.offer_shared('exit 0')
@@ -405,7 +405,7 @@ class CommandTest(Fpgas):
 
 class WaitingTest(Fpgas):
 
-    def test_what_a_resize_can_go_back_to_is_not_programmed_over(self):
+    def test_region_kept_for_a_revert_is_not_programmed(self):
         for image, function in (IMAGE, LOOPBACK), (OTHER_IMAGE, CRYPTO):
             self.image(fpga.bitstream(function), image=image, properties={
                 'accel:function_id': function})
@@ -444,40 +444,40 @@ class GlanceTest(Fpgas):
         self.assertNotProgrammed(f'bitstream {IMAGE}',
                                  'cannot be read from Glance')
 
-    def test_truncated(self):
+    def test_truncated_image(self):
         self.image(fpga.bitstream(CRYPTO), os_hash_value=hashlib.sha512(
             fpga.bitstream(CRYPTO, 'more')).hexdigest())
         self.assertNotProgrammed('the data from Glance is damaged')
 
-    def test_of_2_gb(self):
+    def test_image_of_2_gb(self):
         self.image(fpga.bitstream(CRYPTO), size=2 << 30)
         with fixtures.MockPatchObject(self.glance, 'download') as download:
             self.assertNotProgrammed(f'has {2 << 30} bytes',
                                      'max_bitstream_size')
             download.mock.assert_not_called()
 
-    def test_larger_than_it_says(self):
+    def test_image_larger_than_its_size(self):
         self.flags(max_bitstream_size=1, group='nova_accel')
         self.image(fpga.bitstream(CRYPTO, 'x' * (1 << 20)), size=10)
         self.assertNotProgrammed('more than 10 bytes')
 
-    def test_without_a_hash(self):
+    def test_image_without_a_hash(self):
         self.image(fpga.bitstream(CRYPTO), os_hash_algo=None,
                    os_hash_value=None)
         self.assertNotProgrammed('no hash')
 
-    def test_with_the_checksum_of_old(self):
+    def test_image_with_an_md5_checksum(self):
         content = fpga.bitstream(CRYPTO)
         self.image(content, os_hash_algo=None, os_hash_value=None,
                    checksum=hashlib.md5(content).hexdigest())
         self.boot(self.with_bitstream())
         self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
 
-    def test_deactivated(self):
+    def test_deactivated_image(self):
         self.image(fpga.bitstream(CRYPTO), status='deactivated')
         self.assertNotProgrammed('is deactivated, not active')
 
-    def test_properties_of_nonsense(self):
+    def test_image_with_invalid_properties(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:function_id': 'aes\n128'})
         self.boot(self.with_bitstream(), state='ERROR')
@@ -485,7 +485,7 @@ class GlanceTest(Fpgas):
                       self.said())
         self.assertEqual([], self.kernel.by_command())
 
-    def test_a_copy_that_is_damaged_is_fetched_again(self):
+    def test_damaged_copy_is_downloaded_again(self):
         self.image(fpga.bitstream(CRYPTO))
         server = self.boot(self.with_bitstream())
         [copy] = self.cached()

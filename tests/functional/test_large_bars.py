@@ -64,7 +64,7 @@ class LargeBars(cloud.Cloud):
 
 class SetTest(LargeBars):
 
-    def test_as_many_as_the_devices_need(self):
+    def test_address_bits_as_the_devices_need(self):
         one, two = self.flavor('one'), self.flavor('two')
         server = self.boot(one)
         self.assertEqual([{'mode': 'emulate', 'bits': '41'}],
@@ -80,28 +80,28 @@ class SetTest(LargeBars):
         self.assertEqual(wide, self.width(server))
         self.assertEqual([], self.warnings())
 
-    def test_what_the_flavor_says_stays(self):
+    def test_address_bits_of_the_flavor_are_kept(self):
         server = self.boot(self.explicit_flavor('one', 42))
         self.assertEqual([{'mode': 'emulate', 'bits': '42'}],
                          self.width(server))
         self.assertEqual([], self.warnings())
 
-    def test_too_little_that_the_flavor_says_is_said(self):
+    def test_too_few_address_bits_of_the_flavor_are_logged(self):
         server = self.boot(self.explicit_flavor('two', 41))
         self.assertEqual([{'mode': 'emulate', 'bits': '41'}],
                          self.width(server))
         self.assertIn('since hw:maxphysaddr_mode emulate gives it 41. ',
                       self.warnings()[0])
 
-    def test_a_guest_without_devices_is_left_alone(self):
+    def test_guest_without_devices_is_unchanged(self):
         self.assertEqual([], self.width(self.boot(self.flavor())))
 
-    def test_a_guest_that_bios_starts_needs_less(self):
+    def test_bios_guest_needs_fewer_address_bits(self):
         del self.glance.images[cloud.IMAGE]['properties']['hw_firmware_type']
         self.assertEqual([], self.width(self.boot(self.flavor('one'))))
         self.assertEqual([], self.warnings())
 
-    def test_switched_off_it_is_said(self):
+    def test_too_few_bits_are_logged_when_switched_off(self):
         self.flags(set_address_bits=False, group='nova_accel')
         self.assertEqual([], self.width(self.boot(self.flavor('two'))))
         [warning] = self.warnings()
@@ -115,7 +115,7 @@ class NarrowHostTest(LargeBars):
 
     BITS = 41
 
-    def test_it_is_said_that_the_host_has_too_few(self):
+    def test_host_with_too_few_address_bits_is_logged(self):
         flavor = self.flavor('two')
         self.assertEqual([], self.width(self.boot(flavor)))
         self.assertIn('firmware can use 41 on this host', self.warnings()[0])
@@ -125,7 +125,7 @@ class HugeBarsTest(LargeBars):
 
     RESOURCE = build.resource((1 << 46, build.WIDE_MEMORY))
 
-    def test_it_is_said_that_no_firmware_has_room(self):
+    def test_bars_too_large_for_any_firmware_are_logged(self):
         self.assertEqual([], self.width(self.boot(self.flavor('one'))))
         self.assertIn('need a window of 65536 GiB, more than its firmware '
                       'supports', self.log.output)
@@ -136,7 +136,7 @@ class SilentHostTest(LargeBars):
 
     BITS = None
 
-    def test_it_is_said_that_libvirt_says_nothing(self):
+    def test_libvirt_without_address_bits_is_logged(self):
         self.assertEqual([], self.width(self.boot(self.flavor('two'))))
         self.assertIn('does not report how many', self.warnings()[0])
 
@@ -145,14 +145,14 @@ class OldLibvirtTest(LargeBars):
 
     LIBVIRT = 8_006_000
 
-    def test_it_is_said_that_libvirt_is_too_old(self):
+    def test_too_old_libvirt_is_logged(self):
         self.assertEqual([], self.width(self.boot(self.flavor('one'))))
         self.assertIn('older than 8.7.0', self.warnings()[0])
 
 
 class UnknownBarsTest(cloud.Cloud):
 
-    def test_nothing_is_said(self):
+    def test_nothing_is_logged(self):
         log = self.useFixture(fixtures.FakeLogger())
         self.start_compute('compute1')
         self.gpu_profile('two', count=2)

@@ -35,7 +35,7 @@ class LinkDomainsTest(cloud.Cloud):
     def complaints(self):
         return self.stdlog.logger.output.count('[nova_accel] link_domains')
 
-    def test_a_file_that_comes_breaks_and_goes(self):
+    def test_file_is_added_broken_and_removed(self):
         self.start_compute('compute1')
         offered = set(self.said().places)
         self.assertEqual(8, len(offered))
@@ -62,7 +62,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.boot(self.flavor(self.gpu_profile('two', 2).stem))
         self.assertEqual(2, len(self.held()))
 
-    def test_a_server_whose_cards_are_to_be_joined(self):
+    def test_server_with_joined_cards(self):
         # Of two nodes, so that nothing but the rule puts them together.
         joined = {'0000:43:00.0', '0000:88:00.0'}
         self.file.write_text(f'islands: [{{devices: {sorted(joined)}}}]')
@@ -75,7 +75,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.assertIn('has no valid host for joined: same link_domain: ',
                       self.stdlog.logger.output)
 
-    def test_a_pair_that_is_broken_goes_before_one_that_is_whole(self):
+    def test_broken_pair_is_used_before_a_whole_one(self):
         # All of them are joined, and the pairs are of both nodes.
         gpus = [f'0000:{bus}:00.0' for bus in test_affinity.NODES]
         pairs = [{gpus[index], gpus[index + 4]} for index in range(4)]

@@ -92,7 +92,7 @@ class ChoiceTest(MovingTest):
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
-    def test_like_devices_among_others(self):
+    def test_alike_devices_are_chosen_among_others(self):
         """Of these the scheduler sees no more than that they are free."""
         path = self.replace_machine('compute2')
         there = self.addresses('compute2')
@@ -105,7 +105,7 @@ class ChoiceTest(MovingTest):
         self.assertLessEqual(set(self.hostdevs(server, 'compute2')),
                              set(there[4:]))
 
-    def test_rules_are_not_about_the_ports_of_the_other_host(self):
+    def test_numa_rule_ignores_ports_of_the_source_host(self):
         """Until it has moved, Nova knows the functions of these alone."""
         self.gpu_profile('four', count=4)
         full = self.boot(self.flavor('four'), host='compute2')
@@ -129,7 +129,7 @@ class ChoiceTest(MovingTest):
 
 class LiveMigrationTest(MovingTest):
 
-    def test_like_devices(self):
+    def test_server_gets_alike_devices(self):
         server = self.boot(self.two, host='compute1')
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 2)
@@ -143,20 +143,20 @@ class LiveMigrationTest(MovingTest):
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 0)
 
-    def test_there_and_back(self):
+    def test_migration_there_and_back(self):
         server = self.boot(self.two, host='compute1')
         self._live_migrate(server)
         self._live_migrate(server)
         self.assertHas(server, 'compute1', 2)
 
-    def test_reboot_after_it(self):
+    def test_hard_reboot_after_live_migration(self):
         server = self.boot(self.two, host='compute1')
         self._live_migrate(server)
         before = self.hostdevs(server, 'compute2')
         self._reboot_server(server, hard=True)
         self.assertEqual(before, self.hostdevs(server, 'compute2'))
 
-    def test_device_that_is_claimed_is_nobody_elses(self):
+    def test_claimed_device_is_not_given_to_another_server(self):
         """While the guest moves, its devices there are not given away."""
         server = self.boot(self.two, host='compute1')
         three = self.flavor(self.gpu_profile('three', 3, 'off').stem)
@@ -170,7 +170,7 @@ class LiveMigrationTest(MovingTest):
         self.assertTrue(other)
         self.assertHas(server, 'compute2', 2)
 
-    def test_restart_of_the_destination_before_it(self):
+    def test_restart_of_the_destination_before_migration(self):
         server = self.boot(self.two, host='compute1')
         manager = type(self.computes['compute1'].manager)
         live_migrate = manager.live_migration
@@ -198,7 +198,7 @@ class LiveMigrationThatFailsTest(MovingTest):
             revision.write_text('0x42\n')
         self.fail_to_move(self.server, 'revision')
 
-    def test_guest_runs_short_of_a_device(self):
+    def test_guest_runs_without_one_of_its_devices(self):
         domain = self.domain(self.server)
         domain.detachDevice(etree.tostring(domain.plugged[0],
                                            encoding='unicode'))
@@ -218,7 +218,7 @@ class LiveMigrationThatFailsTest(MovingTest):
                 side_effect=Exception('no network')):
             self.fail_to_move(self.server, 'no network', 'failed')
 
-    def test_destination_cannot_look_who_has_what(self):
+    def test_destination_cannot_read_held_devices(self):
         choose = device_claims.DeviceClaims.choose
         failures = [Exception('no libvirt')]
 
@@ -269,7 +269,7 @@ class LiveMigrationThatFailsTest(MovingTest):
                 self.fail_to_move(self.server, 'that were not chosen for it',
                                   'failed')
 
-    def test_destinations_device_has_expired(self):
+    def test_device_of_the_destination_has_disappeared(self):
         machine = self.replace_machine('compute2')
         for path in (machine / 'sys/bus/pci/devices').iterdir():
             path.unlink()
@@ -302,7 +302,7 @@ class PostCopyTest(MovingTest):
         self.useFixture(fixtures.MonkeyPatch(
             'nova.virt.libvirt.driver.LibvirtDriver._get_vpmems', ask))
 
-    def test_left_out_where_a_guest_has_devices(self):
+    def test_post_copy_is_not_used_with_devices(self):
         for flavor, wanted in (self.two, False), (self.flavor(), True):
             server = self.boot(flavor, host='compute1')
             self._live_migrate(server)
@@ -314,6 +314,6 @@ class NotMigratableTest(MovingTest):
 
     DEVICE_SPEC = (cloud.FOUR_SPEC,)
 
-    def test_refused_before_anything_is_touched(self):
+    def test_device_that_is_not_live_migratable_is_refused(self):
         server = self.boot(self.two, host='compute1')
         self.fail_to_move(server, 'does not say that it is live_migratable')

@@ -48,7 +48,7 @@ class FunctionTest(cloud.Cloud):
             self._reboot_server(self.server, hard=True)
             self.assertEqual(self.before, self.hostdevs(self.server))
 
-    def test_no_mdev_is_made_of_it(self):
+    def test_no_mdev_is_made_on_a_held_function(self):
         self._stop_server(self.server)
         self.make_mdevs_of_it(resource_class='CUSTOM_VF')
         flavor = self.flavor('vf')
@@ -59,7 +59,7 @@ class FunctionTest(cloud.Cloud):
         self._start_server(self.server)
         self.assertEqual(self.before, self.hostdevs(self.server))
 
-    def test_start_keeps_it(self):
+    def test_start_keeps_the_function(self):
         self._stop_server(self.server)
         self.make_mdevs_of_it()
         self._start_server(self.server)
@@ -91,7 +91,7 @@ class MdevTest(cloud.Cloud):
         inventory = self._get_provider_inventory(provider['uuid'])
         self.assertEqual(4, inventory[cloud.VGPU]['total'])
 
-    def test_made_and_removed(self):
+    def test_mdev_is_made_and_removed_with_its_server(self):
         server = self.boot(self.vgpu)
         self.assertEqual({'compute1_accel_0000:44:00.0': {cloud.VGPU: 1}},
                          self.allocated(server))
@@ -107,7 +107,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(2, len(self.hostdevs(server)))
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
 
-    def test_resize_of_who_has_more_than_is_offered_by_now(self):
+    def test_resize_of_a_server_that_holds_more_than_is_offered(self):
         server = self.boot(self.flavor('vgpus'))
         self.flags(device_spec=[
             cloud.VGPU_SPEC[:-1] + ', "max_instances": 1}'],
@@ -149,7 +149,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.boot(self.vgpu, state='ERROR')
 
-    def test_mdevs_from_before_another_type_was_offered(self):
+    def test_mdevs_made_before_another_type_was_offered(self):
         """They were given as what the card has no provider of by now."""
         for _number in range(3):
             self.boot(self.vgpu)
@@ -179,7 +179,7 @@ class MdevTest(cloud.Cloud):
         self.reboot_host(server)
         self.assertEqual(before, self.mdevs())
 
-    def test_host_reboot_after_another_type_has_gone(self):
+    def test_host_reboot_after_another_type_was_removed(self):
         self.offer_another_type()
         server = self.boot(self.vgpu)
         before = self.mdevs()
@@ -195,7 +195,7 @@ class MdevTest(cloud.Cloud):
         self.restart_compute_service('compute1')
         self._run_periodics()
 
-    def test_no_other_type_is_made_for_a_server(self):
+    def test_server_gets_no_mdev_of_another_type(self):
         """The provider that it was promised is the card's, for either."""
         server = self.boot(self.vgpu)
         self.offer_only_another_type()
@@ -214,7 +214,7 @@ class MdevTest(cloud.Cloud):
                       self.stdlog.logger.output)
         self.boot(self.small(), state='ERROR')
 
-    def test_mdev_of_a_type_that_no_entry_names_any_more(self):
+    def test_mdev_of_a_removed_entry_is_kept(self):
         server = self.boot(self.vgpu)
         self.offer_only_another_type()
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
@@ -227,7 +227,7 @@ class MdevTest(cloud.Cloud):
         self.restart_compute_service('compute1')
         self._run_periodics()
 
-    def test_mdev_of_a_card_that_no_entry_names_any_more(self):
+    def test_mdev_of_a_card_without_entry_is_kept(self):
         theirs = '0d9d2ca2-5ec2-5a3c-8a4b-6a5d3c2f1e0b'
         server = self.boot(self.vgpu)
         self.offer_nothing()
@@ -257,7 +257,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         return server, before, set(self.hostdevs(server))
 
-    def test_a_resize_on_the_host_that_goes_back(self):
+    def test_reverted_resize_on_the_same_host(self):
         """Another type could take the place of what were taken back."""
         server, before, after = self.resize_on_the_host()
         self.assertEqual(before | after, set(self.mdevs()))
@@ -266,13 +266,13 @@ class MdevTest(cloud.Cloud):
         self.assertEqual(before, set(self.hostdevs(server)))
         self.assertEqual(before, set(self.mdevs()))
 
-    def test_a_resize_on_the_host_that_is_confirmed(self):
+    def test_confirmed_resize_on_the_same_host(self):
         server, _before, after = self.resize_on_the_host()
         self._confirm_resize(server)
         self._run_periodics()
         self.assertEqual(after, set(self.mdevs()))
 
-    def test_a_resize_of_which_placement_says_nothing(self):
+    def test_mdevs_are_kept_when_placement_does_not_answer(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
                 'nova_accel.compute.state.placement.'
@@ -281,7 +281,7 @@ class MdevTest(cloud.Cloud):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
-    def test_a_resize_that_waits_since_something_was_taken_back(self):
+    def test_resize_that_begins_during_a_release(self):
         _server, before, after = self.resize_on_the_host()
         kept = nova_moves.kept
         asked = []
@@ -294,7 +294,7 @@ class MdevTest(cloud.Cloud):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 
-    def test_a_resize_of_which_nova_says_nothing(self):
+    def test_mdevs_are_kept_when_nova_does_not_answer(self):
         _server, before, after = self.resize_on_the_host()
         with fixtures.MockPatch(
                 'nova.objects.InstanceList.get_by_filters',
@@ -329,7 +329,7 @@ class MdevTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual(before, (self.mdevs(), self.hostdevs(server)))
 
-    def test_made_again_after_the_host_was_rebooted(self):
+    def test_host_reboot_recreates_the_mdev(self):
         server = self.boot(self.vgpu)
         before = self.mdevs()
         self.lose_mdevs()
@@ -410,7 +410,7 @@ class MdevTest(cloud.Cloud):
                 closed.set()
                 self.background.wait()
 
-    def test_leftover_that_a_program_has_open_holds_up_nobody(self):
+    def test_leftover_that_a_program_has_open_delays_no_server(self):
         """The kernel waits until it has not."""
         left = self.leave_behind()
         aside = self.note_what_is_set_aside()
@@ -431,7 +431,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual([*self.hostdevs(server)], [*self.mdevs()])
         self.assertEqual([], aside)
 
-    def test_who_gets_none_does_not_wait_for_what_is_taken_back(self):
+    def test_failing_boot_does_not_wait_for_a_release(self):
         left = self.leave_behind()
         with self.held_open(left):
             self._run_periodics()
@@ -442,7 +442,7 @@ class MdevTest(cloud.Cloud):
             self.assertLess(time.monotonic() - began, 60)
             self.assertTrue(self.background.is_busy())
 
-    def test_what_somebody_got_meanwhile_is_not_taken_back(self):
+    def test_mdev_assigned_meanwhile_is_not_released(self):
         # As before the server had it.
         self.useFixture(fixtures.MockPatchObject(
             device_claims.DeviceClaims, 'addresses_in_use',
@@ -451,7 +451,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual(set(self.hostdevs(server)), set(self.mdevs()))
 
-    def test_mdev_of_somebody_else_is_left_alone(self):
+    def test_mdev_of_another_program_is_kept(self):
         theirs = '7d7f5c1e-7a2e-4d0e-8f31-7b3f5d1f8c11'
         operations.Operations(f'{self.machine}/sys').create_mdev(
             '0000:44:00.4', 'nvidia-471', theirs)
@@ -463,7 +463,7 @@ class MdevTest(cloud.Cloud):
             self.boot(self.vgpu)
         self.assertIn(theirs, self.mdevs())
 
-    def test_type_that_goes_with_a_new_driver(self):
+    def test_type_removed_by_a_new_driver(self):
         server = self.boot(self.vgpu)
         self._stop_server(server)
         self.lose_mdevs()
@@ -489,7 +489,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.providers())
 
-    def test_driver_that_talks_nonsense_hides_no_other_parent(self):
+    def test_unreadable_parent_does_not_hide_others(self):
         (nonsense, *_others) = self.types('nvidia-471')
         (nonsense / 'available_instances').write_text('\0 many\n')
         self._run_periodics()

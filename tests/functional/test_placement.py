@@ -38,14 +38,14 @@ class PlacementTest(cloud.Cloud):
             ['CUSTOM_NOVA_ACCEL', 'CUSTOM_NVLINK', 'OWNER_NOVA'],
             self.traits('compute1_accel_0000:43:00.0'))
 
-    def test_hosts_of_the_same_kind_have_their_own(self):
+    def test_equal_hosts_have_separate_providers(self):
         self.start_compute('compute1')
         self.start_compute('compute2')
         uuids = [provider['uuid'] for host in ('compute1', 'compute2')
                  for provider in self.providers(host).values()]
         self.assertEqual(8, len(set(uuids)))
 
-    def test_nothing_changed_nothing_written(self):
+    def test_nothing_is_written_without_a_change(self):
         self.start_compute('compute1')
         self.gpu_profile('gpu')
         self.boot(self.flavor('gpu'))
@@ -60,7 +60,7 @@ class PlacementTest(cloud.Cloud):
             name: provider['generation']
             for name, provider in self.providers().items()})
 
-    def test_what_is_for_one_server_waits_to_be_freed(self):
+    def test_one_time_use_device_waits_for_the_operator(self):
         """From its choice on, whatever happens between two reports."""
         self.flags(sysfs_root=str(cloud.A100), device_spec=[
             '{"address": "0000:81:00.0", "resource_class": "CUSTOM_SSD", '
@@ -123,7 +123,7 @@ class PlacementTest(cloud.Cloud):
         self.assertEqual(3, len(self.hostdevs(server)))
         self.assertEqual([], self.update())
 
-    def test_device_that_goes_while_nobody_has_it(self):
+    def test_free_device_that_disappears(self):
         machine = self.directory_host()
         self.start_compute('compute1')
         (machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
@@ -131,7 +131,7 @@ class PlacementTest(cloud.Cloud):
         self.assertNotIn('compute1_accel_0000:43:00.0', self.totals())
         self.assertEqual(3, len(self.totals()))
 
-    def test_device_that_goes_while_a_server_has_it(self):
+    def test_held_device_that_disappears(self):
         machine = self.directory_host()
         self.start_compute('compute1')
         self.gpu_profile('gpu')
@@ -148,7 +148,7 @@ class PlacementTest(cloud.Cloud):
         self.update()
         self.assertNotIn(name, self.totals())
 
-    def test_class_that_changes_while_a_server_has_it(self):
+    def test_class_of_a_held_device_changes(self):
         self.start_compute('compute1')
         self.gpu_profile('gpu')
         server = self.boot(self.flavor('gpu'))
@@ -193,13 +193,13 @@ class PlacementTest(cloud.Cloud):
         self.boot(self.flavor())
         self.assertIn("sysfs_root '/nowhere'", self.stdlog.logger.output)
 
-    def test_unreadable_root_takes_nothing_away(self):
+    def test_unreadable_root_keeps_the_providers(self):
         self.start_compute('compute1')
         self.flags(sysfs_root='/nowhere', group='nova_accel')
         self.restart_compute_service('compute1')
         self.assertEqual(4, len(self.totals()))
 
-    def test_what_the_host_uses_is_refused(self):
+    def test_device_that_the_host_uses_is_refused(self):
         self.flags(device_spec=['{"vendor_id": "1af4"}'], group='nova_accel')
         self.start_compute('compute1')
         self.assertEqual(['compute1_accel_0000:00:01.0'],
@@ -210,7 +210,7 @@ class PlacementTest(cloud.Cloud):
         self.assertIn('0000:00:03.0 (1af4:1000): the host uses it: '
                       'network port eth0 has an address', log)
 
-    def test_what_nova_claims_is_refused(self):
+    def test_device_that_nova_claims_is_refused(self):
         self.flags(device_spec=[
             '{"address": "0000:43:00.*"}', '{"address": "0000:44:*"}'],
             group='pci')

@@ -24,8 +24,11 @@ class ProfileTest(cloud.Cloud):
         return text
 
     def test_unknown(self):
-        self.assertRejected(self.flavor('nobody'), "'nobody' is not known",
-                            self.profiles)
+        answer = self.assertRejected(self.flavor('nobody'),
+                                     "'nobody' is not known")
+        self.assertNotIn(self.profiles, answer)
+        self.assertIn(f'looked for in {self.profiles}',
+                      self.stdlog.logger.output)
 
     def assertResizeRejected(self, server, flavor, words):
         from nova.tests.functional.api import client
@@ -50,7 +53,7 @@ class ProfileTest(cloud.Cloud):
                 f"'{value}' names no device profile; ",
                 'remove the key from the flavor')
 
-    def test_no_name_is_nobodys(self):
+    def test_empty_name_is_not_given_to_cyborg(self):
         self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
         self.assertRejected(self.no_name(), 'names no device profile')
 
@@ -85,8 +88,10 @@ class ProfileTest(cloud.Cloud):
     def test_broken_file_is_named(self):
         pathlib.Path(self.profiles, 'gpu.yaml').write_text(
             'name: gpu\ngroups:\n- resources: {CUSTOM_GPU: 0}\n')
-        self.assertRejected(self.flavor('gpu'), "profile 'gpu'", 'group 0',
-                            'CUSTOM_GPU', '0 is not between 1 and')
+        answer = self.assertRejected(
+            self.flavor('gpu'), "profile 'gpu'", 'group 0', 'CUSTOM_GPU',
+            '0 is not between 1 and')
+        self.assertNotIn(self.profiles, answer)
 
     def test_file_is_read_again_when_it_changes(self):
         flavor = self.flavor('gpu')

@@ -202,7 +202,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual({}, self.held())
         self.assertEqual({}, self.allocated(server))
 
-    def test_revert_keeps_others_off(self):
+    def test_device_of_a_revert_is_not_given_to_another_server(self):
         flavor = self.pool()
         server = self.boot(flavor)
         self._resize_server(server, self.flavor())
@@ -243,7 +243,7 @@ class RecordTest(cloud.Cloud):
             self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
         self.assertApart()
 
-    def test_guest_that_let_go_of_its_device_before_a_crash(self):
+    def test_device_detached_before_a_crash_is_attached_again(self):
         server = self.boot(self.one)
         [element] = self.domain(server).plugged
         self.domain(server).detachDevice(
@@ -254,7 +254,7 @@ class RecordTest(cloud.Cloud):
             set(self.hostdevs(server)),
             {str(device.address) for device in self.attached(server)})
 
-    def test_guest_that_lets_go_of_its_device_too_late(self):
+    def test_device_detached_too_late_is_attached_again(self):
         """Asked to for a suspension that has failed since."""
         server = self.boot(self.one)
         element = etree.tostring(self.domain(server).plugged[0],
@@ -266,7 +266,7 @@ class RecordTest(cloud.Cloud):
             set(self.hostdevs(server)),
             {str(device.address) for device in self.attached(server)})
 
-    def test_guest_whose_card_is_away_gets_nothing_else(self):
+    def test_guest_whose_card_is_missing_gets_no_other_device(self):
         server = self.boot(self.one)
         self.domain(server).detachDevice(etree.tostring(
             self.domain(server).plugged[0], encoding='unicode'))
@@ -280,7 +280,7 @@ class RecordTest(cloud.Cloud):
         self.card_back()
         self.assertEqual(1, len(self.domain(server).plugged))
 
-    def test_reboot_whose_card_is_away_keeps_the_definition(self):
+    def test_hard_reboot_with_a_missing_card_keeps_the_definition(self):
         server = self.boot(self.one)
         held = self.hostdevs(server)
         self.card_away()
@@ -295,7 +295,7 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_resume_whose_card_is_away_keeps_what_was_saved(self):
+    def test_resume_with_a_missing_card_keeps_the_saved_state(self):
         server = self.boot(self.one)
         held = self.hostdevs(server)
         self._suspend_server(server)
@@ -310,7 +310,7 @@ class RecordTest(cloud.Cloud):
         self._resume_server(server)
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_start_amid_a_reboot_whose_card_is_away(self):
+    def test_start_during_a_reboot_with_a_missing_card(self):
         server, other = self.boot(self.one), self.boot(self.flavor())
         held = self.hostdevs(server)
         self.domain(server).destroy()
@@ -331,7 +331,7 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_start_amid_a_reboot_that_fails_for_another_reason(self):
+    def test_start_during_a_reboot_that_fails_for_another_reason(self):
         """Of servers without devices Nova decides."""
         other = self.boot(self.flavor())
         self.domain(other).destroy()
@@ -341,7 +341,7 @@ class RecordTest(cloud.Cloud):
             self.assertRaises(RuntimeError, self.restart_compute_service,
                               'compute1')
 
-    def test_start_amid_a_reboot_that_nova_could_not_try(self):
+    def test_start_during_a_reboot_that_nova_could_not_try(self):
         """It starts again when Neutron is there, and all is well."""
         server = self.boot(self.one)
         self.domain(server).destroy()
@@ -394,7 +394,7 @@ class RecordTest(cloud.Cloud):
             libvirt_driver.LibvirtDriver, '_destroy', take_away))
         return server
 
-    def test_start_with_half_of_an_iommu_group(self):
+    def test_start_with_part_of_an_iommu_group(self):
         """Other ACS settings since the host was booted."""
         machine = self.directory_host()
         self.restart_compute_service('compute1')
@@ -413,20 +413,20 @@ class RecordTest(cloud.Cloud):
             'status'])
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_reboot_goes_by_what_is_there_without_the_guest(self):
+    def test_hard_reboot_reads_the_host_after_the_guest_stops(self):
         server = self.away_with_the_guest()
         self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('is not there any more', self.fault(server))
 
-    def test_rebuild_goes_by_what_is_there_without_the_guest(self):
+    def test_rebuild_reads_the_host_after_the_guest_stops(self):
         server = self.away_with_the_guest()
         self.refused_by_this_process(
             server, {'rebuild': {'imageRef': cloud.IMAGE}})
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('is not there any more', self.fault(server))
 
-    def test_resume_goes_by_what_is_there_without_the_guest(self):
+    def test_resume_reads_the_host_again(self):
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.compute.state.local_host.CACHE_SECONDS', 600))
         machine = self.directory_host()
@@ -441,7 +441,7 @@ class RecordTest(cloud.Cloud):
             'status': 'SUSPENDED', 'OS-EXT-STS:task_state': None})
         self.assertIn('is not there any more', self.fault(server))
 
-    def test_what_was_forgotten_while_it_was_read(self):
+    def test_host_invalidated_during_a_read_is_not_cached(self):
         machine = local_host.LocalHost()
         self.assertEqual(machine.read(), machine.cached())
         read = reader.read
@@ -471,7 +471,7 @@ class RecordTest(cloud.Cloud):
         again = self.domain(server)
         again._state, again.plugged = domain._state, domain.plugged
 
-    def test_a_guest_has_all_its_devices_when_a_volume_is_swapped(self):
+    def test_volume_swap_keeps_all_devices(self):
         server = self.boot(self.one)
         held = self.hostdevs(server)
         domain = self.domain(server)
@@ -488,7 +488,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
         self.assertEqual(1, len(self.domain(server).plugged))
 
-    def test_a_paused_guest_lets_go_of_nothing(self):
+    def test_snapshot_of_a_paused_guest_keeps_its_devices(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
         self.flags(device_detach_timeout=1, group='libvirt')
         server = self.boot(self.one)
@@ -503,7 +503,7 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(len(held), len(self.domain(server).plugged))
 
-    def test_nothing_of_ours_can_be_read(self):
+    def test_unreadable_sysfs_root_keeps_servers_running(self):
         server = self.boot(self.one)
         held = self.hostdevs(server)
         self.flags(sysfs_root='/nowhere', group='nova_accel')
@@ -563,7 +563,7 @@ class RecordTest(cloud.Cloud):
             f'resources:{cloud.GPU}': '1'}), **more)
         return server, self.hostdevs(server)
 
-    def test_class_on_the_flavor_alone_and_placement_says_nothing(self):
+    def test_class_on_the_flavor_and_placement_does_not_answer(self):
         server, held = self.class_alone()
         with self.silent(server):
             self._reboot_server(server, hard=True)
@@ -581,7 +581,7 @@ class RecordTest(cloud.Cloud):
         self.domain(server).destroy()
         self.restart_compute_service('compute1')
 
-    def test_class_on_the_flavor_alone_and_the_host_boots(self):
+    def test_class_on_the_flavor_and_the_host_boots(self):
         """Whether its card is there, or not yet."""
         machine = self.directory_host()
         self.restart_compute_service('compute1')
@@ -601,7 +601,7 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_class_of_ours_is_no_mdev_of_novas_when_the_host_boots(self):
+    def test_nova_makes_no_mdev_of_our_class_when_the_host_boots(self):
         """Nova has no copy of its providers then, and asks it about each."""
         driver = self.computes['compute1'].driver
         root = self.compute_rp_uuids['compute1']
@@ -611,7 +611,7 @@ class RecordTest(cloud.Cloud):
             naming.class_provider_uuid(root, 'VGPU'): {
                 'resources': {'VGPU': 1}}}))
 
-    def test_class_on_the_flavor_alone_and_a_move_that_broke_off(self):
+    def test_class_on_the_flavor_and_an_interrupted_move(self):
         """What Placement promises is the other host's."""
         self.start_compute('compute2')
         server, held = self.class_alone(host='compute1')
@@ -639,9 +639,14 @@ class RecordTest(cloud.Cloud):
             for uuid, allocation in known['allocations'].items()}},
             version='1.28')
 
-    def test_claim_lasts_while_placement_says_nothing(self):
+    def test_claim_is_kept_while_placement_does_not_answer(self):
         server = self.boot(self.one)
-        self.fail_rebuild(server)
+        with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
+                               side_effect=RuntimeError('no')):
+            self.refused_by_this_process(server, REBOOT)
+        # It has no definition any more: only the claim keeps its device.
+        self.assertEqual({}, self.hostdevs(server))
+        self.placement.delete(f'/allocations/{server["id"]}')
         ended = f'Ended the claim of server {server["id"]}'
         with self.silent(server):
             self._run_periodics()
@@ -649,7 +654,7 @@ class RecordTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual(1, self.stdlog.logger.output.count(ended))
 
-    def test_failed_spawn_leaves_nothing(self):
+    def test_failed_spawn_releases_its_devices(self):
         with mock.patch.object(libvirt_driver.LibvirtDriver,
                                '_create_guest_with_network',
                                side_effect=RuntimeError('no')):
@@ -660,7 +665,7 @@ class RecordTest(cloud.Cloud):
             self.boot(flavor)
         self.assertApart()
 
-    def test_servers_without_devices_are_not_looked_at(self):
+    def test_domains_are_not_read_for_servers_without_devices(self):
         self.boot(self.one)
         plain = self.flavor()
         with mock.patch.object(

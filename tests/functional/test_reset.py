@@ -81,7 +81,7 @@ class WholeTest(Reset):
     entries = [cloud.GPU_SPEC[:-1] + f', "address": "{ONE}"}}']
     functions = [ONE]
 
-    def test_once_at_the_start_and_after_each_server(self):
+    def test_reset_at_start_and_after_each_server(self):
         self.start_compute('compute1')
         self.assertEqual([ONE], self.kernel.resets)
         server = self.boot(self.gpu)
@@ -96,7 +96,7 @@ class WholeTest(Reset):
         self._run_periodics()
         self.assertEqual([ONE] * 2, self.kernel.resets)
 
-    def test_before_the_next_server_where_that_comes_first(self):
+    def test_slow_reset_ends_before_the_next_server(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         with self.slow():
@@ -105,7 +105,7 @@ class WholeTest(Reset):
         self.boot(self.gpu)
         self.assertEqual([ONE] * 2, self.kernel.resets)
 
-    def test_one_that_takes_long_holds_up_nobody_else(self):
+    def test_slow_reset_does_not_delay_other_servers(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.kernel.broken = {ONE}
@@ -125,7 +125,7 @@ class WholeTest(Reset):
         self.later()
         self.boot(self.gpu)
 
-    def test_not_under_a_server_when_nova_compute_is_restarted(self):
+    def test_held_device_is_not_reset_at_restart(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.restart_compute_service('compute1')
@@ -137,7 +137,7 @@ class WholeTest(Reset):
         self.restart_compute_service('compute1')
         self.assertEqual([ONE] * 3, self.kernel.resets)
 
-    def test_host_that_cannot_keep_guests_apart(self):
+    def test_unsafe_host_offers_no_devices(self):
         """After its next boot it offers nothing; who has one, keeps it."""
         self.start_compute('compute1')
         server = self.boot(self.gpu)
@@ -157,7 +157,7 @@ class WholeTest(Reset):
         self._run_periodics()
         self.boot(self.gpu)
 
-    def test_one_that_fails_at_the_start_is_not_offered(self):
+    def test_device_whose_reset_fails_at_start_is_not_offered(self):
         self.kernel.broken = {ONE}
         self.start_compute('compute1')
         self.assertEqual({}, self.totals())
@@ -171,7 +171,7 @@ class WholeTest(Reset):
         self.assertEqual({PROVIDER: 1}, self.totals())
         self.boot(self.gpu)
 
-    def test_one_that_fails_after_a_server_goes_to_nobody(self):
+    def test_device_whose_reset_fails_after_delete_is_not_offered(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.kernel.broken = {ONE}
@@ -184,7 +184,7 @@ class WholeTest(Reset):
         self.later()
         self.boot(self.gpu)
 
-    def test_one_that_fails_when_a_server_is_to_have_it(self):
+    def test_device_whose_reset_fails_at_spawn_is_not_offered(self):
         self.kernel.bind(ONE, 'nvidia')
         self.kernel.broken = {ONE}
         self.start_compute('compute1')
@@ -208,7 +208,7 @@ class WholeTest(Reset):
         self.assertEqual({PROVIDER: 1}, self.totals())
         self.boot(self.gpu)
 
-    def test_a_provider_that_is_promised_is_reserved(self):
+    def test_failed_device_with_allocations_is_reserved(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.placement.put('/allocations/' + '1' * 8 + server['id'][8:], {
@@ -225,7 +225,7 @@ class WholeTest(Reset):
         self.assertIn(providers.REFUSED, self._get_provider_traits(
             self.providers()[PROVIDER]['uuid']))
 
-    def test_nobody_chooses_what_is_being_reset(self):
+    def test_device_in_reset_is_not_chosen(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.useFixture(fixtures.MonkeyPatch(
@@ -236,7 +236,7 @@ class WholeTest(Reset):
         self.assertIn('held by nova-compute for a reset',
                       self.stdlog.logger.output)
 
-    def test_what_was_chosen_before_is_not_had_while_it_is_reset(self):
+    def test_device_in_reset_is_not_claimed_again(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         claims = device_claims.DeviceClaims(libvirt_domains.LibvirtDomains(
@@ -253,7 +253,7 @@ class WholeTest(Reset):
         claims.claim_again(instance, held)
         self.assertEqual(held, claims.get(instance))
 
-    def test_what_a_driver_of_the_hosts_has_is_left_to_it(self):
+    def test_device_with_a_host_driver_is_reset_at_spawn(self):
         self.kernel.bind(ONE, 'nvidia')
         self.start_compute('compute1')
         self._run_periodics()
@@ -265,14 +265,14 @@ class WholeTest(Reset):
         self.boot(self.gpu)
         self.assertEqual(([ONE], [None]), (self.kernel.resets, drivers))
 
-    def test_what_a_program_has_open_is_not_pulled_away(self):
+    def test_device_that_a_program_has_open_is_not_reset(self):
         self.kernel.bind(ONE, 'vfio-pci')
         (self.kernel.place(ONE) / 'enable').write_text('1\n')
         self.start_compute('compute1')
         self.assertEqual(({}, []), (self.totals(), self.kernel.resets))
         self.assertEqual(1, self.said('a program has it open'))
 
-    def test_without_a_way_to_reset_it(self):
+    def test_device_without_a_reset_method_is_refused(self):
         self.kernel.offer_reset(ONE, methods=None)
         self.start_compute('compute1')
         self.assertEqual({}, self.totals())
@@ -287,7 +287,7 @@ class WholeTest(Reset):
                                       'offered as'))
         self.boot(self.gpu)
 
-    def test_without_libvirts_help_it_needs_vfios_driver(self):
+    def test_unmanaged_device_needs_a_vfio_driver(self):
         self.flags(device_spec=[
             self.entries[0][:-1] + ', "managed": "no"}'], group='nova_accel')
         self.kernel.bind(ONE, 'nvidia')
@@ -303,13 +303,13 @@ class WholeTest(Reset):
 
 class SeveralTest(Reset):
 
-    def test_one_at_fault_hides_no_other(self):
+    def test_device_whose_reset_fails_does_not_affect_others(self):
         self.kernel.broken = {ONE}
         self.start_compute('compute1')
         self.assertEqual([1] * 3, list(self.totals().values()))
         self.assertNotIn(PROVIDER, self.totals())
 
-    def test_an_unbinding_that_hangs_holds_up_its_own_server_alone(self):
+    def test_hanging_unbind_delays_only_its_own_server(self):
         begun, over = threading.Event(), threading.Event()
 
         def hang(_address):
@@ -333,7 +333,7 @@ class SeveralTest(Reset):
         over.set()
         self._wait_for_state_change(waiting, 'ACTIVE')
 
-    def test_another_does_where_those_that_were_promised_fail(self):
+    def test_another_device_replaces_those_whose_reset_fails(self):
         """Down to the last; and Placement knows."""
         for address in GPUS:
             self.kernel.bind(address, 'nvidia')
@@ -348,7 +348,7 @@ class SeveralTest(Reset):
         self.assertEqual({f'compute1_accel_{GPUS[-1]}': {cloud.GPU: 1}},
                          self.allocated(server))
 
-    def test_resets_that_take_long_do_not_hold_up_the_report(self):
+    def test_slow_resets_do_not_delay_the_report(self):
         with self.slow():
             self.start_compute('compute1')
             self.assertEqual([1] * 4, list(self.totals().values()))
@@ -357,7 +357,7 @@ class SeveralTest(Reset):
             self.boot(self.gpu)
         self.assertCountEqual(GPUS, self.kernel.resets)
 
-    def test_a_driver_that_is_bound_while_others_are_reset(self):
+    def test_driver_bound_while_other_devices_are_reset(self):
         with self.slow():
             self.start_compute('compute1')
             self.kernel.bind(GPUS[-1], 'nvidia')
@@ -374,7 +374,7 @@ class PoolTest(Reset):
     recording = cloud.A100
     functions = ('0000:85:01.0', '0000:85:01.1')
 
-    def test_one_that_fails_leaves_the_pool(self):
+    def test_vf_whose_reset_fails_leaves_the_pool(self):
         self.start_compute('compute1')
         pool = 'compute1_accel_0000:85:00.0'
         self.assertEqual({pool: 2}, self.totals())
@@ -390,7 +390,7 @@ class PoolTest(Reset):
         self.assertEqual({pool: 2}, self.totals())
         self.assertIn(failing, self.hostdevs(self.boot(self.gpu)))
 
-    def test_another_of_the_pool_does_where_one_fails(self):
+    def test_another_vf_replaces_one_whose_reset_fails(self):
         for address in self.functions:
             self.kernel.bind(address, 'c6xxvf')
         self.kernel.broken = {self.functions[0]}

@@ -31,7 +31,7 @@ class ResizeTest(cloud.Cloud):
                 'OS-EXT-SRV-ATTR:host'])
         return server
 
-    def test_up_and_confirm(self):
+    def test_resize_to_more_is_confirmed(self):
         server = self.resize(self.one, self.two)
         self.assertEqual(1, len(self.hostdevs(server, 'compute1')))
         self.assertEqual(2, len(self.hostdevs(server, 'compute2')))
@@ -42,7 +42,7 @@ class ResizeTest(cloud.Cloud):
             {f'compute2_accel_{address}': {cloud.GPU: 1}
              for address in self.held('compute2')}, self.allocated(server))
 
-    def test_up_and_revert(self):
+    def test_resize_to_more_is_reverted(self):
         server = self.resize(self.one, self.two)
         before = self.held('compute1')
         self.settle(server, self._revert_resize)
@@ -52,19 +52,19 @@ class ResizeTest(cloud.Cloud):
             {f'compute1_accel_{address}': {cloud.GPU: 1}
              for address in before}, self.allocated(server))
 
-    def test_down_to_none(self):
+    def test_resize_to_none(self):
         server = self.resize(self.two, self.plain)
         self.settle(server, self._confirm_resize)
         self.assertEqual({}, self.held('compute1'))
         self.assertEqual({}, self.held('compute2'))
         self.assertEqual({}, self.allocated(server))
 
-    def test_up_from_none(self):
+    def test_resize_from_none(self):
         server = self.resize(self.plain, self.two)
         self.settle(server, self._confirm_resize)
         self.assertEqual(2, len(self.held('compute2')))
 
-    def test_cold_migration_keeps_the_promise(self):
+    def test_cold_migration_keeps_the_allocation(self):
         server = self.boot(self.two, host='compute1')
         self._migrate_server(server)
         self.settle(server, self._confirm_resize)
@@ -84,7 +84,7 @@ class ResizeOnOneHostTest(cloud.Cloud):
         self.before = self.held()
         self._resize_server(self.server, self.flavor('two'))
 
-    def test_old_and_new_are_apart(self):
+    def test_old_and_new_devices_differ(self):
         self.assertEqual(2, len(self.held()))
         self.assertFalse(set(self.before) & set(self.held()))
 

@@ -82,7 +82,7 @@ class ServerTest(cloud.Cloud):
         self.assertNotIn(freed, self.held())
         self.assertEqual([freed], list(self.hostdevs(self.boot(flavor))))
 
-    def test_restart_keeps_the_record(self):
+    def test_restart_keeps_held_devices(self):
         flavor = self.flavor('h100')
         before = self.boot(flavor)
         held = self.held()
@@ -112,7 +112,7 @@ class ServerTest(cloud.Cloud):
         self.assertEqual({}, self.hostdevs(server))
         self.assertEqual({}, self.allocated(server))
 
-    def test_class_on_the_flavor_alone_is_as_good(self):
+    def test_class_on_the_flavor_needs_no_profile(self):
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor)
         [alias] = self.hostdevs(server).values()
@@ -134,7 +134,7 @@ class ServerTest(cloud.Cloud):
         server = self.boot(self.flavor('h100'))
         self.assertEqual('compute2', server['OS-EXT-SRV-ATTR:host'])
 
-    def test_fault_says_why_and_the_log_of_what(self):
+    def test_fault_has_the_reason_and_the_log_the_device(self):
         flavor = self.flavor('h100')
         servers = [self.boot(flavor) for _time in range(4)]
         [address] = self.hostdevs(servers[0])
@@ -148,7 +148,7 @@ class ServerTest(cloud.Cloud):
                       self.stdlog.logger.output)
         self.assertEqual([servers[0]['id']], self.held()[address])
 
-    def test_class_on_the_flavor_alone_and_a_device_that_has_gone(self):
+    def test_class_on_the_flavor_and_a_missing_device(self):
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         for bus in ('43', '44', '83', '84'):
@@ -159,7 +159,7 @@ class ServerTest(cloud.Cloud):
         self.assertIn(f'this host has no device of {cloud.GPU}',
                       server['fault']['message'])
 
-    def test_class_on_the_flavor_alone_and_placement_fails_at_spawn(self):
+    def test_class_on_the_flavor_and_placement_fails_at_spawn(self):
         """Nova takes an answer that failed for nothing that was promised."""
         self.flags(device_spec=[], group='nova_accel')
         self.useFixture(fixtures.MockPatch(
@@ -170,7 +170,7 @@ class ServerTest(cloud.Cloud):
         self.assertIn('Placement returned no allocations for it',
                       server['fault']['message'])
 
-    def test_a_spawn_goes_by_what_was_read_for_its_claim(self):
+    def test_spawn_uses_the_host_read_for_its_claim(self):
         """Reading takes long where there are hundreds of functions."""
         driver = self.computes['compute1'].driver
         reads, read, spawn = [], reader.read, driver.spawn

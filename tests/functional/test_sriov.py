@@ -95,7 +95,7 @@ class SriovTest(cloud.Cloud):
         self.assertEqual(before, [self.hostdevs(server)
                                   for server in servers])
 
-    def test_as_many_as_the_entry_says(self):
+    def test_number_of_vfs_of_the_entry_is_set(self):
         self.start(5)
         self.assertEqual((5, 5), (self.number(), self.total()))
         held = {address for _number in range(5)
@@ -104,11 +104,11 @@ class SriovTest(cloud.Cloud):
         self.assertNotIn(CARD, held)
         self.boot(self.vf, state='ERROR')
 
-    def test_all(self):
+    def test_all_vfs_are_enabled(self):
         self.start('"all"')
         self.assertEqual((16, 16), (self.number(), self.total()))
 
-    def test_after_a_reboot_of_the_host(self):
+    def test_vfs_are_enabled_after_a_host_reboot(self):
         self.start(4)
         server = self.boot(self.vf)
         before = self.hostdevs(server)
@@ -119,7 +119,7 @@ class SriovTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual(before, self.hostdevs(server))
 
-    def test_never_while_one_is_held(self):
+    def test_number_is_not_changed_while_a_vf_is_held(self):
         self.start(4)
         server = self.boot(self.vf)
         self._stop_server(server)
@@ -130,7 +130,7 @@ class SriovTest(cloud.Cloud):
         self.start(6)
         self.assertEqual((6, 6), (self.number(), self.total()))
 
-    def test_what_somebody_changed_is_said_and_not_fought(self):
+    def test_number_changed_by_hand_is_logged_and_kept(self):
         self.start(4)
         self.by_hand(2)
         self._run_periodics()
@@ -141,12 +141,12 @@ class SriovTest(cloud.Cloud):
         self.start(4)
         self.assertEqual((4, 4), (self.number(), self.total()))
 
-    def test_more_than_it_can_have(self):
+    def test_more_vfs_than_the_card_supports(self):
         self.start(17)
         self.assertEqual((2, 2), (self.number(), self.total()))
         self.assertEqual(1, self.said('says num_vfs 17: it can have 16'))
 
-    def test_more_than_there_is_room_for(self):
+    def test_more_vfs_than_there_are_resources_for(self):
         self.kernel.room = 8
         self.start(10)
         self.assertEqual((2, 2), (self.number(), self.total()))
@@ -187,14 +187,14 @@ class SriovTest(cloud.Cloud):
                 self.assertEqual(left, len(self.hostdevs(server)))
                 self._delete_server(server)
 
-    def test_what_nova_claims_is_left_alone(self):
+    def test_card_that_nova_claims_is_unchanged(self):
         self.flags(device_spec=['{"address": "0000:85:*.1"}'], group='pci')
         self.start(4)
         self.assertEqual((2, 1), (self.number(), self.total()))
         self.assertEqual(1, self.said(
             '[pci] device_spec #1 claims 0000:85:01.1'))
 
-    def test_one_that_cannot_leaves_the_others(self):
+    def test_card_that_fails_does_not_affect_others(self):
         self.flags(device_spec=[
             '{"address": "0000:00:01.0", "num_vfs": 2}',
             '{"product_id": "37c8", "num_vfs": 3}'], group='nova_accel')
@@ -202,7 +202,7 @@ class SriovTest(cloud.Cloud):
         self.assertEqual((3, 3), (self.number(), self.total()))
         self.assertEqual(1, self.said('it can have no virtual functions'))
 
-    def test_a_recording_stays_as_it_is(self):
+    def test_recording_is_not_changed(self):
         self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
         self.start(4)
         self.assertEqual(2, self.total())

@@ -78,7 +78,7 @@ class VgpuTest(cloud.Cloud):
         self.boot(self.small, state='ERROR')
         self.boot(self.large, state='ERROR')
 
-    def test_from_the_machine_to_the_guest_and_back(self):
+    def test_vgpu_is_made_for_a_server_and_released(self):
         self.assertEqual({SMALLS: 3, LARGES: 2}, self.totals())
         server = self.boot(self.small)
         self.assertEqual({SMALLS: {SMALL: 1}}, self.allocated(server))
@@ -130,7 +130,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(2, len(self.held()))
         self.assertEqual(set(self.hostdevs(server)), set(self.held()))
 
-    def test_nobody_follows_on_a_type_that_was_not_cleared(self):
+    def test_vf_whose_type_was_not_cleared_is_not_reused(self):
         """Not even who is on the way while the other one is deleted."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
@@ -141,7 +141,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([(address, 1154), (address, 0), (address, 1154)],
                          self.driver.writes)
 
-    def test_who_is_on_the_way_does_not_get_what_cannot_be_cleared(self):
+    def test_booting_server_does_not_get_a_vf_that_cannot_be_cleared(self):
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
             'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
@@ -152,7 +152,7 @@ class VgpuTest(cloud.Cloud):
         second = self.boot(self.small)
         self.assertNotIn(self.has(second)[0], self.driver.open)
 
-    def test_what_cannot_be_cleared_goes_to_nobody(self):
+    def test_vf_that_cannot_be_cleared_is_not_offered(self):
         first = self.boot(self.small)
         stuck, _number = self.has(first)
         self.driver.open.add(stuck)
@@ -175,7 +175,7 @@ class VgpuTest(cloud.Cloud):
         self.nothing_disagrees()
         self.boot(self.small, state='ERROR')
 
-    def test_the_other_type_was_quicker(self):
+    def test_other_type_takes_the_card_first(self):
         """Placement promises both, and the driver has room for one."""
         server = self.boot(self.large)
         self._delete_server(server)
@@ -189,7 +189,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({}, self.held())
         self.assertEqual({}, self.allocated(lost))
 
-    def test_a_driver_that_refuses_ends_the_start_elsewhere(self):
+    def test_server_that_the_driver_refuses_starts_on_another_host(self):
         other = self.start_machine('compute2')
         self.driver.on_write = self.refuse
         servers = [self.boot(self.small) for _number in range(3)]
@@ -204,7 +204,7 @@ class VgpuTest(cloud.Cloud):
             self.assertTrue(promise.startswith('compute2_accel'))
         self.assertTrue(self.driver.writes)
 
-    def test_a_driver_that_refuses_is_quoted(self):
+    def test_error_of_the_driver_is_quoted(self):
         self.driver.on_write = self.refuse
         log = self.useFixture(fixtures.FakeLogger(level='WARNING'))
         self.boot(self.small, state='ERROR')
@@ -216,7 +216,7 @@ class VgpuTest(cloud.Cloud):
     def refuse(self, vf, number):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def test_a_reboot_of_the_host(self):
+    def test_host_reboot(self):
         servers = [self.boot(self.small), self.boot(self.small)]
         before = self.driver.current()
         self.assertEqual(2, len(before))
@@ -234,7 +234,7 @@ class VgpuTest(cloud.Cloud):
             self.assertEqual(1154, self.has(server)[1])
         self.nothing_disagrees()
 
-    def test_a_hard_reboot_sets_it_again(self):
+    def test_hard_reboot_sets_the_type_again(self):
         server = self.boot(self.small)
         before = self.has(server)
         self._reboot_server(server, hard=True)
@@ -244,7 +244,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(before, self.has(server))
         self.assertEqual([before, before], self.driver.writes)
 
-    def test_a_guest_does_not_start_without_it(self):
+    def test_guest_does_not_start_when_its_type_cannot_be_set(self):
         server = self.boot(self.small)
         self._stop_server(server)
         self.driver.reboot()
@@ -315,7 +315,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({}, self.driver.current())
         self.assertEqual([1154], list(other.current().values()))
 
-    def test_types_of_others_are_left_alone(self):
+    def test_types_set_by_hand_are_kept(self):
         self.driver.set('0000:41:00.4', 1154)
         self.driver.set('0000:41:00.5', 1148)
         self.driver.set('0000:c1:00.4', 1154)
@@ -337,7 +337,7 @@ class VgpuTest(cloud.Cloud):
         self.driver.reboot()
         self.restart_compute_service('compute1')
 
-    def test_a_reboot_of_the_host_after_another_type_was_offered(self):
+    def test_host_reboot_after_another_type_was_offered(self):
         self.offer(SMALL_SPEC)
         server = self.boot(self.small)
         self.offer(SMALL_SPEC, LARGE_SPEC)
@@ -360,7 +360,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({}, self.driver.current())
 
-    def test_live_migration_after_its_type_was_written_otherwise(self):
+    def test_live_migration_after_the_type_is_spelled_differently(self):
         number = SMALL_SPEC.replace(
             '"1154 : NVIDIA L40S-16Q"', '1154, "live_migratable": "yes"')
         self.offer(number)
@@ -370,7 +370,7 @@ class VgpuTest(cloud.Cloud):
         self._live_migrate(server)
         self.assertEqual([1154], list(other.current().values()))
 
-    def test_its_entry_names_another_type_by_now(self):
+    def test_entry_names_another_type_now(self):
         """The provider that it was promised is the card's, for either."""
         self.offer(LARGE_SPEC)
         server = self.boot(self.large)
@@ -392,7 +392,7 @@ class VgpuTest(cloud.Cloud):
         self._reboot_server(server, hard=True)
         self.assertEqual(1155, self.has(server)[1])
 
-    def test_a_type_that_no_entry_names_any_more(self):
+    def test_type_of_a_removed_entry(self):
         server = self.boot(self.small)
         self.offer()
         self.assertEqual(1154, self.has(server)[1])
@@ -413,7 +413,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         return server, before
 
-    def test_a_resize_on_the_host_that_goes_back(self):
+    def test_reverted_resize_on_the_same_host(self):
         server, before = self.resize_on_the_host()
         self.assertEqual([1154, 1155],
                          sorted(self.driver.current().values()))
@@ -424,7 +424,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual([1154], list(self.driver.current().values()))
 
-    def test_nobody_takes_the_place_of_what_goes_back(self):
+    def test_vf_is_kept_for_a_revert(self):
         """Nova looks at what there is while it is on the way."""
         server, before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
@@ -440,7 +440,7 @@ class VgpuTest(cloud.Cloud):
             self._revert_resize(server)
         self.assertEqual(before, self.has(server))
 
-    def test_a_revert_meets_a_look_at_who_may_come_back(self):
+    def test_periodic_task_during_a_revert_keeps_the_vf(self):
         server, _before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
         of_consumer = placement.PlacementClient.allocations_of_consumer
@@ -463,7 +463,7 @@ class VgpuTest(cloud.Cloud):
             self._revert_resize(server)
         self.assertIn(1154, between)
 
-    def test_a_revert_that_fails(self):
+    def test_failed_revert(self):
         server, before = self.resize_on_the_host()
         finish = manager.ComputeManager.finish_revert_resize
 
@@ -488,7 +488,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertNotIn(1154, self.driver.current().values())
 
-    def test_a_resize_that_waits_while_another_type_is_offered(self):
+    def test_other_type_is_offered_during_an_unconfirmed_resize(self):
         self.flags(allow_resize_to_same_host=True)
         self.offer(SMALL_SPEC)
         self.write_profile('two', groups=[
@@ -500,7 +500,7 @@ class VgpuTest(cloud.Cloud):
         self.offer(SMALL_SPEC, LARGE_SPEC)
         self.assertEqual(before, self.driver.current())
 
-    def test_no_more_is_kept_than_can_go_back(self):
+    def test_only_vfs_needed_for_a_revert_are_kept(self):
         self.flags(allow_resize_to_same_host=True)
         server = self.boot(self.small)
         self._resize_server(server, self.flavor('small'))
@@ -509,7 +509,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual(2, len(self.driver.current()))
 
-    def test_a_type_that_the_operator_has_set(self):
+    def test_type_set_by_the_operator(self):
         """For entries that take VFs as they are."""
         regions = pathlib.Path(self.useFixture(
             fixtures.TempDir()).path, 'regions.json')
@@ -534,7 +534,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({vf.name: 1154}, self.driver.current())
 
-    def test_its_entry_names_another_type_than_was_set_by_hand(self):
+    def test_entry_names_another_type_than_was_set_by_hand(self):
         vf = '0000:41:00.4'
         (self.machine / 'sys/bus/pci/devices' / vf).resolve().joinpath(
             'vfio-dev/vfio0').mkdir(parents=True)
@@ -551,13 +551,13 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(before, self.hostdevs(server))
         self.assertEqual({vf: 1155}, self.driver.current())
 
-    def test_a_resize_on_the_host_that_is_confirmed(self):
+    def test_confirmed_resize_on_the_same_host(self):
         server, _before = self.resize_on_the_host()
         self._confirm_resize(server)
         self._run_periodics()
         self.assertEqual([1155], list(self.driver.current().values()))
 
-    def test_a_server_outlives_its_entry(self):
+    def test_server_keeps_vgpu_of_a_removed_entry(self):
         server = self.boot(self.small)
         before = self.has(server)
         self.flags(device_spec=[LARGE_SPEC], group='nova_accel')

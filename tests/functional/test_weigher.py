@@ -87,7 +87,7 @@ class PlainTest(_Weighed):
         self.assertEqual({'compute1'},
                          {self.host(flavor) for _time in range(3)})
 
-    def test_they_come_where_alone_there_is_room(self):
+    def test_servers_without_devices_use_gpu_hosts_as_a_last_resort(self):
         self.api.put_service(self.api.get_services(
             host='compute1', binary='nova-compute')[0]['id'],
             {'status': 'disabled'})

@@ -28,6 +28,7 @@ _MAY = {
     'seams': set(),
     'shim': {'nova_accel.compute'},
     'testing': {'nova_accel.core', 'nova_accel.host'},
+    'plugin': {'nova_accel.core', 'nova_accel.host'},
 }
 
 #: Modules that a package must not import. It may import all others.

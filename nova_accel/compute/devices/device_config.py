@@ -98,4 +98,4 @@ class DeviceConfigs:
 
 def _image(flavor, group: str) -> str | None:
     found = flavor_request.parse(flavor.extra_specs).groups.get(group)
-    return found and found.bitstream
+    return (found.bitstream or None) if found else None

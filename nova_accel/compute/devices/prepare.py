@@ -8,7 +8,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import present
 from nova_accel.core.placement import inventory
 from nova_accel.host import loader
 
@@ -141,7 +141,7 @@ def _check_present(hostdevs, here) -> None:
 
     :raises errors.AssignmentError: which names the device
     """
-    assign.check_there({device.address: device.ids
+    present.check({device.address: device.ids
                         for device in hostdevs}, here.host)
     for device in hostdevs:
         # A server keeps a device that no entry names any more.

@@ -17,6 +17,7 @@ from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
@@ -36,8 +37,8 @@ class Chosen:
     """
 
     hostdevs: hostdev.Hostdevs
-    unallocated: assign.Allocations
-    surplus: assign.Allocations
+    unallocated: allocations.Allocations
+    surplus: allocations.Allocations
     once: tuple[inventory.Offered, ...] = ()
 
 
@@ -56,7 +57,7 @@ class DeviceClaims:
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
 
-    def choose(self, instance, allocated: assign.Allocations,
+    def choose(self, instance, allocated: allocations.Allocations,
                inventory: inventory.NodeInventory,
                units_by_consumer: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
@@ -108,7 +109,8 @@ class DeviceClaims:
                     wanted, elsewhere=elsewhere), offered,
                 instead_of=inventory.providers)
         except errors.AssignmentError as error:
-            raise unfit or verify.explain(error, offered, wanted) from None
+            raise unfit or verify.explain(error, offered,
+                                          wanted.counts) from None
 
     def _claim(self, instance, allocated, wanted, offered,
                instead_of=None) -> Chosen:
@@ -118,7 +120,7 @@ class DeviceClaims:
             by others of the same class; None for none
         """
         kept = (allocated if instead_of is None
-                else assign.without_devices(allocated))
+                else allocations.without_devices(allocated))
         with self._lock:
             grants = self._assign(instance.uuid, kept, wanted, offered)
             if not grants:

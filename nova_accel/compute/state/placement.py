@@ -25,7 +25,7 @@ from oslo_log import log as logging
 
 from nova_accel.core import errors
 from nova_accel.core import naming
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class PlacementClient:
         """
         try:
             try:
-                allocations = self.allocations_of_provider(provider)
+                by_consumer = self.allocations_of_provider(provider)
             except exception.ResourceProviderAllocationRetrievalFailed:
                 if not self._is_new(provider):
                     raise
@@ -94,16 +94,16 @@ class PlacementClient:
             raise errors.AssignmentError(
                 'Placement', f'does not answer: {error}',
                 'try again') from None
-        return {consumer: assign.count_units(allocation['resources'],
+        return {consumer: allocations.count_units(allocation['resources'],
                                              resource_class)
-                for consumer, allocation in allocations.items()}
+                for consumer, allocation in by_consumer.items()}
 
     def _is_new(self, provider: str) -> bool:
         """Whether Placement answers that it does not know a provider."""
         return self._client.get(
             f'/resource_providers/{provider}').status_code == 404
 
-    def allocate(self, instance, allocated: assign.Allocations) -> None:
+    def allocate(self, instance, allocated: allocations.Allocations) -> None:
         """Write all allocations of a server that has none.
 
         Nova deletes the allocations of a server whose rebuild failed, and
@@ -125,8 +125,8 @@ class PlacementClient:
         LOG.info('Restored the allocations of the server: Placement had none',
                  instance=instance)
 
-    def reallocate(self, consumer: str, more: assign.Allocations,
-                   less: assign.Allocations) -> None:
+    def reallocate(self, consumer: str, more: allocations.Allocations,
+                   less: allocations.Allocations) -> None:
         """Add allocations to a server, and remove others.
 
         Both in one request: Placement checks the capacity for all allocations
@@ -138,7 +138,8 @@ class PlacementClient:
             known = self._client.get_allocs_for_consumer(
                 context.get_admin_context(), consumer)
             why = self._put(consumer, {**known, 'allocations': _form(
-                assign.moved(allocated(known['allocations']), more, less))})
+                allocations.changed(allocated(known['allocations']), more,
+                                    less))})
         except (exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
             why = str(error)
@@ -221,6 +222,6 @@ def asked(instance) -> dict[str, int]:
     return utils.ResourceRequest.from_request_spec(spec).merged_resources()
 
 
-def _form(allocated: assign.Allocations) -> dict[str, dict]:
+def _form(allocated: allocations.Allocations) -> dict[str, dict]:
     return {uuid: {'resources': amounts}
             for uuid, amounts in allocated.items()}

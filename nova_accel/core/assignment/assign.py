@@ -10,13 +10,11 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 from nova_accel.core.solver import arrange
-
-#: Amount by resource class by provider uuid.
-Allocations = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Wanted:
     pack: bool = True
 
 
-def assign(allocated: Allocations, wanted: Wanted,
+def assign(allocated: allocations.Allocations, wanted: Wanted,
            offered: collections.abc.Iterable[inventory.Offered],
            holders: collections.abc.Mapping[model.Address, str],
            holder: str,
@@ -115,7 +113,7 @@ def plan(grants: collections.abc.Iterable[Grant],
     return tuple(hostdevs)
 
 
-def is_chosen(allocated: Allocations,
+def is_chosen(allocated: allocations.Allocations,
               counts: collections.abc.Mapping[str, int],
               offered: collections.abc.Iterable[inventory.Offered]) -> bool:
     """Whether the allocations name devices, and not only classes."""
@@ -172,31 +170,9 @@ def _traits(groups, resource_class: str, regions,
         in getattr(groups, 'traits', {}).items() if trait in known})
 
 
-def count_units(amounts: collections.abc.Mapping[str, int],
-                resource_class: str | None = None) -> int:
-    """Count the units in an allocation of a Device's or Region's provider.
-
-    Inventory that an operator adds to it in provider.yaml is not counted.
-
-    :param amounts: allocated amounts by class
-    :param resource_class: the class of the Region, which older versions
-        counted units in; None if unknown, then any class counts
-    """
-    units = sum(amount for name, amount in amounts.items()
-                if naming.class_of_units(name))
-    return units or sum(amount for name, amount in amounts.items()
-                        if resource_class in (None, name))
-
-
-def without_devices(allocated: Allocations) -> dict[str, dict[str, int]]:
-    """Return allocations without those of units, so classes remain."""
-    return {uuid: left for uuid, amounts in allocated.items()
-            if (left := {name: amount for name, amount in amounts.items()
-                         if not naming.class_of_units(name)})}
-
-
 def unallocated(grants: collections.abc.Iterable[Grant],
-                allocated: Allocations) -> dict[str, dict[str, int]]:
+                allocated: allocations.Allocations,
+                ) -> dict[str, dict[str, int]]:
     """Return the units of Grants that are not allocated yet.
 
     :returns: amounts by class by provider
@@ -205,11 +181,12 @@ def unallocated(grants: collections.abc.Iterable[Grant],
     return {item.uuid: {naming.unit_class(item.region.resource_class):
                             number - booked}
             for item, number in chosen.items()
-            if (booked := count_units(allocated.get(item.uuid, {}),
+            if (booked := allocations.count_units(allocated.get(item.uuid, {}),
                                       item.region.resource_class)) < number}
 
 
-def surplus(grants: collections.abc.Iterable[Grant], allocated: Allocations,
+def surplus(grants: collections.abc.Iterable[Grant],
+            allocated: allocations.Allocations,
             here: collections.abc.Container[str],
             ) -> dict[str, dict[str, int]]:
     """Return the allocated units of this host that no Grant uses.
@@ -225,83 +202,6 @@ def surplus(grants: collections.abc.Iterable[Grant], allocated: Allocations,
             for uuid, amounts in allocated.items() if uuid in here
             for name, amount in amounts.items()
             if naming.class_of_units(name) and amount > chosen[uuid]}
-
-
-def moved(allocated: Allocations, more: Allocations,
-          less: Allocations) -> dict[str, dict[str, int]]:
-    """Return allocations with some amounts added and others removed."""
-    amounts = {uuid: collections.Counter(held)
-               for uuid, held in allocated.items()}
-    for uuid, added in more.items():
-        amounts.setdefault(uuid, collections.Counter()).update(added)
-    for uuid, taken in less.items():
-        amounts.setdefault(uuid, collections.Counter()).subtract(taken)
-    return {uuid: left for uuid, counter in amounts.items()
-            if (left := dict(+counter))}
-
-
-def check_there(had: collections.abc.Mapping[model.Address, str],
-                host: model.Host) -> None:
-    """Check that a guest can start with the devices that it had.
-
-    Entries are not checked: a server keeps a device that an entry once named.
-
-    :param had: expected vendor and product id by address, '' for any
-    :raises errors.AssignmentError: if a function is missing, another one is
-        at its address, or the host or others use it
-    """
-    functions = {function.address: function for function in host.functions}
-    for address, ids in had.items():
-        if not isinstance(address, model.MdevAddress):
-            function = functions.get(address)
-            _check_same(address, ids, function)
-            _check_iommu_group(function, had, host)
-            _check_unused(function, host)
-
-
-def _check_same(address, ids, function) -> None:
-    """Check that a function exists and has the expected ids."""
-    if function is None:
-        raise errors.AssignmentError(
-            f'device {address}', 'is not there any more',
-            'put the card back where it was, or move the server')
-    if ids not in ('', function.ids):
-        # Addresses change when cards are added.
-        raise errors.AssignmentError(
-            f'device {address}', f'is {function.ids} now, the server had '
-            f'{ids}', 'put the card back where it was, or move the server')
-
-
-def _check_iommu_group(function, had, host) -> None:
-    """Check that the server has all functions of an IOMMU group."""
-    group = function.iommu_group
-    others = [str(other.address) for other in host.functions
-               if group is not None and other.iommu_group == group
-               and not other.may_stay and other.address not in had]
-    if others:
-        raise errors.AssignmentError(
-            f'device {function.address}', f'IOMMU group {group} has '
-            f'{" and ".join(others)} by now, which the server does not '
-            'have', 'put back the kernel command line and the firmware '
-            'settings that keep them apart, or move the server')
-
-
-def _check_unused(function, host) -> None:
-    """Check that no other server and not the host use a function."""
-    vfs = sum(other.physfn == function.address for other in host.functions)
-    mdevs = sum(len(mdev_type.instances)
-                for mdev_type in function.mdev_types)
-    if vfs or mdevs:
-        # They disappear when the driver is unbound, even if they are in use.
-        raise errors.AssignmentError(
-            f'device {function.address}', f'has {vfs} virtual functions and '
-            f'{mdevs} mdevs by now, which other servers may hold',
-            'remove them, or move the server')
-    if function.use:
-        raise errors.AssignmentError(
-            f'device {function.address}', f'the host uses it: {function.use}',
-            'stop its use on the host and prevent that it is used again, or '
-            'move the server')
 
 
 def _order(grant: Grant):
@@ -379,7 +279,8 @@ class _Held:
 
 def _units(allocated, here) -> dict[str, int]:
     """Count the allocated units by provider of this host."""
-    return {uuid: count_units(amounts, here[uuid].region.resource_class)
+    return {uuid: allocations.count_units(amounts,
+                                          here[uuid].region.resource_class)
             for uuid, amounts in allocated.items() if uuid in here}
 
 
@@ -396,11 +297,9 @@ def _covers(booked, counts, *names: str) -> bool:
 
 
 def _available(item, free: int) -> arrange.AvailableUnits:
-    location = item.device.location
     return arrange.AvailableUnits(
         item.uuid, item.region.resource_class, item.region.traits, free,
-        model.Place(location.numa_node, location.root or None,
-                      location.switch, str(item.device.address)),
+        model.Place.at(item.device.location, str(item.device.address)),
         item.region.total)
 
 

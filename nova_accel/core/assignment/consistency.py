@@ -14,7 +14,7 @@ from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
 
 
@@ -93,13 +93,13 @@ class Snapshot:
 
 
 def gather(inventory: inventory.NodeInventory,
-           allocations: collections.abc.Callable[
+           read_allocations: collections.abc.Callable[
                [str], collections.abc.Mapping[str, collections.abc.Mapping]],
            held: collections.abc.Callable[[], holding.Held],
            only: collections.abc.Container[str] | None = None) -> Snapshot:
     """Return the Snapshot of one compute node.
 
-    :param allocations: reads Placement's allocations of a provider by uuid
+    :param read_allocations: reads the allocations of a provider, by its uuid
     :param held: reads the hostdevs; called after the allocations, because a
         server that is being deleted loses its domain first
     :param only: the providers whose allocations to read, if not all
@@ -107,7 +107,7 @@ def gather(inventory: inventory.NodeInventory,
     offered, node = inventory.by_uuid, inventory.node
     classes = {uuid: item.region.resource_class
                for uuid, item in offered.items()}
-    every = {uuid: allocations(uuid) for uuid in node.ours
+    every = {uuid: read_allocations(uuid) for uuid in node.ours
              if only is None or uuid in only}
     of_devices = {uuid: every[uuid] for uuid in node.devices if uuid in every}
     allocated = {uuid: _units_by_consumer(consumers, classes.get(uuid))
@@ -124,7 +124,7 @@ def gather(inventory: inventory.NodeInventory,
 
 def _units_by_consumer(consumers, resource_class) -> dict[str, int]:
     return {consumer: amount for consumer, allocation in consumers.items()
-            if (amount := assign.count_units(
+            if (amount := allocations.count_units(
                 allocation['resources'], resource_class))}
 
 

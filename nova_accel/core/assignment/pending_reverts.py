@@ -14,12 +14,12 @@ from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
 
 
 def kept(left: collections.abc.Iterable[model.Address], server: str,
-         allocated: collections.abc.Iterable[assign.Allocations],
+         allocated: collections.abc.Iterable[allocations.Allocations],
          hostdevs: hostdev.Hostdevs,
          offered: collections.abc.Collection[inventory.Offered],
          ) -> set[model.Address]:
@@ -38,7 +38,7 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
     found: set[model.Address] = set()
     holds = holding.by_region({server: hostdevs}, offered)
     for item in offered:
-        amount = sum(assign.count_units(
+        amount = sum(allocations.count_units(
             amounts.get(provider, {}), item.region.resource_class)
             for amounts in every for provider in _providers(item))
         lacking = amount - len(holding.units(holds[item.uuid], item))

@@ -9,7 +9,7 @@ from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
@@ -17,7 +17,7 @@ from nova_accel.core.request import flavor_request
 
 
 def includes_our_devices(request: flavor_request.Request,
-                         allocated: assign.Allocations,
+                         allocated: allocations.Allocations,
                          inventory: inventory.NodeInventory) -> bool:
     """Whether a server has allocations of our devices.
 
@@ -40,7 +40,7 @@ def includes_our_devices(request: flavor_request.Request,
 
 
 def is_on_this_host(request: flavor_request.Request,
-                    allocated: assign.Allocations,
+                    allocated: allocations.Allocations,
                     inventory: inventory.NodeInventory) -> bool:
     """Whether the allocations include our providers of this host."""
     # While the host boots, Nova has no provider tree yet, and a card can be
@@ -51,7 +51,7 @@ def is_on_this_host(request: flavor_request.Request,
 
 def matches_allocations(hostdevs: hostdev.Hostdevs,
                         request: flavor_request.Request,
-                        allocated: assign.Allocations,
+                        allocated: allocations.Allocations,
                         inventory: inventory.NodeInventory,
                         exactly: bool) -> bool:
     """Whether the devices of a server match its allocations.
@@ -188,7 +188,8 @@ def rebuild_allocations(hostdevs: hostdev.Hostdevs,
         if name not in counted}, **ours}
 
 
-def numa_nodes(request: flavor_request.Request, allocated: assign.Allocations,
+def numa_nodes(request: flavor_request.Request,
+               allocated: allocations.Allocations,
                inventory: inventory.NodeInventory,
                held: collections.abc.Callable[[], holding.Held],
                ) -> frozenset[int]:
@@ -230,10 +231,11 @@ def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
 
 def explain(error: errors.AssignmentError,
             offered: collections.abc.Iterable[inventory.Offered],
-            asked: assign.Wanted) -> errors.AssignmentError:
+            counts: collections.abc.Mapping[str, int],
+            ) -> errors.AssignmentError:
     """Add to an error the requested classes that this host does not offer."""
     offered_classes = {item.region.resource_class for item in offered}
-    missing = ', '.join(name for name, amount in asked.counts.items()
+    missing = ', '.join(name for name, amount in counts.items()
                         if amount and name not in offered_classes)
     if not missing:
         return error
@@ -243,7 +245,7 @@ def explain(error: errors.AssignmentError,
 
 
 def check_here(server: str, request: flavor_request.Request,
-               allocated: assign.Allocations,
+               allocated: allocations.Allocations,
                inventory: inventory.NodeInventory) -> None:
     """Check that a server has allocations on this host.
 
@@ -257,7 +259,7 @@ def check_here(server: str, request: flavor_request.Request,
             'shelve and unshelve it')
 
 
-def check(allocated: assign.Allocations,
+def check(allocated: allocations.Allocations,
           inventory: inventory.NodeInventory) -> None:
     """Check that no allocated device is refused or missing now.
 

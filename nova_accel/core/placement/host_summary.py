@@ -13,6 +13,7 @@ import bisect
 import collections
 import collections.abc
 import dataclasses
+import itertools
 import json
 import threading
 import zlib
@@ -112,9 +113,10 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
     names: dict[str, int] = {}
     cards: dict[str, tuple] = {}
     for item in items:
-        address, location = str(item.device.address), item.device.location
-        place = (location.numa_node,) if coarse else (
-            location.numa_node, location.root or None, location.switch)
+        address = str(item.device.address)
+        place = model.Place.at(item.device.location, address).parts
+        if coarse:
+            place = place[:1]
         _address, _place, regions = cards.setdefault(
             address, (address, places.setdefault(place, len(places)), []))
         name = None if len(item.device.regions) == 1 else names.setdefault(
@@ -245,11 +247,12 @@ def _table(tables: dict, name: str) -> dict[int, object]:
 
 def _place(row: object, address: str) -> model.Place | None:
     match row:
-        case [int() | None as node, *more]:
-            root, switch, *_later = [*more, None, None]
-            return model.Place(
-                node, root if isinstance(root, str) else None,
-                switch if isinstance(switch, str) else None, address)
+        case [int() | None as node, *inner]:
+            parts = itertools.chain(
+                (part if isinstance(part, str) else None for part in inner),
+                itertools.repeat(None))
+            return model.Place(node, *itertools.islice(
+                parts, len(model.LEVELS) - 1), address)
     return None
 
 

@@ -16,13 +16,14 @@ import itertools
 import re
 
 from nova_accel.core import errors
+from nova_accel.core import model
 
 #: How strong a rule is.
 REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
 
 #: What a rule can be about, as in :class:`nova_accel.core.model.Place`. The
 #: devices of a link domain have links to each other (NVLink, xGMI).
-KEYS = ('numa_node', 'pcie_root', 'pcie_switch', 'device', 'link_domain')
+KEYS = (*(level.key for level in model.LEVELS), 'device', 'link_domain')
 
 #: Members that are not groups, of ``same numa_node`` only: the NUMA nodes of
 #: the guest, and those of its PCI network devices.
@@ -36,7 +37,7 @@ PREFIX = 'nova_accel:affinity'
 
 _OTHERS = (GUEST, NETWORK)
 # Devices with distinct ones of these may have to be on distinct NUMA nodes.
-_NODES = ('numa_node', 'pcie_root')
+_NODES = tuple(level.key for level in model.LEVELS if not level.optional)
 _GROUP = 'ACCEL'
 # Longest value of an extra spec, in characters: Nova's limit.
 _MAX_LENGTH = 255

@@ -16,15 +16,15 @@ import collections.abc
 import typing
 
 from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core.request import affinity
 
 # Devices that share the key share all the values.
-_WITHIN = {'device': ('device', 'pcie_switch', 'pcie_root', 'numa_node',
-                      'link_domain'),
-           'pcie_switch': ('pcie_switch', 'pcie_root', 'numa_node'),
-           'pcie_root': ('pcie_root', 'numa_node'),
-           'numa_node': ('numa_node',),
-           'link_domain': ('link_domain',)}
+_INNER_FIRST = tuple(level.key for level in reversed(model.LEVELS))
+_WITHIN = {'device': ('device', *_INNER_FIRST, 'link_domain'),
+           'link_domain': ('link_domain',),
+           **{key: _INNER_FIRST[number:]
+              for number, key in enumerate(_INNER_FIRST)}}
 
 #: The most rules of a profile after ``each`` is expanded.
 MAX_RULES = 256

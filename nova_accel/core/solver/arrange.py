@@ -192,6 +192,13 @@ class _Numbers(dict):
         return number
 
 
+def _numbered(parts, inner, only_node) -> tuple[int | None, ...]:
+    node, *others = parts
+    return (only_node if node is None else node,
+            *(numbers[part] for numbers, part in zip(inner, others,
+                                                     strict=True)))
+
+
 def _traits(groups) -> set[str]:
     return {trait for group in groups.values() for trait in group.traits}
 
@@ -199,15 +206,14 @@ def _traits(groups) -> set[str]:
 def _problem(groups, classes, available, rules, around,
              pack) -> csp.Problem:
     classes, traits = _number(classes), _number(_traits(groups))
-    roots, switches, devices = _Numbers(), _Numbers(), _Numbers()
+    # NUMA nodes keep their numbers, which the guest's are compared with.
+    inner, devices = [_Numbers() for _key in csp.PARTS[1:]], _Numbers()
     asked = frozenset(traits)
     sources = tuple(csp.Source(
         classes[units.resource_class],
         frozenset(traits[trait] for trait in units.traits & asked),
         units.free, units.free >= units.total > 0,
-        around.only_node if units.place.numa_node is None else
-        units.place.numa_node,
-        roots[units.place.pcie_root], switches[units.place.pcie_switch],
+        _numbered(units.place.parts, inner, around.only_node),
         devices[units.place.device]) for units in available)
     index = {name: number for number, name in enumerate(groups)}
     return csp.Problem(

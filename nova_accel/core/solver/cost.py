@@ -32,7 +32,7 @@ def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
                         'numa_node')]
     opened = sum(view.fresh[device] for device in spots['device'])
     sign = 1 if view.problem.pack else -1
-    return (penalty, *(len(spots[key]) for key in csp.LEVELS[:3]),
+    return (penalty, *(len(spots[key]) for key in csp.PARTS),
             *(sign * number for number in (
                 *view.broken(spots['device']), opened, *left)))
 
@@ -67,7 +67,7 @@ def floor(view, domains) -> tuple[int, ...]:
                 for member in constraint.members)
     everyone = range(len(domains))
     return (penalty, *(_fewest(view, domains, everyone, view.spots[key])
-                       for key in csp.LEVELS[:3]))
+                       for key in csp.PARTS))
 
 
 def least_broken(view, domains) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
     """Yield the domains, limited to a part of the host that may suffice."""
     wanted = propagation.needs(view, domains, range(len(domains)))
     sources = sorted(set().union(*domains))
-    keys = csp.LINKS, 'pcie_switch', 'pcie_root', 'numa_node'
+    keys = csp.LINKS, *reversed(csp.PARTS)
     for key in ('device', *keys) if view.problem.pack else keys:
         tried = set()
         for rank, part in sorted(_parts(view, key, sources)):

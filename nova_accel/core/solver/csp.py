@@ -10,9 +10,14 @@ import collections.abc
 import dataclasses
 import os.path
 
+from nova_accel.core import model
+
 LINKS = 'link_domain'
 #: The levels of a host's topology, the widest first.
-LEVELS = ('numa_node', 'pcie_root', 'pcie_switch', 'device')
+PARTS = tuple(level.key for level in model.LEVELS)
+LEVELS = (*PARTS, 'device')
+#: Levels at which the part of a source can be unknown.
+UNCERTAIN = tuple(level.key for level in model.LEVELS if not level.optional)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +34,18 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The available units of one Region; None is an unknown place.
+    """The available units of one Region.
 
     :param fresh: whether no server holds any unit of it
+    :param parts: its part of the host at each of :data:`PARTS`, by number;
+        None if it is unknown, or if there is none at an optional level
     """
 
     resource_class: int
     traits: frozenset[int]
     free: int
     fresh: bool
-    numa_node: int | None
-    pcie_root: int | None
-    pcie_switch: int | None
+    parts: tuple[int | None, ...]
     device: int
 
 
@@ -138,21 +143,29 @@ class View:
 
     def _values(self) -> dict[str, list]:
         values: dict[str, list] = {
-            key: [_value(getattr(source, key), source.device)
-                  for source in self.sources] for key in LEVELS}
+            key: [_value(source.parts[depth], source.device)
+                  for source in self.sources]
+            for depth, key in enumerate(PARTS)}
+        values['device'] = [source.device for source in self.sources]
         values[LINKS] = [('device', self.component[source.device])
                          for source in self.sources]
         return values
 
     def _spots(self) -> dict[str, list]:
-        return {
-            'numa_node': [source.numa_node for source in self.sources],
-            'pcie_root': [source.pcie_root for source in self.sources],
-            'pcie_switch': [
-                ('root', source.pcie_root) if source.pcie_switch is None else
-                source.pcie_switch for source in self.sources],
-            'device': [source.device for source in self.sources],
-            LINKS: [self.component[source.device] for source in self.sources]}
+        spots: dict[str, list] = {
+            key: [source.parts[depth] for source in self.sources]
+            for depth, key in enumerate(PARTS)}
+        for depth, level in enumerate(model.LEVELS):
+            if level.optional:
+                # Without such a part, the part around it counts.
+                spots[level.key] = [
+                    ('outer', source.parts[depth - 1])
+                    if source.parts[depth] is None else source.parts[depth]
+                    for source in self.sources]
+        spots['device'] = [source.device for source in self.sources]
+        spots[LINKS] = [self.component[source.device]
+                        for source in self.sources]
+        return spots
 
     def _components(self) -> dict[int, int]:
         """By device, a number that all devices linked to it share."""
@@ -203,7 +216,7 @@ class View:
         :param index: of the source
         :returns: 0, 1 or 2
         """
-        node = self.sources[index].numa_node
+        node = self.sources[index].parts[0]
         return sum(
             bool(asked and nodes is not None and node not in nodes)
             for asked, nodes in ((constraint.guest, self.problem.guest),
@@ -221,8 +234,7 @@ class View:
         """Return, by source, the values that :meth:`unmet` counts."""
         if constraint.same and constraint.key == LINKS:
             return self.spots['device']
-        if not constraint.same and constraint.key in ('numa_node',
-                                                      'pcie_root'):
+        if not constraint.same and constraint.key in UNCERTAIN:
             # Two unknown places are not known to differ.
             return self.spots[constraint.key]
         return self.values[constraint.key]
@@ -260,9 +272,8 @@ class _Tree:
 
     def __init__(self, view: View):
         sources = view.sources
-        paths = [tuple((source.numa_node, source.pcie_root, source.pcie_switch,
-                        source.device)[:depth] for depth in range(1, 5))
-                 for source in sources]
+        paths = [tuple((*source.parts, source.device)[:depth + 1]
+                       for depth in range(len(LEVELS))) for source in sources]
         if not self._is_tree(sources, paths):
             self.paths, self.shapes = [()] * len(sources), []
             return
@@ -276,10 +287,9 @@ class _Tree:
         """Whether every known place is inside one place of the level above."""
         above: dict = {}
         for source, path in zip(sources, paths, strict=True):
-            for depth, key in enumerate(LEVELS):
-                value = getattr(source, key)
+            for depth, value in enumerate((*source.parts, source.device)):
                 if value is not None and above.setdefault(
-                        (key, value), path[depth]) != path[depth]:
+                        (depth, value), path[depth]) != path[depth]:
                     return False
         return True
 
@@ -294,9 +304,9 @@ class _Tree:
         marks = self._marks(view)
         below = collections.defaultdict(list)
         for path, leaf in zip(self.paths, leaves, strict=True):
-            below[path[3]].append(leaf)
+            below[path[-1]].append(leaf)
         shape = {}
-        for depth in (3, 2, 1, 0):
+        for depth in reversed(range(len(LEVELS))):
             for part in dict.fromkeys(path[depth] for path in self.paths):
                 shape[part] = number(depth, marks[part],
                                      tuple(sorted(below[part])))
@@ -312,14 +322,14 @@ class _Tree:
         member_of = self._member_of(view.problem)
         marks: dict = {}
         for source, path in zip(view.sources, self.paths, strict=True):
-            marks[path[3]] = view.fresh[source.device], tuple(
+            marks[path[-1]] = view.fresh[source.device], tuple(
                 member_of[source.device])
-            marks[path[2]] = source.pcie_switch is None
-            marks[path[1]] = source.pcie_root is None
-            marks[path[0]] = (
-                source.numa_node is None,
-                source.numa_node in (view.problem.guest or ()),
-                source.numa_node in (view.problem.network or ()))
+            for part, known in zip(path, source.parts, strict=False):
+                marks[part] = known is None
+            node = source.parts[0]
+            marks[path[0]] = (node is None,
+                              node in (view.problem.guest or ()),
+                              node in (view.problem.network or ()))
         return marks
 
     def _member_of(self, problem) -> dict[int, list[tuple[int, ...]]]:

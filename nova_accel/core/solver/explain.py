@@ -5,14 +5,14 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import model
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
-_PLACES = {'numa_node': ('NUMA node', 'NUMA nodes'),
-           'pcie_root': ('PCIe root', 'PCIe roots'),
-           'pcie_switch': ('PCIe switch', 'PCIe switches'),
+_PLACES = {**{level.key: (level.title, level.plural)
+              for level in model.LEVELS},
            'device': ('Device', 'Devices'),
            'link_domain': ('link domain', 'link domains')}
 
@@ -125,8 +125,8 @@ def _why(view, constraint) -> str:
             words += f'; the {name} is on ' + (
                 'NUMA node ' + ' and '.join(map(str, sorted(nodes)))
                 if nodes else 'no NUMA node')
-    if constraint.key in ('numa_node', 'pcie_root') and any(
-            getattr(source, constraint.key) is None
+    if constraint.key in csp.UNCERTAIN and any(
+            source.parts[csp.PARTS.index(constraint.key)] is None
             for source in problem.sources):
         words += f'; the {one} of some devices of the host is unknown'
     return words

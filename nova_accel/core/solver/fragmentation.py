@@ -79,11 +79,9 @@ def _part(total: int, free: int) -> float:
 
 def _places(place, links) -> collections.abc.Iterator[tuple]:
     yield 'device', place.device
-    for key, value in (('pcie_switch', place.pcie_switch),
-                       ('pcie_root', place.pcie_root),
-                       ('numa_node', place.numa_node)):
-        if value is not None:
-            yield key, value
+    for level, part in zip(model.LEVELS, place.parts, strict=True):
+        if part is not None:
+            yield level.key, part
     for key, sets in (('island', links.islands),
                       (_PARTITION, links.partitions)):
         for number, addresses in enumerate(sets):

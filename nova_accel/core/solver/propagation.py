@@ -55,8 +55,9 @@ def may_ever(view: csp.View, constraint: csp.Constraint,
     if constraint.same:
         return not view.off(constraint, index)
     return (len(constraint.members) < 2
-            or constraint.key not in ('numa_node', 'pcie_root')
-            or getattr(view.sources[index], constraint.key) is not None)
+            or constraint.key not in csp.UNCERTAIN
+            or view.sources[index].parts[
+                csp.PARTS.index(constraint.key)] is not None)
 
 
 def _keep(domains, members, sources: set[int]) -> None:

@@ -30,6 +30,8 @@ _MAX_WHOLE_STEPS = 300
 # that regards links although no hard constraint names them.
 _MAX_KEEPING_STEPS, _MAX_JOINED_STEPS = 200, 500
 
+_DEVICE = len(csp.PARTS)
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -344,7 +346,7 @@ class _Search:
     def _added_cost(self, soft, index):
         return (sum(tally.penalty(index) for tally in soft),
                 *(self.view.spots[key][index] not in self.used[key]
-                  for key in csp.LEVELS[:3]),
+                  for key in csp.PARTS),
                 *(self._sign * number for number in self.view.broken(
                     (self.view.sources[index].device,), self.broken[-1])))
 
@@ -400,13 +402,13 @@ class _Search:
             if not tally.is_open or not (
                     tally.constraint.weight == 0 or self.bound):
                 continue
-            depth = (3 if tally.constraint.key == csp.LINKS else
+            depth = (_DEVICE if tally.constraint.key == csp.LINKS else
                      csp.LEVELS.index(tally.constraint.key))
             for member in tally.constraint.members:
                 if member in self.chosen:
                     index = self.chosen[member]
                     path = self.view.tree.paths[index]
-                    for level in {depth, 3 if isinstance(
+                    for level in {depth, _DEVICE if isinstance(
                             tally.values[index], tuple) else depth}:
                         marks[path[level]][number] = None
         return {part: tuple(sorted(numbers))
@@ -421,7 +423,7 @@ class _Search:
 
     def _spots(self):
         return tuple(frozenset(self.used[key])
-                     for key in csp.LEVELS[:3])
+                     for key in csp.PARTS)
 
     def _push(self, member, index):
         self.chosen[member] = index

@@ -10,7 +10,9 @@ import pytest
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import present
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
@@ -270,7 +272,7 @@ def test_allocations_to_change_if_another_server_holds_the_device():
                            counts={'CUSTOM_GPU': 2})
     with pytest.raises(errors.TakenError):
         assign.assign(allocated, wanted, gpus, holders, _ME)
-    of_classes = assign.without_devices(allocated)
+    of_classes = allocations.without_devices(allocated)
     assert of_classes == {'the class': {'CUSTOM_GPU': 2}}
     grants = assign.assign(of_classes, wanted, gpus, holders, _ME)
     assert _units(grants) == ['0000:01:00.0', '0000:03:00.0']
@@ -278,7 +280,7 @@ def test_allocations_to_change_if_another_server_holds_the_device():
     here = {gpu.uuid for gpu in gpus}
     surplus = assign.surplus(grants, allocated, here)
     assert surplus == {gpus[1].uuid: {unit: 1}}
-    assert assign.moved(
+    assert allocations.changed(
         allocated, assign.unallocated(grants, allocated), surplus) == {
             'the class': {'CUSTOM_GPU': 2}, gpus[0].uuid: {unit: 1},
             gpus[2].uuid: {unit: 1}}
@@ -448,7 +450,7 @@ def test_guest_starts_with_unchanged_device():
     # No entry has to name the device. An mdev need not exist before the guest
     # starts.
     for ids in '', '10de:2330':
-        assign.check_there({at: ids, model.MdevAddress(_ME): ''},
+        present.check({at: ids, model.MdevAddress(_ME): ''},
                            build.host([build.function(str(at))]))
 
 
@@ -464,7 +466,7 @@ def test_guest_starts_with_unchanged_device():
 def test_guest_does_not_start_with_missing_used_or_replaced_device(
         functions, reason):
     with pytest.raises(errors.AssignmentError) as caught:
-        assign.check_there({build.address('0000:81:00.0'): '10de:2330'},
+        present.check({build.address('0000:81:00.0'): '10de:2330'},
                            build.host(functions))
     assert caught.value.thing == 'device 0000:81:00.0'
     assert caught.value.reason == reason
