@@ -31,7 +31,7 @@ _near: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def near(nodes: collections.abc.Iterable[int]):
+def preferred_nodes(nodes: collections.abc.Iterable[int]):
     """In this context, place guests on these host nodes if they fit there."""
     token = _near.set(frozenset(nodes))
     try:
@@ -43,12 +43,12 @@ def near(nodes: collections.abc.Iterable[int]):
 @seams.wrap(hardware, 'numa_fit_instance_to_host')
 def numa_fit_instance_to_host(original, host_topology, instance_topology,
                               *args, **kwargs):
-    """Fit a guest to the nodes given to :func:`near`, else as Nova does."""
+    """Fit a guest to the :func:`preferred_nodes`, else as Nova does."""
     if host_topology and instance_topology:
         for cells in _choices(host_topology, len(instance_topology),
                               _near.get()):
             fitted = original(
-                part(host_topology, cells),
+                restrict(host_topology, cells),
                 # The function modifies its argument.
                 instance_topology.obj_clone(), *args, **kwargs)
             if fitted:
@@ -56,7 +56,7 @@ def numa_fit_instance_to_host(original, host_topology, instance_topology,
     return original(host_topology, instance_topology, *args, **kwargs)
 
 
-def part(host_topology, nodes: collections.abc.Set[int]):
+def restrict(host_topology, nodes: collections.abc.Set[int]):
     """Return a host's topology restricted to some of its nodes.
 
     :param host_topology: nova.objects.NUMATopology
@@ -65,7 +65,7 @@ def part(host_topology, nodes: collections.abc.Set[int]):
         cell for cell in host_topology.cells if cell.id in nodes])
 
 
-def choices(host_topology, number: int,
+def node_sets(host_topology, number: int,
             first: collections.abc.Set[int] = frozenset(),
             ) -> collections.abc.Iterator[frozenset[int]]:
     """Return the sets of host nodes to which to fit a guest.

@@ -54,7 +54,7 @@ class KindTests:
     #: Entries, as in ``device_spec``, that offer some of its devices.
     entries: collections.abc.Sequence[collections.abc.Mapping]
     #: Whether release undoes prepare; False for a kind that programs devices.
-    undone = True
+    releases = True
     #: The device config of a server.
     config: typing.ClassVar[kinds.DeviceConfig] = kinds.DeviceConfig()
 
@@ -157,7 +157,7 @@ class KindTests:
     def test_prepare_in_a_recording_raises(self):
         tree = self._recording()
         preparer = self._preparer(tree)
-        if not (preparer and self.undone):
+        if not (preparer and self.releases):
             return
         item, device = next(self._plans(tree))
         try:
@@ -241,7 +241,7 @@ class KindTests:
                 grants = assign.assign(
                     {item.uuid: {item.region.resource_class: 1}},
                     assign.Wanted({}), [item], {}, server)
-                yield item, assign.plan(grants)[0]
+                yield item, assign.to_hostdevs(grants)[0]
 
     def _prepare_one_of_each(self, tree):
         preparer = self._preparer(tree)
@@ -255,7 +255,7 @@ class KindTests:
             done.add(item.device.address)
             preparer.prepare(device, item, self.config)
             ready = self._preparer(tree).prepared(self._read(tree))
-            assert device.address in ready or not self.undone, (
+            assert device.address in ready or not self.releases, (
                 f'{device.address} is not ready')
             assert not isinstance(preparer, kinds.Inspector) or (
                 preparer.is_ready(device.address) is not False), (

@@ -104,7 +104,7 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
 
 
 def _suggest(host: model.Host, kinds: discovery.Enumerators,
-             decide: reader.Decide) -> suggestion.Suggestions:
+             decide: reader.Offer) -> suggestion.Suggestions:
     # As JSON, because the user pastes them as JSON.
     return suggestion.suggest(
         host.functions, kinds.values(), lambda items: decide(reader.parse(
@@ -143,11 +143,11 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
 def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
                link_domains: str | None = None,
                kinds: discovery.Enumerators | None = None,
-               ) -> tuple[reader.Decide, list[errors.LinksError]]:
+               ) -> tuple[reader.Offer, list[errors.LinksError]]:
     """Read the host; also return the errors of the link domains file."""
     links, unusable = reader.parse_links(
         link_domains or conf.nova_accel.link_domains)
-    return reader.look(
+    return reader.read_machine(
         tree, nova_claims.claims(conf), kinds, links=links,
         allow_unsafe_host=conf.nova_accel.allow_unsafe_host), unusable
 

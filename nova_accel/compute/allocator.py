@@ -94,8 +94,8 @@ class Allocator:
             self._claims.release(instance.uuid)
             self._choose_allocated(instance, allocated, here, unreadable)
         except errors.AccelError as error:
-            raise fault(reason=faults.told('Server gets no devices', error,
-                                           instance)) from None
+            raise fault(reason=faults.log_and_redact(
+                'Server gets no devices', error, instance)) from None
 
     def _choose_allocated(self, instance, allocated, here,
                           unreadable: errors.TreeError | None) -> None:
@@ -126,8 +126,8 @@ class Allocator:
         if allocations is None or allocations:
             return placement.allocated(allocations)
         allocated = verify.rebuild_allocations(
-            held, instance_request.of(instance), placement.asked(instance),
-            here)
+            held, instance_request.of(instance),
+            placement.requested_amounts(instance), here)
         if not allocated:
             return {}
         try:
@@ -141,16 +141,16 @@ class Allocator:
         return allocated
 
     def choose(self, instance, allocated, here: inventory.NodeInventory,
-               comes_live=False) -> hostdev.Hostdevs:
+               is_live_migration=False) -> hostdev.Hostdevs:
         """Choose and claim devices, and sanitize them for the new owner.
 
-        :param comes_live: as in :func:`instance_request.wanted`
+        :param is_live_migration: as in :func:`instance_request.wanted`
         :raises errors.AccelError: if there are not enough
         """
         while True:
             chosen = self._claims.choose(
                 instance, allocated, here,
-                self._placement_client.units_by_consumer, comes_live)
+                self._placement_client.units_by_consumer, is_live_migration)
             if self._reclamation.sanitize(chosen.hostdevs,
                                           self._state.domains.holders()):
                 self._book(instance, chosen)

@@ -291,7 +291,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _deploy_failures():
                 if held:
                     # Unrescue starts the guest from its old XML.
-                    self._claims.claim_again(instance, held)
+                    self._claims.ensure_claimed(instance, held)
                 self._prepare(held, instance, context)
             return super()._create_guest(context, xml, instance, *args,
                                          **kwargs)
@@ -315,7 +315,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._claims.claim(instance, held)
             domain = self._host.get_guest(instance)
             if held:
-                suspend.check_awake(domain.get_power_state(self._host))
+                suspend.check_running(domain.get_power_state(self._host))
             suspend.detach_all(
                 domain, held, lambda: self._domains.attached(instance.uuid))
             try:
@@ -347,7 +347,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._prepare(held, instance, context)
         except Exception as error:
             raise exception.InstanceFaultRollback(
-                exception.InstanceResumeFailure(reason=faults.told(
+                exception.InstanceResumeFailure(reason=faults.log_and_redact(
                     'Server stays suspended', error, instance))) from None
 
     def _resume_guest_after_snapshot(self, context, live_snapshot,
@@ -375,7 +375,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                                     if device.address not in attached])
         except errors.AccelError as error:
             domain.poweroff()
-            why = faults.told('Guest was stopped', error, instance)
+            why = faults.log_and_redact('Guest was stopped', error, instance)
             raise exception.InstanceResumeFailure(
                 reason=f'{why}; the guest was stopped') from None
 
@@ -387,7 +387,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._domains.running_without_devices(
                 lambda uuid: uuid != guest.uuid), self._prepare)
         if failures:
-            raise exception.VolumeRebaseFailed(reason=faults.told(
+            raise exception.VolumeRebaseFailed(reason=faults.log_and_redact(
                 'Volume cannot be swapped', '; '.join(
                     line for _level, line in failures)))
         return super()._swap_volume(guest, *args, **kwargs)
@@ -439,7 +439,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def pre_live_migration(self, context, instance, block_device_info,
                            network_info, disk_info, migrate_data, *args,
                            **kwargs):
-        planned = migration_message.answered(migrate_data)
+        planned = migration_message.planned_hostdevs(migrate_data)
         if planned:
             with live_migration.refusal():
                 self._device_migration.accept(instance, planned)
@@ -451,8 +451,8 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _live_migration_operation(self, context, instance, dest,
                                   block_migration, migrate_data, guest,
                                   *args, **kwargs):
-        if migration_message.answered(migrate_data):
-            guest = migration_message.Moving(guest, migrate_data)
+        if migration_message.planned_hostdevs(migrate_data):
+            guest = migration_message.MigratingGuest(guest, migrate_data)
         return super()._live_migration_operation(
             context, instance, dest, block_migration, migrate_data, guest,
             *args, **kwargs)
@@ -460,7 +460,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _live_migration_monitor(self, context, instance, guest, dest,
                                 post_method, recover_method, block_migration,
                                 migrate_data, *args, **kwargs):
-        with migration_message.moving(migrate_data):
+        with migration_message.migrating(migrate_data):
             return super()._live_migration_monitor(
                 context, instance, guest, dest, post_method, recover_method,
                 block_migration, migrate_data, *args, **kwargs)
@@ -513,7 +513,7 @@ def _deploy_failures():
     try:
         yield
     except errors.AccelError as error:
-        raise exception.InstanceDeployFailure(reason=faults.told(
+        raise exception.InstanceDeployFailure(reason=faults.log_and_redact(
             'Server does not start', error)) from None
 
 

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 CONF = nova.conf.CONF
 
 
-def told(what: str, error: Exception | str, instance=None) -> str:
+def log_and_redact(what: str, error: Exception | str, instance=None) -> str:
     """Log an error, and return the text for the fault of the server.
 
     :param what: the outcome for the server; first words of the log line

@@ -29,12 +29,12 @@ def of(instance) -> flavor_request.Request:
 
 def wanted(instance, allocated: allocations.Allocations,
            inventory: inventory.NodeInventory,
-           comes_live=False) -> assign.Wanted:
+           is_live_migration=False) -> assign.Wanted:
     """Return a server's request, with the facts that its rules depend on.
 
-    :param comes_live: whether the server is being live-migrated to this host:
-        its ports still have functions of the source, and only the scheduler
-        knows those of the destination
+    :param is_live_migration: whether the server is being live-migrated to
+        this host: its ports still have functions of the source, and only the
+        scheduler knows those of the destination
     """
     request = flavor_request.parse(
         instance.flavor.extra_specs,
@@ -45,7 +45,7 @@ def wanted(instance, allocated: allocations.Allocations,
         request.groups, request.rules,
         arrange.HostContext(
             frozenset(cell.id for cell in guest.cells) if guest else None,
-            None if comes_live
+            None if is_live_migration
             else _nodes_of_ports(instance, request, host.only_node),
             host.only_node, host.links),
         {name: allocated.get(uuid, {}).get(name, 0) for uuid, name
@@ -59,7 +59,7 @@ def _nodes_of_ports(instance, request, only_node) -> frozenset[int] | None:
     :param only_node: node of the functions that report none, or None
     :returns: None if no rule needs them, or the server has no such ports
     """
-    if not request.concerns(affinity.NETWORK):
+    if not request.has_member(affinity.NETWORK):
         return None
     devices = instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)

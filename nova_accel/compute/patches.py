@@ -58,7 +58,7 @@ def _claim_near_devices(argument, original, self, *args, **kwargs):
     nodes = nodes_for(
         passed.get('flavor') or passed['instance'].flavor,
         passed.get(argument)) if nodes_for else ()
-    with numa_fit.near(nodes):
+    with numa_fit.preferred_nodes(nodes):
         return original(self, *args, **kwargs)
 
 

@@ -303,7 +303,7 @@ class Function:
         return self.class_code >> 8 in _FORWARDING_BRIDGES
 
     @property
-    def may_stay(self) -> bool:
+    def ignored_by_vfio(self) -> bool:
         """Whether it is a bridge that vfio ignores in an IOMMU group.
 
         A host bridge is ignored only without a driver.

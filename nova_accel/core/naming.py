@@ -108,7 +108,7 @@ def region_name(resource_class: str, traits: frozenset[str],
     return f'{resource_class}_{_digest(facts)}'
 
 
-def unlike(region: model.Region) -> str:
+def unique_region_name(region: model.Region) -> str:
     """Return a name for a Region whose name its Device has already."""
     facts = ' '.join([str(region.managed), str(region.live_migratable),
                       str(region.settings), *sorted(region.traits)])

@@ -27,7 +27,7 @@ from nova_accel.host import trust
 _MAX_VFS = 0xffff
 
 
-def on(tree: trees.Tree) -> 'Operations':
+def of(tree: trees.Tree) -> 'Operations':
     """Return the operations on the devices of a Tree.
 
     :raises errors.AssignmentError: if the Tree is a recording

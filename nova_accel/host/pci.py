@@ -144,7 +144,7 @@ def has_driver(tree: trees.Tree, address: model.PciAddress) -> bool:
     return bool(tree.link(f'{path(tree, address)}/driver'))
 
 
-def behind(tree: trees.Tree, bridge: model.PciAddress,
+def functions_behind(tree: trees.Tree, bridge: model.PciAddress,
            ) -> set[model.PciAddress]:
     """Return the functions directly behind a bridge, readable or not."""
     return set(addresses(tree.names(path(tree, bridge))))
@@ -257,7 +257,7 @@ def _ranges(text) -> list[tuple[int, int, int]]:
     return [tuple(int(part, 16) for part in line.groups()) for line in found]
 
 
-def answers(tree: trees.Directory, address: model.PciAddress) -> bool:
+def is_alive(tree: trees.Directory, address: model.PciAddress) -> bool:
     """Whether a function answers: if it does not, it reads as all ones.
 
     Read the header type: ids of a virtual function are always all ones (PCI

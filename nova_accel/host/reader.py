@@ -25,7 +25,7 @@ State = collections.abc.Callable[
     collections.abc.Mapping[model.PciAddress, model.Withheld]]
 
 #: Returns the Host that entries make of a machine that was read before.
-Decide = collections.abc.Callable[
+Offer = collections.abc.Callable[
     [collections.abc.Sequence[spec_entry.Entry]], model.Host]
 
 
@@ -50,18 +50,19 @@ def read(tree: trees.Tree,
     """Read a machine and decide which of its devices are offered.
 
     :param entries: the parsed ``device_spec``
-    :param args: the arguments of :func:`look` after ``tree``, as ``kwargs``
+    :param args: the arguments of :func:`read_machine` after ``tree``, as
+        are ``kwargs``
     """
-    return look(tree, *args, **kwargs)(entries)
+    return read_machine(tree, *args, **kwargs)(entries)
 
 
-def look(tree: trees.Tree,
+def read_machine(tree: trees.Tree,
          foreign: collections.abc.Sequence[spec_entry.Entry] = (),
          kinds: discovery.Enumerators | None = None,
          states: collections.abc.Iterable[State] = (),
          links: model.Links | None = None,
          held: collections.abc.Callable[[], holding.Held] = dict,
-         allow_unsafe_host: bool = False) -> Decide:
+         allow_unsafe_host: bool = False) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
     :param foreign: entries by which another program claims devices

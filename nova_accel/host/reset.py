@@ -144,7 +144,7 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     ways = reset_methods.ways(unit, functions, region.reset)
     if ways is None:
         # Without a way to reset, it is offered only if its entry permits it.
-        ways = reset_methods.remnants(unit, functions)
+        ways = reset_methods.partial_resets(unit, functions)
     for way in ways:
         if _is_unknown(tree, way, functions[way.address]):
             continue
@@ -174,7 +174,7 @@ def _rebind(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
             continue
         why = ''
         try:
-            operations.on(tree).probe_driver(str(address))
+            operations.of(tree).probe_driver(str(address))
         except Exception as error:
             why = f': {_why(error)}'
         # The kernel reports an error only if a driver was found and failed:
@@ -201,7 +201,7 @@ def _check_alone(tree, bridge, unit) -> None:
 
     Read sysfs again: a function may have appeared since the Host was read.
     """
-    others = pci.behind(tree, bridge).difference(unit)
+    others = pci.functions_behind(tree, bridge).difference(unit)
     if others:
         raise errors.DeviceError(
             f'bridge {bridge}', f'{min(others)} is behind it as well')
@@ -210,7 +210,7 @@ def _check_alone(tree, bridge, unit) -> None:
 def _check_functions(tree, functions) -> None:
     """Check that functions are usable after a reset."""
     for address in functions:
-        if not pci.answers(tree, address):
+        if not pci.is_alive(tree, address):
             # Some methods do not wait for the function and report success.
             raise errors.DeviceError(f'device {address}', 'it does not answer')
         if pci.has_lost_addresses(tree, address):
@@ -224,7 +224,7 @@ def _unbind(tree, function) -> None:
     if reset_methods.has_host_driver(function):
         # A second reset of the function finds it unbound already.
         if pci.has_driver(tree, function.address):
-            operations.on(tree).unbind_driver(str(function.address))
+            operations.of(tree).unbind_driver(str(function.address))
     elif function.vfio and pci.is_enabled(tree, function.address):
         # A reset would disturb that program, and no guest could open it.
         raise errors.DeviceError(f'device {function.address}', 'a program '
@@ -233,10 +233,10 @@ def _unbind(tree, function) -> None:
 
 def _reset(tree, way, function) -> None:
     if way.behind:
-        operations.on(tree).reset_behind(str(way.address))
+        operations.of(tree).reset_behind(str(way.address))
         return
     with _pinned(tree, way, function):
-        operations.on(tree).reset_function(str(way.address))
+        operations.of(tree).reset_function(str(way.address))
 
 
 @contextlib.contextmanager
@@ -245,7 +245,7 @@ def _pinned(tree, way, function):
     if not way.methods or way.methods == function.reset_methods:
         yield
         return
-    operate, address = operations.on(tree), str(way.address)
+    operate, address = operations.of(tree), str(way.address)
     operate.set_reset_methods(address, way.methods)
     try:
         yield

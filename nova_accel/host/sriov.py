@@ -21,7 +21,7 @@ def change(tree: trees.Tree, wanted: virtual_functions.Change) -> int:
         previous number is set again if possible
     :raises errors.AssignmentError: if the tree is a recording
     """
-    machine, card = operations.on(tree), str(wanted.card)
+    machine, card = operations.of(tree), str(wanted.card)
     if wanted.before:
         machine.set_num_vfs(card, 0)
     try:

@@ -98,7 +98,8 @@ def _check_numbers(document, source) -> None:
 
 def _check_shape(document, source) -> None:
     groups = document.get('groups') if isinstance(document, dict) else None
-    validator = _CYBORGS if device_profile.are_cyborgs(groups) else _OURS
+    validator = (_CYBORGS if device_profile.is_cyborg_document(groups)
+                 else _OURS)
     error = jsonschema.exceptions.best_match(validator.iter_errors(document))
     if error is not None:
         raise errors.ProfileError(_where(document, source, error.path),

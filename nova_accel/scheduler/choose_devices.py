@@ -74,7 +74,8 @@ class Choice:
         if chance:
             available = tuple(dataclasses.replace(units, rank=chance.random())
                            for units in available)
-        groups = assign.with_the_rest(self._wanted.groups, counts, available)
+        groups = assign.with_other_units(self._wanted.groups, counts,
+                                         available)
         found = self._best(groups, available, self._contexts(candidate),
                            steps)
         if not found.objection:

@@ -59,7 +59,7 @@ class Nodes:
             return
         places = candidates.summary(self._host_state).places.values()
         for nodes in itertools.islice(
-                numa_fit.choices(self._host_state.numa_topology,
+                numa_fit.node_sets(self._host_state.numa_topology,
                                  len(first.guest),
                                  {place.numa_node for place in places}),
                 self._fits.share().limit):
@@ -72,7 +72,7 @@ class Nodes:
         return arrange.HostContext(
             frozenset(cell.id for cell in guest) if guest else None,
             self._ports(candidate, guest)
-            if self._wanted.concerns(affinity.NETWORK) else None,
+            if self._wanted.has_member(affinity.NETWORK) else None,
             self._only_node(), candidates.summary(self._host_state).links)
 
     def _only_node(self) -> int | None:
@@ -89,12 +89,12 @@ class Nodes:
         """
         state = self._host_state
         if not self._spec.numa_topology or not state.numa_topology or not any(
-                map(self._wanted.concerns, (affinity.GUEST,
+                map(self._wanted.has_member, (affinity.GUEST,
                                             affinity.NETWORK))):
             return None
         fitted = hardware.numa_fit_instance_to_host(
             state.numa_topology if nodes is None
-            else numa_fit.part(state.numa_topology, nodes),
+            else numa_fit.restrict(state.numa_topology, nodes),
             # The function modifies its argument.
             self._spec.numa_topology.obj_clone(), limits=self._limits(),
             pci_requests=self._pci_requests, pci_stats=state.pci_stats,

@@ -116,7 +116,7 @@ def _choose_again(context, client, instance_uuid: str, candidate) -> bool:
 @seams.wrap(host_manager.HostState, 'consume_from_request')
 def consume_from_request(original, self, spec_obj, *args, **kwargs):
     """Place the guest on the NUMA nodes of its devices, if it fits there."""
-    with numa_fit.near(_nodes(self, spec_obj)):
+    with numa_fit.preferred_nodes(_nodes(self, spec_obj)):
         return original(self, spec_obj, *args, **kwargs)
 
 
@@ -129,7 +129,7 @@ def _nodes(host_state, spec_obj) -> set[int]:
     if not devices:
         return set()
     try:
-        if not flavor_request.parse(spec_obj.flavor.extra_specs).concerns(
+        if not flavor_request.parse(spec_obj.flavor.extra_specs).has_member(
                 affinity.GUEST):
             return set()
     except errors.ProfileError:

@@ -36,7 +36,7 @@ def configured():
 def test_log_has_the_names_that_the_fault_hides(caplog, error, told):
     caplog.set_level(logging.WARNING)
     fault = exception.InstanceDeployFailure(
-        reason=faults.told('Server does not start', error))
+        reason=faults.log_and_redact('Server does not start', error))
     assert utils.exception_to_dict(fault)['message'] == (
         f'Failed to deploy instance: {told}')
     [record] = caplog.records

@@ -69,12 +69,12 @@ def moved(source, destination):
     pairs = dict(zip(announced, destination, strict=True))
     migration_message.answer(data, pairs, {
         alias: address for alias, (address, _text) in announced.items()})
-    claimed = migration_message.answered(data)
+    claimed = migration_message.planned_hostdevs(data)
     assert {(device.address, device.alias) for device in claimed} == {
         (device.address, device.alias) for device in destination}
     xml = migration.get_updated_guest_xml(
         objects.Instance(flavor=objects.Flavor(extra_specs={})),
-        migration_message.Moving(Guest(source), data), data, None)
+        migration_message.MigratingGuest(Guest(source), data), data, None)
     elements = list(etree.fromstring(xml).iterfind('.//hostdev'))
     assert [element.get('managed') == 'yes' for element in elements
             if element.get('type') == 'pci'] == [

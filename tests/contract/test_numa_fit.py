@@ -45,7 +45,7 @@ _NODES = st.sets(st.integers(0, 9))
 
 @given(st.integers(1, 8), st.integers(1, 8), _NODES, _NODES)
 def test_small_host_yields_all_sets(count, number, first, networked):
-    found = list(numa_fit.choices(_host(count, networked), number, first))
+    found = list(numa_fit.node_sets(_host(count, networked), number, first))
     needed = networked & set(range(count))
     everything = {frozenset(nodes) for nodes in itertools.combinations(
         range(count), number) if needed <= set(nodes)}
@@ -63,7 +63,7 @@ def test_small_host_yields_all_sets(count, number, first, networked):
 def test_large_host_yields_each_combination_of_preferred_nodes(
         count, number, first, networked):
     """There may be millions of sets."""
-    found = list(numa_fit.choices(_host(count, networked), number, first))
+    found = list(numa_fit.node_sets(_host(count, networked), number, first))
     assert len(found) == len(set(found)) <= numa_fit.MOST
     assert all(len(nodes) == number and networked & set(range(count)) <= nodes
                for nodes in found)
@@ -86,7 +86,7 @@ def test_full_node_is_given_up_after_few_fits(monkeypatch):
 
     monkeypatch.setattr(hardware, 'numa_fit_instance_to_host', count)
     numa_fit.numa_fit_instance_to_host.install()
-    with numa_fit.near({0}):
+    with numa_fit.preferred_nodes({0}):
         fitted = hardware.numa_fit_instance_to_host(
             _host(16, full={0}), _guest(8), provider_mapping={})
     assert len(fitted.cells) == 8
@@ -97,5 +97,5 @@ def test_full_node_is_given_up_after_few_fits(monkeypatch):
 def test_nodes_with_most_room_come_first():
     host = _host(12, full={1, 2, 3, 4})
     host.cells[7].memory_usage = 512
-    first, *_more = numa_fit.choices(host, 6, {0})
+    first, *_more = numa_fit.node_sets(host, 6, {0})
     assert first == {0, 5, 6, 8, 9, 10}

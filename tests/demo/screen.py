@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo shows, to people as it goes and to programs at the end."""
+"""The output of the demo, for people or as JSON."""
 
 import contextlib
 import json
@@ -11,10 +11,10 @@ _BOLD, _GREEN, _RED, _DIM, _PLAIN = (
 
 
 class Screen:
-    """Numbered steps with what they took.
+    """Numbered steps with their duration.
 
     :param out: where to
-    :param as_json: say nothing until the end, and then all of it as JSON
+    :param as_json: print nothing until the end, then everything as JSON
     """
 
     def __init__(self, out: typing.TextIO, as_json: bool):
@@ -26,7 +26,7 @@ class Screen:
 
     @contextlib.contextmanager
     def step(self, title: str):
-        """One step; yields a dictionary for what programs should know."""
+        """One step; yields a dictionary for what programs are told."""
         facts: dict = {}
         self._say(f'\n{self._paint(_BOLD, f"{len(self._steps) + 1}. {title}")}'
                   )

@@ -138,7 +138,7 @@ class Story(cloud.Cloud):
 
 
 class _Listener(logging.Handler):
-    """What the scheduler's filter has to say."""
+    """Collects the log lines of the scheduler's filter."""
 
     def __init__(self, lines):
         super().__init__(logging.INFO)

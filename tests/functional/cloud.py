@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small cloud in one process: Nova's own functional harness, and ours in it.
+"""A small cloud in one process: Nova's functional harness with nova_accel.
 
-nova-api, nova-scheduler, nova-conductor and nova-compute are the real ones, as
-is Placement; libvirt is Nova's fake. The hardware is a recording.
+nova-api, nova-scheduler, nova-conductor, nova-compute and Placement are real;
+libvirt is Nova's fake. The hardware is a recording.
 """
 
 import collections
@@ -44,8 +44,8 @@ GPU_SPEC = ('{"vendor_id": "10de", "product_id": "2330", '
             '"resource_class": "CUSTOM_GPU_H100", "traits": "CUSTOM_NVLINK"}')
 GPU = 'CUSTOM_GPU_H100'
 
-#: Four of them, as each costs a test time: one pair behind one switch on each
-#: NUMA node. And one of these pairs.
+#: Four of them, to save time: one pair behind one switch on each NUMA node.
+#: And one of these pairs.
 FOUR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "[48][34]"}}'
 PAIR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "4[34]"}}'
 
@@ -55,13 +55,12 @@ VGPU_SPEC = ('{"vendor_id": "10de", "product_id": "20b0", '
              '"mdev_type": "nvidia-471"}')
 VGPU = 'VGPU'
 
-#: On that machine, two cards' pools of VFs of one class: two and four.
+#: On that machine, the VFs of two cards, two and four, of one class.
 VF_SPECS = ['{"vendor_id": "8086", "product_id": "37c9", '
             '"resource_class": "CUSTOM_VF"}',
             '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}']
 
-#: How many times as long as Nova's harness alone it waits: for machines that
-#: have more to do.
+#: How many times longer to wait than Nova's harness does, for busy machines.
 PATIENCE = 6
 
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
@@ -87,10 +86,10 @@ class Cloud(base.ServersTestBase):
             'nova.scheduler.filters.all_filters',
             'nova_accel.scheduler.filter.AcceleratorFilter'],
             group='filter_scheduler')
-        # Nova's wheel puts it there; Nova's fixtures look in its source.
+        # Nova's wheel installs it there; Nova's fixtures expect its source.
         self.flags(api_paste_config=f'{sys.prefix}/etc/nova/api-paste.ini',
                    group='wsgi')
-        # Devices are what is to run out.
+        # Only devices are to run out.
         self.flags(instances=-1, cores=-1, ram=-1, group='quota')
         #: The sysfs_root that each nova-compute started with.
         self.sysfs_roots = {}
@@ -99,7 +98,7 @@ class Cloud(base.ServersTestBase):
         self.useFixture(hypervisor.Mdevs())
         self.migration = self.useFixture(
             hypervisor.Migration(self.computes))
-        # A resize goes through these two, which want real disks.
+        # A resize calls these two, which need real disks.
         self.useFixture(fixtures.MockPatch(
             'nova.virt.libvirt.LibvirtDriver._get_instance_disk_info',
             return_value=[]))
@@ -110,17 +109,17 @@ class Cloud(base.ServersTestBase):
 
     def start_compute(self, hostname='compute1', *args, **facts):
         if not args:
-            # The first versions that can move the state of devices. A
-            # restart comes with what there was before.
+            # The first versions that can migrate the state of devices. A
+            # restart passes the connection that exists.
             facts = {'libvirt_version': 10_000_000,
                      'qemu_version': 8_002_002, **facts}
         self.sysfs_roots[hostname] = CONF.nova_accel.sysfs_root
         return super().start_compute(hostname, *args, **facts)
 
-    # What the operator does
+    # Actions of the operator
 
     def write_profile(self, name, **profile):
-        """Write a profile's file, and make sure that its time differs."""
+        """Write a profile's file, with another modification time."""
         path = pathlib.Path(self.profiles, f'{name}.yaml')
         path.write_text(yaml.safe_dump({'name': name, **profile},
                                        sort_keys=False))
@@ -141,7 +140,7 @@ class Cloud(base.ServersTestBase):
         return self._create_flavor(extra_spec=extra_spec, **{**small, **more})
 
     def directory_host(self, recording=EIGHT_GPUS):
-        """A host whose devices a test can take away."""
+        """Offer a copy of a recording in a directory, and return its path."""
         path = self.useFixture(fixtures.TempDir()).path
         tree.open_tree(recording).write(path)
         self.flags(sysfs_root=f'{path}/sys', group='nova_accel')
@@ -149,7 +148,7 @@ class Cloud(base.ServersTestBase):
 
     @contextlib.contextmanager
     def placement_requests(self, host='compute1'):
-        """The requests that a nova-compute makes: (method, URL)."""
+        """Collect a nova-compute's requests to Placement: (method, URL)."""
         client = self.computes[host].manager.reportclient
         requests = []
 
@@ -165,7 +164,7 @@ class Cloud(base.ServersTestBase):
                     client, method, noted(method, getattr(client, method))))
             yield requests
 
-    # What the tenant does
+    # Actions of the tenant
 
     def boot(self, flavor, state='ACTIVE', **more):
         return self._create_server(
@@ -173,7 +172,7 @@ class Cloud(base.ServersTestBase):
             expected_state=state, **more)
 
     def rejected(self, flavor):
-        """The answer of nova-api to a server that cannot be."""
+        """Return status and text of nova-api's refusal of a server."""
         from nova.tests.functional.api import client
         error = self.assertRaises(
             client.OpenStackApiException, self.api.post_server,
@@ -182,13 +181,13 @@ class Cloud(base.ServersTestBase):
         return error.response.status_code, error.response.text
 
     def set_task_state(self, server, state):
-        """In the database, as where nova-compute stopped amid a task."""
+        """Set it in the database, as if nova-compute had stopped in a task."""
         instance = objects.Instance.get_by_uuid(
             context.get_admin_context(), server['id'])
         instance.task_state = state
         instance.save()
 
-    # How long the harness waits: until it has looked so many times.
+    # The harness waits until it has polled a number of times.
 
     def _wait_for_server_parameter(self, server, expected_params,
                                    max_retries=10, **more):
@@ -200,13 +199,13 @@ class Cloud(base.ServersTestBase):
             assert_func, PATIENCE * max_retries, **more)
 
     def _wait_for_migration_status(self, server, expected_statuses):
-        """Wait for the newest of a server's migrations; Nova takes any."""
+        """Wait for a server's newest migration; Nova waits for any."""
         def newest():
             migrations = [migration for migration in self.api.api_get(
                 '/os-migrations').body['migrations']
                 if migration['instance_uuid'] == server['id']]
             self.assertTrue(migrations)
-            # Each cell has ids of its own.
+            # Each cell numbers its own migrations.
             migration = max(migrations, key=lambda migration: (
                 migration['created_at'], migration['id']))
             self.assertIn(migration['status'], expected_statuses)
@@ -214,7 +213,7 @@ class Cloud(base.ServersTestBase):
 
         return self._wait_for_assert(newest)
 
-    # What can be seen of it
+    # Observations
 
     def connection(self, host='compute1'):
         """Return the fake libvirt connection of a host."""
@@ -264,13 +263,13 @@ class Cloud(base.ServersTestBase):
         return answer.body
 
     def providers(self, host='compute1'):
-        """Our providers of a host's devices, by name."""
+        """Return our providers of a host's devices, by name."""
         return {name: provider
                 for name, provider in self._providers(host).items()
                 if naming.class_of_provider(name) is None}
 
     def class_provider(self, resource_class, host='compute1'):
-        """The uuid of the provider that counts a class on a host."""
+        """Return the UUID of a host's provider that counts a class."""
         return self._providers(host)[f'{host}_accel_{resource_class}']['uuid']
 
     def _providers(self, host):
@@ -281,10 +280,9 @@ class Cloud(base.ServersTestBase):
                 if '_accel_' in provider['name']}
 
     def allocated(self, server):
-        """Amounts by provider name and class, of our devices' providers.
+        """Return a server's units by provider name and class.
 
-        What their units' classes are of is counted as much by the providers
-        of the classes.
+        Check that the providers of the classes count the same amounts.
         """
         allocations = self._get_allocations_by_server_uuid(server['id'])
         names = {provider['uuid']: name for host in self.computes
@@ -303,7 +301,7 @@ class Cloud(base.ServersTestBase):
         return held
 
     def as_placement_has_it(self, server):
-        """Amounts by provider name and class, of all providers of ours."""
+        """Return a server's raw allocations of all our providers, by name."""
         names = {provider['uuid']: name for host in self.computes
                  for name, provider in self._providers(host).items()}
         allocations = self._get_allocations_by_server_uuid(server['id'])
@@ -311,14 +309,14 @@ class Cloud(base.ServersTestBase):
                 for uuid, allocation in allocations.items() if uuid in names}
 
     def tree_as_placement_has_it(self, host='compute1'):
-        """All our providers' totals by class, by name."""
+        """Return the totals by class of all our providers, by name."""
         return {name: {resource_class: record['total']
                        for resource_class, record in
                        super(Cloud, self)._get_provider_inventory(
                            provider['uuid']).items()}
                 for name, provider in self._providers(host).items()}
 
-    # A device's units, by the class that they are of
+    # Units of devices, shown as amounts of their class
 
     def _get_provider_inventory(self, provider):
         return plain(super()._get_provider_inventory(provider))
@@ -371,16 +369,16 @@ class AuditClock(fixtures.Fixture):
 
 
 def migratable(spec):
-    """An entry of devices whose state a guest can take along."""
+    """Return an entry whose devices can be live migrated."""
     return spec[:-1] + ', "live_migratable": "yes"}'
 
 
 def unit(resource_class):
-    """The class in which a device's provider counts its units."""
+    """Return the class in which a device's provider counts its units."""
     return naming.unit_class(resource_class)
 
 
 def plain(resources):
-    """Amounts, or records, by the class that units are of."""
+    """Replace the classes of units by the classes that they belong to."""
     return {naming.class_of_units(name) or name: value
             for name, value in resources.items()}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that live, and die, as processes of their own.
+"""Services that behave, and can be killed, like processes of their own.
 
 Nova's harness runs all services as threads of one process, green or native
 ones, and treats casts as calls. Here casts are casts, so that operations
-overlap; each nova-compute has the CONF.host and the Placement client that it
-would have alone; and one of them can be killed.
+overlap; each nova-compute has its own CONF.host and Placement client; and one
+of them can be killed.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from tests.functional import pace
 # Since Nova 34 all services of a process share them.
 pools = importutils.try_import('nova.thread_pool_factory')
 
-# Before Nova's fixtures put their own in its place.
+# Before Nova's fixtures replace it.
 _target_cell = nova_context.target_cell
 
-#: What a nova-compute changes outside of itself. Between two of these it does
-#: not matter where it dies: nobody can see the difference.
+#: Calls by which a nova-compute changes something outside of itself. Where it
+#: dies between two of these makes no difference.
 EFFECTS = {
     'nova.tests.fixtures.libvirt:Connection': ('defineXML',),
     'nova.tests.fixtures.libvirt:Domain': (
@@ -56,7 +56,7 @@ _LONG, _DAY = 60, 86400
 
 
 class Death(BaseException):
-    """Ends the threads of the dead, when the test is over."""
+    """Ends the threads of killed services at the end of the test."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -105,20 +105,20 @@ class Fault:
 
 
 class Processes(fixtures.Fixture):
-    """Which service a thread works for, and whether there is work."""
+    """Track which service a thread works for, and whether work is left."""
 
     def __init__(self):
         super().__init__()
         self.fault: Fault | None = None
-        #: Hosts where nobody listens.
+        #: Hosts whose nova-compute was killed.
         self.down: set[str] = set()
         self._working: set[_Task] = set()
         self._frozen: set[_Task] = set()
-        #: How many tasks were begun.
+        #: Number of tasks that were begun.
         self._begun = 0
         self._counting = threading.Lock()
         self._ended = pace.Bell()
-        #: Threads that have a message, or look for one.
+        #: Threads that have a message, or poll for one.
         self._taking: set[int] = set()
         self._over = threading.Event()
 
@@ -151,7 +151,7 @@ class Processes(fixtures.Fixture):
             _current.reset(token)
 
     def settle(self, timeout=240):
-        """Wait until nobody has anything to do."""
+        """Wait until no service has work left."""
         deadline = time.monotonic() + timeout
         seen = None
         while self._is_busy() or seen != (seen := self._begun):
@@ -160,20 +160,20 @@ class Processes(fixtures.Fixture):
             self._ended.wait(0.05)
 
     def forget(self, host):
-        """What a host's nova-compute was about to do is never done."""
+        """Drop the work that a host's nova-compute was about to do."""
         self.fault = None
         self.down.add(host)
         for task in list(self._working):
             task.dead = task.dead or task.host == host
 
     def bury(self):
-        """End what stands still, past all of its effects."""
+        """End the frozen threads, without any further effect."""
         self._over.set()
         while self._frozen or any(task.dead for task in list(self._working)):
             time.sleep(0.005)
 
     def _is_busy(self):
-        # In the order of a message's way, so that none is overlooked; what is
+        # In the order in which a message passes, so that none is missed; one
         # sent meanwhile is seen the next time.
         return bool(_undelivered(self.down) or self._taking or self._alive())
 
@@ -184,7 +184,7 @@ class Processes(fixtures.Fixture):
                                       or task.host != dying)]
 
     def _begin(self):
-        """A task of whom asks for it, and the context to run it in."""
+        """Return a task of the calling service, and a context for it."""
         task = _Task(_current.get().host)
         context = contextvars.copy_context()
         context.run(_current.set, task)
@@ -224,9 +224,9 @@ class Processes(fixtures.Fixture):
         return spawned
 
     def _take(self, poll):
-        """Know of a message until the thread that took it looks again.
+        """Count a message as work until its thread polls again.
 
-        It has submitted what is to be done by then.
+        By then the thread has submitted the work.
         """
         def polled(exchange, *args):
             thread = threading.get_ident()
@@ -263,7 +263,7 @@ class Processes(fixtures.Fixture):
                 and self.fault.strikes(effect))
 
     def _freeze(self, task):
-        # No except, no finally, no __exit__: the dead do not clean up.
+        # No except, no finally, no __exit__: a killed process frees nothing.
         task.dead = True
         self._working.discard(task)
         self._frozen.add(task)
@@ -282,15 +282,15 @@ class MortalCloud(cloud.Cloud):
 
     CAST_AS_CALL = False
 
-    #: How long somebody waits for the answer of a nova-compute, in seconds.
-    #: Short where that is dead, long where it is only slow.
+    #: Seconds to wait for the answer of a nova-compute: short if it is killed,
+    #: long if it is only slow.
     PATIENCE = _LONG
 
     def setUp(self):
         super().setUp()
         self.flags(rpc_response_timeout=self.PATIENCE,
                    long_rpc_timeout=self.PATIENCE,
-                   # Who is restarted again and again sends no sign of life.
+                   # A service that restarts often sends no heartbeat.
                    service_down_time=_DAY)
         self._wait_for_the_living()
         self._use_own_databases()
@@ -300,7 +300,7 @@ class MortalCloud(cloud.Cloud):
         self._audit_clock = self.useFixture(cloud.AuditClock())
 
     def _wait_for_the_living(self):
-        """Nobody but a nova-compute dies here; others are only slow."""
+        """Wait long for other services, which are never killed."""
         send = impl_fake.FakeDriver.send
 
         def send_patiently(driver, target, *args, timeout=None, **kwargs):
@@ -325,9 +325,10 @@ class MortalCloud(cloud.Cloud):
             lambda context: getattr(context, 'db_connection', None) or cell))
 
     def _take_turns_in_placement(self):
-        """Its database, one connection in memory, has no transactions.
+        """Handle one request to Placement at a time.
 
-        What one request rolls back another one may have committed.
+        Its database is one connection in memory: a rollback of one request
+        could undo a commit of another.
         """
         turn = threading.Lock()
         handle = handler.PlacementHandler.__call__
@@ -340,7 +341,7 @@ class MortalCloud(cloud.Cloud):
             handler.PlacementHandler, '__call__', handle_alone))
 
     def _migrate_for_good(self):
-        """Nova's flags are PERSIST_DEST and UNDEFINE_SOURCE."""
+        """Live migrate as with PERSIST_DEST and UNDEFINE_SOURCE."""
         create = fakelibvirt.Connection.createXML
         domains = fakelibvirt.Domain
         migrate, stop, undefine = (
@@ -362,14 +363,14 @@ class MortalCloud(cloud.Cloud):
             domains, 'migrateToURI3', migrate_away))
 
     def start_compute(self, hostname='compute1', *args, **kwargs):
-        # A new process has seen nothing of Placement.
+        # A new process has its own client of Placement.
         report.PLACEMENTCLIENT = None
         super().start_compute(hostname, *args, **kwargs)
         self.processes.down.discard(hostname)
         return hostname
 
     def kill(self, host):
-        """What SIGKILL does to a nova-compute; libvirt goes on."""
+        """Kill a nova-compute as SIGKILL does; libvirt continues."""
         service = self.computes[host]
         self.processes.forget(host)
         service.rpcserver.stop()
@@ -379,16 +380,16 @@ class MortalCloud(cloud.Cloud):
         service.tg.stop()
         service.stop = lambda: None
         if pools:
-            # One that is full of the dead takes no work for the living.
+            # A pool full of frozen threads takes no new work.
             pools.FACTORY._all_executors.clear()
-        # Locks die with who holds them.
+        # The locks of a process end with it.
         lockutils._semaphores = lockutils.Semaphores()
         lockutils._fair_locks = lockutils.FairLocks()
         # Before the harness waits for all work to be done.
         self.addCleanup(self.processes.bury)
 
     def run_periodic_tasks(self):
-        """What those that have to do with us do in the end, on each host."""
+        """Run the periodic tasks that concern us on each host."""
         self._audit_clock.skip_interval()
         for host in self.computes:
             if host not in self.processes.down:
@@ -396,7 +397,7 @@ class MortalCloud(cloud.Cloud):
         self.processes.settle()
 
     def run_tasks(self, host, *tasks):
-        """Periodic tasks of a host's nova-compute, while others go on."""
+        """Run periodic tasks of a host's nova-compute."""
         manager = self.computes[host].manager
         with self.processes.on(host), nova_context.target_cell(
                 nova_context.get_admin_context(),
@@ -417,12 +418,12 @@ PERIODIC_TASKS = (
 
 
 def _is_loop(function) -> bool:
-    """Whether it is a loop of oslo.service, which goes on for ever."""
+    """Whether it is an endless loop of oslo.service."""
     return function.__module__.startswith('oslo_service.')
 
 
 def _host(conf) -> str:
-    """CONF.host of whom asks."""
+    """Return CONF.host of the calling service."""
     return _current.get().host or conf._get('host')
 
 
@@ -434,7 +435,7 @@ def _dispatch(dispatch):
 
 
 def _undelivered(down) -> bool:
-    """Whether there is a message that somebody is going to take."""
+    """Whether there is a message that a running service will take."""
     return any(
         queue for exchange in
         impl_fake.FakeExchangeManager._exchanges.values()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's fake libvirt, made to treat hostdevs as the real one does.
+"""Nova's fake libvirt, changed to treat hostdevs as libvirt does.
 
-The fake makes up aliases, knows mdevs only by halves, forgets buses, and has
-one definition of a domain where libvirt has two: what it is to start with, and
-what it has while it runs.
+The fake invents aliases, supports mdevs only in part, drops PCI buses, and
+keeps one definition of a domain where libvirt keeps two: the persistent one
+and that of the running guest.
 """
 
 import copy
@@ -19,7 +19,7 @@ Mdevs = kernel.Mdevs
 
 
 class Hostdevs(fixtures.Fixture):
-    """Hostdevs as they were defined, plugged and unplugged."""
+    """Keep hostdevs as they were defined, attached and detached."""
 
     def _setUp(self):
         self._wrap('_parse_definition', _parse_definition)
@@ -44,10 +44,10 @@ def _parse_definition(theirs, domain, xml):
     devices = etree.fromstring(xml).find('devices')
     domain.hostdevs = devices.findall('hostdev') if len(devices) else []
     domain.controllers = devices.findall('controller[@type="pci"]')
-    # What it has while it runs.
+    # The hostdevs of the running guest.
     domain.plugged = copy.deepcopy(domain.hostdevs)
     domain.saved = None
-    # What it was asked to let go of while it could not.
+    # Detachments that the guest has not answered yet.
     domain.asked = []
     return theirs(domain, xml)
 
@@ -116,7 +116,7 @@ def _source(element):
 
 
 class Migration(fixtures.Fixture):
-    """Live migration: the fake has none.
+    """Live migration, which the fake lacks.
 
     :param computes: nova-compute services by host
     """
@@ -124,7 +124,7 @@ class Migration(fixtures.Fixture):
     def __init__(self, computes):
         self._computes = computes
         #: Called with the domain and the XML for the destination, before it
-        #: starts there; what it raises is what libvirt raises.
+        #: starts there; raises what libvirt is to raise.
         self.on_move = lambda domain, xml: None
 
     def _setUp(self):

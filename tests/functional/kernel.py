@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does where functions are reset, and VFs come and go.
+"""A model of the kernel's resets of functions, and of its SR-IOV.
 
 Modelled after Documentation/ABI/testing/sysfs-bus-pci.
 """
@@ -12,17 +12,17 @@ import fixtures
 from nova_accel.core import model
 from nova_accel.host import operations
 
-#: How far from its card the first virtual function is, as routing ids go, if
-#: there is none in the recording that says so.
+#: Offset of the first VF's routing id from its card's, if the recording has no
+#: VF.
 VF_OFFSET = 8
 
 
 class Functions(fixtures.Fixture):
     """A kernel that resets functions, and makes and removes VFs.
 
-    What it does not know it leaves to whatever was there before it.
+    It passes other writes on to the previous function.
 
-    :param machine: where a recording was laid out
+    :param machine: directory that has a recording's files
     """
 
     def __init__(self, machine):
@@ -31,13 +31,13 @@ class Functions(fixtures.Fixture):
         self._examples = {}
         #: Functions that were reset, in order.
         self.resets = []
-        #: How often somebody tried to reset one.
+        #: Number of attempts to reset a function.
         self.tries = 0
         #: Functions whose reset fails.
         self.broken = set()
-        #: More VFs than this there are no resources for.
+        #: Number of VFs that a card has resources for.
         self.room = 256
-        #: Whether the driver makes all that a card can have, if any.
+        #: Whether the driver makes all VFs of a card, or none.
         self.all_or_none = False
         #: Called with a function before it is reset.
         self.on_reset = lambda address: None
@@ -71,20 +71,20 @@ class Functions(fixtures.Fixture):
                                 symlinks=True)
 
     def _offset(self, card):
-        """How far from its card the first virtual function is."""
+        """Return the offset of the first VF's routing id from its card's."""
         example = self._examples.get(card)
         return (_routing(example.name) - _routing(card.name) if example
                 else VF_OFFSET)
 
     def _vf(self, card, index):
-        """The address of a card's virtual function."""
+        """Return the address of a card's VF."""
         at = model.PciAddress.parse(card.name)
         number = _routing(card.name) + self._offset(card) + index
         return str(model.PciAddress(at.domain, at.bus, number // 8,
                                     number % 8))
 
     def reboot(self):
-        """No virtual function and no mdev outlives it."""
+        """Remove all VFs and their mdevs."""
         for path in self._bus.glob('*/sriov_numvfs'):
             self._set_vfs(path, '0')
 
@@ -92,7 +92,7 @@ class Functions(fixtures.Fixture):
         return (self._bus / address).resolve()
 
     def offer_reset(self, *addresses, methods='flr pm\n'):
-        """Let functions have ways to be reset, or none."""
+        """Give functions reset methods, or none."""
         for address in addresses:
             place = self.place(address)
             (place / 'config').write_text('')
@@ -177,6 +177,6 @@ class Functions(fixtures.Fixture):
 
 
 def _routing(name):
-    """Device and function of an address as one number."""
+    """Return device and function of an address as one number."""
     at = model.PciAddress.parse(name)
     return at.slot * 8 + at.function

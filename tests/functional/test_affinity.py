@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices together, and near the guest."""
+"""Devices on the same node, and near the guest."""
 
 import time
 from unittest import mock
@@ -110,7 +110,7 @@ class AffinityTest(cloud.Cloud):
         self.assertEqual(8, len(self.held()))
 
     def test_guest_goes_where_devices_are_left(self):
-        """Where filters are skipped, and nobody has chosen any yet."""
+        """The filters were skipped, and no devices are chosen yet."""
         self.flags(packing_host_numa_cells_allocation_strategy=True,
                    group='compute')
         numa = {'hw:numa_nodes': '1'}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where machine, ledger and record disagree: found, said, withheld, kept."""
+"""The audit: sysfs, Placement and libvirt disagree, and this is reported."""
 
 import contextlib
 import io
@@ -20,14 +20,14 @@ CONF = nova.conf.CONF
 
 PROVIDER = 'compute1_accel_0000:43:00.0'
 
-#: The uuid of no server and no migration.
+#: A UUID that no server and no migration has.
 NOBODY = '5e5d6d0f-5c5d-4a5a-9e0e-0a3d5b1c2d3e'
 
 
 class Audited(cloud.Cloud):
-    """Test cases with one GPU on compute1, whose devices can be taken away.
+    """Test cases with one GPU on compute1, whose devices can be removed.
 
-    :cvar entries: what is offered
+    :cvar entries: of device_spec
     """
 
     entries = [cloud.GPU_SPEC[:-1] + ', "address": "0000:43:00.0"}']
@@ -43,7 +43,7 @@ class Audited(cloud.Cloud):
         self.gpu = self.flavor('gpu')
 
     def skip_time(self):
-        """Let every look be later than the one before by the interval."""
+        """Let every audit be due."""
         self.ahead, now = 0, time.monotonic
         self.useFixture(fixtures.MonkeyPatch(
             'time.monotonic', lambda: now() + self.ahead))
@@ -53,7 +53,7 @@ class Audited(cloud.Cloud):
         self._run_periodics()
 
     def found(self):
-        """What nova-compute and the command find, and what only passes."""
+        """Return the findings of the command, which nova-compute logs, too."""
         self.look()
         self.look()
         findings = self.disagreements()
@@ -75,7 +75,7 @@ class Audited(cloud.Cloud):
         return said
 
     def state(self, name=PROVIDER):
-        """A provider's units, those that are reserved, and why."""
+        """Return a provider's total, reserved units, and reasons."""
         provider = self._providers('compute1')[name]['uuid']
         [inventory] = self._get_provider_inventory(provider).values()
         return (inventory['total'], inventory['reserved'],
@@ -83,7 +83,7 @@ class Audited(cloud.Cloud):
                  if trait in providers.REASONS})
 
     def allocations(self, consumer):
-        """As Placement has them, and takes them again."""
+        """Return a consumer's allocations in the form that Placement takes."""
         return self.placement.get(f'/allocations/{consumer}',
                                   version='1.28').body
 
@@ -94,13 +94,13 @@ class Audited(cloud.Cloud):
             version='1.28').status)
 
     def leave_to(self, consumer, server):
-        """Delete a server, and leave its allocations to another consumer."""
+        """Delete a server, and give its allocations to another consumer."""
         left = self.allocations(server['id'])
         self._delete_server(server)
         self.allocate(consumer, left)
 
     def define(self, server, host='compute1', **changes):
-        """Define a server's domain by hand, as it is on compute1."""
+        """Define a copy of a server's domain of compute1 by hand."""
         xml = self.domain(server).defined_xml
         for before, after in changes.values():
             self.assertIn(before, xml)
@@ -128,7 +128,7 @@ class DisputedTest(Audited):
                       f'held, 0 are allocated: {server["id"]} should not '
                       'have it; ', finding)
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
-        # Who has it keeps it, and nobody else gets it.
+        # Its server keeps it, and no other server gets it.
         other = self.boot(self.gpu, state='ERROR')
         self.assertIn('No valid host', other['fault']['message'])
         self.assertEqual(held, self.hostdevs(server))
@@ -183,7 +183,7 @@ class DisputedTest(Audited):
             'OS-EXT-SRV-ATTR:host'])
 
     def test_allocations_that_a_move_left(self):
-        """Nova forgets them where a server is deleted while it moves."""
+        """Nova forgets them when a server is deleted while it moves."""
         self.start_compute('compute2')
         server = self.boot(self.gpu, host='compute1')
         address = set(self.hostdevs(server))
@@ -211,7 +211,7 @@ class DisputedTest(Audited):
             f'{" and ".join(sorted([twin, server["id"]]))}; delete or move '
             'all of them but one; they cannot run at the same time'],
             self.found())
-        # It is promised to one of them; there is nothing to withhold.
+        # One of them has an allocation; there is nothing to withhold.
         self.assertEqual((1, 0, set()), self.state())
         self._delete_server(server)
         [finding] = self.found()
@@ -225,7 +225,7 @@ class DisputedTest(Audited):
         domain.destroy()
         domain.undefine()
         self.look()
-        # An operation that is going on looks the same.
+        # An operation in progress looks the same.
         self.assertEqual([], self.said())
         [finding] = self.found()
         self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
@@ -238,7 +238,7 @@ class DisputedTest(Audited):
 
 
     def test_missing_device_with_an_unknown_consumer(self):
-        """The command that is said frees its class as well."""
+        """The command in the remedy frees its class as well."""
         self.leave_to(NOBODY, self.boot(self.gpu))
         (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
         [command] = [match[1] for finding in self.disagreements() if (
@@ -262,10 +262,10 @@ class DisputedTest(Audited):
 
 
 class NovaManageTest(Audited):
-    """What ``nova-manage placement`` does, and what we say in its place."""
+    """``nova-manage placement`` with our providers."""
 
     def manage(self, command, *args, **kwargs):
-        """The exit code of a command, and what it prints."""
+        """Return the exit code of a command, and its output."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = getattr(manage.PlacementCommands(), command)(
@@ -273,7 +273,7 @@ class NovaManageTest(Audited):
         return code, printed.getvalue()
 
     def ours(self):
-        """The uuids of our providers."""
+        """Return the UUIDs of our providers."""
         return {provider['uuid']
                 for provider in self._providers('compute1').values()}
 
@@ -322,12 +322,12 @@ class NovaManageTest(Audited):
         plain, server = self.boot(self.flavor()), self.boot(self.gpu)
         for instance in (plain, server):
             self.placement.delete(f'/allocations/{instance["id"]}')
-        # Nova writes the class down to the compute node's own provider.
+        # Nova allocates the class from the compute node's own provider.
         self.assertEqual(3, self.heal(server))
         self.assertEqual(0, self.heal(plain))
         self.assertEqual([self.compute_rp_uuids['compute1']],
                          list(self.allocations(plain['id'])['allocations']))
-        # Soon enough, before what it has is withheld.
+        # Before an audit withholds its device.
         self._reboot_server(server, hard=True)
         self.assertEqual({PROVIDER: {cloud.GPU: 1}}, self.allocated(server))
 
@@ -371,7 +371,7 @@ class PoolTest(Audited):
 
 class GoneTest(Audited):
 
-    # A pair, and where one of them moves.
+    # A pair, and the slot to which one of them moves.
     entries = [cloud.GPU_SPEC[:-1] + ', "address": {"bus": "4[34a]"}}']
 
     def setUp(self):
@@ -392,7 +392,7 @@ class GoneTest(Audited):
             'server: it cannot be started here', finding)
 
     def move(self, to='0000:4a:00.0'):
-        """The card is in another slot after the host was down."""
+        """Move the card to another slot, as when the host was down."""
         link = self.sysfs(self.address)
         place = link.resolve()
         # os.rename does nothing here.
@@ -407,7 +407,7 @@ class GoneTest(Audited):
     def test_device_that_disappears(self):
         self.take_away()
         self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
-        # The others go on.
+        # The other device can still be used.
         other = self.boot(self.gpu)
         self.assertEqual(2, len(self.providers()))
         self._stop_server(self.server)

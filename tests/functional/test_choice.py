@@ -26,14 +26,14 @@ class ChoiceTest(cloud.Cloud):
         return {address[5:7] for address in self.hostdevs(server, host)}
 
     def profile(self, count, *affinity, **more):
-        """A flavor whose profile asks for so many GPUs."""
+        """Return a flavor whose profile asks for a number of GPUs."""
         self.write_profile('gpus', groups=[
             {'name': 'gpu', 'resources': {cloud.GPU: 1}, 'count': count,
              'numa': 'off'}], affinity=list(affinity), **more)
         return self.flavor('gpus')
 
     def answers(self):
-        """How many candidates Placement has given each time."""
+        """Return how many candidates Placement returned each time."""
         counts = []
         client = report.SchedulerReportClient
         original = client.get_allocation_candidates
@@ -144,7 +144,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
 
     def one_with_a_trait(self):
-        """One device has it, so the class's provider has it, too."""
+        """One device has it, so the provider of the class has it, too."""
         self.flags(device_spec=[
             f'{{"address": "0000:84:00.0", "resource_class": "{cloud.GPU}", '
             '"traits": "CUSTOM_NEW"}', cloud.GPU_SPEC], group='nova_accel')
@@ -186,7 +186,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertIn(self.buses(self.boot(pair)), SWITCHES)
 
     def test_forced_host_leaves_devices_of_an_arriving_server(self):
-        """Promised by the filter, of a server that nova-compute never saw."""
+        """Allocated by the filter to a server unknown to nova-compute."""
         [taken] = self.allocated(self.boot(self.profile(1)))
         server = self.boot(self.profile(1))
         [promised] = self.allocated(server)
@@ -202,7 +202,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertFalse({taken, promised} & set(self.allocated(server)))
 
     def test_devices_that_another_scheduler_took(self):
-        """Between Placement's answer and the claim."""
+        """It does so between Placement's answer and the claim."""
         pair = self.profile(2, {'same': 'pcie_switch'})
         original = patches.claim_resources.original
         taken = []
@@ -269,7 +269,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertNotIn(taken, self.allocated(server))
 
     def promise(self, *providers):
-        """Have Placement promise these, whichever were chosen."""
+        """Have Placement allocate these, whichever were chosen."""
         original = utils.claim_resources
 
         def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
@@ -287,7 +287,7 @@ class ChoiceTest(cloud.Cloud):
             utils, 'claim_resources', claim))
 
     def test_allocated_devices_that_break_a_rule(self):
-        """As where the guest gets other NUMA nodes than were free before."""
+        """As if the guest got other NUMA nodes than were free before."""
         self.promise(*(
             provider['uuid'] for name, provider in self.providers().items()
             if name.endswith((':43:00.0', ':48:00.0'))))
@@ -298,7 +298,7 @@ class ChoiceTest(cloud.Cloud):
                          self.allocated(server))
 
     def test_devices_that_placement_allocated_twice(self):
-        """As it does where two claims meet, with MariaDB."""
+        """As with two concurrent claims in MariaDB."""
         first = self.boot(self.profile(1))
         [name] = self.allocated(first)
         provider = self.providers()[name]['uuid']
@@ -317,7 +317,7 @@ class ChoiceTest(cloud.Cloud):
                 self.allocated(server))
 
     def offer_twice(self, provider):
-        """Have Placement promise the one unit of a provider once more."""
+        """Have Placement allocate the one unit of a provider again."""
         path = f'/resource_providers/{provider}/inventories'
         body = self.placement.get(path).body
         for record in body['inventories'].values():
@@ -346,7 +346,7 @@ class WithoutFilterTest(cloud.Cloud):
         self.start_compute('compute1')
 
     def test_resize_on_one_host_to_another_device(self):
-        """What it has is the old flavor's, and nobody else has chosen."""
+        """Its own devices are the old flavor's; no others were chosen."""
         self.flags(allow_resize_to_same_host=True)
         self.write_profile('nic', groups=[{'resources': {'CUSTOM_NIC': 1}}])
         self.gpu_profile('gpu')
@@ -357,7 +357,7 @@ class WithoutFilterTest(cloud.Cloud):
                          self.allocated(server))
 
     def assert_behind_one_switch(self, *classes):
-        """Of what nova-compute chose, and told Placement."""
+        """nova-compute chooses them, and writes the choice to Placement."""
         self.write_profile('two', groups=[
             {'resources': {name: 1}} for name in classes],
             affinity=[{'same': 'pcie_switch'}])

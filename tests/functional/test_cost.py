@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of libvirt, Placement and the machine does not grow."""
+"""The number of reads of libvirt, Placement and sysfs does not grow."""
 
 import fixtures
 
@@ -45,7 +45,7 @@ class DomainsTest(cloud.Cloud):
             DOMAIN.format(number, devices)).createWithFlags(0)
 
     def descriptions(self, operation):
-        """How often libvirt is asked for a domain's XML meanwhile."""
+        """Return how often an operation reads the XML of a domain."""
         asked, describe = [], libvirt_xml.describe
         with fixtures.MockPatchObject(
                 libvirt_xml, 'describe',
@@ -54,7 +54,7 @@ class DomainsTest(cloud.Cloud):
         return len(asked)
 
     def operations(self):
-        """Descriptions by operation."""
+        """Return the number of descriptions by operation."""
         servers = []
         return {
             f'{verb} {name}': self.descriptions(operation)
@@ -117,7 +117,7 @@ class StartTest(cloud.Cloud):
         self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
 
     def reads(self):
-        """How often the machine is read while nova-compute starts."""
+        """Return how often sysfs is read while nova-compute starts."""
         read, init_host = reader.read, type(
             self.computes['compute1'].driver).init_host
         made, counting = [], []

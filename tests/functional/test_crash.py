@@ -20,7 +20,7 @@ class Crash(faults.MortalCloud):
 
     PATIENCE = 5
 
-    #: Whether it dies before every effect, alike ones in a row as well.
+    #: Whether to die before each effect, even of one name in a row.
     EVERY = False
 
     def setUp(self):
@@ -82,10 +82,10 @@ class Crash(faults.MortalCloud):
         self.api.delete_server(server['id'])
         return server
 
-    # What must be true afterwards
+    # Checks afterwards
 
     def aftermath(self, fault, server):
-        """What is not as it must be; nothing is left of the servers."""
+        """Return what is wrong, and delete all servers."""
         problems = [*self.short(server), *self.shared()]
         others = self.fill()
         problems += self.shared()
@@ -97,10 +97,10 @@ class Crash(faults.MortalCloud):
         return [f'{fault}: {problem}' for problem in problems]
 
     def short(self, server):
-        """Who lives has its devices, and gets them again.
+        """Yield problems of a server that lacks devices, also after a reboot.
 
-        What is left half-way an administrator calls active; it may be
-        refused its devices, but does not run without.
+        An administrator sets a server in an interrupted state to active; its
+        reboot may be refused, but it must not run without its devices.
         """
         status = self.find(server, 'status')
         host = self.find(server, 'OS-EXT-SRV-ATTR:host')
@@ -134,7 +134,7 @@ class Crash(faults.MortalCloud):
                 yield f'cannot be deleted: {status}'
 
     def lost(self):
-        """All devices of all hosts can be had."""
+        """Yield devices that are still held, used or reserved."""
         for host in self.HOSTS:
             if held := self.held(host):
                 yield f'definitions of {host} hold {held}'
@@ -145,7 +145,7 @@ class Crash(faults.MortalCloud):
                         record['reserved'] for record in records.values()):
                     yield f'{name} has {records}, of which {used} is used'
 
-    # What is done for that
+    # Actions
 
     def request(self, **more):
         return self.api.post_server({'server': self._build_server(
@@ -153,7 +153,7 @@ class Crash(faults.MortalCloud):
             **more)})
 
     def fill(self):
-        """Ask for as many servers as there can be; those that run."""
+        """Request as many servers as fit, and return those that run."""
         servers = [self.request() for _host in self.HOSTS]
         self.processes.settle()
         running = [server for server in servers
@@ -162,7 +162,7 @@ class Crash(faults.MortalCloud):
         return running
 
     def act(self, server, action) -> bool:
-        """Ask for something that Nova may refuse; whether it did it."""
+        """Request an action, and return whether Nova accepted it."""
         try:
             self.api.post_server_action(server['id'], action)
         except client.OpenStackApiException as error:
@@ -178,14 +178,14 @@ class Crash(faults.MortalCloud):
         self.processes.settle()
 
     def find(self, server, field):
-        """What nova-api says of a server; None where there is none."""
+        """Return a field of a server; None if there is no server."""
         try:
             return self.api.get_server(server['id']).get(field)
         except client.OpenStackApiNotFoundException:
             return None
 
     def heal(self):
-        """Go on after a problem as if it had not been."""
+        """Remove all domains and allocations after a problem."""
         for host in self.computes:
             for domain in list(self.connection(host)._vms.values()):
                 domain.destroy()

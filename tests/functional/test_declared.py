@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that a file declares, from the file to a guest."""
+"""Regions of a file, from the file to a guest."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ _SPARE = '0000:48:00.0'
 
 
 class DeclaredTest(cloud.Cloud):
-    """Two GPUs that go together, one that is broken."""
+    """Two GPUs in one unit, and one that is broken."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's tests of servers with accelerators of Cyborg, told of our profiles.
+"""Nova's tests of servers with Cyborg's accelerators, with our profiles.
 
 The flows are those of ``AcceleratorServer*`` in nova.tests.functional.
 test_servers, and after each step the same is asserted: what Placement says of
@@ -37,7 +37,7 @@ class Flow(cloud.Cloud):
         self.pair = self.flavor('pair')
 
     def ledger(self, host):
-        """What Placement says of a host: who has what, by provider."""
+        """Return the allocations of a host, by provider."""
         uuids = {host: self.compute_rp_uuids[host], **{
             name: provider['uuid']
             for name, provider in self.providers(host).items()}}
@@ -48,7 +48,7 @@ class Flow(cloud.Cloud):
                 for name, consumers in allocations.items() if consumers}
 
     def plugged(self, server, host):
-        """PCI addresses of what a guest has, as libvirt describes it now."""
+        """Return the PCI addresses in a guest's current XML."""
         domain = etree.fromstring(self.domain(server, host).XMLDesc(0))
         return ['{domain}:{bus}:{slot}.{function}'.format(**{
             part: digits.removeprefix('0x')
@@ -56,7 +56,7 @@ class Flow(cloud.Cloud):
             for address in domain.findall('./devices/hostdev/source/address')]
 
     def assertHas(self, server, devices=2, host='compute1'):
-        """On one host, in Placement and in libvirt; nothing on the others."""
+        """It has devices on one host only, in Placement and libvirt."""
         self.assertEqual(host, self._show_server(server)[
             'OS-EXT-SRV-ATTR:host'])
         held = self.held(host)
@@ -79,7 +79,7 @@ class Flow(cloud.Cloud):
 
     @contextlib.contextmanager
     def failing(self, *errors):
-        """As many starts of guests fail, one after the other."""
+        """Let a number of starts of guests fail."""
         start = libvirt_driver.LibvirtDriver._create_guest_with_network
         remaining = list(errors)
 
@@ -172,7 +172,7 @@ class Operation(Flow):
         self.devices = self.hostdevs(self.server)
 
     def assertKept(self):
-        """It has what it had, and not just as much."""
+        """It has the same devices, not just as many."""
         self.assertHas(self.server)
         self.assertEqual(self.devices, self.hostdevs(self.server))
 
@@ -261,8 +261,8 @@ class OperationTest(Operation):
         self.bring_back('compute1')
         self.assertHas(self.server, host='compute2')
 
-    def test_what_an_evacuated_server_had_can_be_had(self):
-        """Though it is being rebuilt, where it is now, for another reason."""
+    def test_devices_of_an_evacuated_server_are_free(self):
+        """Though it is rebuilt on its new host meanwhile."""
         self.take_down('compute1')
         self._evacuate_server(self.server, {'host': 'compute2'},
                               expected_host='compute2')
@@ -273,7 +273,7 @@ class OperationTest(Operation):
         self.boot(self.pair, host='compute1')
 
     def test_evacuated_server_keeps_its_devices(self):
-        """Placement has those of the other host until that comes back."""
+        """Placement keeps those of the other host until it is up again."""
         self.take_down('compute1')
         self._evacuate_server(self.server, {'host': 'compute2'},
                               expected_host='compute2')
@@ -308,7 +308,7 @@ class OperationTest(Operation):
 
 
 class RefusedWithCyborgTest(Operation):
-    """What Nova answers with 400 where Cyborg has the devices."""
+    """Operations that Nova refuses with Cyborg's devices."""
 
     def test_resize(self):
         self.gpu_profile('one')
@@ -330,7 +330,7 @@ class RefusedWithCyborgTest(Operation):
 
 
 class LiveMigrationTest(base.LibvirtMigrationMixin, Operation):
-    """The last of those, where hypervisor and devices can do it."""
+    """Live migration, if hypervisor and devices support it."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.PAIR_SPEC),)
     VERSIONS = {

@@ -34,7 +34,7 @@ def trait(function):
 
 
 class Fpgas(cloud.Cloud):
-    """A compute with FPGAs, of which a test offers what it needs."""
+    """A compute with FPGAs; each test offers those that it needs."""
 
     def setUp(self):
         super().setUp()
@@ -48,13 +48,13 @@ class Fpgas(cloud.Cloud):
                    group='nova_accel')
 
     def offer_shared(self, text='show $1 $2', **more):
-        """The card with two functions, programmed by a command."""
+        """Offer the card with two functions, programmed by a command."""
         self.offer({'vendor_id': '8086', 'product_id': '09c5', 'program': [
             self.kernel.command(text), '{address}', '{bitstream}'], **more})
         self.start_compute('compute1')
 
     def image(self, content, image=IMAGE, **more):
-        """A bitstream in Glance."""
+        """Put a bitstream into Glance."""
         properties = more.pop('properties', {})
         self.glance.create(None, {
             'id': image, 'name': 'bitstream', 'size': len(content),
@@ -63,7 +63,7 @@ class Fpgas(cloud.Cloud):
             'properties': properties, **more}, io.BytesIO(content))
 
     def with_bitstream(self, image=IMAGE, **more):
-        """A flavor whose profile names a bitstream."""
+        """Return a flavor whose profile names a bitstream."""
         name = f'bitstream-{image}-{len(self.profile_files())}'
         self.write_profile(name, groups=[
             {'resources': {'FPGA': 1}, 'bitstream': image, **more}])
@@ -78,7 +78,7 @@ class Fpgas(cloud.Cloud):
         return self.flavor(f'function-{function}')
 
     def traits(self, name):
-        """The traits of a provider, but for those of all of ours."""
+        """Return a provider's own traits, without those that all have."""
         return set(self._get_provider_traits(
             self.providers()[name]['uuid'])) - {
                 naming.MARKER_TRAIT, 'OWNER_NOVA'}
@@ -93,7 +93,7 @@ class Fpgas(cloud.Cloud):
         return self.api.get_server(server['id'])['fault']['message']
 
     def said(self):
-        """What nova-compute's log says."""
+        """Return the log of nova-compute."""
         return self.stdlog.logger.output
 
     def cached(self):
@@ -103,7 +103,7 @@ class Fpgas(cloud.Cloud):
 
 
 class FunctionTest(Fpgas):
-    """What is programmed already."""
+    """Regions that are programmed already."""
 
     def setUp(self):
         super().setUp()
@@ -194,7 +194,7 @@ class FunctionTest(Fpgas):
         return path
 
     def bind_vfio(self, function):
-        """Its driver goes, and with it what that shows."""
+        """Bind it to vfio-pci: its driver shows the function no more."""
         device = (self.machine / 'sys/bus/pci/devices' / function).resolve()
         for link in (self.machine / 'sys/class/fpga_region').iterdir():
             if device in link.resolve().parents:
@@ -284,7 +284,7 @@ class CommandTest(Fpgas):
         self.boot(self.with_bitstream())
         self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
 
-    def test_held_region_is_not_programmed_with_an_unknown_image(self):
+    def test_held_region_is_not_programmed_after_restart(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         first = self.boot(self.with_bitstream())
@@ -367,7 +367,7 @@ class CommandTest(Fpgas):
         self._run_periodics()
         self.assertEqual(0, self.total(SHARED))
 
-    def test_command_that_programs_another_function(self):
+    def test_command_that_succeeds_without_programming(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:function_id': CRYPTO})
         self.offer_shared('exit 0')
@@ -425,7 +425,7 @@ class WaitingTest(Fpgas):
 
 
 class GlanceTest(Fpgas):
-    """Bitstreams that cannot be had."""
+    """Bitstreams that cannot be downloaded or used."""
 
     def setUp(self):
         super().setUp()
@@ -504,7 +504,7 @@ class GlanceTest(Fpgas):
 
 
 class ExtraSpecTest(Fpgas):
-    """What the flavors API makes of our key."""
+    """Validation of our key by the flavors API."""
 
     def test_an_image_is_a_uuid(self):
         self.start_compute('compute1')

@@ -41,7 +41,7 @@ class LargeBars(cloud.Cloud):
         self.gpu_profile('two', count=2)
 
     def width(self, server):
-        """Of the guest's addresses, as its XML has it."""
+        """Return the address bits in the guest's XML."""
         domain = etree.fromstring(self.domain(server).defined_xml)
         return [dict(width.attrib)
                 for width in domain.findall('./cpu/maxphysaddr')]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that take their devices' state to another host while they run."""
+"""Live migration of servers with devices."""
 
 import fixtures
 from lxml import etree
@@ -34,7 +34,7 @@ class MovingTest(cloud.Cloud):
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
 
     def assertHas(self, server, host, count):
-        """A server has its devices of one host, in the ledger and in XML."""
+        """A server has devices of one host in Placement and in its XML."""
         self.assertEqual(host, self.host_of(server))
         held = self.hostdevs(server, host)
         self.assertEqual(count, len(held))
@@ -61,10 +61,10 @@ class MovingTest(cloud.Cloud):
         return path
 
     def fail_to_move(self, server, reason, migration='error'):
-        """A live migration that is not to be; the server stays as it is.
+        """Try a live migration that fails; the server keeps its devices.
 
-        What Nova calls it afterwards, ACTIVE or ERROR, is a matter of which
-        of its threads is the last to say so.
+        Its status afterwards, ACTIVE or ERROR, depends on which of Nova's
+        threads is the last to write it.
         """
         before = self.hostdevs(server), self.allocated(server)
         try:
@@ -88,12 +88,12 @@ class MovingTest(cloud.Cloud):
 
 
 class ChoiceTest(MovingTest):
-    """Which devices of the other host it gets, of eight."""
+    """Which of eight devices of the destination are chosen."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
     def test_alike_devices_are_chosen_among_others(self):
-        """Of these the scheduler sees no more than that they are free."""
+        """The scheduler does not see how devices differ."""
         path = self.replace_machine('compute2')
         there = self.addresses('compute2')
         for address in there[:4]:
@@ -106,12 +106,13 @@ class ChoiceTest(MovingTest):
                              set(there[4:]))
 
     def test_numa_rule_ignores_ports_of_the_source_host(self):
-        """Until it has moved, Nova knows the functions of these alone."""
+        """Nova knows only those ports until the server has moved."""
         self.gpu_profile('four', count=4)
         full = self.boot(self.flavor('four'), host='compute2')
         address = min(self.hostdevs(full, 'compute2'))
-        node = int(tree.open_tree(cloud.EIGHT_GPUS).text(
-            f'sys/bus/pci/devices/{address}/numa_node'))
+        machine = tree.open_tree(cloud.EIGHT_GPUS)
+        node = int(machine.text(tree.follow(
+            machine, f'sys/bus/pci/devices/{address}') + '/numa_node'))
         get, ports = (objects.Instance.get_pci_devices,
                       objects.InstancePCIRequest.NEUTRON_PORT)
         self.useFixture(fixtures.MonkeyPatch(
@@ -157,7 +158,7 @@ class LiveMigrationTest(MovingTest):
         self.assertEqual(before, self.hostdevs(server, 'compute2'))
 
     def test_claimed_device_is_not_given_to_another_server(self):
-        """While the guest moves, its devices there are not given away."""
+        """While the guest moves, no other server gets its new devices."""
         server = self.boot(self.two, host='compute1')
         three = self.flavor(self.gpu_profile('three', 3, 'off').stem)
         other = {}
@@ -277,9 +278,9 @@ class LiveMigrationThatFailsTest(MovingTest):
 
 
 class PostCopyTest(MovingTest):
-    """With [libvirt] live_migration_permit_post_copy, which QEMU refuses.
+    """With [libvirt] live_migration_permit_post_copy.
 
-    It does so for guests with VFIO devices, when they are about to move.
+    QEMU refuses post-copy for guests with VFIO devices.
     """
 
     def setUp(self):

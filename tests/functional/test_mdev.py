@@ -22,7 +22,7 @@ from tests.functional import cloud
 
 
 class FunctionTest(cloud.Cloud):
-    """A server has a function of which an entry makes mdevs by now."""
+    """A server holds a function on which an entry now makes mdevs."""
 
     PLAIN = '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'
 
@@ -52,7 +52,7 @@ class FunctionTest(cloud.Cloud):
         self._stop_server(self.server)
         self.make_mdevs_of_it(resource_class='CUSTOM_VF')
         flavor = self.flavor('vf')
-        # Placement takes its function for one of the three that are left.
+        # Placement counts its function as one of the three that are left.
         for _function in range(2):
             self.boot(flavor)
         self.boot(flavor, state='ERROR')
@@ -80,7 +80,7 @@ class MdevTest(cloud.Cloud):
         self.vgpu = self.flavor('vgpu')
 
     def mdevs(self):
-        """By uuid, the parent and the type of each mdev that there is."""
+        """Return parent and type of each mdev, by UUID."""
         bus = self.machine / 'sys/bus/mdev/devices'
         return {path.name: (path.resolve().parts[-5],
                             path.resolve().parts[-3])
@@ -137,7 +137,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
 
     def small(self):
-        """A flavor of the other type."""
+        """Return a flavor of the other type."""
         return self._create_flavor(extra_spec={
             'resources:CUSTOM_VGPU_SMALL': 1})
 
@@ -150,7 +150,7 @@ class MdevTest(cloud.Cloud):
         self.boot(self.vgpu, state='ERROR')
 
     def test_mdevs_made_before_another_type_was_offered(self):
-        """They were given as what the card has no provider of by now."""
+        """The card has no provider any more under which they were made."""
         for _number in range(3):
             self.boot(self.vgpu)
         self.offer_another_type()
@@ -196,7 +196,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
 
     def test_server_gets_no_mdev_of_another_type(self):
-        """The provider that it was promised is the card's, for either."""
+        """The card's provider is the same for both types."""
         server = self.boot(self.vgpu)
         self.offer_only_another_type()
         self.lose_mdevs()
@@ -209,7 +209,7 @@ class MdevTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.mdevs())
         self.assertIn('no entry names', self.stdlog.logger.output)
-        # What the server could come back for, nobody else gets meanwhile.
+        # No other server gets its place meanwhile.
         self.assertIn('a server holds an mdev of this card',
                       self.stdlog.logger.output)
         self.boot(self.small(), state='ERROR')
@@ -231,7 +231,7 @@ class MdevTest(cloud.Cloud):
         theirs = '0d9d2ca2-5ec2-5a3c-8a4b-6a5d3c2f1e0b'
         server = self.boot(self.vgpu)
         self.offer_nothing()
-        # Of the card, what is not known as ours is another's.
+        # An mdev of the card that we did not make.
         operations.Operations(f'{self.machine}/sys').create_mdev(
             '0000:44:00.5', 'nvidia-471', theirs)
         [ours] = self.hostdevs(server)
@@ -246,7 +246,10 @@ class MdevTest(cloud.Cloud):
         self.assertEqual({ours, theirs}, set(self.mdevs()))
 
     def resize_on_the_host(self):
-        """A resize that waits; the server, and its mdevs before and after."""
+        """Resize without confirming.
+
+        :returns: the server, and its mdevs before and after
+        """
         self.flags(allow_resize_to_same_host=True)
         self.offer_another_type()
         self.write_profile('small', groups=[
@@ -258,7 +261,7 @@ class MdevTest(cloud.Cloud):
         return server, before, set(self.hostdevs(server))
 
     def test_reverted_resize_on_the_same_host(self):
-        """Another type could take the place of what were taken back."""
+        """Another type could take the place of released mdevs."""
         server, before, after = self.resize_on_the_host()
         self.assertEqual(before | after, set(self.mdevs()))
         self._revert_resize(server)
@@ -335,7 +338,7 @@ class MdevTest(cloud.Cloud):
         self.lose_mdevs()
         self.domain(server).destroy()
         self.restart_compute_service('compute1')
-        # Before the guest is started: another type would take its place.
+        # Before the guest starts: another type could take its place.
         self.assertEqual(set(before), set(self.mdevs()))
         self._reboot_server(server, hard=True)
         self.assertEqual(set(before), set(self.hostdevs(server)))
@@ -360,7 +363,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual({}, self.mdevs())
 
     def leave_behind(self):
-        """An mdev that nobody has."""
+        """Leave an mdev that no server holds, and return its UUID."""
         with fixtures.MockPatch(
                 'nova.virt.libvirt.guest.Guest.create',
                 side_effect=Exception('no')), fixtures.MockPatch(
@@ -411,7 +414,7 @@ class MdevTest(cloud.Cloud):
                 self.background.wait()
 
     def test_leftover_that_a_program_has_open_delays_no_server(self):
-        """The kernel waits until it has not."""
+        """The kernel waits until the program closes it."""
         left = self.leave_behind()
         aside = self.note_what_is_set_aside()
         with self.held_open(left) as (tries, closed):
@@ -443,7 +446,7 @@ class MdevTest(cloud.Cloud):
             self.assertTrue(self.background.is_busy())
 
     def test_mdev_assigned_meanwhile_is_not_released(self):
-        # As before the server had it.
+        # As if read before the server was assigned it.
         self.useFixture(fixtures.MockPatchObject(
             device_claims.DeviceClaims, 'addresses_in_use',
             return_value=set()))
@@ -476,9 +479,10 @@ class MdevTest(cloud.Cloud):
         self.assertIn(providers.REFUSED, self._get_provider_traits(
             provider['uuid']))
         self.boot(self.vgpu, state='ERROR')
-        # It does not run without, keeps its definition, and can be deleted.
+        # It does not start without it, keeps its definition, and can be
+        # deleted.
         held = self.held()
-        # nova-api hears of it where all services share a process.
+        # The services are one process: the error is raised here.
         self.assertRaises(client.OpenStackApiException, self._start_server,
                           server)
         self.assertNotEqual(
@@ -499,7 +503,7 @@ class MdevTest(cloud.Cloud):
         self.boot(self.vgpu)
 
     def types(self, name):
-        """A type's directory of each parent."""
+        """Return the directories of a type, one of each parent."""
         return sorted(self.machine.glob(
             f'sys/devices/**/mdev_supported_types/{name}'))
 

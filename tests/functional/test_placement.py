@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-compute reports, and when it writes."""
+"""The report of nova-compute to Placement, and when it writes."""
 
 import pathlib
 import shutil
@@ -13,7 +13,7 @@ from tests.functional import cloud
 class PlacementTest(cloud.Cloud):
 
     def update(self):
-        """A resource tracker's round; the writes to Placement in it."""
+        """Run the resource tracker, and return its writes to Placement."""
         with self.placement_requests() as requests:
             self._run_periodics()
         self.assertIn('get', {method for method, _url in requests})
@@ -61,7 +61,7 @@ class PlacementTest(cloud.Cloud):
             for name, provider in self.providers().items()})
 
     def test_one_time_use_device_waits_for_the_operator(self):
-        """From its choice on, whatever happens between two reports."""
+        """It is used from its choice on, even before the next report."""
         self.flags(sysfs_root=str(cloud.A100), device_spec=[
             '{"address": "0000:81:00.0", "resource_class": "CUSTOM_SSD", '
             '"one_time_use": "yes"}'], group='nova_accel')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server keeps what it has, and nobody else gets it, whatever happens."""
+"""A server keeps its devices, and no other server gets them."""
 
 import contextlib
 from unittest import mock
@@ -40,7 +40,7 @@ class RecordTest(cloud.Cloud):
         self.one = self.flavor('one')
 
     def pool(self):
-        """A host with a pool of two virtual functions instead."""
+        """Offer a pool of two VFs instead, and return its flavor."""
         self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
                    device_spec=[QAT], group='nova_accel')
         self.restart_compute_service('compute1')
@@ -48,7 +48,7 @@ class RecordTest(cloud.Cloud):
         return self.flavor('vf')
 
     def refused_by_this_process(self, server, action):
-        """An action whose error arrives here: the services are one process."""
+        """Call an action whose error is raised here, in the same process."""
         self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
             server['id'], action)
@@ -105,12 +105,12 @@ class RecordTest(cloud.Cloud):
             self.refused_by_this_process(
                 server, {'rebuild': {'imageRef': cloud.IMAGE}})
             self._wait_for_state_change(server, 'ERROR')
-        # Nova takes all that it was promised.
+        # Nova removes all its allocations.
         self.assertEqual({}, self._get_allocations_by_server_uuid(
             server['id']))
 
     def recover(self, server, action):
-        """An action makes all well, and others get nothing of it."""
+        """Recover a server by an action; others do not get its device."""
         self.api.post_server_action(server['id'], action)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(
@@ -255,7 +255,7 @@ class RecordTest(cloud.Cloud):
             {str(device.address) for device in self.attached(server)})
 
     def test_device_detached_too_late_is_attached_again(self):
-        """Asked to for a suspension that has failed since."""
+        """The guest answers the request of a suspension that has failed."""
         server = self.boot(self.one)
         element = etree.tostring(self.domain(server).plugged[0],
                                  encoding='unicode')
@@ -332,7 +332,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
 
     def test_start_during_a_reboot_that_fails_for_another_reason(self):
-        """Of servers without devices Nova decides."""
+        """Nova decides about servers without devices."""
         other = self.boot(self.flavor())
         self.domain(other).destroy()
         self.set_task_state(other, 'reboot_started_hard')
@@ -342,7 +342,7 @@ class RecordTest(cloud.Cloud):
                               'compute1')
 
     def test_start_during_a_reboot_that_nova_could_not_try(self):
-        """It starts again when Neutron is there, and all is well."""
+        """nova-compute does not start without Neutron."""
         server = self.boot(self.one)
         self.domain(server).destroy()
         self.set_task_state(server, 'reboot_started_hard')
@@ -378,7 +378,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
 
     def away_with_the_guest(self):
-        """A card that does not come back when its guest lets it go."""
+        """Return a server whose card disappears when its guest stops."""
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server = self.boot(self.one)
@@ -395,7 +395,7 @@ class RecordTest(cloud.Cloud):
         return server
 
     def test_start_with_part_of_an_iommu_group(self):
-        """Other ACS settings since the host was booted."""
+        """The ACS settings differ since the host was booted."""
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server = self.boot(self.one)
@@ -456,7 +456,7 @@ class RecordTest(cloud.Cloud):
         self.assertIsNone(machine.cached())
 
     def swap_volume(self, server):
-        """What Nova's driver does of it, with nothing to copy."""
+        """Swap a volume in the driver, with nothing to copy."""
         driver = self.computes['compute1'].driver
         guest = driver._host.get_guest(objects.Instance.get_by_uuid(
             context.get_admin_context(), server['id']))
@@ -508,7 +508,7 @@ class RecordTest(cloud.Cloud):
         held = self.hostdevs(server)
         self.flags(sysfs_root='/nowhere', group='nova_accel')
         self.restart_compute_service('compute1')
-        # Who has a device keeps it, who wants none does not notice.
+        # A server keeps its device; servers without devices are not affected.
         self._reboot_server(server, hard=True)
         self.assertEqual(held, self.hostdevs(server))
         self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
@@ -545,7 +545,7 @@ class RecordTest(cloud.Cloud):
 
     @contextlib.contextmanager
     def silent(self, server):
-        """Placement does not say what a server was promised."""
+        """Placement does not answer which allocations a server has."""
         get = report.SchedulerReportClient.get
 
         def answer(client, url, *args, **kwargs):
@@ -568,7 +568,7 @@ class RecordTest(cloud.Cloud):
         with self.silent(server):
             self._reboot_server(server, hard=True)
             self.assertEqual(held, self.hostdevs(server))
-            # Nobody knows what it is to have now.
+            # Its devices are not known now.
             self.undefine(server)
             self.refused_by_this_process(server, REBOOT)
             self._wait_for_state_change(server, 'ERROR')
@@ -582,7 +582,7 @@ class RecordTest(cloud.Cloud):
         self.restart_compute_service('compute1')
 
     def test_class_on_the_flavor_and_the_host_boots(self):
-        """Whether its card is there, or not yet."""
+        """Its card may appear later than nova-compute."""
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server, held = self.class_alone()
@@ -602,7 +602,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
 
     def test_nova_makes_no_mdev_of_our_class_when_the_host_boots(self):
-        """Nova has no copy of its providers then, and asks it about each."""
+        """Nova has no copy of its provider tree then."""
         driver = self.computes['compute1'].driver
         root = self.compute_rp_uuids['compute1']
         driver.mdev_classes = {'VGPU'}
@@ -612,7 +612,7 @@ class RecordTest(cloud.Cloud):
                 'resources': {'VGPU': 1}}}))
 
     def test_class_on_the_flavor_and_an_interrupted_move(self):
-        """What Placement promises is the other host's."""
+        """The allocations are of the other host."""
         self.start_compute('compute2')
         server, held = self.class_alone(host='compute1')
         self.promise_elsewhere(server)
@@ -626,7 +626,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual({}, self.held())
 
     def promise_elsewhere(self, server):
-        """What Placement promised is of the like providers of compute2."""
+        """Move a server's allocations to compute2's providers."""
         there = self._providers('compute2')
         twins = {provider['uuid']: there[name.replace('1_', '2_', 1)]['uuid']
                  for name, provider in self._providers('compute1').items()}

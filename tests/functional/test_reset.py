@@ -45,7 +45,7 @@ class Reset(cloud.Cloud):
         self.gpu = self.flavor('gpu')
 
     def check_nobody_has(self, address):
-        """What must never be."""
+        """Check that no server holds a device that is reset."""
         for host in self.computes:
             self.assertNotIn(address, self.held(host))
 
@@ -60,7 +60,7 @@ class Reset(cloud.Cloud):
 
     @contextlib.contextmanager
     def slow(self):
-        """Resets begin, and end with the context."""
+        """Let resets end only with the context."""
         over = threading.Event()
         self.kernel.on_reset = lambda address: over.wait(60)
         with fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1):
@@ -71,7 +71,7 @@ class Reset(cloud.Cloud):
         self.kernel.on_reset = self.check_nobody_has
 
     def later(self):
-        """When a failed reset is tried again."""
+        """Let time pass until a failed reset is tried again."""
         self.ahead += 601
         self._run_periodics()
 
@@ -113,9 +113,9 @@ class WholeTest(Reset):
             self._delete_server(server)
             self._delete_server(self.boot(self.flavor()))
             self._run_periodics()
-            # Nobody knows yet what comes of it.
+            # The result of the reset is not known yet.
             self.assertEqual({PROVIDER: 1}, self.totals())
-            # However long that takes: it is not tried again at once.
+            # A failed reset is not tried again at once, however long it took.
             self.ahead += 601
         self.background.wait()
         self._run_periodics()
@@ -133,12 +133,12 @@ class WholeTest(Reset):
         self.assertEqual([ONE], self.kernel.resets)
         self._delete_server(server)
         self.assertEqual([ONE] * 2, self.kernel.resets)
-        # Nobody knows that any more.
+        # The last reset is forgotten with the process.
         self.restart_compute_service('compute1')
         self.assertEqual([ONE] * 3, self.kernel.resets)
 
     def test_unsafe_host_offers_no_devices(self):
-        """After its next boot it offers nothing; who has one, keeps it."""
+        """After its next boot only servers keep their devices."""
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         (self.machine / 'proc').mkdir(exist_ok=True)
@@ -197,7 +197,7 @@ class WholeTest(Reset):
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual({}, self.totals())
-        # Somebody looks at what is wrong with it.
+        # The operator repairs it.
         self.kernel.broken = set()
         self.kernel.bind(ONE, 'nvidia')
         self.later()
@@ -249,8 +249,8 @@ class WholeTest(Reset):
         with claims.set_aside((held[0].address,)):
             self.assertRaisesRegex(
                 errors.AssignmentError, 'is being reset',
-                claims.claim_again, instance, held)
-        claims.claim_again(instance, held)
+                claims.ensure_claimed, instance, held)
+        claims.ensure_claimed(instance, held)
         self.assertEqual(held, claims.get(instance))
 
     def test_device_with_a_host_driver_is_reset_at_spawn(self):
@@ -293,8 +293,8 @@ class WholeTest(Reset):
         self.kernel.bind(ONE, 'nvidia')
         self.start_compute('compute1')
         self.assertEqual({}, self.totals())
-        self.assertEqual(1, self.said('nvidia has it, which is none of '
-                                      'vfio\'s'))
+        self.assertEqual(1, self.said('its driver is nvidia, which is not '
+                                      'a vfio driver'))
         self.kernel.bind(ONE, 'nvgrace_gpu_vfio_pci')
         self._run_periodics()
         self.assertEqual({PROVIDER: 1}, self.totals())
@@ -334,7 +334,7 @@ class SeveralTest(Reset):
         self._wait_for_state_change(waiting, 'ACTIVE')
 
     def test_another_device_replaces_those_whose_reset_fails(self):
-        """Down to the last; and Placement knows."""
+        """All but the last fail, and Placement gets the allocation of that."""
         for address in GPUS:
             self.kernel.bind(address, 'nvidia')
         self.kernel.broken = set(GPUS[:-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server gets its devices, from the API to the XML, and gives them back."""
+"""A server gets its devices, from the API to the XML, and releases them."""
 
 import fixtures
 from lxml import etree
@@ -160,7 +160,7 @@ class ServerTest(cloud.Cloud):
                       server['fault']['message'])
 
     def test_class_on_the_flavor_and_placement_fails_at_spawn(self):
-        """Nova takes an answer that failed for nothing that was promised."""
+        """Nova treats a failed answer as no allocations."""
         self.flags(device_spec=[], group='nova_accel')
         self.useFixture(fixtures.MockPatch(
             'nova.scheduler.client.report.SchedulerReportClient.'
@@ -171,7 +171,7 @@ class ServerTest(cloud.Cloud):
                       server['fault']['message'])
 
     def test_spawn_uses_the_host_read_for_its_claim(self):
-        """Reading takes long where there are hundreds of functions."""
+        """Reading hundreds of functions takes long."""
         driver = self.computes['compute1'].driver
         reads, read, spawn = [], reader.read, driver.spawn
         self.useFixture(fixtures.MockPatchObject(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual functions, as many as an entry says, unless somebody has them."""
+"""The number of VFs of an entry is set, unless a server holds a VF."""
 
 from nova.tests.functional.api import client
 
@@ -37,7 +37,7 @@ class SriovTest(cloud.Cloud):
         return int((self.kernel.place(card) / 'sriov_numvfs').read_text())
 
     def total(self):
-        """Of the one provider that there is."""
+        """Return the total of the only provider."""
         [(name, provider)] = self.providers().items()
         self.assertEqual(PROVIDER, name)
         [inventory] = self._get_provider_inventory(
@@ -53,7 +53,7 @@ class SriovTest(cloud.Cloud):
         return self.stdlog.logger.output.count(text)
 
     def test_a_card_whose_virtual_functions_were_enabled_by_hand(self):
-        """Nobody else gets them, and its server does not start with them."""
+        """No other server gets them, and its server does not start."""
         self.by_hand(0)
         self.flags(device_spec=[
             '{"vendor_id": "8086", "address": "0000:85:*.*", '
@@ -165,7 +165,7 @@ class SriovTest(cloud.Cloud):
         self.assertEqual(1, self.said('its driver made so many'))
 
     def test_resize_within_the_pool(self):
-        """To more and to fewer, and back."""
+        """Resize to more and to fewer, and back."""
         self.flags(allow_resize_to_same_host=True)
         self.start(6)
         flavors = {}

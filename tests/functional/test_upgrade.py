@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that were given devices before classes were counted for the host."""
+"""Servers whose devices were allocated before providers of classes existed."""
 
 from tests.functional import cloud
 
@@ -20,7 +20,7 @@ class UpgradeTest(cloud.Cloud):
         self._run_periodics()
 
     def _go_back(self):
-        """Have Placement as it was: each device counts the class."""
+        """Restore the old providers: each device counts the class."""
         tree = self._providers('compute1')
         allocated = self._get_allocations_by_server_uuid(self.server['id'])
         others = {
@@ -52,14 +52,14 @@ class UpgradeTest(cloud.Cloud):
         self.assertIn(answer.status, (200, 204), answer.body)
 
     def free(self):
-        """Units that can be had, by the ends of providers' names."""
+        """Return available units, by the end of the provider's name."""
         return {
             name.removeprefix('compute1_'): sum(
                 record['total'] - record['reserved'] for record in
                 self._get_provider_inventory(provider['uuid']).values())
             for name, provider in self._providers('compute1').items()}
 
-    def test_it_keeps_them_and_nobody_else_gets_them(self):
+    def test_server_keeps_its_devices(self):
         held = {f'accel_{address}': 0 for address in self.before}
         self.assertEqual({**dict.fromkeys(self.free(), 1), CLASS: 2, **held},
                          self.free())
@@ -70,12 +70,12 @@ class UpgradeTest(cloud.Cloud):
         self.assertFalse(set(self.before) & set(self.hostdevs(other)))
         self.boot(self.gpus, state='ERROR')
 
-    def test_it_is_written_once(self):
+    def test_providers_are_written_once(self):
         with self.placement_requests() as requests:
             self._run_periodics()
         self.assertEqual({'get'}, {method for method, _url in requests})
 
-    def test_they_are_counted_when_it_has_gone(self):
+    def test_devices_are_counted_after_delete(self):
         self._delete_server(self.server)
         self._run_periodics()
         self.assertEqual({**dict.fromkeys(self.free(), 1), CLASS: 4},
@@ -83,7 +83,7 @@ class UpgradeTest(cloud.Cloud):
         for _time in range(2):
             self.boot(self.gpus)
 
-    def test_it_moves_away_and_back(self):
+    def test_server_migrates_and_reverts(self):
         self.start_compute('compute2')
         self._migrate_server(self.server)
         self._wait_for_state_change(self.server, 'VERIFY_RESIZE')

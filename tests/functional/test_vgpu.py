@@ -42,14 +42,14 @@ class VgpuTest(cloud.Cloud):
         self.small, self.large = self.flavor('small'), self.flavor('large')
 
     def start_machine(self, host):
-        """A nova-compute with a machine of its own, and its driver."""
+        """Start a nova-compute with its own machine, and return the driver."""
         self.machine = self.directory_host(MACHINE)
         driver = self.useFixture(nvidia.VgpuManager(self.machine))
         self.start_compute(host)
         return driver
 
     def totals(self):
-        """What can be had, by provider; those that have nothing left out."""
+        """Return available units by provider, if it has an inventory."""
         found = {}
         for name, provider in self.providers().items():
             for record in self._get_provider_inventory(
@@ -62,7 +62,7 @@ class VgpuTest(cloud.Cloud):
         return tree.findall('devices/hostdev')
 
     def has(self, server):
-        """The one VF of a server, and the type that it has."""
+        """Return the one VF of a server, and its current type."""
         [address] = self.hostdevs(server)
         return address, self.driver.current().get(address)
 
@@ -70,7 +70,7 @@ class VgpuTest(cloud.Cloud):
         return self.api.get_server(server['id'])['fault']['message']
 
     def nothing_disagrees(self):
-        """Also: no device is held twice, or as what it is not."""
+        """No device is held twice, or as another class."""
         self.assertEqual([], self.disagreements())
 
     def nothing_takes_it(self, server):
@@ -131,7 +131,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(set(self.hostdevs(server)), set(self.held()))
 
     def test_vf_whose_type_was_not_cleared_is_not_reused(self):
-        """Not even who is on the way while the other one is deleted."""
+        """Not even a server that boots while the other one is deleted."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
             'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
@@ -176,7 +176,7 @@ class VgpuTest(cloud.Cloud):
         self.boot(self.small, state='ERROR')
 
     def test_other_type_takes_the_card_first(self):
-        """Placement promises both, and the driver has room for one."""
+        """Placement allocates both, and the driver has room for one."""
         server = self.boot(self.large)
         self._delete_server(server)
         self._run_periodics()
@@ -371,7 +371,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([1154], list(other.current().values()))
 
     def test_entry_names_another_type_now(self):
-        """The provider that it was promised is the card's, for either."""
+        """The card's provider is the same for both types."""
         self.offer(LARGE_SPEC)
         server = self.boot(self.large)
         self.offer(SMALL_SPEC)
@@ -403,7 +403,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({'0000:41:00.6': 1154}, self.driver.current())
 
     def resize_on_the_host(self):
-        """A resize that waits; the server, and what it had before."""
+        """Resize without confirming; return the server and its old VF."""
         self.flags(allow_resize_to_same_host=True)
         self.driver.mode = nvidia.MIXED
         self.driver.list()
@@ -425,7 +425,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([1154], list(self.driver.current().values()))
 
     def test_vf_is_kept_for_a_revert(self):
-        """Nova looks at what there is while it is on the way."""
+        """A periodic task runs during the revert."""
         server, before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
 

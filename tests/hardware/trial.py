@@ -75,7 +75,7 @@ class Trials:
 
     def _try(self, item) -> Result:
         server = str(uuid.uuid4())
-        devices = assign.plan(assign.assign(
+        devices = assign.to_hostdevs(assign.assign(
             {item.uuid: {item.region.resource_class: 1}}, {}, [item], {},
             server))
         result = Result(item.region.kind, str(item.device.address),

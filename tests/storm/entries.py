@@ -6,8 +6,8 @@ one that is given whole; two have cards of vGPU types. Before a nova-compute
 starts, its device_spec can be another: another class, other traits, another
 type, more or fewer virtual functions, another kind, or no entry at all.
 
-Whatever it says, a server keeps what it has as what it was, no other server
-has any part of that, and nothing is left once all servers are deleted.
+Whatever it says, a server keeps its devices unchanged, no other server gets
+any part of them, and nothing is left once all servers are deleted.
 """
 
 import collections
@@ -46,7 +46,7 @@ CLASSES = {'vf': 'CUSTOM_VF', 'pair': 'CUSTOM_VF', 'vgpu': 'VGPU',
 #: Operations after which a server has what it had before.
 KEEPING = frozenset({'reboot', 'rebuild', 'resume', 'start', 'stop',
                      'suspend'})
-#: What leaves traces on two hosts.
+#: Operations that leave something on two hosts.
 MOVES = frozenset({'confirm', 'live', 'migrate', 'resize', 'revert'})
 
 
@@ -63,7 +63,7 @@ class Card:
         self._parts = parts
 
     def first(self) -> list[dict]:
-        """What there is before and after all changes."""
+        """Return the entries before and after all changes."""
         return (self._of_parts(self._parts[0], 4) if self._parts
                 else self._whole())
 
@@ -114,7 +114,7 @@ CARDS = {
 
 
 class OwnEntries(fixtures.Fixture):
-    """Each nova-compute goes by the device_spec that it started with."""
+    """Each nova-compute uses the device_spec that it started with."""
 
     def _setUp(self):
         begin = local_host.LocalHost.__init__
@@ -129,7 +129,7 @@ class OwnEntries(fixtures.Fixture):
 
 
 class Unexpected(logging.Handler):
-    """Keeps stack traces of what nobody has thought of."""
+    """Keeps the stack traces of unexpected errors."""
 
     def __init__(self):
         super().__init__()
@@ -158,7 +158,7 @@ class EntryStorm(storm.Storm):
 
     AT_ONCE = (2, 3, 4, 5)
 
-    #: How long somebody waits for an answer of the dead, in seconds.
+    #: Seconds to wait for an answer of a killed nova-compute.
     PATIENCE = 20
 
     def setUp(self):
@@ -172,7 +172,7 @@ class EntryStorm(storm.Storm):
         self._regions = self._write_regions()
         # The cards that are known to have an mdev or a virtual function.
         self._cards: dict[tuple[str, str], str] = {}
-        # What servers have, as it was when they ran with it.
+        # The state of servers' devices when the servers ran.
         self._meanings: dict[tuple, object] = {}
         super().setUp()
         self._unexpected = Unexpected()
@@ -232,7 +232,7 @@ class EntryStorm(storm.Storm):
         self._use(host)
 
     def _use(self, host):
-        """Whoever has something on a host that is another does something."""
+        """Boot servers, and operate each server of a changed host."""
         self._check()
         self._do([
             *(self._boot(self._random.choice(list(CLASSES)))
@@ -291,7 +291,7 @@ class EntryStorm(storm.Storm):
         self._look_after(operation)
 
     def _one(self) -> tuple[storm.Operation, str]:
-        """One operation, and a host that has work with it, as a rule."""
+        """Choose an operation, and a host that usually takes part in it."""
         host = self._random.choice(storm.HOSTS)
         servers = sorted((server for server in self._servers().values()
                           if server['OS-EXT-SRV-ATTR:host']),
@@ -305,10 +305,10 @@ class EntryStorm(storm.Storm):
         return operation, host
 
     def _look_after(self, operation):
-        """An administrator deletes what was left half-way.
+        """Delete a server that was left in an interrupted state.
 
-        As well as what was being deleted: Nova forgets that of a server whose
-        resize had to be confirmed for it.
+        Also one that was being deleted: Nova forgets the deletion if it had to
+        confirm a resize first.
         """
         server = self._servers().get(operation.server)
         if server and (operation.name in MOVES | {'delete'}
@@ -337,10 +337,10 @@ class EntryStorm(storm.Storm):
                                       f'and has {sorted(has)}')
 
     def _clear_sources(self, operations):
-        """An administrator removes what Nova leaves of servers.
+        """Remove what Nova leaves of deleted servers.
 
-        One that has not started again on the host to which it was resized is
-        in ERROR, and Nova deletes it on that host only.
+        A server that failed to start on the host to which it was resized is in
+        ERROR, and Nova deletes it on that host only.
         """
         servers = self._servers()
         for operation in operations:
@@ -391,13 +391,13 @@ class EntryStorm(storm.Storm):
     def _rightly_held(self, server, held):
         if server['status'] != 'ERROR':
             return super()._rightly_held(server, held)
-        # Nova has left it between here and there.
+        # Nova has left it between two hosts.
         uuid = server['id']
         return {place: uuid for place, holder in held.items()
                 if holder == uuid}
 
     def _check_meanings(self, held):
-        """What servers have is what it was."""
+        """Check that the devices of servers are unchanged."""
         active = {uuid for uuid, server in self._servers().items()
                   if server['status'] == 'ACTIVE'}
         for (host, address), uuid in held.items():
@@ -422,7 +422,7 @@ class EntryStorm(storm.Storm):
         return self._servers()[uuid]['OS-EXT-SRV-ATTR:host'] == host
 
     def _meaning(self, host, address):
-        """What a function or an mdev is; None if it is not there."""
+        """Return the type of a function or an mdev; None if missing."""
         place = self._place(host, address)
         if place is None:
             return None
@@ -440,9 +440,9 @@ class EntryStorm(storm.Storm):
         return None
 
     def _containing(self, host, address):
-        """The functions that an mdev or a virtual function is a part of.
+        """Yield the functions that contain an mdev or a VF.
 
-        One that is not there is of the card that it was of.
+        One that is missing is of the card that had it before.
         """
         place = self._place(host, address)
         if place and 'mdev_supported_types' in place.parts:
@@ -454,7 +454,7 @@ class EntryStorm(storm.Storm):
             yield card
 
     def _check_promises(self, rightly):
-        """Placement promises each server as much of what it has."""
+        """Check that each server has as many units allocated as it holds."""
         held = collections.Counter()
         for host in storm.HOSTS:
             for _uuid, device in holding.each(self.held_by_domain(host)):
@@ -484,7 +484,7 @@ class EntryStorm(storm.Storm):
                 if held[provider, consumer] != promised[provider, consumer]))
 
     def _broken(self):
-        """Servers in ERROR and their moves, of which Nova forgets some."""
+        """Return servers in ERROR and their migrations."""
         broken = {uuid for uuid, server in self._servers().items()
                   if server['status'] == 'ERROR'}
         return broken.union(*(
@@ -492,7 +492,7 @@ class EntryStorm(storm.Storm):
             for uuid in broken))
 
     def _check_left(self):
-        """Without servers, it is as if there never were any."""
+        """Check that the hosts and Placement are as before all servers."""
         for host, path in self._paths.items():
             if left := [mdev.name for mdev in path.glob(
                     'sys/bus/mdev/devices/*')]:
@@ -505,7 +505,7 @@ class EntryStorm(storm.Storm):
                                   f'{trees}')
 
     def _trees(self):
-        """Units that can be had, by class, by provider."""
+        """Return available units by class, by provider."""
         return {name: {resource_class: record['total'] - record['reserved']
                        for resource_class, record in
                        self._get_provider_inventory(

@@ -18,8 +18,8 @@ from tests.functional import faults
 
 HOSTS = ('compute1', 'compute2', 'compute3', 'compute4')
 
-#: What can be done with a server, by its status; what is named twice is done
-#: twice as often.
+#: Operations of a server by its status; one that is named twice is done twice
+#: as often.
 CHOICES = {
     'ACTIVE': ('delete', 'delete', 'resize', 'resize', 'migrate', 'shelve',
                'live', 'live', 'rebuild', 'reboot', 'stop', 'suspend'),
@@ -49,12 +49,12 @@ ACTIONS = {
 
 
 class Violation(Exception):
-    """What must never be."""
+    """Raised when the state after a step is wrong."""
 
 
 @dataclasses.dataclass
 class Log:
-    """What was done, and how often with which outcome."""
+    """The operations, and their number by outcome."""
 
     step: int = 0
     lines: list[str] = dataclasses.field(default_factory=list)
@@ -70,11 +70,11 @@ class Log:
 
 @dataclasses.dataclass
 class Operation:
-    """Something to do.
+    """An operation.
 
-    :param call: does it
-    :param server: uuid of the server that it concerns
-    :param refused: nova-api's answer, if it does not want to
+    :param call: performs it
+    :param server: uuid of its server
+    :param refused: status code, if nova-api refuses it
     """
 
     name: str
@@ -93,13 +93,13 @@ class Operation:
 
 
 class Storm(faults.MortalCloud):
-    """The hosts, the flavors, and how a storm blows over them."""
+    """A storm of random operations on four hosts."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
     #: Devices by profile.
     PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
-    #: How many operations there are at the same time.
+    #: Numbers of operations at the same time, chosen at random.
     AT_ONCE = (1, 1, 2, 3, 4)
 
     def setUp(self):
@@ -111,16 +111,16 @@ class Storm(faults.MortalCloud):
                 self._write_profile(profile, count)
         self._flavors = {profile: self.flavor(profile)
                          for profile in self.PROFILES}
-        # What a server in VERIFY_RESIZE has on its source.
+        # Number of devices that a server in VERIFY_RESIZE has on its source.
         self._before: dict[str, int] = {}
 
     def _write_profile(self, name, count):
         self.gpu_profile(name, count, numa='preferred')
 
     def blow(self, seed: int, steps: int, log: Log):
-        """Do as the seed says.
+        """Perform the steps of a seed.
 
-        :raises Violation: at the first step after which something is wrong
+        :raises Violation: at the first step after which the state is wrong
         """
         self._random = random.Random(seed)
         self._log = log
@@ -129,7 +129,7 @@ class Storm(faults.MortalCloud):
             self._check()
         self._clear()
 
-    # What happens
+    # Operations
 
     def _step(self):
         if self._random.random() < 0.04:
@@ -138,7 +138,7 @@ class Storm(faults.MortalCloud):
             self._do(self._several())
 
     def _several(self) -> list[Operation]:
-        """Operations on servers that differ, to be done at the same time."""
+        """Choose operations on different servers, for the same time."""
         servers = sorted(self._servers().values(),
                          key=lambda server: server['created'])
         self._random.shuffle(servers)
@@ -189,7 +189,7 @@ class Storm(faults.MortalCloud):
             host, 'update_available_resource'), words=host)
 
     def _lose_a_host(self):
-        """One loses its power, its servers go elsewhere, it comes back."""
+        """Power off a host, evacuate its servers, and start it again."""
         host = self._random.choice(HOSTS)
         self._log.write(f'{host} loses its power')
         self._power_off(host)
@@ -209,7 +209,7 @@ class Storm(faults.MortalCloud):
         self.kill(host)
 
     def _start_again(self, host):
-        """Start a host's nova-compute, which was killed."""
+        """Start a host's nova-compute after it was killed."""
         self.restart_compute_service(host)
         self.processes.settle()
 
@@ -233,7 +233,7 @@ class Storm(faults.MortalCloud):
                 server and server['OS-EXT-SRV-ATTR:host']))))
 
     def _clear(self):
-        """Without servers there is nothing left of them."""
+        """Delete all servers, and check that nothing is left of them."""
         self._do([self._delete(server)
                   for server in self._servers().values()])
         self.run_periodic_tasks()
@@ -245,7 +245,7 @@ class Storm(faults.MortalCloud):
                 for uuid, server in left.items()))
         self._check()
 
-    # What must be true
+    # Checks
 
     def _servers(self):
         return {server['id']: server for server in self.api.get_servers()}
@@ -262,7 +262,7 @@ class Storm(faults.MortalCloud):
         self._check_promises(rightly)
 
     def _check_promises(self, rightly):
-        """Placement says what the definitions say.
+        """Check that Placement has the same devices as the domains.
 
         :param rightly: consumers by host and address
         """
@@ -273,9 +273,9 @@ class Storm(faults.MortalCloud):
                 f'promised, but not held: {_only(promised, rightly)}')
 
     def _rightly_held(self, server, held):
-        """What a server holds where it is and, resized, where it was.
+        """Return the devices of a server, also those on its resize source.
 
-        By host and address, the consumer that has it in Placement.
+        :returns: their consumer in Placement, by host and address
         """
         uuid, status = server['id'], server['status']
         places = [(server['OS-EXT-SRV-ATTR:host'], uuid, self._size(server))]
@@ -295,14 +295,14 @@ class Storm(faults.MortalCloud):
         return found
 
     def _check_running(self, server, size):
-        """A guest that runs has what its definition has."""
+        """Check that a running guest has all devices of its definition."""
         host = server['OS-EXT-SRV-ATTR:host']
         if (has := len(self.attached(server, host))) != size:
             raise Violation(f'{server["id"]} runs with {has} devices of '
                             f'{size}')
 
     def _held(self):
-        """Who holds what by the definitions, by host and address."""
+        """Return the server of each device in domains, by host and address."""
         found = {}
         for host in HOSTS:
             for address, holders in self.held(host).items():
@@ -313,7 +313,7 @@ class Storm(faults.MortalCloud):
         return found
 
     def _promised(self):
-        """The same as Placement has it."""
+        """Return the consumer of each device in Placement, likewise."""
         return {(host, name.removeprefix(f'{host}_accel_')): consumer
                 for host in HOSTS
                 for name, provider in self.providers(host).items()
@@ -327,7 +327,7 @@ class Storm(faults.MortalCloud):
         return migration['source_compute'], migration['uuid']
 
     def _size(self, server) -> int:
-        """How many devices a server was promised."""
+        """Return the number of devices in a server's flavor."""
         return self.PROFILES[_profile(server)]
 
 

@@ -79,7 +79,7 @@ def fetch(context, image: str, trusted_certs=None) -> fpga.Bitstream:
         except OSError as error:
             raise _fault(image, 'its copy cannot be stored on this host: '
                          f'{error.strerror}') from None
-    return fpga.declared(image, path, properties)
+    return fpga.from_image(image, path, properties)
 
 
 def _query(context, image) -> dict | None:
@@ -144,7 +144,8 @@ def _parse(image, found: collections.abc.Mapping[str, object]) -> _Image:
     if not isinstance(properties, collections.abc.Mapping):
         raise _fault(image, 'the properties of its image are '
                      f'{errors.quote(properties)}, not names with values')
-    return _Image(size, *_hash(image, found), fpga.heeded(properties))
+    return _Image(size, *_hash(image, found),
+                  fpga.relevant_properties(properties))
 
 
 def _hash(image, found) -> tuple[str, str]:

@@ -57,11 +57,11 @@ class DeviceConfigs:
                       else ()))
 
     def _bitstream(self, group, image, affected) -> fpga.Bitstream:
-        shared, rivals = self._others(group, image, affected)
+        shared, conflicting_servers = self._others(group, image, affected)
         return dataclasses.replace(
             bitstreams.fetch(self._context, image,
                              self._instance.trusted_certs), shared=shared,
-            rivals=tuple(sorted(rivals)))
+            conflicting_servers=tuple(sorted(conflicting_servers)))
 
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:
         """Return whether others use the same bitstream, and the rivals.
@@ -69,7 +69,7 @@ class DeviceConfigs:
         Rivals are servers for which the region must not be programmed: they
         use another bitstream there, or their guest is running.
         """
-        shared, rivals = False, set()
+        shared, conflicting_servers = False, set()
         for uuid, device in self._claims.holders_of(affected):
             other = naming.parse_alias(device.alias)
             mine = uuid == self._instance.uuid
@@ -78,8 +78,8 @@ class DeviceConfigs:
             same = bool(other) and self._images(uuid, other[0]) == {image}
             shared = shared or same
             if not same or not mine and self._domains.attached(uuid):
-                rivals.add(uuid)
-        return shared, rivals
+                conflicting_servers.add(uuid)
+        return shared, conflicting_servers
 
     def _images(self, uuid, group) -> set[str | None]:
         """Return the images that a server requests for a group."""

@@ -46,7 +46,7 @@ class Reclamation:
         """
         self._end_claims(node)
         host = self._local_host.read()
-        if self.sweep(inventory.NodeInventory(host, node)):
+        if self.release_unused(inventory.NodeInventory(host, node)):
             host = self._local_host.read()
         if self.reset_free(host):
             host = self._local_host.read()
@@ -64,7 +64,7 @@ class Reclamation:
                 LOG.info('Ended the claim of server %s: it has no allocations '
                          'on this host', uuid)
 
-    def sweep(self, here: inventory.NodeInventory) -> bool:
+    def release_unused(self, here: inventory.NodeInventory) -> bool:
         """Release the prepared devices that no server holds any more.
 
         The kernel removes an mdev only when no program has it open, and waits

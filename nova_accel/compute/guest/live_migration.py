@@ -42,7 +42,7 @@ def refusal() -> collections.abc.Iterator[None]:
         raise
     except Exception as error:
         # For other errors Nova puts the running server into ERROR.
-        raise exception.MigrationPreCheckError(reason=faults.told(
+        raise exception.MigrationPreCheckError(reason=faults.log_and_redact(
             'Server cannot be migrated live', error)) from None
 
 
@@ -68,7 +68,7 @@ class LiveMigration:
         :raises errors.AssignmentError: if their state cannot move
         """
         running = hostdev.ours(self._state.domains.attached(instance.uuid))
-        device_state.check_whole(running, self._claims.held(instance))
+        device_state.check_complete(running, self._claims.held(instance))
         if not running:
             return {}
         here = self._state.read()
@@ -101,18 +101,18 @@ class LiveMigration:
         here = self._state.read()
         texts = {alias: text for alias, (_address, text) in announced.items()}
         like = inventory.NodeInventory(
-            device_state.only_like(here.host, here.by_uuid, texts.values()),
-            here.node)
+            device_state.keep_matching(here.host, here.by_uuid,
+                                       texts.values()), here.node)
         allocated = placement.allocated(allocations)
         try:
             try:
                 chosen = self._allocator.choose(instance, allocated, like,
-                                                comes_live=True)
+                                                is_live_migration=True)
             except errors.AssignmentError:
                 # Choose from all devices, so that the error of the pairing
                 # tells how they differ.
                 chosen = self._allocator.choose(instance, allocated, here,
-                                                comes_live=True)
+                                                is_live_migration=True)
             return device_state.pair(texts, chosen, here.host, here.by_uuid)
         except Exception:
             with excutils.save_and_reraise_exception():
@@ -125,7 +125,7 @@ class LiveMigration:
         """
         self._check_planned(instance, planned)
         # A restart of nova-compute loses the claim.
-        self._claims.claim_again(instance, planned)
+        self._claims.ensure_claimed(instance, planned)
         if not self._reclamation.sanitize(planned,
                                           self._state.domains.holders()):
             raise errors.AssignmentError(

@@ -38,12 +38,12 @@ _moves_devices: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def moving(data) -> collections.abc.Iterator[None]:
+def migrating(data) -> collections.abc.Iterator[None]:
     """Record for this thread whether the migrated guest has devices of ours.
 
     :param data: nova.objects.LibvirtLiveMigrateData
     """
-    token = _moves_devices.set(bool(answered(data)))
+    token = _moves_devices.set(bool(planned_hostdevs(data)))
     try:
         yield
     finally:
@@ -113,7 +113,7 @@ def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
     data.pci_dev_map_src_dst = functions
 
 
-def answered(data) -> tuple[hostdev.Hostdev, ...]:
+def planned_hostdevs(data) -> tuple[hostdev.Hostdev, ...]:
     """Return the destination's hostdevs, with what a claim needs."""
     targets = data.target_mdevs if 'target_mdevs' in data else {}
     return tuple(hostdev.Hostdev(_address(value), alias,
@@ -123,7 +123,7 @@ def answered(data) -> tuple[hostdev.Hostdev, ...]:
                  and not naming.parse_alias(value))
 
 
-class Moving:
+class MigratingGuest:
     """A guest that is migrated with devices of ours.
 
     Its XML has the destination's aliases and PCI addresses.

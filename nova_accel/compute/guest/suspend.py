@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 _POLL = 0.5
 
 
-def check_awake(state: int) -> None:
+def check_running(state: int) -> None:
     """Check that a guest is running: a paused one cannot detach devices.
 
     It would detach them when it is unpaused, and then run without them.
@@ -63,7 +63,7 @@ def detach_all(domain, held: hostdev.Hostdevs,
         if not why:
             detached.append(device)
             continue
-        error = exception.InstanceSuspendFailure(reason=faults.told(
+        error = exception.InstanceSuspendFailure(reason=faults.log_and_redact(
             'Guest was not suspended', 'the guest does not detach device '
             f'{device.address}: {why}'))
         try:

@@ -32,7 +32,7 @@ def update(provider_tree, inventory: inventory.NodeInventory,
     """
     ours = existing(provider_tree, inventory.node.name, {
         *(uuid for item in inventory.offered
-          for uuid in (item.uuid, item.otherwise)),
+          for uuid in (item.uuid, item.other_uuid)),
         *inventory.counting({item.region.resource_class
                              for item in inventory.offered})})
     in_use = one_time_use.in_use(inventory.offered, held)
@@ -43,13 +43,13 @@ def update(provider_tree, inventory: inventory.NodeInventory,
     of_devices = [provider for provider in ours
                   if provider not in of_classes]
     stuck = providers.stuck(wanted, of_devices, allocated)
-    why = providers.why_gone(inventory)
+    why = providers.reason_not_offered(inventory)
     changes = providers.diff(
         wanted, of_devices,
         stuck.keys() | used.difference(item.uuid for item in wanted), why)
     counting = providers.classes(inventory, disputed, stuck, used - in_use)
     changes += providers.diff(counting, of_classes, providers.stuck(
-        counting, of_classes, allocated), providers.why_class_gone(
+        counting, of_classes, allocated), providers.reason_class_not_offered(
             why, of_devices, stuck))
     for change in changes:
         _apply(provider_tree, change)

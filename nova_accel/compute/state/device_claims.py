@@ -61,7 +61,7 @@ class DeviceClaims:
                inventory: inventory.NodeInventory,
                units_by_consumer: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
-               comes_live=False) -> Chosen:
+               is_live_migration=False) -> Chosen:
         """Choose devices that satisfy the allocations, and claim them.
 
         Choose the devices that the allocations name, or equal ones if these
@@ -81,19 +81,19 @@ class DeviceClaims:
         :param allocated: the server's allocations
         :param units_by_consumer: returns the allocated units of a provider of
             a class; called if devices are chosen here
-        :param comes_live: as in :func:`instance_request.wanted`
+        :param is_live_migration: as in :func:`instance_request.wanted`
         :raises errors.AccelError: if there are not enough devices
         """
-        verify.check_here(instance.uuid, instance_request.of(instance),
+        verify.check_on_this_host(instance.uuid, instance_request.of(instance),
                           allocated, inventory)
         wanted = instance_request.wanted(instance, allocated, inventory,
-                                         comes_live)
+                                         is_live_migration)
         offered, used = inventory.offered, inventory.node.used
         unfit = None
         try:
             try:
                 verify.check(allocated, inventory)
-                if assign.is_chosen(allocated, wanted.counts, offered):
+                if assign.names_devices(allocated, wanted.counts, offered):
                     return self._claim(instance, allocated, wanted, offered)
             except errors.AssignmentError as error:
                 unfit = error
@@ -127,7 +127,7 @@ class DeviceClaims:
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'none of its allocated devices '
                     'is present, or no entry names them any more')
-            self._claimed[instance.uuid] = chosen = assign.plan(grants)
+            self._claimed[instance.uuid] = chosen = assign.to_hostdevs(grants)
         return Chosen(chosen, assign.unallocated(grants, allocated),
                       assign.surplus(grants, allocated, instead_of or ()),
                       tuple(grant.offered for grant in grants
@@ -228,7 +228,7 @@ class DeviceClaims:
         with self._lock:
             self._claimed[instance.uuid] = hostdevs
 
-    def claim_again(self, instance, hostdevs: hostdev.Hostdevs) -> None:
+    def ensure_claimed(self, instance, hostdevs: hostdev.Hostdevs) -> None:
         """Claim devices that were chosen before, unless the claim exists.
 
         :raises errors.AssignmentError: if another server has one of them

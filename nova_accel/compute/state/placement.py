@@ -213,7 +213,7 @@ def allocated(allocations: collections.abc.Mapping[str, dict] | None,
             for uuid, allocation in (allocations or {}).items()}
 
 
-def asked(instance) -> dict[str, int]:
+def requested_amounts(instance) -> dict[str, int]:
     """Return all that a server's flavor and image request, by class."""
     spec = objects.RequestSpec(
         flavor=instance.flavor, image=instance.image_meta,

@@ -74,7 +74,7 @@ def assign(allocated: allocations.Allocations, wanted: Wanted,
     held = _Held(holders, holder, mdevs)
     units = _units(allocated, here)
     booked = _by_class(units, here)
-    groups = with_the_rest(wanted.groups,
+    groups = with_other_units(wanted.groups,
                            booked | collections.Counter(wanted.counts),
                            [item.region for item in here.values()])
     available = tuple(
@@ -96,7 +96,7 @@ def assign(allocated: allocations.Allocations, wanted: Wanted,
                               strict=True)), key=_order))
 
 
-def plan(grants: collections.abc.Iterable[Grant],
+def to_hostdevs(grants: collections.abc.Iterable[Grant],
          ) -> hostdev.Hostdevs:
     """Return the hostdevs of a guest, in the order of its Grants."""
     seen: collections.Counter = collections.Counter()
@@ -113,7 +113,7 @@ def plan(grants: collections.abc.Iterable[Grant],
     return tuple(hostdevs)
 
 
-def is_chosen(allocated: allocations.Allocations,
+def names_devices(allocated: allocations.Allocations,
               counts: collections.abc.Mapping[str, int],
               offered: collections.abc.Iterable[inventory.Offered]) -> bool:
     """Whether the allocations name devices, and not only classes."""
@@ -121,11 +121,12 @@ def is_chosen(allocated: allocations.Allocations,
     return _covers(_by_class(_units(allocated, here), here), counts)
 
 
-def with_the_rest(groups: collections.abc.Mapping[str, device_profile.Group],
-                  counts: collections.abc.Mapping[str, int],
-                  regions: collections.abc.Collection[
-                      model.Region | arrange.AvailableUnits],
-                  ) -> dict[str, device_profile.Group]:
+def with_other_units(
+        groups: collections.abc.Mapping[str, device_profile.Group],
+        counts: collections.abc.Mapping[str, int],
+        regions: collections.abc.Collection[
+            model.Region | arrange.AvailableUnits],
+        ) -> dict[str, device_profile.Group]:
     """Return a flavor's groups, plus a group for each other allocated unit.
 
     A flavor can also ask for a class without a profile, and for traits with

@@ -50,7 +50,7 @@ def kept(left: collections.abc.Iterable[model.Address], server: str,
 
 def _providers(item) -> set[str]:
     """Return the provider of a Region and the one under its other name."""
-    return {item.uuid, item.otherwise}
+    return {item.uuid, item.other_uuid}
 
 
 def _may_be_of(address, server, item) -> bool:

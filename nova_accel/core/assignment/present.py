@@ -44,7 +44,7 @@ def _check_iommu_group(function, had, host) -> None:
     group = function.iommu_group
     others = [str(other.address) for other in host.functions
                if group is not None and other.iommu_group == group
-               and not other.may_stay and other.address not in had]
+               and not other.ignored_by_vfio and other.address not in had]
     if others:
         raise errors.AssignmentError(
             f'device {function.address}', f'IOMMU group {group} has '

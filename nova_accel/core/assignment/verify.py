@@ -201,7 +201,7 @@ def numa_nodes(request: flavor_request.Request,
     :param held: reads what servers hold; called if no device is allocated
     :returns: empty if the flavor has no rule about the guest
     """
-    if not request.concerns(affinity.GUEST):
+    if not request.has_member(affinity.GUEST):
         return frozenset()
     amounts = {name: allocated[uuid].get(name, 0) for uuid, name
                in inventory.counting(request.classes).items()
@@ -244,7 +244,7 @@ def explain(error: errors.AssignmentError,
         'or no entry names one any more', error.remedy)
 
 
-def check_here(server: str, request: flavor_request.Request,
+def check_on_this_host(server: str, request: flavor_request.Request,
                allocated: allocations.Allocations,
                inventory: inventory.NodeInventory) -> None:
     """Check that a server has allocations on this host.

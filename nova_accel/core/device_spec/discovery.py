@@ -84,7 +84,7 @@ class _Machine:
                 groups[function.iommu_group].append(function)
         #: By IOMMU group, the functions to assign together.
         self.groups: dict[str, model.Unit] = {
-            group: tuple(f.address for f in members if not f.may_stay)
+            group: tuple(f.address for f in members if not f.ignored_by_vfio)
             for group, members in groups.items()}
 
     def bundle(self, function: model.Function) -> model.Unit:
@@ -458,7 +458,7 @@ class _Offer:
     def _check_reset(self, unit, entry) -> None:
         if reset_methods.ways(unit, self._functions, entry.reset) is None:
             if entry.reset != reset_methods.IF_POSSIBLE:
-                raise kinds.Refused(*reset_methods.why_none(unit,
+                raise kinds.Refused(*reset_methods.why_not_resettable(unit,
                                                             self._functions,
                                                             entry.reset))
             self._problems.append(
@@ -558,7 +558,8 @@ def _filled(region, pools, functions) -> model.Region:
 def _with_unique_name(region, taken: set[str]) -> model.Region:
     """Return a Region with a name that no other of its card has."""
     if region.name in taken:
-        region = dataclasses.replace(region, name=naming.unlike(region))
+        region = dataclasses.replace(
+            region, name=naming.unique_region_name(region))
     taken.add(region.name)
     return region
 

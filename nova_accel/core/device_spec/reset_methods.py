@@ -106,7 +106,7 @@ def _bus(unit, functions) -> tuple[Way, ...] | None:
         bridge and bridge.resets_below) else None
 
 
-def why_none(unit: model.Unit, functions: Functions, wanted: str,
+def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,
              ) -> tuple[str, str]:
     """Return why a unit cannot be reset, and the remedy.
 
@@ -126,7 +126,7 @@ def why_none(unit: model.Unit, functions: Functions, wanted: str,
             '"if_possible" in its entry if that is acceptable')
 
 
-def remnants(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
+def partial_resets(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
     """Return the possible resets of a unit that cannot be reset wholly."""
     return tuple(Way(address) for address in unit
                  if functions[address].reset_methods != ())

@@ -40,7 +40,7 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
                 'driver supports it, add "live_migratable": "yes"')
 
 
-def check_whole(running: Hostdevs, held: Hostdevs) -> None:
+def check_complete(running: Hostdevs, held: Hostdevs) -> None:
     """Refuse to live migrate a guest that runs without one of its devices.
 
     It would lack the device on the destination, too, and no later check would
@@ -92,7 +92,7 @@ def _region_of(device: hostdev.Hostdev,
         None)
 
 
-def only_like(host: model.Host, offered: Offered,
+def keep_matching(host: model.Host, offered: Offered,
               texts: collections.abc.Container[str]) -> model.Host:
     """Return the Host with only the units that match some descriptions.
 
@@ -101,14 +101,14 @@ def only_like(host: model.Host, offered: Offered,
 
     :param texts: descriptions of the source's hostdevs
     """
-    unlike = {(item.device.address, item.region.name)
+    unique_region_name = {(item.device.address, item.region.name)
               for item in offered.values()
               if not all(describe(device, host, offered) in texts
                          for device in _hostdevs(item))}
     return dataclasses.replace(host, devices=tuple(
         dataclasses.replace(device, regions=tuple(
             dataclasses.replace(region, units=())
-            if (device.address, region.name) in unlike else region
+            if (device.address, region.name) in unique_region_name else region
             for region in device.regions)) for device in host.devices))
 
 

@@ -46,7 +46,7 @@ class Offered:
     name: str
     device: model.Device
     region: model.Region
-    otherwise: str = ''
+    other_uuid: str = ''
 
 
 class NodeInventory:
@@ -70,12 +70,12 @@ class NodeInventory:
                 uuids = [naming.provider_uuid(self.node.uuid, device.address,
                                               name)
                          for name in (None, region.name)]
-                uuid, otherwise = uuids if alone else reversed(uuids)
+                uuid, other_uuid = uuids if alone else reversed(uuids)
                 found.append(Offered(
                     uuid, naming.device_provider_name(self.node.name, device)
                     if alone else naming.region_provider_name(
                         self.node.name, device, region),
-                    device, region, otherwise))
+                    device, region, other_uuid))
         return tuple(found)
 
     @functools.cached_property
@@ -126,7 +126,7 @@ def find_by_alias(items: collections.abc.Iterable[Offered], alias: str,
             continue
         if uuid == item.uuid:
             return item
-        if uuid == item.otherwise and naming.is_of_variant(
+        if uuid == item.other_uuid and naming.is_of_variant(
                 alias, item.region.variant):
             found = item
     return found

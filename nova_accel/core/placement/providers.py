@@ -194,7 +194,7 @@ def stuck(wanted: collections.abc.Iterable[Provider],
     return found
 
 
-def why_gone(inventory: inventory.NodeInventory,
+def reason_not_offered(inventory: inventory.NodeInventory,
              ) -> collections.abc.Callable[['Existing'], str]:
     """Return a function that says why a Host does not offer a provider.
 
@@ -208,7 +208,7 @@ def why_gone(inventory: inventory.NodeInventory,
         provider.uuid, reasons.get(provider.parent, MISSING))
 
 
-def why_class_gone(why: collections.abc.Callable[['Existing'], str],
+def reason_class_not_offered(why: collections.abc.Callable[['Existing'], str],
                    devices: collections.abc.Iterable['Existing'],
                    held: collections.abc.Mapping[str, Units],
                    ) -> collections.abc.Callable[['Existing'], str]:
@@ -216,7 +216,7 @@ def why_class_gone(why: collections.abc.Callable[['Existing'], str],
 
     The reason is that of the devices that servers still hold of the class.
 
-    :param why: the result of :func:`why_gone`
+    :param why: the result of :func:`reason_not_offered`
     :param devices: the providers of Devices and Regions
     :param held: the result of :func:`stuck` for these
     """

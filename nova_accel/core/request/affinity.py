@@ -146,7 +146,7 @@ def loads(extra_specs: collections.abc.Mapping[str, str]) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def concern(rules: collections.abc.Iterable[Rule], member: str) -> bool:
+def has_member(rules: collections.abc.Iterable[Rule], member: str) -> bool:
     """Whether any rule has this member, :data:`GUEST` or :data:`NETWORK`."""
     return any(member in rule.groups for rule in rules)
 
@@ -191,7 +191,7 @@ def _apart(required, written) -> set[str]:
     return found
 
 
-def isolated(names: tuple[str, ...]) -> tuple[Rule, ...]:
+def isolation_rules(names: tuple[str, ...]) -> tuple[Rule, ...]:
     """Return ``group_policy: isolate`` of some groups as rules."""
     return (Rule('device', False, names),) if len(names) > 1 else ()
 

@@ -90,7 +90,7 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     name = document['name']
     where = f'profile {errors.quote(name)} in {source}'
     # A group that has no key yet is in the format of the others.
-    cyborgs = are_cyborgs(document['groups'])
+    cyborgs = is_cyborg_document(document['groups'])
     groups: list[Group] = []
     names: dict[str | int, tuple[str, ...]] = {}
     for index, written in enumerate(document['groups']):
@@ -116,7 +116,7 @@ def _implied(groups, policy) -> dict[affinity.Rule, str]:
     named = {group_name(index): group for index, group in enumerate(groups)}
     found = dict.fromkeys(affinity.numa_rules(named), 'numa')
     if policy == ISOLATE:
-        found.update(dict.fromkeys(affinity.isolated(tuple(named)),
+        found.update(dict.fromkeys(affinity.isolation_rules(tuple(named)),
                                    'group_policy'))
     return found
 
@@ -138,7 +138,7 @@ def is_cyborgs(group: collections.abc.Mapping[str, typing.Any]) -> bool:
     return any(isinstance(key, str) and ':' in key for key in group)
 
 
-def are_cyborgs(groups: object) -> bool:
+def is_cyborg_document(groups: object) -> bool:
     """Whether groups, possibly unchecked, are in Cyborg's format."""
     return isinstance(groups, list) and any(
         isinstance(group, dict) and is_cyborgs(group) for group in groups)

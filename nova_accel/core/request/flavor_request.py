@@ -56,13 +56,13 @@ class Request:
         return frozenset(name for group in self.groups.values()
                          if group.bitstream for name in group.resources)
 
-    def concerns(self, member: str) -> bool:
+    def has_member(self, member: str) -> bool:
         """Whether any rule is about the guest, or about the network.
 
         :param member: affinity.GUEST or affinity.NETWORK
         :raises errors.ProfileError: as :attr:`rules`
         """
-        return affinity.concern(self.rules, member)
+        return affinity.has_member(self.rules, member)
 
     def checked(self) -> 'Request':
         """Return this request after parsing its rules.

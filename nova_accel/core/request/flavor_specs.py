@@ -244,7 +244,7 @@ def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
         return profile.rules
     # All devices of a resource class may be one provider. Placement therefore
     # cannot put groups on different devices.
-    isolated = affinity.isolated(names)
+    isolated = affinity.isolation_rules(names)
     affinity_document.check(profile.rules,
                             dict.fromkeys(isolated, 'group_policy'), thing)
     return (*profile.rules, *isolated)

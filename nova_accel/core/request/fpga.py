@@ -103,7 +103,7 @@ class Bitstream:
     region: str = ''
     vendor: str = ''
     shared: bool = False
-    rivals: tuple[str, ...] = ()
+    conflicting_servers: tuple[str, ...] = ()
 
     @property
     def thing(self) -> str:
@@ -131,7 +131,7 @@ class Bitstream:
                 f'{vendor.title()}')
 
 
-def declared(image: str, path: str,
+def from_image(image: str, path: str,
              properties: collections.abc.Mapping[str, object]) -> Bitstream:
     """Return a bitstream with the properties of its image.
 
@@ -143,9 +143,9 @@ def declared(image: str, path: str,
         str(_first(properties, _VENDOR_KEYS)[1]).strip())
 
 
-def heeded(properties: collections.abc.Mapping[str, object],
+def relevant_properties(properties: collections.abc.Mapping[str, object],
            ) -> dict[str, str]:
-    """Return the properties of an image that :func:`declared` reads."""
+    """Return the properties of an image that :func:`from_image` reads."""
     return {key: value for key, value in properties.items()
             if key in _KEYS and isinstance(value, str)}
 

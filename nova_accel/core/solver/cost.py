@@ -39,11 +39,11 @@ def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
 
 def _penalty(view, constraint, chosen) -> int:
     sources = [chosen[member] for member in constraint.members]
-    values = view.wished(constraint)
+    values = view.counted_values(constraint)
     return constraint.weight * (
-        view.unmet(constraint, {values[index] for index in sources},
+        view.shortfall(constraint, {values[index] for index in sources},
                    len(sources), 0)
-        + sum(view.off(constraint, index) for index in sources))
+        + sum(view.nodes_missed(constraint, index) for index in sources))
 
 
 def floor(view, domains) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def floor(view, domains) -> tuple[int, ...]:
     for constraint in view.problem.constraints:
         if not constraint.weight:
             continue
-        values = view.wished(constraint)
+        values = view.counted_values(constraint)
         apart = 0
         if not constraint.same:
             possible = {values[index] for member in constraint.members
@@ -63,7 +63,8 @@ def floor(view, domains) -> tuple[int, ...]:
         penalty += constraint.weight * apart
         if constraint.guest or constraint.network:
             penalty += constraint.weight * sum(
-                min(view.off(constraint, index) for index in domains[member])
+                min(view.nodes_missed(constraint, index)
+                    for index in domains[member])
                 for member in constraint.members)
     everyone = range(len(domains))
     return (penalty, *(_fewest(view, domains, everyone, view.spots[key])
@@ -118,7 +119,8 @@ def _spots_for(view, amount, sources, spots) -> int:
     return count
 
 
-def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
+def domains_by_part(view, domains,
+                    ) -> collections.abc.Iterator[list[list[int]]]:
     """Yield the domains, limited to a part of the host that may suffice."""
     wanted = propagation.needs(view, domains, range(len(domains)))
     sources = sorted(set().union(*domains))
@@ -128,7 +130,7 @@ def inside(view, domains) -> collections.abc.Iterator[list[list[int]]]:
         for rank, part in sorted(_parts(view, key, sources)):
             if len(tried) >= _MAX_PARTS:
                 break
-            if rank not in tried and propagation.holds(view, wanted,
+            if rank not in tried and propagation.suffices(view, wanted,
                                                        set(part)):
                 tried.add(rank)
                 yield propagation.within(domains, set(part))

@@ -210,7 +210,7 @@ class View:
         sets &= ~before
         return [(sets & alike).bit_count() for _size, alike in self.sizes]
 
-    def off(self, constraint: Constraint, index: int) -> int:
+    def nodes_missed(self, constraint: Constraint, index: int) -> int:
         """Count whether a source is off the nodes of guest and of network.
 
         :param index: of the source
@@ -230,8 +230,8 @@ class View:
                        and len(partition) - len(devices) <= more
                        for partition in self.problem.partitions))
 
-    def wished(self, constraint: Constraint) -> list:
-        """Return, by source, the values that :meth:`unmet` counts."""
+    def counted_values(self, constraint: Constraint) -> list:
+        """Return, by source, the values that :meth:`shortfall` counts."""
         if constraint.same and constraint.key == LINKS:
             return self.spots['device']
         if not constraint.same and constraint.key in UNCERTAIN:
@@ -239,7 +239,7 @@ class View:
             return self.spots[constraint.key]
         return self.values[constraint.key]
 
-    def unmet(self, constraint: Constraint, values: collections.abc.Sized,
+    def shortfall(self, constraint: Constraint, values: collections.abc.Sized,
               count: int, more: int) -> int:
         """Return by how much members miss a constraint, or 0.
 

@@ -141,7 +141,7 @@ def _most(view, constraint) -> int:
         return propagation.matching(view, constraint, domains)
     most = 0
     for sources in propagation.places(view, constraint, domains):
-        while most < len(constraint.members) and propagation.holds(
+        while most < len(constraint.members) and propagation.suffices(
                 view, propagation.needs(view, domains,
                                         constraint.members[:most + 1]),
                 sources):

@@ -42,7 +42,7 @@ def narrow(view: csp.View,
     before = None
     while before != (before := [len(domain) for domain in domains]):
         if not (all(domains)
-                and holds(view, needs(view, domains, range(len(domains))))
+                and suffices(view, needs(view, domains, range(len(domains))))
                 and all(_narrow(view, constraint, domains)
                         for constraint in hard)):
             return None
@@ -53,7 +53,7 @@ def may_ever(view: csp.View, constraint: csp.Constraint,
              index: int) -> bool:
     """Whether a source may serve a member, whatever serves the others."""
     if constraint.same:
-        return not view.off(constraint, index)
+        return not view.nodes_missed(constraint, index)
     return (len(constraint.members) < 2
             or constraint.key not in csp.UNCERTAIN
             or view.sources[index].parts[
@@ -93,7 +93,7 @@ def needs(view: csp.View, domains, members) -> Needs:
         for demand, equal in kinds.items()]
 
 
-def holds(view: csp.View, wanted: Needs,
+def suffices(view: csp.View, wanted: Needs,
           sources: set[int] | None = None) -> bool:
     """Whether free units suffice, by resource class and by equal demands.
 
@@ -159,7 +159,7 @@ def _narrow(view, constraint, domains) -> bool:
     wanted = needs(view, domains, constraint.members)
     left = set().union(*(
         sources for sources in places(view, constraint, domains)
-        if holds(view, wanted, sources)))
+        if suffices(view, wanted, sources)))
     _keep(domains, constraint.members, left)
     return bool(left)
 

@@ -76,7 +76,7 @@ def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
     if best.sources is None:
         return best
     best = _improve(view, domains, floor, best, steps)
-    return dataclasses.replace(best, is_final=not steps.are_over)
+    return dataclasses.replace(best, is_final=not steps.are_spent)
 
 
 def _keeping_soft(view, steps) -> Answer | None:
@@ -101,7 +101,7 @@ def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
     """
     best = None
     if len(domains) > 1:
-        for inside in cost.inside(view, domains):
+        for inside in cost.domains_by_part(view, domains):
             if steps.left <= steps.limit // 2:
                 break
             best = _cheaper(best, _Search(
@@ -171,13 +171,14 @@ class _Tally:
 
     def __init__(self, view: csp.View, constraint: csp.Constraint):
         self.view, self.constraint = view, constraint
-        self.values = (view.wished(constraint) if constraint.weight or (
+        is_counted = constraint.weight or (
             constraint.same and constraint.key == csp.LINKS)
-            else view.values[constraint.key])
+        self.values = (view.counted_values(constraint) if is_counted
+                       else view.values[constraint.key])
         self.counts: dict = {}
         self.left = len(constraint.members)
         self.given = 0
-        self._off = ([view.off(constraint, index)
+        self._off = ([view.nodes_missed(constraint, index)
                       for index in range(len(view.sources))]
                      if constraint.guest or constraint.network else None)
         self._misses: dict = {}
@@ -215,7 +216,7 @@ class _Tally:
         """Return :meth:`.csp.View.unmet` of these devices."""
         question = devices, more
         if question not in self._misses:
-            self._misses[question] = self.view.unmet(
+            self._misses[question] = self.view.shortfall(
                 self.constraint, devices,
                 len(self.constraint.members) - more, more)
         return self._misses[question]

@@ -42,7 +42,7 @@ class Steps:
         self.limit = self.left = limit
 
     @property
-    def are_over(self) -> bool:
+    def are_spent(self) -> bool:
         return self.left <= 0
 
 
@@ -119,7 +119,7 @@ def remembered(function: collections.abc.Callable,
         *question, budget = question_and_budget
         known, steps = recall(tuple(question)), budget.share()
         answer, taken = known.found
-        if answer is None or taken.are_over and taken.limit < steps.limit:
+        if answer is None or taken.are_spent and taken.limit < steps.limit:
             answer = function(*question, steps)
             known.found = answer, steps
             budget.spend(steps)

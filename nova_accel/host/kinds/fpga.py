@@ -288,7 +288,7 @@ class Regions:
     def _by_manager(self, manager, item, bitstream) -> str:
         refused = ''
         try:
-            operations.on(self._tree).program_by_manager(manager,
+            operations.of(self._tree).program_by_manager(manager,
                                                          bitstream.path)
         except (OSError, ValueError) as error:
             refused = str(error)
@@ -304,7 +304,7 @@ class Regions:
     def _by_command(self, template, place, item, bitstream) -> str:
         timeout = item.region.setting(TIMEOUT) or DEFAULT_TIMEOUT
         try:
-            code, output = operations.on(self._tree).program_by_command(
+            code, output = operations.of(self._tree).program_by_command(
                 list(template), bitstream.path, str(place.card),
                 str(place.number), timeout)
         except (OSError, ValueError) as error:
@@ -401,7 +401,7 @@ def _check_free(place, item, facts, bitstream) -> None:
             _thing(item), 'is one of several regions, and the "program" of '
             'its entry does not say which', 'name a command with {region}')
     bitstream.check_fits(item.device.ids.partition(':')[0], facts.ids)
-    if bitstream.rivals:
+    if bitstream.conflicting_servers:
         raise errors.AssignmentError(
             _thing(item), f'{bitstream.thing} cannot be programmed while '
             f'other servers hold the region: {", ".join(bitstream.rivals)}')

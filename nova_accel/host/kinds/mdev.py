@@ -84,7 +84,7 @@ class Mdevs:
         why = 'no parent has an available instance'
         for parent in sorted({unit[0] for unit in item.region.units}):
             try:
-                operations.on(self._tree).create_mdev(
+                operations.of(self._tree).create_mdev(
                     str(parent), item.region.variant, address.uuid)
             except OSError as error:
                 # Usually the parent is full; it may have filled up since it
@@ -120,7 +120,7 @@ class Mdevs:
         return naming.is_mdev_uuid(address.uuid) and self._exists(address)
 
     def release(self, address: model.MdevAddress) -> None:
-        operations.on(self._tree).remove_mdev(address.uuid)
+        operations.of(self._tree).remove_mdev(address.uuid)
 
     def _exists(self, address: model.MdevAddress) -> bool:
         return address.uuid in self._tree.names('sys/bus/mdev/devices')

@@ -265,7 +265,7 @@ class VirtualGpus:
 
     def _write(self, vf: model.PciAddress, number: int) -> None:
         try:
-            operations.on(self._tree).set_vgpu_type(str(vf), number)
+            operations.of(self._tree).set_vgpu_type(str(vf), number)
         except OSError as error:
             raise kind.Refused(f'the driver says {error.strerror}') from None
         current = self._current(vf)

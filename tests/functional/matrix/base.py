@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts of one kind, and what has to be true of their servers."""
+"""Two hosts with devices of one kind, and checks of their servers."""
 
 import collections
 import pathlib
@@ -24,7 +24,7 @@ EVERY = (fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
 
 
 def operation(*names, outcome='yes'):
-    """Name the rows of the matrix that a test stands for, and their cells."""
+    """Name the rows of the matrix that a test covers, and their cells."""
     def named(test):
         test.operations = names
         test.outcome = outcome
@@ -33,7 +33,7 @@ def operation(*names, outcome='yes'):
 
 
 def source(element):
-    """What a hostdev element names: an mdev's uuid or a PCI address."""
+    """Return the mdev UUID or PCI address of a hostdev element."""
     address = element.find('source/address')
     return address.get('uuid') or '{}:{}:{}.{}'.format(*(
         address.get(part).removeprefix('0x')
@@ -41,7 +41,7 @@ def source(element):
 
 
 class SavedMemory(fixtures.Fixture):
-    """What was saved of a domain outlives that it is defined anew."""
+    """Keep the saved state of a domain that is defined again."""
 
     def _setUp(self):
         define = fakelibvirt.Connection.defineXML
@@ -59,7 +59,7 @@ class SavedMemory(fixtures.Fixture):
 
 
 class NeverShort(fixtures.Fixture):
-    """Look at each server the moment that it becomes ACTIVE.
+    """Check each server at the moment that it becomes ACTIVE.
 
     :param held: function from a server's uuid and host to its elements
     """
@@ -93,7 +93,7 @@ class NeverShort(fixtures.Fixture):
 
 
 class Matrix(cloud.Cloud):
-    """What the tests of one kind share."""
+    """Shared parts of the tests of one kind."""
 
     kind: kinds.Kind
     CELLS = {}
@@ -115,7 +115,7 @@ class Matrix(cloud.Cloud):
         self.addCleanup(lambda: self.assertEqual([], short.found))
 
     def machine(self):
-        """A machine of its own: mdevs are made there."""
+        """Make a host's own machine, in which mdevs can be made."""
         path = self.directory_host(self.kind.recording)
         devices = [path / 'sys/bus/pci/devices' / address
                    for address in self.kind.alike]
@@ -134,14 +134,14 @@ class Matrix(cloud.Cloud):
     # What the tenant does
 
     def server(self, profile='small', host='compute1', **more):
-        """A server that has what it was promised."""
+        """Boot a server, and check that it has its devices."""
         server = self.boot(self.flavors[profile], host=host, **more)
         self.make_disk(server)
         self.assertHas(server, profile, host)
         return server
 
     def second_server(self):
-        """A server that has not what another choice would give it."""
+        """Return a server that does not have the first free devices."""
         first = self.server()
         server = self.server()
         self._delete_server(first)
@@ -162,13 +162,13 @@ class Matrix(cloud.Cloud):
     # What the operator does
 
     def down(self, host):
-        """A host dies."""
+        """Stop a host."""
         self.api.put_service(self.computes[host].service_ref.uuid,
                              {'forced_down': True})
         self.computes[host].stop()
 
     def up(self, host):
-        """It comes back, with the domains that it had."""
+        """Start a host again, with its domains."""
         self.restart_compute_service(host)
         self.api.put_service(self.computes[host].service_ref.uuid,
                              {'forced_down': False})
@@ -180,25 +180,25 @@ class Matrix(cloud.Cloud):
     # What can be seen of it
 
     def domains(self, host):
-        """Definitions by uuid, as libvirt gives them."""
+        """Return the XML of each domain, by UUID."""
         return {domain.UUIDString(): etree.fromstring(domain.XMLDesc(0))
                 for domain in self.connections[host].listAllDomains(EVERY)}
 
     def elements_of(self, uuid, host):
-        """Aliases by source of the hostdev elements of one definition."""
+        """Return the hostdev aliases of one domain, by source."""
         domain = self.domains(host).get(uuid)
         return {} if domain is None else {
             source(element): element.find('alias').get('name')
             for element in domain.findall('./devices/hostdev')}
 
     def mdevs(self, host):
-        """By uuid, the function that each mdev of a host is of."""
+        """Return the parent function of each mdev of a host, by UUID."""
         made = self.machines[host] / 'sys/bus/mdev/devices'
         return {path.name: path.resolve().parts[-5]
                 for path in made.glob('*')}
 
     def taken(self, host):
-        """What definitions hold, and what Placement promised anybody."""
+        """Return the hostdevs of domains, and the usages in Placement."""
         defined = {uuid: elements for uuid in self.domains(host)
                    if (elements := self.elements_of(uuid, host))}
         promised = {name: used for name, provider
@@ -213,7 +213,7 @@ class Matrix(cloud.Cloud):
     # What has to be true
 
     def assertHas(self, server, profile, host):
-        """A server has in Placement and libvirt what it was promised."""
+        """A server has its profile's devices in Placement and libvirt."""
         allocated = self.allocated(server)
         promised = collections.Counter()
         for resources in allocated.values():
@@ -222,7 +222,7 @@ class Matrix(cloud.Cloud):
         self.assertDefined(server, allocated, host)
 
     def assertDefined(self, server, allocated, host):
-        """A definition has the elements of these allocations, no others."""
+        """A domain has the hostdevs of these allocations, no others."""
         names = {provider['uuid']: name
                  for name, provider in self.providers(host).items()}
         elements = self.elements_of(server['id'], host)
@@ -242,13 +242,13 @@ class Matrix(cloud.Cloud):
                          [self.taken(host) for host in hosts])
 
     def assertTaken(self, host, profile='large'):
-        """Nobody gets what a server on this host has."""
+        """No other server can get the devices of a server on this host."""
         rival = self.boot(self.flavors[profile], host=host, state='ERROR')
         self.assertIn('No valid host', rival['fault']['message'])
         self._delete_server(rival)
 
     def assertFree(self, host):
-        """The next who wants all that this host has gets it."""
+        """A new server can get all devices of this host."""
         self.assertNothingOn(host)
         self._run_periodics()
         self.assertEqual({}, self.mdevs(host))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that goes to another cell."""
+"""A server that moves to another cell."""
 
 from nova.policies import base as policies
 from nova.policies import servers as server_policies

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of the matrix: what a server can have."""
+"""The columns of the matrix: kinds of devices."""
 
 import collections
 import collections.abc
@@ -18,7 +18,7 @@ QAT = '0000:85:00.0'
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A machine, and profiles for what it has.
+    """A machine, and profiles for its devices.
 
     Two small servers fill a host, and so does a large one.
 
@@ -42,7 +42,7 @@ class Kind:
     alike: tuple[str, ...] = ()
 
     def entries(self, **more) -> list[str]:
-        """Entries of ``device_spec``, with more said of PCI functions."""
+        """Return the ``device_spec``, with more keys for PCI functions."""
         return [json.dumps(spec if 'mdev_type' in spec else {**spec, **more})
                 for spec in self.specs]
 
@@ -52,7 +52,7 @@ class Kind:
                 for name in ('small', 'large', 'other', 'apart')}
 
     def promise(self, profile: str | None) -> collections.Counter[str]:
-        """Units by class that a profile promises; none without a profile."""
+        """Return the units of a profile by class; none without a profile."""
         promised = collections.Counter()
         for group in self.profiles[profile] if profile else ():
             for name, amount in group['resources'].items():
@@ -60,7 +60,7 @@ class Kind:
         return promised
 
     def device(self, function: str) -> str:
-        """The Device that a function is of."""
+        """Return the address of the device of a function."""
         [device] = [device for device, units in self.units.items()
                     if function in units]
         return device

@@ -32,8 +32,8 @@ STUCK = ('rebuilding', 'resize_migrating', 'resize_finish', 'migrating')
 
 class Lifecycle(base.Matrix):
 
-    def matches_allocations(self, server, *actions, status='ACTIVE'):
-        """Act on a server that keeps what it has while this goes on."""
+    def keeps(self, server, *actions, status='ACTIVE'):
+        """Act on a server, which keeps its devices meanwhile."""
         before = self.taken('compute1')
         *first, last = actions
         for action in first:
@@ -131,7 +131,7 @@ class Lifecycle(base.Matrix):
 
     @contextlib.contextmanager
     def deleted_during(self, method):
-        """Delete a server when Nova's driver begins something with it."""
+        """Delete a server when Nova's driver begins an operation."""
         begin = getattr(libvirt_driver.LibvirtDriver, method)
         deleted = []
 
@@ -159,7 +159,7 @@ class Lifecycle(base.Matrix):
             return 'deleted'
 
     def reap(self):
-        """Run the task that looks for domains of deleted servers."""
+        """Run the task that deletes domains of deleted servers."""
         for compute in self.computes.values():
             compute.manager._cleanup_running_deleted_instances(
                 context.get_admin_context())

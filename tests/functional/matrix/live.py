@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that goes elsewhere while it runs."""
+"""Live migration."""
 
 import contextlib
 
@@ -20,7 +20,7 @@ OVER = ('error', 'failed', 'cancelled')
 class LiveMigration(base.Matrix):
 
     def movable(self):
-        """Say of all devices that their drivers can do it."""
+        """Declare all devices live migratable."""
         self.flags(device_spec=self.kind.entries(live_migratable='yes'),
                    group='nova_accel')
         self.restart()
@@ -41,7 +41,7 @@ class LiveMigration(base.Matrix):
         return status
 
     def migrations(self, server):
-        """Their states, by number."""
+        """Return the states of its migrations, by id."""
         return {migration['id']: migration['status'] for migration
                 in self.api.api_get('/os-migrations?instance_uuid='
                                     + server['id']).body['migrations']}
@@ -94,7 +94,7 @@ class LiveMigration(base.Matrix):
             error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
 
     def abort(self, domain, xml):
-        """The tenant takes it back while the guest moves."""
+        """The tenant aborts the migration while the guest moves."""
         here = f'/servers/{domain.UUIDString()}/migrations'
         [migration] = self.api.api_get(here).body['migrations']
         self.api.api_delete(f'{here}/{migration["id"]}')

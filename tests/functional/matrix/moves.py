@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that take a server elsewhere."""
+"""Operations that move a server."""
 
 from nova_accel.host import operations
 from tests.functional.matrix import base
@@ -8,7 +8,7 @@ from tests.functional.matrix import base
 class Moves(base.Matrix):
 
     def moves(self, before, after, action, between=lambda: None):
-        """Revert what an action does, then do it again and confirm it."""
+        """Perform an action and revert it, then again and confirm it."""
         server = self.server(before)
         was = self.taken('compute1')
         self.act(server, action, 'VERIFY_RESIZE')
@@ -28,7 +28,7 @@ class Moves(base.Matrix):
         self.assertFree('compute1')
 
     def settle(self, action, server):
-        """Confirm or revert where the harness runs two computes in one."""
+        """Confirm or revert, though the computes share a process."""
         # CONF.host is the last compute that was started; the driver compares
         # it with the host that it is asked to clean up.
         self.flags(host='compute1')
@@ -133,7 +133,7 @@ class Moves(base.Matrix):
         self.assertFree('compute1')
 
     def host_boots(self, host):
-        """A host loses its power, and gets it back."""
+        """Power a host off and on."""
         for domain in self.connections[host].listAllDomains(base.EVERY):
             domain.destroy()
         for mdev in self.mdevs(host):

@@ -7,4 +7,4 @@ from tests.functional.matrix import moves
 
 
 class Operations(lifecycle.Lifecycle, moves.Moves, live.LiveMigration):
-    """Every operation within a cell; a subclass says with what kind."""
+    """Every operation within a cell; a subclass sets the kind."""

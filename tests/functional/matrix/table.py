@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table in doc/source/operations.rst, as the tests have it."""
+"""The rows of the table in doc/source/operations.rst, from the tests."""
 
 from tests.functional.matrix import cells
 from tests.functional.matrix import operations
@@ -9,7 +9,7 @@ _ROWS = (*operations.Operations.__bases__, cells.Cells)
 
 
 def rows() -> str:
-    """The table's rows, as reStructuredText."""
+    """Return the table's rows as reStructuredText."""
     return '\n'.join(
         '\n'.join((f'   * - {row}', *(f'     - {outcome}'
                                      for outcome in outcomes.values())))
@@ -17,7 +17,7 @@ def rows() -> str:
 
 
 def _cells():
-    """By row and column."""
+    """Return the cells by row and column."""
     columns = [case for case in vars(test_matrix).values()
                if isinstance(case, type)]
     found = {'Operation': {case.kind.name: case.kind.name

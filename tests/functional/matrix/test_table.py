@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations says what the tests of them show."""
+"""The documented table of operations agrees with the tests."""
 
 from nova import test
 

@@ -15,13 +15,13 @@ def _grants(item, *groups):
 
 def test_hostdev_of_a_grant_names_group_and_provider():
     gpu = build.offered(build.region())
-    assert assign.plan(_grants(gpu, 'ACCEL0')) == (hostdev.Hostdev(
+    assert assign.to_hostdevs(_grants(gpu, 'ACCEL0')) == (hostdev.Hostdev(
         build.address('0000:81:00.0'), f'ua-accel-ACCEL0-{gpu.uuid}-0'),)
 
 
 def test_each_function_of_a_unit_is_a_hostdev():
     pair = build.offered(build.region(size=2))
-    planned = assign.plan(_grants(pair, 'ACCEL0'))
+    planned = assign.to_hostdevs(_grants(pair, 'ACCEL0'))
     assert [str(device.address) for device in planned] == [
         '0000:81:00.0', '0000:81:00.1']
 
@@ -29,7 +29,7 @@ def test_each_function_of_a_unit_is_a_hostdev():
 def test_aliases_are_unique_and_can_be_parsed():
     pool = build.offered(build.region(count=3, size=2))
     other = build.offered(build.region(count=2, bus=0x82))
-    planned = assign.plan([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
+    planned = assign.to_hostdevs([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
                             *_grants(other, 'ACCEL0', '')])
     assert len({device.alias for device in planned}) == len(planned) == 8
     assert [naming.parse_alias(device.alias) for device in planned] == [
@@ -42,7 +42,7 @@ def test_alias_of_a_function_has_its_ids():
         'vendor_id': '8086', 'product_id': '37c9'})
     [device] = host.devices
     pool = inventory.Offered(build.ROOT, 'x', device, device.regions[0])
-    planned = assign.plan(_grants(pool, 'ACCEL0', 'ACCEL0'))
+    planned = assign.to_hostdevs(_grants(pool, 'ACCEL0', 'ACCEL0'))
     assert [device.alias for device in planned] == [
         f'ua-accel-ACCEL0-{build.ROOT}-{number}-808637c9'
         for number in range(2)]
@@ -52,9 +52,9 @@ def test_alias_of_a_function_has_its_ids():
 def test_managed_is_taken_from_the_region():
     for managed in (True, False):
         item = build.offered(build.region(managed=managed))
-        [device] = assign.plan(_grants(item, 'ACCEL0'))
+        [device] = assign.to_hostdevs(_grants(item, 'ACCEL0'))
         assert device.managed is managed
 
 
 def test_no_grants_give_no_hostdevs():
-    assert assign.plan([]) == ()
+    assert assign.to_hostdevs([]) == ()

@@ -408,7 +408,8 @@ def test_same_bitstream_is_programmed_once(card):
 
 
 def test_present_function_is_not_programmed_even_with_rivals(card):
-    card.prepare(card.bitstream(function=_LOOPBACK, rivals=('other',)))
+    card.prepare(card.bitstream(function=_LOOPBACK,
+                                conflicting_servers=('other',)))
     assert card.log() == []
 
 
@@ -448,7 +449,7 @@ def test_concurrent_servers_program_once(card):
 
 def test_region_held_by_other_servers_is_not_programmed(card):
     assert 'while other servers hold the region: a, b' in card.problem(
-        card.bitstream(function=_CRYPTO, rivals=('a', 'b')))
+        card.bitstream(function=_CRYPTO, conflicting_servers=('a', 'b')))
     assert card.log() == []
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_LOOPBACK])}
 

@@ -53,14 +53,14 @@ class FpgaTest(testing.KindTests, unittest.TestCase):
                 'program': ['/bin/false', '{bitstream}']},
                {'kind': 'fpga', 'vendor_id': '8086', 'product_id': '0b31'},
                {'kind': 'fpga', 'vendor_id': '10ee'})
-    undone = False
+    releases = False
 
 
 class RecordedFpgaTest(_Recorded, unittest.TestCase):
     kind = 'fpga'
     tree = build.DATA / 'hosts' / 'l1-fpga.json'
     entries = ({'kind': 'fpga', 'vendor_id': '8086'},)
-    undone = False
+    releases = False
 
 
 class DeclaredTest(_Recorded, unittest.TestCase):

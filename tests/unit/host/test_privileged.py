@@ -43,9 +43,9 @@ def test_entry_points_take_the_arguments_of_their_operation(name):
 
 def test_live_sysfs_uses_the_privileged_operations(monkeypatch, tmp_path):
     tree = trees.Directory(tmp_path)
-    assert isinstance(operations.on(tree), operations.Operations)
+    assert isinstance(operations.of(tree), operations.Operations)
     monkeypatch.setattr(trees, 'is_live', lambda tree: True)
-    assert operations.on(tree) is privileged
+    assert operations.of(tree) is privileged
 
 
 @pytest.mark.skipif(' /sys sysfs ' not in pathlib.Path(

@@ -546,7 +546,7 @@ def test_type_in_a_recording_raises():
     (VF, 1.0)])
 def test_invalid_function_or_number_raises(driven, function, number):
     with pytest.raises(ValueError):
-        operations.on(driven.tree).set_vgpu_type(function, number)
+        operations.of(driven.tree).set_vgpu_type(function, number)
     assert driven.manager.writes == []
 
 

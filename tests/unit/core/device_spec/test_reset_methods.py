@@ -120,7 +120,7 @@ def test_resets_cover_exactly_the_unit(methods, members, resets_below):
 def test_possible_resets_of_a_unit_that_cannot_be_reset_wholly():
     card = _card((), ('flr',), None)
     functions = {function.address: function for function in card}
-    assert reset_methods.remnants(tuple(functions), functions) == tuple(
+    assert reset_methods.partial_resets(tuple(functions), functions) == tuple(
         reset_methods.Way(function.address) for function in card[1:])
 
 

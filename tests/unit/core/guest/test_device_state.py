@@ -56,9 +56,9 @@ def test_guest_that_runs_without_a_device_is_refused():
     held = _held(_offered(build.host(
         [build.function(f'0000:8{number}:00.0') for number in (1, 2)],
         _SPEC)))
-    device_state.check_whole(held, held)
+    device_state.check_complete(held, held)
     with pytest.raises(errors.AssignmentError, match='0000:82:00.0'):
-        device_state.check_whole(held[:1], held)
+        device_state.check_complete(held[:1], held)
 
 
 def test_more_devices_on_the_destination_are_refused():

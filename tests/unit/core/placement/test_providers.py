@@ -127,7 +127,8 @@ def test_reason_of_a_class_is_that_of_its_held_devices(reasons, reason):
     devices = [providers.Existing(name, name, build.ROOT, {}, frozenset())
                for name in [*reasons, providers.MISSING + ' of another class']]
     held = {name: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for name in reasons}
-    why = providers.why_class_gone(lambda device: device.name, devices, held)
+    why = providers.reason_class_not_offered(lambda device: device.name,
+                                             devices, held)
     assert why(providers.Existing(
         'some uuid', 'host1_accel_CUSTOM_GPU', build.ROOT, {},
         frozenset())) == reason

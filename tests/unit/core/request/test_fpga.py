@@ -89,14 +89,14 @@ def test_traits_are_those_of_cyborg_where_it_has_some(vendor, product, traits):
      '', _REGION, ''),
 ])
 def test_image_properties_are_read(properties, function, region, vendor):
-    assert fpga.declared(_IMAGE, '/x', properties) == fpga.Bitstream(
+    assert fpga.from_image(_IMAGE, '/x', properties) == fpga.Bitstream(
         _IMAGE, '/x', function, region, vendor)
 
 
 @given(value=st.text(min_size=1) | st.integers() | st.booleans())
 def test_invalid_image_property_is_named(value):
     try:
-        fpga.declared(_IMAGE, '/x', {'accel:function_id': value})
+        fpga.from_image(_IMAGE, '/x', {'accel:function_id': value})
     except errors.AssignmentError as error:
         assert str(error).startswith(f'bitstream {_IMAGE}: ')
         assert 'accel:function_id' in str(error)

@@ -175,10 +175,10 @@ def test_late_incomplete_answer_of_a_thread_keeps_its_own_steps():
 
     class Steps(search_budget.Steps):
         @property
-        def are_over(self):
+        def are_spent(self):
             go_on.set()
             late.join()
-            return super().are_over
+            return super().are_spent
 
     class Budget(search_budget.Budget):
         def share(self):
