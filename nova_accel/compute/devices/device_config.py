@@ -64,7 +64,7 @@ class DeviceConfigs:
             conflicting_servers=tuple(sorted(conflicting_servers)))
 
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:
-        """Return whether others use the same bitstream, and the rivals.
+        """Return whether others use the same bitstream, and who conflicts.
 
         Rivals are servers for which the region must not be programmed: they
         use another bitstream there, or their guest is running.
