@@ -56,8 +56,8 @@ class AffinityTest(cloud.Cloud):
         self.boot(self.flavor('two'), state='ERROR')
         self.assertIn(
             'has no valid host for two: same numa_node: 1 hosts, 1 candidates '
-            '(compute1: same numa_node of ACCEL0-1, guest (required): the '
-            'most on one NUMA node is 1)', self.stdlog.logger.output)
+            '(compute1: same numa_node of ACCEL0-1, guest (required): at most '
+            '1 fit on one NUMA node)', self.stdlog.logger.output)
 
     def test_preferred_affinity_accepts_other_nodes(self):
         self.fill()

@@ -66,8 +66,8 @@ class DeviceConfigs:
     def _others(self, group, image, affected) -> tuple[bool, set[str]]:
         """Return whether others use the same bitstream, and who conflicts.
 
-        Rivals are servers for which the region must not be programmed: they
-        use another bitstream there, or their guest is running.
+        Servers conflict if they use another bitstream in the region, or if
+        their guest is running.
         """
         shared, conflicting_servers = False, set()
         for uuid, device in self._claims.holders_of(affected):

@@ -94,7 +94,8 @@ class Bitstream:
     :param region: id of the region that it was made for, 32 digits, or ''
     :param vendor: of the card that it was made for, as the image has it
     :param shared: whether other servers use this bitstream in the same region
-    :param conflicting_servers: servers that need the region as it is programmed now
+    :param conflicting_servers: servers that need the region as it is
+        programmed now
     """
 
     image: str

@@ -404,7 +404,8 @@ def _check_free(place, item, facts, bitstream) -> None:
     if bitstream.conflicting_servers:
         raise errors.AssignmentError(
             _thing(item), f'{bitstream.thing} cannot be programmed while '
-            f'other servers hold the region: {", ".join(bitstream.conflicting_servers)}')
+            'other servers hold the region: '
+            + ', '.join(bitstream.conflicting_servers))
 
 
 def _names_region(program) -> bool:
