@@ -367,7 +367,7 @@ class MdevTest(cloud.Cloud):
         with fixtures.MockPatch(
                 'nova.virt.libvirt.guest.Guest.create',
                 side_effect=Exception('no')), fixtures.MockPatch(
-                'nova_accel.compute.devices.reclaim.Reclamation.sweep',
+                'nova_accel.compute.devices.reclaim.Reclamation.release_unused',
                 return_value=False):
             self._delete_server(self.boot(self.vgpu, state='ERROR'))
         [left] = self.mdevs()

@@ -134,7 +134,7 @@ class VgpuTest(cloud.Cloud):
         """Not even a server that boots while the other one is deleted."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
+            'nova_accel.compute.devices.reclaim.Reclamation.release_unused'))
         self._delete_server(first)
         second = self.boot(self.small)
         address, _number = self.has(second)
@@ -144,7 +144,7 @@ class VgpuTest(cloud.Cloud):
     def test_booting_server_does_not_get_a_vf_that_cannot_be_cleared(self):
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
-            'nova_accel.compute.devices.reclaim.Reclamation.sweep'))
+            'nova_accel.compute.devices.reclaim.Reclamation.release_unused'))
         self.driver.open.add(self.has(first)[0])
         self._delete_server(first)
         self.boot(self.small, state='ERROR')
