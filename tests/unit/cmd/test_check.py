@@ -215,7 +215,7 @@ def test_missing_device_is_a_finding(check, libvirt):
 
 def test_placement_requests_have_microversion_and_token(check, placement):
     check()
-    for request in placement.requested_amounts():
+    for request in placement.asked():
         assert request.headers['OpenStack-API-Version'] == 'placement 1.14'
         assert request.headers['X-Auth-Token'] == 'a token'
 
@@ -227,7 +227,7 @@ def test_endpoint_override(check, placement):
 
 def test_only_our_providers_are_read(check, placement):
     check()
-    assert not [request for request in placement.requested_amounts()
+    assert not [request for request in placement.asked()
                 if f'{build.ROOT}/allocations' in request.url
                 or f'{SERVER}/allocations' in request.url]
 
