@@ -124,8 +124,7 @@ def _why(error) -> str:
     value, limit = errors.quote(error.instance), error.validator_value
     match error.validator:
         case 'required':
-            missing = [key for key in limit if key not in error.instance]
-            return f'has no {missing[0]}'
+            return f'has no {_missing_key(error)}'
         case 'additionalProperties':
             return f'has the unknown key {errors.quote(_unknown_key(error))}'
         case 'type':
@@ -143,6 +142,11 @@ def _why(error) -> str:
         case 'pattern':
             return f'{value} is not {_expected_text(error.path)}'
     return f'{value} is not valid'
+
+
+def _missing_key(error) -> str:
+    return next(key for key in error.validator_value
+                if key not in error.instance)
 
 
 def _unknown_key(error) -> object:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's harness, without the time that it spends on nothing.
+"""Nova's functional harness, without needless polling and work.
 
-It asks twice a second whether a server has changed, its message bus asks
-twenty times a second for messages, and each idle worker wakes up a hundred
-times a second. Here all of them wait until something happens. What does not
-differ between tests is made once: tables' aliases and compiled SQL, and one
-API instead of two.
+The harness polls twice a second for a change of a server, its message bus
+polls twenty times a second for messages, and each idle worker wakes up a
+hundred times a second. Here all of them wait for an event. Work that is equal
+in all tests is done once: the aliases of tables, and compiled SQL.
 """
 
 import functools
@@ -25,13 +24,13 @@ import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy import pool
 
-#: Seconds that an idle thread waits for work before it looks whether it is to
-#: end. It is woken up when it is.
+#: Seconds after which an idle thread checks whether it has to end. A stop
+#: also wakes it up.
 _IDLE = 1
 
 
 class Bell:
-    """Ends the waits of all who wait for it to ring."""
+    """Wakes up all threads that wait for it."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -44,7 +43,7 @@ class Bell:
             self._changed.notify_all()
 
     def wait(self, seconds):
-        """Return when it rings, or at once if it did since the last wait."""
+        """Wait for a ring; return at once if one came since the last wait."""
         heard = getattr(self._heard, 'rings', 0)
         with self._changed:
             self._changed.wait_for(lambda: self._rings != heard, seconds)
@@ -52,7 +51,7 @@ class Bell:
 
 
 class Waits(fixtures.Fixture):
-    """Those who poll look again when something has happened."""
+    """Make polling loops wait for an event instead of a fixed time."""
 
     def _setUp(self):
         servers, messages = Bell(), Bell()
@@ -66,13 +65,13 @@ class Waits(fixtures.Fixture):
             self._ring(servers, f'nova.objects:{end}')
 
     def _poll(self, module, wait):
-        """Have a module wait where it would sleep."""
+        """Replace the sleep of a module by a wait."""
         self.useFixture(fixtures.MockPatchObject(
             module, 'time', types.SimpleNamespace(
                 sleep=wait, time=time.time)))
 
     def _ring(self, bell, name, when=lambda *_arguments: True):
-        """Ring when a method has returned."""
+        """Ring after each call of a method."""
         owner, _, method = name.rpartition('.')
         owner = pkgutil.resolve_name(owner)
         does = getattr(owner, method)
@@ -90,22 +89,22 @@ class Waits(fixtures.Fixture):
 
 
 def _is_settled(instance, *_arguments):
-    """Whether no operation goes on with a server.
+    """Whether no operation of a server is in progress.
 
-    The harness counts how often it looks; it should not look at each step.
+    The harness limits its number of polls, so do not wake it at each step.
     """
     return instance.task_state is None
 
 
 class _Nothing:
-    """Work that wakes up a worker."""
+    """An empty work item, which wakes up a worker."""
 
     def run(self):
         pass
 
 
 class Workers(fixtures.Fixture):
-    """Native threads that sleep until there is work, or are told to end."""
+    """Make idle native threads sleep until they get work or have to end."""
 
     def _setUp(self):
         begin = _thread.ThreadWorker.__init__
@@ -117,8 +116,8 @@ class Workers(fixtures.Fixture):
 
         def stop_at_once(worker):
             stop(worker)
-            # Garbage collection stops those whose executor is gone. It may
-            # have come in the midst of a put or get of this very queue.
+            # Garbage collection stops workers whose executor is gone. It can
+            # interrupt a put or get of this queue, which then holds its lock.
             if worker.executor_ref() is not None:
                 worker.work_queue.put(_Nothing())
 
@@ -128,9 +127,9 @@ class Workers(fixtures.Fixture):
 
 
 class _Statements(dict):
-    """Compiled SQL by what it is compiled from, for all databases.
+    """Compiled SQL by statement, shared by all databases.
 
-    SQLAlchemy keeps it for each database by its dialect object.
+    SQLAlchemy has a cache per dialect object, so per database.
     """
 
     def get(self, key, default=None):
@@ -149,7 +148,7 @@ _STATEMENTS = _Statements()
 
 
 def _forget_transaction(_connection, record):
-    """A transaction that the pool rolled back is over, for oslo.db as well."""
+    """Tell oslo.db that the pool rolled a transaction back."""
     record.info.pop('in_transaction', None)
 
 
@@ -157,11 +156,11 @@ _alias = functools.cache(sqlalchemy.alias)
 
 
 class Databases(fixtures.Fixture):
-    """Databases that keep their connections, and compile a statement once.
+    """Keep database connections, compiled statements and aliases of tables.
 
-    oslo.db opens a file of SQLite anew for each transaction, and reads its
-    schema again. Placement makes the aliases of its tables, with all of their
-    columns, for each request.
+    oslo.db opens the SQLite file for each transaction, and reads its schema
+    again. Placement creates the aliases of its tables, with all columns, for
+    each request.
     """
 
     def _setUp(self):
@@ -183,10 +182,9 @@ class Databases(fixtures.Fixture):
 
 
 class Settings(fixtures.Fixture):
-    """Options that nobody looks for in the environment at each use.
+    """Do not read options from the environment, nor validate API responses.
 
-    And answers of nova-api that are not compared with their schema: Nova's own
-    tests do that.
+    Nova's own tests validate the responses.
     """
 
     def _setUp(self):
@@ -197,7 +195,7 @@ class Settings(fixtures.Fixture):
 
 
 class Api(fixtures.Fixture):
-    """nova-api without its second set of the same routes, for /v2."""
+    """Build nova-api without /v2, a second set of the same routes."""
 
     def _setUp(self):
         build = urlmap.urlmap_factory
@@ -212,7 +210,7 @@ class Api(fixtures.Fixture):
 
 
 class Pace(fixtures.Fixture):
-    """All of this."""
+    """All fixtures of this module."""
 
     def _setUp(self):
         for fixture in (Waits, Workers, Databases, Settings, Api):

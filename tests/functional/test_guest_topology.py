@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's devices are on its NUMA cells, and stay there."""
+"""Devices are on the NUMA cells of the guest, and stay there."""
 
 import pathlib
 
@@ -35,7 +35,7 @@ class GuestTopologyTest(cloud.Cloud):
                            vcpu=2, **more)
 
     def boot_on_both(self, cells=2):
-        """A server whose devices are on one node each."""
+        """Boot a server with one device on each node."""
         self.gpu_profile('three', count=3, numa='required')
         three = self.flavor('three')
         for _time in range(2):
@@ -46,7 +46,7 @@ class GuestTopologyTest(cloud.Cloud):
         return etree.fromstring(self.domain(server, host).defined_xml)
 
     def nodes(self, server, host='compute1'):
-        """Host's node by hostdev: its own, and that of its guest's cell."""
+        """Return by hostdev its host node, and the one of its guest cell."""
         xml = self.definition(server, host)
         return {
             bus: (test_affinity.NODES[bus], cell and int(xml.find(
@@ -54,7 +54,7 @@ class GuestTopologyTest(cloud.Cloud):
             for bus, cell in self.cells(xml).items()}
 
     def cells(self, xml):
-        """Guest's cell by bus of the host's, or mdev's uuid, as text."""
+        """Return the guest cell by host address, or by uuid of the mdev."""
         controllers = {
             int(element.get('index')): element for element in xml.iterfind(
                 'devices/controller[@type="pci"][@index]')}
@@ -80,7 +80,7 @@ class GuestTopologyTest(cloud.Cloud):
             self.assertEqual(own, cells)
 
     def places(self, server):
-        """Guest's addresses by the host's, of what a guest has now."""
+        """Return the guest address by host address of attached hostdevs."""
         return {
             element.find('source/address').get('bus'):
             dict(element.find('address').attrib)
@@ -154,13 +154,13 @@ class GuestTopologyTest(cloud.Cloud):
     def test_rescue_and_unrescue(self):
         server = self.boot(self.flavor_of(1, 2))
         places = self.places(server)
-        # Where nova-compute keeps the definition; nothing made it here.
+        # nova-compute keeps the definition there; the harness creates no file.
         pathlib.Path(CONF.instances_path, server['id']).mkdir()
         self._rescue_server(server)
         self.assert_on_its_cells(server, 1)
         self._unrescue_server(server)
         self.assertEqual(places, self.places(server))
-        # The fake's definitions have no cells.
+        # Definitions of the fake libvirt have no cells.
         self.assertNotIn(None, self.cells(self.definition(server)).values())
 
     def test_without_cells(self):
@@ -178,7 +178,7 @@ class GuestTopologyTest(cloud.Cloud):
             'devices/controller[@model="pcie-expander-bus"]'))
 
     def test_mdev(self):
-        """It is made after its place is planned."""
+        """An mdev is created after its guest address is planned."""
         self.directory_host(cloud.A100)
         self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
         self.start('compute2')
@@ -189,6 +189,6 @@ class GuestTopologyTest(cloud.Cloud):
         [(uuid, cell)] = self.cells(xml).items()
         self.assertEqual(uuid, xml.find(
             'devices/hostdev[@type="mdev"]/source/address').get('uuid'))
-        # Where the recording has its card.
+        # The node of the card in the recording.
         self.assertEqual('0', xml.find(
             f'numatune/memnode[@cellid="{cell}"]').get('nodeset'))

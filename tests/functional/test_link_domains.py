@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What joins cards, on its way from the operator's file to the scheduler."""
+"""Links of cards, from the operator's file to the scheduler."""
 
 import pathlib
 
@@ -26,7 +26,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.flags(link_domains=str(self.file), group='nova_accel')
 
     def said(self):
-        """What the scheduler is told by now."""
+        """Return the links that the host reports to the scheduler."""
         self._run_periodics()
         node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
             context.get_admin_context(), 'compute1')
@@ -41,7 +41,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.assertEqual(8, len(offered))
         self.assertEqual(set(), offered - {
             provider['uuid'] for provider in self.providers().values()})
-        # It was named, and was not there; which is said once.
+        # The file is named but missing, which is logged once.
         self.assertEqual(1, self.complaints())
         self.assertIn(f'[nova_accel] link_domains, {self.file}: cannot be '
                       'read (No such file', self.stdlog.logger.output)
@@ -63,7 +63,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.assertEqual(2, len(self.held()))
 
     def test_server_with_joined_cards(self):
-        # Of two nodes, so that nothing but the rule puts them together.
+        # On two nodes, so that only the rule makes them a choice.
         joined = {'0000:43:00.0', '0000:88:00.0'}
         self.file.write_text(f'islands: [{{devices: {sorted(joined)}}}]')
         self.start_compute('compute1')
@@ -76,7 +76,7 @@ class LinkDomainsTest(cloud.Cloud):
                       self.stdlog.logger.output)
 
     def test_broken_pair_is_used_before_a_whole_one(self):
-        # All of them are joined, and the pairs are of both nodes.
+        # All of them are linked, and each pair spans both nodes.
         gpus = [f'0000:{bus}:00.0' for bus in test_affinity.NODES]
         pairs = [{gpus[index], gpus[index + 4]} for index in range(4)]
         self.file.write_text('partitions: [' + ', '.join(

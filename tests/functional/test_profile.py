@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nova-api makes of the profile that a flavor names."""
+"""How nova-api expands the profile that a flavor names."""
 
 import json
 import pathlib
@@ -173,7 +173,7 @@ class ProfileTest(cloud.Cloud):
         path = pathlib.Path(self.profiles, 'theirs.json')
         flavor = self.flavor('theirs')
         for groups, state in ((2, 'ACTIVE'), (3, 'ERROR')):
-            # No switch has more than two.
+            # Each switch has at most two devices.
             path.write_text(json.dumps({
                 'name': 'theirs', 'affinity': [{'same': 'pcie_switch'}],
                 'groups': [{f'resources:{cloud.GPU}': '1'}] * groups}))
@@ -188,13 +188,14 @@ class ProfileTest(cloud.Cloud):
         self.assertNotIn('group_policy', server['flavor']['extra_specs'])
         self.assertNotIn('did not specify any group policy',
                          self.stdlog.logger.output)
-        # All devices of a class are one provider to Placement, but two cards.
+        # In Placement one provider has all devices of the class, but they are
+        # two cards.
         server = self.boot(self.flavor(
             'both', extra_spec={'group_policy': 'isolate'}))
         self.assertEqual(2, len(self.allocated(server)))
 
     def test_aggregates_are_asked_for_what_the_operator_wrote(self):
-        """To that filter, a key without a colon is an aggregate's."""
+        """The filter takes a key without a colon for one of aggregates."""
         manager = self.scheduler.manager.host_manager
         self.useFixture(fixtures.MockPatchObject(manager, 'enabled_filters', [
             aggregate_instance_extra_specs.AggregateInstanceExtraSpecsFilter(),

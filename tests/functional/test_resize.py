@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that changes its profile."""
+"""Resize a server to another profile."""
 
 from tests.functional import cloud
 
@@ -17,9 +17,9 @@ class ResizeTest(cloud.Cloud):
         self.two = self.flavor('two')
 
     def settle(self, server, action):
-        """Confirm or revert where the harness runs two computes in one."""
-        # CONF.host is the last compute that was started; the driver compares
-        # it with the host that it is asked to clean up.
+        """Confirm or revert with the CONF.host of the right nova-compute."""
+        # In the harness CONF.host is the last host that was started, and the
+        # driver compares it with the host to clean up.
         self.flags(host='compute1')
         action(server)
 

@@ -7,7 +7,7 @@ from tests.functional import cloud
 class SiblingsTest(cloud.Cloud):
 
     def several(self, flavor, count, state='ACTIVE'):
-        """Boot several at once; the servers that there are then."""
+        """Boot several servers in one request; return all servers."""
         self.api.post_server({'server': self._build_server(
             image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none')
             | {'min_count': count, 'max_count': count}})
@@ -24,7 +24,7 @@ class SiblingsTest(cloud.Cloud):
         self.assertEqual(4, len(self.held()))
         for server in servers:
             self.assertEqual(2, len(self.hostdevs(server)))
-        # Though there is no alternate for any of them.
+        # None of them has an alternate host.
         self.assertNotIn('has no valid host', self.stdlog.logger.output)
 
     def test_one_too_many(self):
@@ -40,7 +40,7 @@ class SiblingsTest(cloud.Cloud):
         self.assertEqual(4, len(self.held('compute2')))
 
     def test_pools(self):
-        """Two cards, of which one has less left."""
+        """Two cards, one of which has fewer free units."""
         self.flags(sysfs_root=str(cloud.A100), device_spec=cloud.VF_SPECS,
                    group='nova_accel')
         self.start_compute('compute1')

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To which of several hosts servers come, by all of Nova's weighers and ours.
-"""
+"""The choice among several hosts, with all of Nova's weighers and ours."""
 
 from tests.functional import cloud
 
@@ -15,12 +14,12 @@ class _Weighed(cloud.Cloud):
         super().setUp()
 
     def gpus(self, count):
-        """A flavor with as many devices."""
+        """Create a flavor with so many devices."""
         return self.flavor(self.gpu_profile(
             f'gpus-{count}', count, 'preferred').stem)
 
     def host(self, flavor, **more):
-        """Where a new server comes to."""
+        """Boot a server; return its host."""
         return self.boot(flavor, **more)['OS-EXT-SRV-ATTR:host']
 
     def aggregate(self, host, **metadata):
@@ -43,7 +42,7 @@ class DevicesTest(_Weighed):
     def test_packs(self):
         two = self.gpus(2)
         self.assertEqual(1, len({self.host(two) for _time in range(4)}))
-        # And so there is room for eight together.
+        # So eight devices of one host are still free.
         self.host(self.gpus(8))
 
     def test_spreads(self):
@@ -74,8 +73,8 @@ class PlainTest(_Weighed):
 
     def setUp(self):
         super().setUp()
-        # It keeps to what it has read at its start: all have one nova.conf
-        # here, so nothing may make it read again.
+        # All hosts share one nova.conf here, so this one must not read its
+        # entries again.
         self.flags(device_spec=[], group='nova_accel')
         self.start_compute('compute1')
         self.flags(device_spec=[cloud.GPU_SPEC], group='nova_accel')

@@ -121,10 +121,8 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
         return unusable
     classes = {next(iter(group.resources)) for group in groups.values()}
     regarded = [rule for rule in rules
-                if any(name in groups for name in rule.members)]
-    used = sorted((units for units in available
-                   if units.resource_class in classes and units.free > 0),
-                  key=_sort_key)
+                if not groups.keys().isdisjoint(rule.members)]
+    used = _usable(available, classes)
     problem = _problem(groups, classes, used, regarded, around, pack)
     budget = budget or search_budget.Budget()
     answer = search.cached(problem, budget)
@@ -148,6 +146,12 @@ def _objection(kind: str, rule: affinity.Rule | None,
         return Arrangement(objection=words, kind=kind)
     return Arrangement(objection=f'{rule}: {words}', kind=rule.title,
                        rule=rule)
+
+
+def _usable(available, classes) -> list[AvailableUnits]:
+    return sorted((units for units in available
+                   if units.resource_class in classes and units.free > 0),
+                  key=_sort_key)
 
 
 def _sort_key(units: AvailableUnits):
