@@ -27,8 +27,10 @@ def options():
 def tracker(monkeypatch):
     """A real ResourceTracker with a mocked report client."""
     client = mock.Mock()
-    client.get_provider_subtree_and_ensure_root.return_value = (
-        provider_tree.ProviderTree())
+    # Nova 34 reads a part of the tree, older versions read all of it.
+    for read in (client.get_provider_subtree_and_ensure_root,
+                 client.get_provider_tree_and_ensure_root):
+        read.return_value = provider_tree.ProviderTree()
     monkeypatch.setattr(
         resource_tracker.ResourceTracker, '_get_traits', mock.Mock())
     monkeypatch.setattr(
