@@ -66,7 +66,7 @@ def restrict(host_topology, nodes: collections.abc.Set[int]):
 
 
 def node_sets(host_topology, number: int,
-            first: collections.abc.Set[int] = frozenset(),
+              first: collections.abc.Set[int] = frozenset(),
             ) -> collections.abc.Iterator[frozenset[int]]:
     """Return the sets of host nodes to which to fit a guest.
 

@@ -164,8 +164,9 @@ class Level:
 
 
 #: The levels at which Devices can be together, the outermost first: the first
-#: fields of :class:`Place`, in the same order. To add a level, add it here, to
-#: :class:`Place`, and to :class:`Location` if that does not have it yet.
+#: fields of :class:`Place`, in the same order. The NUMA node comes first, as
+#: rules compare it with the nodes of the guest. To add a level, add it here,
+#: to :class:`Place`, and to :class:`Location` if that does not have it yet.
 LEVELS = (
     Level('numa_node', 'NUMA node', 'NUMA nodes',
           lambda location: location.numa_node),

@@ -57,12 +57,12 @@ def read(tree: trees.Tree,
 
 
 def read_machine(tree: trees.Tree,
-         foreign: collections.abc.Sequence[spec_entry.Entry] = (),
-         kinds: discovery.Enumerators | None = None,
-         states: collections.abc.Iterable[State] = (),
-         links: model.Links | None = None,
-         held: collections.abc.Callable[[], holding.Held] = dict,
-         allow_unsafe_host: bool = False) -> Offer:
+                 foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+                 kinds: discovery.Enumerators | None = None,
+                 states: collections.abc.Iterable[State] = (),
+                 links: model.Links | None = None,
+                 held: collections.abc.Callable[[], holding.Held] = dict,
+                 allow_unsafe_host: bool = False) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
     :param foreign: entries by which another program claims devices

@@ -100,7 +100,7 @@ def available(host_state, answer: Answer,
         arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
             usage['capacity'] - usage['used'] - given.get(uuid, 0),
-            places.get(uuid) or model.Place(None, None, None, uuid),
+            places.get(uuid) or model.Place.at(model.Location(), uuid),
             usage['capacity'])
         for uuid, provider in answer.ours(host_state.uuid).items()
         for name, usage in provider['resources'].items()

@@ -73,7 +73,7 @@ class Choice:
         available = candidates.available(self.host_state, answer, given)
         if chance:
             available = tuple(dataclasses.replace(units, rank=chance.random())
-                           for units in available)
+                              for units in available)
         groups = assign.with_other_units(self._wanted.groups, counts,
                                          available)
         found = self._best(groups, available, self._contexts(candidate),

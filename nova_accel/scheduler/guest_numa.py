@@ -60,8 +60,8 @@ class Nodes:
         places = candidates.summary(self._host_state).places.values()
         for nodes in itertools.islice(
                 numa_fit.node_sets(self._host_state.numa_topology,
-                                 len(first.guest),
-                                 {place.numa_node for place in places}),
+                                   len(first.guest),
+                                   {place.numa_node for place in places}),
                 self._fits.share().limit):
             if nodes != first.guest:
                 self._fits.take(1)
@@ -90,7 +90,7 @@ class Nodes:
         state = self._host_state
         if not self._spec.numa_topology or not state.numa_topology or not any(
                 map(self._wanted.has_member, (affinity.GUEST,
-                                            affinity.NETWORK))):
+                                              affinity.NETWORK))):
             return None
         fitted = hardware.numa_fit_instance_to_host(
             state.numa_topology if nodes is None

@@ -44,7 +44,7 @@ class HostSearch:
         """Choose devices for each candidate, within a budget of steps."""
         # Copies, as an earlier server of the request may have claimed them.
         copies = [candidates.Candidate(candidate, self.answer)
-                 for candidate in self.host_state.allocation_candidates]
+                  for candidate in self.host_state.allocation_candidates]
         self._found = [
             (candidate, self._choice.fill(candidate, self.answer, steps,
                                           self._siblings.given))

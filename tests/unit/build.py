@@ -111,7 +111,7 @@ def offered(*regions, **fields):
     at = regions[0].units[0][0]
     made = device(*regions, at=str(at), **fields)
     return inventories.Offered(naming.provider_uuid(ROOT, at),
-                             f'host1_accel_{at}', made, regions[0])
+                               f'host1_accel_{at}', made, regions[0])
 
 
 def recorded(name):

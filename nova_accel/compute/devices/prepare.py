@@ -142,7 +142,7 @@ def _check_present(hostdevs, here) -> None:
     :raises errors.AssignmentError: which names the device
     """
     present.check({device.address: device.ids
-                        for device in hostdevs}, here.host)
+                   for device in hostdevs}, here.host)
     for device in hostdevs:
         # A server keeps a device that no entry names any more.
         if not (here.host.has(device.address) or _item(device, here)):

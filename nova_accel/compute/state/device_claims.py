@@ -85,7 +85,7 @@ class DeviceClaims:
         :raises errors.AccelError: if there are not enough devices
         """
         verify.check_on_this_host(instance.uuid, instance_request.of(instance),
-                          allocated, inventory)
+                                  allocated, inventory)
         wanted = instance_request.wanted(instance, allocated, inventory,
                                          is_live_migration)
         offered, used = inventory.offered, inventory.node.used

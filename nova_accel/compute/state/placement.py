@@ -95,7 +95,7 @@ class PlacementClient:
                 'Placement', f'does not answer: {error}',
                 'try again') from None
         return {consumer: allocations.count_units(allocation['resources'],
-                                             resource_class)
+                                                  resource_class)
                 for consumer, allocation in by_consumer.items()}
 
     def _is_new(self, provider: str) -> bool:

@@ -75,8 +75,8 @@ def assign(allocated: allocations.Allocations, wanted: Wanted,
     units = _units(allocated, here)
     booked = _by_class(units, here)
     groups = with_other_units(wanted.groups,
-                           booked | collections.Counter(wanted.counts),
-                           [item.region for item in here.values()])
+                              booked | collections.Counter(wanted.counts),
+                              [item.region for item in here.values()])
     available = tuple(
         _available(item, amount) for uuid, item in here.items() if (amount := (
             units.get(uuid, 0) if _covers(booked, wanted.counts,
@@ -114,8 +114,9 @@ def to_hostdevs(grants: collections.abc.Iterable[Grant],
 
 
 def names_devices(allocated: allocations.Allocations,
-              counts: collections.abc.Mapping[str, int],
-              offered: collections.abc.Iterable[inventory.Offered]) -> bool:
+                  counts: collections.abc.Mapping[str, int],
+                  offered: collections.abc.Iterable[inventory.Offered],
+                  ) -> bool:
     """Whether the allocations name devices, and not only classes."""
     here = {item.uuid: item for item in offered}
     return _covers(_by_class(_units(allocated, here), here), counts)
@@ -180,10 +181,11 @@ def unallocated(grants: collections.abc.Iterable[Grant],
     """
     chosen = collections.Counter(grant.offered for grant in grants)
     return {item.uuid: {naming.unit_class(item.region.resource_class):
-                            number - booked}
+                        number - booked}
             for item, number in chosen.items()
-            if (booked := allocations.count_units(allocated.get(item.uuid, {}),
-                                      item.region.resource_class)) < number}
+            if (booked := allocations.count_units(
+                allocated.get(item.uuid, {}),
+                item.region.resource_class)) < number}
 
 
 def surplus(grants: collections.abc.Iterable[Grant],
@@ -312,7 +314,7 @@ def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
     # The devices were chosen before, with their traits. An entry that lost a
     # trait since then must not take a device from a server.
     without_traits = {name: dataclasses.replace(group, traits={})
-             for name, group in groups.items()}
+                      for name, group in groups.items()}
     return arrange.arrange(without_traits, available, wanted.rules,
                            wanted.around, wanted.pack)
 

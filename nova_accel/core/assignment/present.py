@@ -43,8 +43,8 @@ def _check_iommu_group(function, had, host) -> None:
     """Check that the server has all functions of an IOMMU group."""
     group = function.iommu_group
     others = [str(other.address) for other in host.functions
-               if group is not None and other.iommu_group == group
-               and not other.ignored_by_vfio and other.address not in had]
+              if group is not None and other.iommu_group == group
+              and not other.ignored_by_vfio and other.address not in had]
     if others:
         raise errors.AssignmentError(
             f'device {function.address}', f'IOMMU group {group} has '

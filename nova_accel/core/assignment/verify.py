@@ -245,8 +245,8 @@ def explain(error: errors.AssignmentError,
 
 
 def check_on_this_host(server: str, request: flavor_request.Request,
-               allocated: allocations.Allocations,
-               inventory: inventory.NodeInventory) -> None:
+                       allocated: allocations.Allocations,
+                       inventory: inventory.NodeInventory) -> None:
     """Check that a server has allocations on this host.
 
     :param server: its uuid

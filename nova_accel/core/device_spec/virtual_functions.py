@@ -17,7 +17,7 @@ from nova_accel.core.device_spec import spec_entry
 _MOST = 1 << 16
 
 _RELEASE = ('move or delete the servers that hold its functions, and restart '
-           'nova-compute')
+            'nova-compute')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,7 +93,7 @@ def _region_of(device: hostdev.Hostdev,
 
 
 def keep_matching(host: model.Host, offered: Offered,
-              texts: collections.abc.Container[str]) -> model.Host:
+                  texts: collections.abc.Container[str]) -> model.Host:
     """Return the Host with only the units that match some descriptions.
 
     Regions that do not match stay, without units, since the names of providers
@@ -102,9 +102,9 @@ def keep_matching(host: model.Host, offered: Offered,
     :param texts: descriptions of the source's hostdevs
     """
     unique_region_name = {(item.device.address, item.region.name)
-              for item in offered.values()
-              if not all(describe(device, host, offered) in texts
-                         for device in _hostdevs(item))}
+                          for item in offered.values()
+                          if not all(describe(device, host, offered) in texts
+                                     for device in _hostdevs(item))}
     return dataclasses.replace(host, devices=tuple(
         dataclasses.replace(device, regions=tuple(
             dataclasses.replace(region, units=())

@@ -89,7 +89,7 @@ class NodeInventory:
         cards = {function.address: function.physfn or function.address
                  for function in self.host.functions}
         return {naming.provider_uuid(self.node.uuid, cards[refusal.address]):
-                    refusal for refusal in self.host.refusals}
+                refusal for refusal in self.host.refusals}
 
     @functools.cached_property
     def providers(self) -> frozenset[str]:

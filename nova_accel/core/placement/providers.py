@@ -129,10 +129,11 @@ def desired(inventory: inventory.NodeInventory,
             root if alone else naming.provider_uuid(
                 root, item.device.address),
             {naming.unit_class(item.region.resource_class):
-                 item.region.total},
-            naming.OUR_TRAITS.union(item.region.traits,
-                       [DISPUTED] * bool(disputed.get(item.uuid)),
-                       [naming.ONE_TIME_USE_TRAIT] * (item.uuid in used)),
+             item.region.total},
+            naming.OUR_TRAITS.union(
+                item.region.traits,
+                [DISPUTED] * bool(disputed.get(item.uuid)),
+                [naming.ONE_TIME_USE_TRAIT] * (item.uuid in used)),
             _reserved(item, disputed, used)))
     return tuple(tree)
 
@@ -201,7 +202,7 @@ def reason_not_offered(inventory: inventory.NodeInventory,
     :returns: a function from a provider to its trait of :data:`REASONS`
     """
     reasons = {naming.provider_uuid(inventory.node.uuid, function.address):
-                   NOT_NAMED for function in inventory.host.functions}
+               NOT_NAMED for function in inventory.host.functions}
     reasons.update(dict.fromkeys(inventory.withheld, REFUSED))
     # A Region has the reason of its Device.
     return lambda provider: reasons.get(
@@ -209,8 +210,8 @@ def reason_not_offered(inventory: inventory.NodeInventory,
 
 
 def reason_class_not_offered(why: collections.abc.Callable[['Existing'], str],
-                   devices: collections.abc.Iterable['Existing'],
-                   held: collections.abc.Mapping[str, Units],
+                             devices: collections.abc.Iterable['Existing'],
+                             held: collections.abc.Mapping[str, Units],
                    ) -> collections.abc.Callable[['Existing'], str]:
     """Return a function that says why a class is not offered.
 

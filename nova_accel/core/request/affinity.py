@@ -152,7 +152,8 @@ def has_member(rules: collections.abc.Iterable[Rule], member: str) -> bool:
 
 
 def numa_rules(groups: collections.abc.Mapping,
-           written: collections.abc.Iterable[Rule] = ()) -> tuple[Rule, ...]:
+               written: collections.abc.Iterable[Rule] = (),
+               ) -> tuple[Rule, ...]:
     """Return the groups' key ``numa`` as rules.
 
     Groups that require it share one of the guest's NUMA nodes. Groups that

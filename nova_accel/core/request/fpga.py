@@ -133,7 +133,7 @@ class Bitstream:
 
 
 def from_image(image: str, path: str,
-             properties: collections.abc.Mapping[str, object]) -> Bitstream:
+               properties: collections.abc.Mapping[str, object]) -> Bitstream:
     """Return a bitstream with the properties of its image.
 
     :raises errors.AssignmentError: if a property is not a valid id

@@ -42,7 +42,7 @@ def _penalty(view, constraint, chosen) -> int:
     values = view.counted_values(constraint)
     return constraint.weight * (
         view.shortfall(constraint, {values[index] for index in sources},
-                   len(sources), 0)
+                       len(sources), 0)
         + sum(view.nodes_missed(constraint, index) for index in sources))
 
 
@@ -131,7 +131,7 @@ def domains_by_part(view, domains,
             if len(tried) >= _MAX_PARTS:
                 break
             if rank not in tried and propagation.suffices(view, wanted,
-                                                       set(part)):
+                                                          set(part)):
                 tried.add(rank)
                 yield propagation.within(domains, set(part))
 

@@ -240,7 +240,7 @@ class View:
         return self.values[constraint.key]
 
     def shortfall(self, constraint: Constraint, values: collections.abc.Sized,
-              count: int, more: int) -> int:
+                  count: int, more: int) -> int:
         """Return by how much members miss a constraint, or 0.
 
         :param values: of the members, without duplicates; devices for

@@ -94,7 +94,7 @@ def needs(view: csp.View, domains, members) -> Needs:
 
 
 def suffices(view: csp.View, wanted: Needs,
-          sources: set[int] | None = None) -> bool:
+             sources: set[int] | None = None) -> bool:
     """Whether free units suffice, by resource class and by equal demands.
 
     :param sources: count only these; default all

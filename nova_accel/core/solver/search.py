@@ -82,7 +82,7 @@ def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
 def _keeping_soft(view, steps) -> Answer | None:
     """Return an answer that keeps the soft constraints too, or None."""
     constraints = csp.merged(dataclasses.replace(constraint, weight=0)
-                                for constraint in view.problem.constraints)
+                             for constraint in view.problem.constraints)
     if constraints == view.problem.constraints:
         return None
     domains = propagation.narrow(view, constraints)
@@ -122,7 +122,7 @@ def _without_links(view, domains, steps) -> Answer:
     stay valid, for no hard constraint is about links.
     """
     plain = csp.View(dataclasses.replace(view.problem, partitions=(),
-                                                 islands=()))
+                                         islands=()))
     answer = _first(plain, domains, cost.floor(plain, domains),
                     view.problem.constraints, steps)
     if answer.sources is None:

@@ -12,7 +12,7 @@ def rows() -> str:
     """Return the table's rows as reStructuredText."""
     return '\n'.join(
         '\n'.join((f'   * - {row}', *(f'     - {outcome}'
-                                     for outcome in outcomes.values())))
+                                      for outcome in outcomes.values())))
         for row, outcomes in _cells().items())
 
 

@@ -130,7 +130,7 @@ class Placement:
 
     def answer(self, path, status=200, **body):
         self.mock.get(f'{PLACEMENT}/resource_providers{path}', json=body,
-                       status_code=status)
+                      status_code=status)
 
     def allocate(self, *servers):
         self.answer(f'/{PROVIDER}/allocations', allocations={
@@ -323,6 +323,6 @@ def test_error_status_of_placement_exits_with_2(check, placement):
 
 def test_non_json_answer_of_placement_exits_with_2(check, placement):
     placement.mock.get(f'{PLACEMENT}/resource_providers?name=compute1',
-                    text='<html>')
+                       text='<html>')
     assert_fails(check(), 'Placement: answers 200 to /resource_providers?'
                  'name=compute1: \'<html>\'')

@@ -30,7 +30,7 @@ def test_aliases_are_unique_and_can_be_parsed():
     pool = build.offered(build.region(count=3, size=2))
     other = build.offered(build.region(count=2, bus=0x82))
     planned = assign.to_hostdevs([*_grants(pool, 'ACCEL0', 'ACCEL0', 'ACCEL1'),
-                            *_grants(other, 'ACCEL0', '')])
+                                  *_grants(other, 'ACCEL0', '')])
     assert len({device.alias for device in planned}) == len(planned) == 8
     assert [naming.parse_alias(device.alias) for device in planned] == [
         *[('ACCEL0', pool.uuid)] * 4, *[('ACCEL1', pool.uuid)] * 2,

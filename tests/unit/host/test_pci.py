@@ -40,7 +40,7 @@ def test_function_is_read_with_all_attributes():
         location=model.Location(1, 'pci0000:80', ('0000:80:01.0',)),
         iommu_group='0', driver='nvidia', total_vfs=16, num_vfs=4,
         mdev_types=(model.MdevType('nvidia-474', None),
-                                  model.MdevType('nvidia-475', None)))
+                    model.MdevType('nvidia-475', None)))
 
 
 def test_number_of_vfs_is_read_without_the_device_lock(tmp_path, monkeypatch):

@@ -315,8 +315,8 @@ class Card:
 
     def item(self, name):
         return next(item for item in build.inventory(self.host()).offered
-            if item.region.name == name
-            and item.device.address.bus == 0x41)
+                    if item.region.name == name
+                    and item.device.address.bus == 0x41)
 
     def free(self, name):
         return [str(unit[0]) for unit in self.item(name).region.units

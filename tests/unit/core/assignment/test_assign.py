@@ -451,7 +451,7 @@ def test_guest_starts_with_unchanged_device():
     # starts.
     for ids in '', '10de:2330':
         present.check({at: ids, model.MdevAddress(_ME): ''},
-                           build.host([build.function(str(at))]))
+                      build.host([build.function(str(at))]))
 
 
 @pytest.mark.parametrize('functions, reason', [
@@ -467,7 +467,7 @@ def test_guest_does_not_start_with_missing_used_or_replaced_device(
         functions, reason):
     with pytest.raises(errors.AssignmentError) as caught:
         present.check({build.address('0000:81:00.0'): '10de:2330'},
-                           build.host(functions))
+                      build.host(functions))
     assert caught.value.thing == 'device 0000:81:00.0'
     assert caught.value.reason == reason
     assert caught.value.remedy

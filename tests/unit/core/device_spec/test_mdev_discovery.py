@@ -173,7 +173,7 @@ def test_mdevs_of_other_programs_count_for_max_instances():
     for limit, total in ((5, 2), (3, 1), (2, 0), (1, 0)):
         host = build.host(functions, {**_SPEC, 'max_instances': limit})
         assert [item.region.total for item in build.inventory(host).offered
-            if str(item.device.address) == '0000:81:00.0'] == [total]
+                if str(item.device.address) == '0000:81:00.0'] == [total]
 
 
 def test_vf_without_its_card_does_not_affect_other_devices():

@@ -50,7 +50,7 @@ def _methods(unit, functions, wanted=reset_methods.REQUIRED):
     (('pm',), None, None, None), ((), None, None, None),
     (None, [('00.0', '')], None, None)])
 def test_methods_for_a_card_of_one_function(methods, by_default, flr,
-                                                 bus):
+                                            bus):
     plain = build.function('0000:80:01.0', class_code=build.PCI_BRIDGE)
     [card] = _card(methods)
     assert [_methods([card], [plain, card], wanted)

@@ -106,7 +106,7 @@ def test_held_card_gets_no_vfs():
     ((), False), (('0000:85:00.2',), True), (('0000:85:01.2', _AT), True),
     ((_AT,), False), (('0000:85:03.0',), False)])
 def test_card_is_refused_as_a_whole_while_its_vfs_are_held(held,
-                                                                refused):
+                                                           refused):
     """A reboot of the host removed them, and no entry creates them."""
     [card] = build.card(_AT, 0)
     card = dataclasses.replace(card, vf_offset=1, vf_stride=1)

@@ -140,7 +140,7 @@ def test_1024_regions_fit_whole():
     assert len(loaded.places) == 1024
     assert loaded.places == _places(items)
     assert loaded.units == {item.uuid: (8, 8 - held[item.uuid])
-                           for item in items}
+                            for item in items}
     assert loaded.links == _switched(64)
 
 
@@ -267,7 +267,7 @@ def test_damaged_document_does_not_affect_a_request(data):
 def test_any_json_gives_places_or_nothing(tables, is_packed):
     text = json.dumps(tables)
     loaded = host_summary.loads(_packed(text.encode()) if is_packed else text,
-                               build.ROOT)
+                                build.ROOT)
     assert loaded.places.keys() == loaded.units.keys()
     for place in loaded.places.values():
         assert place.numa_node is None or isinstance(place.numa_node, int)
@@ -339,11 +339,11 @@ def test_additions_of_a_later_version_are_ignored(version):
     ['0000:82:00.0', 9, [[0, 1, 1]]], ['0000:82:00.0', -1, [[0, 1, 1]]],
     ['0000:82:00.0', None, [[0, 1, 1]]],
     ['0000:82:00.0', 0, [[9, 1, 1], [0, '1', 1], [0], None, ['A', 1, 1],
-                           [0, 1, 10 ** 400], [0, -10 ** 400, 1]]]])
+                         [0, 1, 10 ** 400], [0, -10 ** 400, 1]]]])
 def test_malformed_card_is_left_out(card):
     loaded = _heard(cards=[card, *_GOOD['cards']],
-                   partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None],
-                               ['', 1]])
+                    partitions=[[1], [0, 1], [1, 7], [], None, [[1]], [None],
+                                ['', 1]])
     assert loaded.units == _heard().units
     assert loaded.places == _heard().places
     # Other cards keep their numbers, and no set gets smaller.

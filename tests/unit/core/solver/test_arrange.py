@@ -235,7 +235,7 @@ def _nested(count, *more):
 
 def _joined(sets, islands=()):
     return arrange.HostContext(links=model.Links(tuple(sets),
-                                                  tuple(islands)))
+                                                 tuple(islands)))
 
 
 def _one_switch(free):
