@@ -41,7 +41,6 @@ MAX_LENGTH = 255
 
 # The limit of a count that an operator may have written. No host serves more.
 _MAX_COUNT = 1024
-_PREFIX = 'nova_accel:'
 # Prefixes of keys that operators must not write.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
@@ -139,13 +138,6 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
     return written + affinity.numa_rules(read(extra_specs), written)
 
 
-def requests(extra_specs: collections.abc.Mapping[str, str],
-             ) -> dict[str, str]:
-    """Return, by group, the suffix of its request to Placement."""
-    return {name: f'_{base}' for base in _bases(extra_specs)
-            for name in _names(base, _count(extra_specs, base))}
-
-
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     """Return the resource classes asked for that devices may have."""
     return {match[3] for key in extra_specs
@@ -214,12 +206,6 @@ def _group(specs, name, parts, count) -> device_profile.Group:
         {**parts['traits'], **forbidden},
         specs.get(NUMA_KEY + name, device_profile.OFF),
         specs.get(BITSTREAM_KEY + name, ''))
-
-
-def _bases(specs) -> set[str]:
-    """Return the groups that have a request to Placement."""
-    return {ours[1] for key in specs if (match := _KEY.fullmatch(key))
-            and match[2] and (ours := _OURS.fullmatch(match[2]))}
 
 
 def _count(specs, name: str) -> int:

@@ -102,7 +102,6 @@ def test_huge_count_is_limited():
     specs = {'resources_ACCEL0:PGPU': '1', 'nova_accel:count_ACCEL0':
              '9' * 255}
     assert 512 < len(flavor_specs.read(specs)) < 5000
-    assert len(flavor_specs.requests(specs)) < 5000
 
 
 def test_group_policy_that_no_provider_can_meet_is_refused():
@@ -121,7 +120,6 @@ def test_equal_groups_are_one_request_to_placement():
     groups = flavor_specs.read(specs)
     assert list(groups) == [f'ACCEL{index}' for index in range(9)]
     assert {groups[name].resources['PGPU'] for name in list(groups)[1:]} == {1}
-    assert flavor_specs.requests(specs)['ACCEL8'] == '_ACCEL1'
 
 
 def test_bitstream_of_equal_groups_is_kept_for_each():
