@@ -84,7 +84,6 @@ from nova_accel.core.assignment import verify
 from nova_accel.core.guest import pcie_topology
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
-from nova_accel.core.placement import one_time_use
 from nova_accel.core.request import flavor_request
 from nova_accel.host import libvirt_xml
 
@@ -142,6 +141,10 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
+        with _never_fatal('read which devices are drained'):
+            node = self._node()
+            if node.ours:
+                self._placement_client.refresh_drains(node)
         with _never_fatal('report device locations to the scheduler'):
             # The first driver call of each run of update_available_resource.
             self._domains.refresh()
@@ -161,6 +164,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('release and reset devices that no server holds'):
             # Walks through the whole tree, so do it once for all steps below.
             node = self._node(provider_tree)
+            if self._local_host.drains.update(node):
+                self._local_host.invalidate()
             host = self._reclamation.clear_up(node)
         with _never_fatal('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)
@@ -499,12 +504,8 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _node(self, provider_tree=None) -> inventory.Node:
         name = self._host.get_hostname()
         # The libvirt driver's copy of the tree is None until the first update.
-        provider_tree = provider_tree or self.provider_tree
-        known = (tree_update.existing(provider_tree, name)
-                 if provider_tree else [])
-        return inventory.Node(self._host.get_node_uuid(), name, {
-            provider.uuid: provider.name for provider in known},
-            one_time_use.used(known))
+        return tree_update.read_node(provider_tree or self.provider_tree,
+                                     self._host.get_node_uuid(), name)
 
 
 @contextlib.contextmanager

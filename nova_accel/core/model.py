@@ -8,6 +8,7 @@ All values are immutable: a Host is a snapshot of a machine, taken by
 import collections
 import collections.abc
 import dataclasses
+import enum
 import functools
 import operator
 import re
@@ -318,6 +319,14 @@ class Function:
 Unit = tuple[Address, ...]
 
 
+class WithheldState(enum.StrEnum):
+    """The state of a device that no new server gets at present."""
+
+    RESET_FAILED = 'reset_failed'
+    UNHEALTHY = 'unhealthy'
+    DRAINED = 'drained'
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Region:
     """Interchangeable units of a Device: a whole card, VFs, mdevs of a type.
@@ -339,6 +348,8 @@ class Region:
     :param one_time_use: whether it is reserved after one server has had it,
         until an operator frees it
     :param instances: for mdevs, those of ours that exist
+    :param withheld: the units that no new server gets at present, with their
+        states; a server that holds one keeps it
     :param ids: vendor and product id by function; without functions whose ids
         can change
     """
@@ -358,6 +369,7 @@ class Region:
     needs_driver: bool = False
     one_time_use: bool = False
     instances: frozenset[MdevAddress] = frozenset()
+    withheld: tuple[tuple[Unit, WithheldState], ...] = ()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
         default=(), compare=False)
 
@@ -370,11 +382,26 @@ class Region:
         return dict(self.ids).get(address, '')
 
     @property
+    def available(self) -> tuple[Unit, ...]:
+        """The units that are not withheld."""
+        if not self.withheld:
+            return self.units
+        withheld = {unit for unit, _state in self.withheld}
+        return tuple(unit for unit in self.units if unit not in withheld)
+
+    @property
     def total(self) -> int:
-        """How many units can be in use at the same time."""
-        if self.limit is None:
-            return len(self.units)
-        return min(self.limit, len(self.units))
+        """How many units new servers can get, if no server holds any."""
+        return self._limited(self.available)
+
+    @property
+    def size(self) -> int:
+        """As ``total``, if no unit were withheld."""
+        return self._limited(self.units)
+
+    def _limited(self, units: tuple[Unit, ...]) -> int:
+        return len(units) if self.limit is None else min(self.limit,
+                                                         len(units))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -396,6 +423,7 @@ class Withheld:
 
     reason: str
     remedy: str = ''
+    state: WithheldState = WithheldState.UNHEALTHY
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

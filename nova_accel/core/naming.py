@@ -22,6 +22,11 @@ MARKER_TRAIT = 'CUSTOM_NOVA_ACCEL'
 #: The traits of all our providers.
 OUR_TRAITS = frozenset({MARKER_TRAIT, os_traits.OWNER_NOVA})
 
+#: The resource class of which each compute node with devices of ours has one
+#: unit. No server gets it. Requests of allocation candidates for it return all
+#: compute nodes with devices at once.
+HOST_CLASS = 'CUSTOM_NOVA_ACCEL_HOST'
+
 #: The trait of one-time-use devices. os-traits has it since 2025.2.
 ONE_TIME_USE_TRAIT = getattr(os_traits, 'HW_PCI_ONE_TIME_USE',
                              'CUSTOM_HW_PCI_ONE_TIME_USE')
@@ -52,7 +57,8 @@ MAX_CLASS = 180
 
 def is_resource_class(name: str) -> bool:
     """Whether a device may have, and a profile ask for, this class."""
-    if name in NOVAS_OWN_CLASSES or class_of_units(name):
+    if (name in NOVAS_OWN_CLASSES or name == HOST_CLASS
+            or class_of_units(name)):
         return False
     return name in orc.STANDARDS or (len(name) <= MAX_CLASS
                                      and bool(_CUSTOM.fullmatch(name)))
@@ -144,6 +150,17 @@ def class_of_provider(name: str) -> str | None:
     return rest if mark and is_resource_class(rest) else None
 
 
+def parse_provider_name(name: str) -> tuple[str, str]:
+    """Return the address and the Region in the name of a provider.
+
+    :returns: '' for the Region of a Device that has only one, and the whole
+        name as address if it was shortened too much
+    """
+    rest = name.rpartition(_MARK)[2]
+    match = re.match(r'([^_]+)(?:_(.*))?', rest)
+    return (match[1], match[2] or '') if match else (rest, '')
+
+
 def class_provider_uuid(root: str, resource_class: str) -> str:
     """Return the uuid of the provider that counts a class for the host.
 
@@ -218,6 +235,14 @@ def is_parent_name(text: str) -> bool:
 def is_mdev_type(text: str) -> bool:
     """Whether a text is a safe name of an mdev type in sysfs."""
     return bool(re.fullmatch(r'\.*[\w+-][\w.+-]*', text, re.ASCII))
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a text is a uuid."""
+    try:
+        return bool(uuid.UUID(text))
+    except ValueError:
+        return False
 
 
 def is_mdev_uuid(text: str) -> bool:

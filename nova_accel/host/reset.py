@@ -60,7 +60,8 @@ class Resets:
         """Return the functions whose reset failed, with reason and remedy."""
         refused = self.refused()
         return {function.address: model.Withheld(
-            refused[function.address], _remedy(function))
+            refused[function.address], _remedy(function),
+            model.WithheldState.RESET_FAILED)
             for function in functions if function.address in refused}
 
     def refused(self) -> dict[model.PciAddress, str]:

@@ -12,6 +12,7 @@ from tests.unit import build
 
 _ONCE = {'vendor_id': '10de', 'resource_class': 'CUSTOM_X',
          'one_time_use': 'yes'}
+_UNHEALTHY = providers.WITHHELD[model.WithheldState.UNHEALTHY]
 _FIRST, _SECOND = '0000:81:00.0', '0000:82:00.0'
 
 
@@ -107,14 +108,23 @@ def test_reserved_from_first_server_until_operator_frees_it(node):
 def test_reset_or_changed_entry_keeps_reservation(node, entry):
     _use(node)
     node.report(failed=[_FIRST])
-    assert providers.REFUSED in node.traits(_FIRST)
+    assert _UNHEALTHY in node.traits(_FIRST)
     node.report()
-    assert providers.REFUSED not in node.traits(_FIRST)
+    assert _UNHEALTHY not in node.traits(_FIRST)
     node.entry |= entry
     node.report()
     node.entry = dict(_ONCE)
     node.report()
     assert node.reserved(_FIRST) == (1, 1)
+    assert node.reserved(_SECOND) == (0, 1)
+
+
+def test_withheld_device_is_not_mistaken_for_a_used_one(node):
+    node.report()
+    for _round in range(2):
+        node.report(failed=[_SECOND])
+        assert node.reserved(_SECOND) == (1, 1)
+    node.report()
     assert node.reserved(_SECOND) == (0, 1)
 
 

@@ -35,7 +35,11 @@ class PlacementTest(cloud.Cloud):
              for bus in ('43', '44', '83', '84')},
             self.totals())
         self.assertCountEqual(
-            ['CUSTOM_NOVA_ACCEL', 'CUSTOM_NVLINK', 'OWNER_NOVA'],
+            ['CUSTOM_NOVA_ACCEL', 'CUSTOM_NVLINK', 'OWNER_NOVA',
+             'CUSTOM_NOVA_ACCEL_PCI_10DE_2330',
+             'CUSTOM_NOVA_ACCEL_NUMA_NODE_0',
+             'CUSTOM_NOVA_ACCEL_PCIE_ROOT_PCI0000_40',
+             'CUSTOM_NOVA_ACCEL_PCIE_SWITCH_0000_41_00_0'],
             self.traits('compute1_accel_0000:43:00.0'))
 
     def test_equal_hosts_have_separate_providers(self):

@@ -81,7 +81,7 @@ def units(host_):
     for device in host_.devices:
         for region in device.regions:
             found.setdefault(region.name, []).extend(
-                ' '.join(map(str, unit)) for unit in region.units)
+                ' '.join(map(str, unit)) for unit in region.available)
     return found
 
 

@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
@@ -44,15 +45,39 @@ def update(provider_tree, inventory: inventory.NodeInventory,
                   if provider not in of_classes]
     stuck = providers.stuck(wanted, of_devices, allocated)
     why = providers.reason_not_offered(inventory)
+    drained = {provider.uuid for provider in of_devices
+               if drain.loads(provider.traits)}
     changes = providers.diff(
-        wanted, of_devices,
-        stuck.keys() | used.difference(item.uuid for item in wanted), why)
+        wanted, of_devices, stuck.keys() | (used | drained).difference(
+            item.uuid for item in wanted), why)
     counting = providers.classes(inventory, disputed, stuck, used - in_use)
     changes += providers.diff(counting, of_classes, providers.stuck(
         counting, of_classes, allocated), providers.reason_class_not_offered(
             why, of_devices, stuck))
     for change in changes:
         _apply(provider_tree, change)
+    if ours or wanted:
+        _mark_host(provider_tree, inventory.node.uuid)
+
+
+def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
+    """Return what the tree knows of a compute node.
+
+    :param provider_tree: None before its first update
+    :param uuid: of the compute node's provider
+    """
+    if not provider_tree:
+        return inventory.Node(uuid, name)
+    known = existing(provider_tree, name)
+    traits = {uuid: provider_tree.data(uuid).traits,
+              **{provider.uuid: provider.traits for provider in known}}
+    return inventory.Node(
+        uuid, name, {provider.uuid: provider.name for provider in known},
+        one_time_use.used(known),
+        {uuid: drained for uuid, names in traits.items()
+         if (drained := drain.loads(names))},
+        frozenset(uuid for uuid, names in traits.items()
+                  if drain.TRAIT in names))
 
 
 def existing(provider_tree, nodename: str,
@@ -72,6 +97,14 @@ def existing(provider_tree, nodename: str,
                 uuid, data.name, data.parent_uuid, data.inventory,
                 frozenset(data.traits)))
     return found
+
+
+def _mark_host(provider_tree, root: str) -> None:
+    """Add the unit that marks a compute node with devices."""
+    before = provider_tree.data(root).inventory
+    provider_tree.update_inventory(root, {**before, naming.HOST_CLASS: {
+        'total': 1, 'reserved': 0, 'min_unit': 1, 'max_unit': 1,
+        'step_size': 1, 'allocation_ratio': 1.0}})
 
 
 def _apply(provider_tree, change: providers.Change) -> None:

@@ -12,6 +12,7 @@ from oslo_log import log as logging
 from nova_accel import conf
 from nova_accel import nova_claims
 from nova_accel.compute import log_once
+from nova_accel.compute.state import drains
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import kind
@@ -41,6 +42,7 @@ class LocalHost:
     :param held: returns what domains hold
     :ivar tree: the sysfs tree; None until it could be opened
     :ivar resets: the state of resets; units whose reset failed are withheld
+    :ivar drains: the devices that an operator drains, which are withheld
     """
 
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
@@ -48,6 +50,7 @@ class LocalHost:
         conf.register_opts(CONF)
         self._held = held
         self.resets = reset.Resets()
+        self.drains = drains.Drains()
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
@@ -62,7 +65,8 @@ class LocalHost:
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         state = self._state
-        host, broken = self._read([self.resets.withheld])
+        host, broken = self._read([self.resets.withheld,
+                                   self.drains.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + _report(host))

@@ -26,6 +26,7 @@ from oslo_log import log as logging
 from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
+from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
@@ -67,6 +68,23 @@ class PlacementClient:
         """
         return self._client.get_allocations_for_resource_provider(
             context.get_admin_context(), uuid).allocations
+
+    def refresh_drains(self, node: inventory.Node) -> None:
+        """Let Nova read the providers again if drains have changed.
+
+        Otherwise Nova reads traits every ``[compute]
+        resource_provider_association_refresh`` seconds.
+
+        :param node: as Nova knows the compute node
+        """
+        answer = self._client.get(
+            f'/resource_providers?in_tree={node.uuid}'
+            f'&required={drain.TRAIT}', version='1.22')
+        # 400 until the first drain: Placement does not know the trait.
+        marked = {provider['uuid'] for provider in answer.json()[
+            'resource_providers']} if answer.status_code == 200 else set()
+        if answer.status_code in (200, 400) and marked != node.marked:
+            self._client.clear_provider_cache()
 
     def units_by_class(self, provider: str) -> collections.Counter[str]:
         """Return the allocated amounts of a provider, by class."""

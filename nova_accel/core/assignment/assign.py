@@ -223,7 +223,7 @@ class _Held:
     def count_free(self, item: inventory.Offered) -> int:
         if item.region.mdevs:
             return item.region.total - self.mdevs.get(item.uuid, 0)
-        return item.region.total - len(item.region.units) + len(
+        return item.region.total - len(item.region.available) + len(
             self._free(item))
 
     def take(self, item: inventory.Offered,
@@ -248,7 +248,7 @@ class _Held:
         return self.holders.get(address, self.holder) != self.holder
 
     def _free(self, item) -> list[model.Unit]:
-        return [unit for unit in item.region.units
+        return [unit for unit in item.region.available
                 if not any(map(self._is_held_by_other, unit))]
 
     def _take_functions(self, item, count):

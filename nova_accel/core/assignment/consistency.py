@@ -193,7 +193,7 @@ def held_without_allocations(
         units = holding.units(held, item)
         allocated = sum(snapshot.allocated.get(item.uuid, {}).values())
         # A driver can offer fewer mdevs of a type than exist.
-        excess = min(len(units), item.region.total) - allocated
+        excess = min(len(units), item.region.size) - allocated
         if excess > 0:
             reason, remedy = _explain(held, units, item, snapshot)
             yield Finding(

@@ -261,16 +261,19 @@ def check_on_this_host(server: str, request: flavor_request.Request,
 
 def check(allocated: allocations.Allocations,
           inventory: inventory.NodeInventory) -> None:
-    """Check that no allocated device is refused or missing now.
+    """Check that no allocated device is refused, withheld or missing now.
 
     :raises errors.AssignmentError: which names the device
     """
-    for uuid in set(allocated).difference(inventory.by_uuid):
+    for uuid in allocated:
+        item = inventory.by_uuid.get(uuid)
+        if item and item.region.available:
+            continue
         if refusal := inventory.withheld.get(uuid):
             raise errors.AssignmentError(
                 f'device {refusal.address} ({refusal.ids})',
                 f'is not offered: {refusal.reason}', refusal.remedy)
-        if uuid in inventory.node.devices:
+        if not item and uuid in inventory.node.devices:
             raise errors.AssignmentError(
                 f'resource provider {inventory.node.ours[uuid]}',
                 'its device is not there, or no entry names it any more')

@@ -10,6 +10,7 @@ import collections
 import collections.abc
 import dataclasses
 import functools
+import itertools
 
 from nova_accel.core import errors
 from nova_accel.core import holding
@@ -67,6 +68,15 @@ def offer(functions: collections.abc.Iterable[model.Function],
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
                   withheld, held, hazards, allow_unsafe_host).host()
+
+
+class _Withheld(kinds.Refused):
+    """Raised about a unit that is offered again once its state is over."""
+
+    def __init__(self, withheld: model.Withheld,
+                 address: model.PciAddress) -> None:
+        super().__init__(withheld.reason, withheld.remedy, address)
+        self.state = withheld.state
 
 
 class _Machine:
@@ -183,7 +193,8 @@ class _Offer:
                     first = self._functions[pool.units[0][0]
                                             ] if pool.units else function
                     cards[first.physfn or first.address].append(
-                        (_region(entry, pool, first), pool))
+                        (_region(entry, pool, first), pool,
+                         _withheld(pool, refused)))
         return model.Host(
             functions=tuple(function for function in
                             self._functions.values()
@@ -268,14 +279,18 @@ class _Offer:
     def _check_pool(self, pool, entry,
                     ) -> tuple[kinds.Pool | None,
                                dict[model.Unit, kinds.Refused]]:
-        """Return a Pool with its allowed units, and the refused units."""
+        """Return a Pool with its allowed units, and the refused units.
+
+        Units that are withheld are among both.
+        """
         refused = {}
         for unit in dict.fromkeys(pool.units):
             try:
                 self._check(unit, pool, entry)
             except kinds.Refused as why:
                 refused[unit] = why
-        units = tuple(unit for unit in pool.units if unit not in refused)
+        units = tuple(unit for unit in pool.units
+                      if isinstance(refused.get(unit), None | _Withheld))
         if refused and not units:
             return None, refused
         return dataclasses.replace(pool, units=units), refused
@@ -285,10 +300,15 @@ class _Offer:
         if entry.one_time_use:
             _check_whole_device(pool, functions)
         self._check_lost(pool, functions[0])
-        self._check_withheld(functions)
         if pool.mdevs:
             self._check_parent(functions[0])
-            return
+        else:
+            self._check_functions(unit, functions, pool, entry)
+        # Last, as such a unit would be offered otherwise.
+        self._check_withheld(functions)
+
+    def _check_functions(self, unit, functions, pool, entry) -> None:
+        """Check a unit that is assigned as functions, not as an mdev."""
         self._check_unit(functions, entry)
         _check_data(functions, entry)
         if pool.resets:
@@ -335,7 +355,7 @@ class _Offer:
         for function in functions:
             for address in (function.address, function.physfn):
                 if found := self._withheld.get(address):
-                    raise kinds.Refused(found.reason, found.remedy, address)
+                    raise _Withheld(found, address)
 
     def _check_lost(self, pool, function) -> None:
         """Refuse other uses of a card while a held mdev is missing.
@@ -492,10 +512,10 @@ class _Offer:
 
     def _device(self, address, pools) -> model.Device:
         card = self._functions[address]
-        regions: dict[model.Region, dict[kinds.Pool, None]] = {}
-        for region, pool in pools:
+        regions: dict[model.Region, dict[kinds.Pool, tuple]] = {}
+        for region, pool, withheld in pools:
             # Several entries can have equal Pools.
-            regions.setdefault(region, {})[pool] = None
+            regions.setdefault(region, {})[pool] = withheld
         named: set[str] = set()
         return model.Device(address, card.ids, card.location, tuple(
             _with_unique_name(_filled(region, alike, self._functions), named)
@@ -543,13 +563,24 @@ def _is_managed(entry, pool) -> bool:
                  if managed is not None), True)
 
 
+def _withheld(pool, refused,
+              ) -> tuple[tuple[model.Unit, model.WithheldState], ...]:
+    """Return the units of a Pool that are withheld, with their states."""
+    return tuple((unit, refused[unit].state)
+                 for unit in dict.fromkeys(pool.units) if unit in refused)
+
+
 def _filled(region, pools, functions) -> model.Region:
-    """Return a Region with the units of its Pools."""
+    """Return a Region with the units of its Pools.
+
+    :param pools: the withheld units by Pool
+    """
     limits = [pool.limit for pool in pools if pool.limit is not None]
     return dataclasses.replace(
         region, units=tuple(unit for pool in pools for unit in pool.units),
         instances=frozenset().union(*(pool.instances for pool in pools)),
         limit=min(limits, default=None),
+        withheld=tuple(itertools.chain(*pools.values())),
         ids=tuple((address, functions[address].ids) for pool in pools
                   if not pool.mdevs and not pool.programmed
                   for unit in pool.units for address in unit))

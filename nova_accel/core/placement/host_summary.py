@@ -122,7 +122,7 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
         name = None if len(item.device.regions) == 1 else names.setdefault(
             item.region.name, len(names))
         regions.append((name, item.region.total,
-                        item.region.total - held.get(item.uuid, 0)))
+                        max(0, item.region.total - held.get(item.uuid, 0))))
     numbers = {address: number for number, address in enumerate(cards)}
     tables = {'places': list(places), 'names': list(names),
               'cards': list(cards.values()),

@@ -7,6 +7,7 @@ import functools
 
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.placement import drain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,9 @@ class Node:
         missing devices
     :param used: our providers that are reserved until an operator frees them
         (:mod:`nova_accel.core.placement.one_time_use`)
+    :param drained: drains by uuid of the provider that has them, one of ours
+        or that of the compute node
+    :param marked: uuids of the providers with the trait of drained devices
     """
 
     uuid: str
@@ -24,6 +28,9 @@ class Node:
     ours: collections.abc.Mapping[str, str] = dataclasses.field(
         default_factory=dict)
     used: frozenset[str] = frozenset()
+    drained: collections.abc.Mapping[str, drain.Drain] = dataclasses.field(
+        default_factory=dict)
+    marked: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> dict[str, str]:

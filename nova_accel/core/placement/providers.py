@@ -16,7 +16,10 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
 
 # Traits that say why a provider is reserved, wholly or in part.
@@ -28,8 +31,12 @@ REFUSED = 'CUSTOM_NOVA_ACCEL_REFUSED'
 NOT_NAMED = 'CUSTOM_NOVA_ACCEL_NOT_NAMED'
 #: Domains hold more of its units than are allocated.
 DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
+#: Its device is in a state in which no new server gets it.
+WITHHELD = {state: f'CUSTOM_NOVA_ACCEL_{state.name}'
+            for state in model.WithheldState}
 #: All of these traits.
-REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED})
+REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED,
+                     *WITHHELD.values()})
 
 #: Amounts by resource class.
 Units = collections.abc.Mapping[str, int]
@@ -116,12 +123,14 @@ def desired(inventory: inventory.NodeInventory,
     :param used: providers that are reserved until an operator frees them
     """
     tree, root = [], inventory.node.uuid
+    properties = {device.address: device_traits.dumps(
+        device, inventory.host.links) for device in inventory.host.devices}
     for device in inventory.host.devices:
         if len(device.regions) > 1:
             tree.append(Provider(
                 naming.provider_uuid(root, device.address),
                 naming.device_provider_name(inventory.node.name, device),
-                root, {}, naming.OUR_TRAITS))
+                root, {}, naming.OUR_TRAITS | properties[device.address]))
     for item in inventory.offered:
         alone = len(item.device.regions) == 1
         tree.append(Provider(
@@ -129,19 +138,31 @@ def desired(inventory: inventory.NodeInventory,
             root if alone else naming.provider_uuid(
                 root, item.device.address),
             {naming.unit_class(item.region.resource_class):
-             item.region.total},
-            naming.OUR_TRAITS.union(
-                item.region.traits,
-                [DISPUTED] * bool(disputed.get(item.uuid)),
-                [naming.ONE_TIME_USE_TRAIT] * (item.uuid in used)),
+             item.region.size},
+            _traits(item, disputed, used).union(
+                properties[item.device.address] if alone else ()),
             _reserved(item, disputed, used)))
     return tuple(tree)
 
 
+def _traits(item, disputed, used) -> frozenset[str]:
+    """Return the traits of the provider that has a Region's units."""
+    traits = naming.OUR_TRAITS.union(
+        item.region.traits,
+        [WITHHELD[state] for _unit, state in item.region.withheld],
+        [DISPUTED] * bool(disputed.get(item.uuid)))
+    if item.uuid in used:
+        return traits | {naming.ONE_TIME_USE_TRAIT}
+    # With this trait, a reserved provider is one that was used.
+    return traits - {naming.ONE_TIME_USE_TRAIT} if (
+        item.region.withheld) else traits
+
+
 def _reserved(item, disputed, used) -> int:
     """Return the number of a Region's units to reserve."""
-    return item.region.total if item.uuid in used else disputed.get(
-        item.uuid, 0)
+    region = item.region
+    return region.size if item.uuid in used else (
+        region.size - region.total + disputed.get(item.uuid, 0))
 
 
 def classes(inventory: inventory.NodeInventory,
@@ -168,7 +189,7 @@ def classes(inventory: inventory.NodeInventory,
         naming.class_provider_uuid(inventory.node.uuid, resource_class),
         naming.class_provider_name(inventory.node.name, resource_class),
         inventory.node.uuid,
-        {resource_class: sum(item.region.total for item in items)
+        {resource_class: sum(item.region.size for item in items)
             + kept[naming.unit_class(resource_class)]},
         naming.OUR_TRAITS.union(*(item.region.traits for item in items)),
         sum(_reserved(item, disputed, left) for item in items))
@@ -246,7 +267,8 @@ def diff(wanted: collections.abc.Iterable[Provider],
         but has to stay
     """
     now = {provider.uuid: provider for provider in existing}
-    wanted = tuple(_no_less(provider, now.get(provider.uuid))
+    wanted = tuple(_adapted(provider, now[provider.uuid])
+                   if provider.uuid in now else provider
                    for provider in wanted)
     changes: list[Change] = []
     for provider in wanted:
@@ -288,8 +310,8 @@ def _loses_its_class(before: Existing, wanted: Provider) -> bool:
         set(wanted.inventory) & set(before.inventory))
 
 
-def _no_less(wanted: Provider, before: Existing | None) -> Provider:
-    """Return a provider with a max_unit that is not less than before.
+def _adapted(wanted: Provider, before: Existing) -> Provider:
+    """Return a provider that keeps its drain and its max_unit.
 
     A server can hold more than the new total. To move it, Nova writes its
     allocations again for the migration. Placement accepts that beyond
@@ -297,11 +319,12 @@ def _no_less(wanted: Provider, before: Existing | None) -> Provider:
     """
     most = {}
     for name, total in wanted.totals.items():
-        max_unit = (before.inventory.get(name, {}) if before else {}
-                    ).get('max_unit', 0)
+        max_unit = before.inventory.get(name, {}).get('max_unit', 0)
         if max_unit > total:
             most[name] = max_unit
-    return dataclasses.replace(wanted, most=most)
+    return dataclasses.replace(
+        wanted, most=most,
+        traits=wanted.traits.union(filter(drain.is_trait, before.traits)))
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:

@@ -162,7 +162,8 @@ class _Node:
             [self.resets.withheld] if states is None else states))
 
     def offered(self):
-        return reset_methods.units(self.read())
+        return [unit for device in self.read().devices
+                for region in device.regions for unit in region.available]
 
     def sweep(self, patience=600):
         host = self.read([])

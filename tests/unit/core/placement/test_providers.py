@@ -8,6 +8,7 @@ import pytest
 
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.placement import device_traits
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -27,13 +28,16 @@ def test_a_device_of_one_region_is_one_provider():
         naming.provider_uuid(build.ROOT, _GPU.address),
         'host1_accel_0000:81:00.0', build.ROOT,
         {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1},
-        frozenset({'CUSTOM_X', 'CUSTOM_NOVA_ACCEL', os_traits.OWNER_NOVA}))
+        frozenset({'CUSTOM_X', 'CUSTOM_NOVA_ACCEL', os_traits.OWNER_NOVA,
+                   *device_traits.dumps(_GPU, model.Links())}))
 
 
 def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
     card, *regions = _desired(_QAT)
     assert (card.parent, card.totals) == (build.ROOT, {})
-    assert card.traits == naming.OUR_TRAITS
+    assert card.traits == naming.OUR_TRAITS | device_traits.dumps(
+        _QAT, model.Links())
+    assert all(region.traits == naming.OUR_TRAITS for region in regions)
     assert [(region.name, region.parent, region.totals)
             for region in regions] == [
         ('host1_accel_0000:85:00.0_CUSTOM_A', card.uuid,

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads devices and servers from the APIs of Placement and Nova."""
+
+import collections.abc
+import concurrent.futures
+import dataclasses
+import functools
+import typing
+from urllib import parse
+
+from openstack import exceptions
+
+from nova_accel.core import errors
+from nova_accel.core import naming
+from nova_accel.core.placement import listing
+
+#: The last microversion that all supported versions of Placement have.
+MICROVERSION = '1.36'
+
+# Requests at the same time; more only queue in Placement.
+_WORKERS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Consumer:
+    """Who holds units of a provider.
+
+    :param units: how many, by resource class
+    :param name: name of the server, '' if Nova's API does not show one
+    """
+
+    uuid: str
+    units: collections.abc.Mapping[str, int]
+    project: str = ''
+    name: str = ''
+
+
+class Cloud:
+    """The devices of a cloud.
+
+    :param connection: openstack.connection.Connection
+    """
+
+    def __init__(self, connection) -> None:
+        self._connection = connection
+
+    def hosts(self) -> list[listing.Host]:
+        """Return the compute nodes that have devices.
+
+        :raises errors.AccelError: if Placement refuses, or does not answer
+        """
+        ours = self._providers(required=naming.MARKER_TRAIT)
+        roots = self._providers(resources=f'{naming.HOST_CLASS}:1')
+        summaries = self.get('/allocation_candidates?' + parse.urlencode({
+            'resources': f'{naming.HOST_CLASS}:1'}))['provider_summaries']
+        # Placement may limit the number of candidates.
+        missing = {root['uuid'] for root in roots}.difference(summaries)
+        return listing.hosts(ours, roots, summaries | self._each(
+            self._summary, [provider['uuid'] for provider in (*ours, *roots)
+                            if provider['root_provider_uuid'] in missing]))
+
+    def host(self, name: str) -> listing.Host:
+        """Return one compute node.
+
+        :raises errors.AccelError: if it does not exist, or has no devices
+        """
+        roots = self._providers(name=name)
+        if not roots:
+            raise errors.AccelError(
+                f'compute node {errors.plain(name)}', 'Placement has no '
+                'resource provider of this name', 'take a name from '
+                '"openstack hypervisor list"')
+        root = roots[0]
+        tree = self._providers(in_tree=root['uuid'],
+                               required=naming.MARKER_TRAIT)
+        summaries = self._each(self._summary, [
+            provider['uuid'] for provider in (*tree, root)])
+        return listing.hosts(tree, [root], summaries)[0]
+
+    def device(self, name: str) -> listing.Device:
+        """Return one device.
+
+        :param name: uuid of its resource provider, or ``HOST/ADDRESS``
+        :raises errors.AccelError: if there is no such device
+        """
+        host_name, _slash, address = name.rpartition('/')
+        if not host_name:
+            found = self._providers(uuid=name) if naming.is_uuid(name) else []
+            if not found:
+                raise _no_device(name)
+            [root] = self._providers(uuid=found[0]['root_provider_uuid'])
+            host_name = root['name']
+        for device in self.host(host_name).devices:
+            if name in (device.uuid, f'{host_name}/{device.address}') or any(
+                    units.provider == name for units in device.regions):
+                return device
+        raise _no_device(name)
+
+    def consumers(self, providers: collections.abc.Iterable[str],
+                  ) -> dict[str, list[Consumer]]:
+        """Return the servers and migrations that hold units, by provider.
+
+        :param providers: uuids
+        """
+        allocations = self._each(lambda uuid: self.get(
+            f'/resource_providers/{uuid}/allocations')['allocations'],
+            providers)
+        known = self._each(self._consumer, {
+            consumer for found in allocations.values() for consumer in found})
+        return {provider: [dataclasses.replace(
+            known[consumer], units=allocation['resources'])
+            for consumer, allocation in found.items()]
+            for provider, found in allocations.items()}
+
+    def allocations(self, consumer: str) -> listing.Json:
+        """Return the allocations of a server, by provider."""
+        return self.get(f'/allocations/{consumer}')['allocations']
+
+    def _consumer(self, uuid: str) -> Consumer:
+        allocated = self.get(f'/allocations/{uuid}')
+        return Consumer(uuid, {}, allocated.get('project_id', ''),
+                        self._server_name(uuid))
+
+    def _server_name(self, uuid: str) -> str:
+        try:
+            return self._connection.compute.get_server(uuid).name
+        except exceptions.SDKException:
+            # A migration, or a server that this user may not see.
+            return ''
+
+    def _providers(self, **query: str) -> list[listing.Json]:
+        return self.get('/resource_providers?' + parse.urlencode(query)
+                        )['resource_providers']
+
+    def _summary(self, uuid: str) -> listing.Json:
+        """Return what ``provider_summaries`` would have of a provider."""
+        path = f'/resource_providers/{uuid}'
+        used = self.get(f'{path}/usages')['usages']
+        return {'traits': self.get(f'{path}/traits')['traits'], 'resources': {
+            name: {'capacity': int((values['total'] - values['reserved'])
+                                   * values['allocation_ratio']),
+                   'used': used.get(name, 0)}
+            for name, values in self.get(
+                f'{path}/inventories')['inventories'].items()}}
+
+    def _each(self, read: collections.abc.Callable[[str], typing.Any],
+              uuids: collections.abc.Iterable[str]) -> dict[str, typing.Any]:
+        """Call a function for each uuid, several at the same time."""
+        uuids = list(uuids)
+        with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
+            return dict(zip(uuids, pool.map(read, uuids),
+                            strict=True))
+
+    def get(self, path: str) -> typing.Any:
+        """Return the JSON of a resource of Placement.
+
+        :raises errors.AccelError: if Placement refuses, or does not answer
+        """
+        return self._call('get', path).json()
+
+    def put(self, path: str, body: listing.Json) -> None:
+        """Write a resource of Placement.
+
+        :raises errors.AccelError: as for :meth:`get`
+        """
+        self._call('put', path, json=body)
+
+    def delete(self, path: str) -> None:
+        """Delete a resource of Placement.
+
+        :raises errors.AccelError: as for :meth:`get`
+        """
+        self._call('delete', path)
+
+    def _call(self, method: str, path: str, **kwargs):
+        try:
+            answer = getattr(self._placement, method)(
+                path, microversion=MICROVERSION, **kwargs)
+        except exceptions.SDKException as error:
+            raise errors.AccelError('Placement', f'cannot be queried: {error}',
+                                    '') from None
+        if answer.status_code == 403:
+            raise errors.AccelError(
+                'Placement', 'does not allow this user to do this',
+                'use the credentials of an administrator')
+        if answer.status_code >= 400:
+            raise Refused(answer.status_code, errors.quote(answer.text))
+        return answer
+
+    @functools.cached_property
+    def _placement(self):
+        return self._connection.placement
+
+
+class Refused(errors.AccelError):
+    """Raised if Placement rejects a request.
+
+    :ivar status: the HTTP status
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__('Placement', f'answers {status}: {text}',
+                         'try again' if status == 409 else '')
+        self.status = status
+
+
+def _no_device(name: str) -> errors.AccelError:
+    return errors.AccelError(
+        f'device {errors.plain(name)}', 'is not known', 'write '
+        'HOST/ADDRESS, or the ID that "openstack accel device list --long" '
+        'shows')

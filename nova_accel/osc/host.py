@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack accel host``: the devices of one compute node."""
+
+from osc_lib.command import command
+
+from nova_accel.core import model
+from nova_accel.core.placement import listing
+from nova_accel.osc import columns
+from nova_accel.osc import draining
+from nova_accel.osc import pci_ids
+
+
+class ListHost(command.Lister):
+    """List the compute nodes that have devices."""
+
+    def take_action(self, parsed_args):
+        return ('Name', 'Devices', 'Used', 'Free', 'Withheld', 'Drained'), [
+            (host.name, len(host.devices),
+             sum(units.used for _device, units in host.units),
+             sum(units.free for _device, units in host.units),
+             sum(bool(units.reasons) for _device, units in host.units),
+             str(host.drained) if host.drained else None)
+            for host in self.app.client_manager.nova_accel.hosts()]
+
+
+class ShowHost(command.ShowOne):
+    """Show the devices of a compute node as a tree of their places."""
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        return parser
+
+    def take_action(self, parsed_args):
+        host = self.app.client_manager.nova_accel.host(parsed_args.host)
+        return zip(*{
+            'name': host.name,
+            'id': host.uuid,
+            'drained': str(host.drained) if host.drained else None,
+            'devices': columns.Tree([
+                {'place': _place(device), 'label': _label(device, units),
+                 'address': device.address, 'id': units.provider,
+                 'resource_class': units.resource_class,
+                 'status': str(units.status), 'used': units.used,
+                 'free': units.free, 'reasons': list(units.reasons)}
+                for device, units in sorted(
+                    host.units, key=lambda row: _place(row[0]))]),
+        }.items(), strict=True)
+
+
+class SetHost(command.Command):
+    """Drain all devices of a compute node, or end that.
+
+    Servers that hold devices keep them. Devices that are added later are
+    drained as well.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_host(parser)
+        draining.add_options(parser)
+        return parser
+
+    def take_action(self, parsed_args):
+        client = self.app.client_manager.nova_accel
+        host = client.host(parsed_args.host)
+        draining.apply(client, host.uuid, host.devices, parsed_args)
+
+
+def _add_host(parser) -> None:
+    parser.add_argument('host', metavar='<host>',
+                        help='Name of the compute node, as in "openstack '
+                             'hypervisor list"')
+
+
+def _place(device: listing.Device) -> list[str]:
+    """Return the names of the parts of the host that a device is in."""
+    place = device.properties.place
+    return [f'{level.title} {place[level.key]}' for level in model.LEVELS
+            if level.key in place]
+
+
+def _label(device: listing.Device, units: listing.Units) -> str:
+    name = ' '.join(filter(None, (
+        device.address, pci_ids.name(device.properties.ids),
+        units.resource_class, units.name)))
+    return ', '.join((f'{name}: {units.status}', *units.reasons))

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack accel``: what operators see and steer."""
+
+import os
+
+from nova_accel.core import errors
+from tests.functional import cloud
+from tests.functional import openstack
+
+#: How many servers to boot beside a drained device.
+_BOOTS = int(os.environ.get('NOVA_ACCEL_BOOTS', 5))
+_FIRST = '0000:43:00.0'
+_GPUS = [f'0000:{bus}:00.0' for bus in ('43', '44', '83', '84')]
+
+
+class OpenstackCase(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        self.openstack = self.user('admin')
+        self.gpu_profile('one')
+        self.one = self.flavor('one')
+
+    def user(self, name):
+        return openstack.Openstack(
+            self.api.base_url, self.placement_fixture.endpoint, name)
+
+    def devices(self, *arguments):
+        return {row['Address']: row for row in self.openstack.run(
+            'accel device list', *arguments)}
+
+
+class ListTest(OpenstackCase):
+
+    def test_devices_of_all_hosts(self):
+        for name in ('compute1', 'compute2'):
+            self.start_compute(name)
+        server = self.boot(self.one, host='compute2')
+        [address] = self.hostdevs(server, 'compute2')
+        rows = self.openstack.run('accel device list')
+        self.assertEqual([(host, at) for host in ('compute1', 'compute2')
+                          for at in _GPUS],
+                         [(row['Host'], row['Address']) for row in rows])
+        self.assertEqual(
+            {('compute2', address): ('held', 1, 0)},
+            {(row['Host'], row['Address']): (
+                row['Status'], row['Used'], row['Free'])
+             for row in rows if row['Status'] != 'free'})
+        self.assertEqual({cloud.GPU}, {row['Resource Class'] for row in rows})
+
+    def test_place_and_holder_of_each_device(self):
+        self.start_compute('compute1')
+        server = self.boot(self.one)
+        [address] = self.hostdevs(server)
+        rows = self.devices('--long', '--host', 'compute1')
+        self.assertEqual(
+            {at: [server['id']] if at == address else [] for at in _GPUS},
+            {at: row['Servers'] for at, row in rows.items()})
+        self.assertEqual(
+            ('0', 'pci0000:40', '0000:41:00.0', ['CUSTOM_NVLINK']),
+            tuple(rows[_FIRST][name] for name in (
+                'NUMA Node', 'PCIe Root', 'PCIe Switch', 'Traits')))
+        self.assertEqual(
+            [server['project_id'] if 'project_id' in server
+             else server['tenant_id']], rows[address]['Projects'])
+        shown = self.openstack.run('accel device show',
+                                   f'compute1/{address}')
+        self.assertEqual(shown, self.openstack.run('accel device show',
+                                                   shown['id']))
+        self.assertEqual(
+            ([f'{cloud.GPU}: held, 1 used, 0 free'],
+             [f'{server["id"]} {server["name"]}']),
+            (shown['regions'], shown['servers']))
+
+    def test_device_types_of_a_card_have_a_row_each(self):
+        self.flags(sysfs_root=str(cloud.A100), device_spec=[cloud.VGPU_SPEC],
+                   group='nova_accel')
+        self.start_compute('compute1')
+        rows = self.openstack.run('accel device list',
+                                  '--resource-class', 'VGPU')
+        self.assertEqual([('free', 0, 4)], [
+            (row['Status'], row['Used'], row['Free']) for row in rows])
+
+    def test_host_is_drawn_as_a_tree(self):
+        self.start_compute('compute1')
+        text = self.openstack.run('accel host show', 'compute1',
+                                  output='table')
+        lines = [line.split('|')[2].strip() for line in text.splitlines()
+                 if _FIRST in line or 'switch' in line]
+        self.assertTrue(lines[0].endswith('└─ PCIe switch 0000:41:00.0'))
+        self.assertIn(f'   ├─ {_FIRST}', lines[1])
+        [row] = self.openstack.run('accel host list')
+        self.assertEqual(('compute1', 4, 0, 4, 0), tuple(
+            row[name] for name in ('Name', 'Devices', 'Used', 'Free',
+                                   'Withheld')))
+
+    def test_nothing_for_tenants(self):
+        self.start_compute('compute1')
+        error = self.assertRaises(errors.AccelError, self.user('fake').run,
+                                  'accel device list')
+        self.assertIn('does not allow this user', str(error))
+
+    def test_unknown_names(self):
+        self.start_compute('compute1')
+        for command, name in (('host', 'compute2'),
+                              ('device', 'compute1/0000:45:00.0'),
+                              ('device', self.compute_rp_uuids['compute1']),
+                              ('device', 'x')):
+            self.assertRaises(errors.AccelError, self.openstack.run,
+                              f'accel {command} show', name)
+
+
+class DrainTest(OpenstackCase):
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+
+    def drain(self, thing, name, *arguments):
+        self.openstack.run(f'accel {thing} set', name,
+                           *(arguments or ('--drain', 'fan is loud')))
+
+    def free(self):
+        """Return the free units of each device, and those of the class."""
+        inventory = self._get_provider_inventory(
+            self.class_provider(cloud.GPU))[cloud.GPU]
+        return ({at for at, row in self.devices().items() if row['Free']},
+                inventory['total'] - inventory['reserved'])
+
+    def test_no_new_server_gets_a_drained_device(self):
+        self.drain('device', f'compute1/{_FIRST}')
+        self.assertNotIn(_FIRST, self.free()[0])
+        self._run_periodics()
+        self.assertEqual((set(_GPUS[1:]), 3), self.free())
+        [reason] = self.devices()[_FIRST]['Reason']
+        self.assertTrue(reason.startswith('drained: fan is loud (since 20'))
+        self.restart_compute_service('compute1')
+        for _number in range(_BOOTS):
+            server = self.boot(self.one)
+            self.assertNotIn(_FIRST, self.hostdevs(server))
+            self._delete_server(server)
+        self.drain('device', f'compute1/{_FIRST}', '--undrain')
+        self.assertIn(_FIRST, self.free()[0])
+        self._run_periodics()
+        self.assertEqual((set(_GPUS), 4), self.free())
+
+    def test_server_keeps_its_drained_device(self):
+        server = self.boot(self.one)
+        [address] = self.hostdevs(server)
+        self.drain('device', f'compute1/{address}')
+        self._run_periodics()
+        self.assertEqual('held', self.devices()[address]['Status'])
+        self._reboot_server(server, hard=True)
+        self.restart_compute_service('compute1')
+        self.assertEqual([address], list(self.hostdevs(server)))
+        self.assertEqual([], self.disagreements())
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual('withheld', self.devices()[address]['Status'])
+
+    def test_drained_host(self):
+        server = self.boot(self.one)
+        self.drain('host', 'compute1')
+        self._run_periodics()
+        self.assertEqual((set(), 0), self.free())
+        self.boot(self.one, state='ERROR')
+        self._reboot_server(server, hard=True)
+        [row] = self.openstack.run('accel host list')
+        self.assertTrue(row['Drained'].startswith('fan is loud'))
+        self.drain('host', 'compute1', '--undrain')
+        self._run_periodics()
+        self.assertEqual(3, len(self.free()[0]))
+
+    def test_drain_of_a_device_outlives_that_of_its_host(self):
+        self.drain('device', f'compute1/{_FIRST}')
+        self.drain('host', 'compute1')
+        self.drain('host', 'compute1', '--undrain')
+        self._run_periodics()
+        self.assertEqual((set(_GPUS[1:]), 3), self.free())
+
+    def test_drain_outlives_the_absence_of_its_device(self):
+        self.drain('device', f'compute1/{_FIRST}')
+        self._run_periodics()
+        self.flags(device_spec=['{"address": "0000:44:00.0", '
+                                '"resource_class": "CUSTOM_GPU_H100"}'],
+                   group='nova_accel')
+        self._run_periodics()
+        self.assertIn(_FIRST, self.devices())
+        self.flags(device_spec=list(self.DEVICE_SPEC), group='nova_accel')
+        self._run_periodics()
+        self.assertEqual((set(_GPUS[1:]), 3), self.free())
+
+    def test_traits_of_drains_that_ended_are_deleted(self):
+        self.drain('device', f'compute1/{_FIRST}')
+        self.drain('device', f'compute1/{_FIRST}', '--drain', 'other')
+        self.drain('device', f'compute1/{_FIRST}', '--undrain')
+        self.assertEqual([], [trait for trait in self._get_all_traits()
+                              if '_DRAIN_' in trait])
+
+
+class DrainMdevTest(OpenstackCase):
+
+    def test_server_keeps_mdevs_of_a_drained_card(self):
+        self.directory_host(cloud.A100)
+        self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
+        self.start_compute('compute1')
+        self.write_profile('mdev', groups=[{'resources': {'VGPU': 1}}])
+        flavor = self.flavor('mdev')
+        server = self.boot(flavor)
+        [address] = self.devices()
+        self.openstack.run('accel device set', f'compute1/{address}',
+                           '--drain', '')
+        self._run_periodics()
+        self.boot(flavor, state='ERROR')
+        before = self.hostdevs(server)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(before, self.hostdevs(server))
