@@ -78,10 +78,10 @@ class Fpgas(cloud.Cloud):
         return self.flavor(f'function-{function}')
 
     def traits(self, name):
-        """Return a provider's own traits, without those that all have."""
-        return set(self._get_provider_traits(
-            self.providers()[name]['uuid'])) - {
-                naming.MARKER_TRAIT, 'OWNER_NOVA'}
+        """Return a provider's traits that come from its kind."""
+        return {trait for trait in self._get_provider_traits(
+            self.providers()[name]['uuid'])
+            if not trait.startswith((naming.MARKER_TRAIT, 'OWNER_NOVA'))}
 
     def total(self, name):
         provider = self.providers().get(name)
