@@ -266,17 +266,21 @@ def successes(found):
             for labels, value in only(found, 'collector_success').items()}
 
 
+@pytest.mark.parametrize('hostname, arguments', [
+    ('compute1', ()), ('other', ('--host', 'compute1'))])
 def test_without_libvirt_the_rest_is_told(metrics, placement, libvirt,
-                                          monkeypatch):
+                                          monkeypatch, hostname, arguments):
     def refuse(uri):
         raise libvirt.libvirtError('Failed to connect socket')
     monkeypatch.setattr(libvirt, 'openReadOnly', refuse)
-    monkeypatch.setattr(socket, 'gethostname', lambda: 'compute1')
-    placement.add(FIRST, **{SERVER: 1})
-    code, found, err = metrics()
+    monkeypatch.setattr(socket, 'gethostname', lambda: hostname)
+    held = placement.add(FIRST, **{SERVER: 1})
+    code, found, err = metrics(*arguments)
     assert (code, err.count('\n')) == (0, 1)
     assert err.startswith('nova-accel: libvirt: cannot be queried: Failed')
     assert successes(found) == {'sysfs': 1, 'placement': 1, 'audit': 0}
+    assert [path for path in placement.asked if 'allocations' in path] == [
+        f'/resource_providers/{held}/allocations', f'/allocations/{SERVER}']
     assert only(found, 'audit_findings') == {}
     assert found['nova_accel_units resource_class=CUSTOM_GPU state=held'] == 1
 
