@@ -7,6 +7,7 @@ nova-compute runs the same audit periodically, and logs its findings.
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 
@@ -17,6 +18,7 @@ from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import queries
 from nova_accel.host import libvirt_xml
 
 
@@ -28,11 +30,8 @@ def check(host: model.Host, arguments: argparse.Namespace,
     :returns: the exit code
     :raises errors.AccelError: if libvirt or Placement cannot be queried
     """
-    libvirt = _load_libvirt()
-    with _translated_errors(libvirt), _connect(libvirt, conf) as connection:
-        name = arguments.host or connection.getHostname()
-        findings = compare(host, libvirt, connection, placement.connect(conf),
-                           name)
+    name, findings = audit(host, arguments.host, placement.connect(conf),
+                           conf)
     if arguments.json:
         print(json.dumps({'host': name, 'findings': [
             dataclasses.asdict(finding) for finding in findings]}, indent=2))
@@ -44,7 +43,24 @@ def check(host: model.Host, arguments: argparse.Namespace,
     return 1 if findings else 0
 
 
-def compare(host: model.Host, libvirt, connection, get: placement.Get,
+def audit(host: model.Host, name: str | None, get: queries.Get,
+          conf: cfg.ConfigOpts,
+          ) -> tuple[str, tuple[consistency.Finding, ...]]:
+    """Return the name of the compute node, and the findings of an audit.
+
+    :param host: the Host that the command runs on
+    :param name: name of the compute node, None for the host name that
+        libvirt reports
+    :param get: reads from Placement
+    :raises errors.AccelError: if libvirt or Placement cannot be queried
+    """
+    libvirt = _load_libvirt()
+    with _translated_errors(libvirt), _connect(libvirt, conf) as connection:
+        name = name or connection.getHostname()
+        return name, compare(host, libvirt, connection, get, name)
+
+
+def compare(host: model.Host, libvirt, connection, get: queries.Get,
             name: str,
             ) -> tuple[consistency.Finding, ...]:
     """Return the findings of an audit.
@@ -56,7 +72,7 @@ def compare(host: model.Host, libvirt, connection, get: placement.Get,
     """
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(host, placement.find(get, name)),
-        lambda provider: placement.allocations(get, provider),
+        functools.partial(queries.allocations, get),
         lambda: libvirt_xml.read(connection.listAllDomains(
             libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
             | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)))

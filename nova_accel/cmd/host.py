@@ -34,7 +34,7 @@ def add_parser(topics) -> None:
     show = verbs.add_parser(
         'show', help='show devices, regions and topology, and why devices '
                      'are refused')
-    _add_root(show)
+    add_root(show)
     show.add_argument('--device-spec', action='append', metavar='JSON',
                       help='try this entry instead of those in nova.conf; '
                            'can be repeated')
@@ -52,7 +52,7 @@ def add_parser(topics) -> None:
                       'allocations (Placement) and the devices of the host '
                       '(sysfs); exit with 1 if they disagree, with 2 if '
                       'libvirt or Placement cannot be queried')
-    _add_root(check)
+    add_root(check)
     check.add_argument('--host', metavar='NAME',
                        help='name of the compute node (default: the host '
                             'name that libvirt reports)')
@@ -61,7 +61,7 @@ def add_parser(topics) -> None:
     record = verbs.add_parser(
         'record', help='write the facts that nova_accel reads of this host '
                        'to a file, without those that identify the host')
-    _add_root(record)
+    add_root(record)
     record.add_argument('--identifying', action='store_true',
                         help='keep serial numbers, MAC and IP addresses, '
                              'uuids and names that people chose')
@@ -70,7 +70,8 @@ def add_parser(topics) -> None:
     record.set_defaults(run=_record)
 
 
-def _add_root(parser: argparse.ArgumentParser) -> None:
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the machine to read."""
     parser.add_argument('--sysfs-root', metavar='PATH',
                         help='/sys, a copy of it, or a recording (default: '
                              'sysfs_root in nova.conf)')
@@ -127,13 +128,24 @@ def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
 def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     # keystoneauth1 is slow to import, and only this verb needs it.
     from nova_accel.cmd import check
+    host, problems = read(arguments, conf)
+    for problem in problems:
+        print(f'nova-accel: {problem}', file=sys.stderr)
+    return check.check(host, arguments, conf)
+
+
+def read(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
+         ) -> tuple[model.Host, list[errors.AccelError | str]]:
+    """Return the Host by nova.conf, and what is wrong with either.
+
+    :param arguments: parsed, with the option of :func:`add_root`
+    :raises errors.AccelError: if the host cannot be read
+    """
     entries, broken = reader.parse(conf.nova_accel.device_spec, _OPTION)
     decide, unusable = _read_host(trees.open_tree(_root(arguments, conf)),
                                   conf)
     host = decide(entries)
-    for problem in (*broken, *unusable, *host.problems):
-        print(f'nova-accel: {problem}', file=sys.stderr)
-    return check.check(host, arguments, conf)
+    return host, [*broken, *unusable, *host.problems]
 
 
 def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:

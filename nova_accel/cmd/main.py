@@ -2,7 +2,7 @@
 """The command ``nova-accel``: show and check a host and device profiles.
 
 It reads nova.conf if there is one. It does not need Nova or a running service,
-but ``host check`` queries Placement and libvirt.
+but ``host check`` and ``metrics`` query Placement and libvirt.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from oslo_config import cfg
 from nova_accel import conf
 from nova_accel import nova_claims
 from nova_accel.cmd import host
+from nova_accel.cmd import metrics
 from nova_accel.cmd import profile
 from nova_accel.core import errors
 
@@ -52,8 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--config-dir', action='append', metavar='DIR',
                         help='directory of *.conf files to read')
     topics = parser.add_subparsers(title='topics', required=True,
-                                   metavar='host|profile')
+                                   metavar='host|metrics|profile')
     host.add_parser(topics)
+    metrics.add_parser(topics)
     profile.add_parser(topics)
     return parser
 

@@ -6,7 +6,6 @@ The connection uses the options in ``[placement]`` of nova.conf, as Nova does.
 
 import collections.abc
 import contextlib
-from urllib import parse
 
 from keystoneauth1 import adapter
 from keystoneauth1 import exceptions
@@ -14,48 +13,27 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from nova_accel.core import errors
-from nova_accel.core import naming
 from nova_accel.core.placement import inventory
-
-#: Takes the path of a resource of Placement, returns the JSON object there.
-Get = collections.abc.Callable[[str], collections.abc.Mapping]
+from nova_accel.core.placement import queries
 
 _GROUP = 'placement'
-
-# The first microversion with provider trees.
-_MICROVERSION = '1.14'
 
 _REMEDY = ('check [placement] in nova.conf, and whether Keystone and '
            'Placement are running')
 
 
-def find(get: Get, name: str) -> inventory.Node:
+def find(get: queries.Get, name: str) -> inventory.Node:
     """Return the compute node of this name.
 
     :raises errors.AccelError: if Placement has none, or does not answer
     """
-    found = get('/resource_providers?' + parse.urlencode({'name': name}))
-    if not found['resource_providers']:
-        raise errors.AccelError(
-            f'compute node {errors.plain(name)}',
-            'Placement has no resource provider of this name', 'set --host '
-            'to its name in "openstack hypervisor list", or start '
-            'nova-compute')
-    root = found['resource_providers'][0]['uuid']
-    tree = get(f'/resource_providers?in_tree={root}')['resource_providers']
+    root = queries.root(get, name)['uuid']
     return inventory.Node(root, name, {
-        provider['uuid']: provider['name'] for provider in tree
-        if naming.is_provider(
-            provider['name'], provider['parent_provider_uuid'],
-            get(f'/resource_providers/{provider["uuid"]}/traits')['traits'])})
+        provider['uuid']: provider['name']
+        for provider in queries.ours(get, root)})
 
 
-def allocations(get: Get, provider: str) -> collections.abc.Mapping:
-    """Return a provider's allocations, by consumer."""
-    return get(f'/resource_providers/{provider}/allocations')['allocations']
-
-
-def connect(conf: cfg.ConfigOpts) -> Get:
+def connect(conf: cfg.ConfigOpts) -> queries.Get:
     """Connect to Placement with the options of nova.conf.
 
     :raises errors.AccelError: here and in each call of the result, if Keystone
@@ -66,8 +44,8 @@ def connect(conf: cfg.ConfigOpts) -> Get:
 
     def get(path: str) -> collections.abc.Mapping:
         with _translated_errors():
-            answer = placement.get(path, microversion=_MICROVERSION,
-                                   raise_exc=False)
+            answer = placement.get(
+                path, microversion=queries.MICROVERSION, raise_exc=False)
         try:
             if answer.status_code == 200:
                 return answer.json()

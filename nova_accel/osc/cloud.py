@@ -6,16 +6,13 @@ import concurrent.futures
 import dataclasses
 import functools
 import typing
-from urllib import parse
 
 from openstack import exceptions
 
 from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.placement import listing
-
-#: The last microversion that all supported versions of Placement have.
-MICROVERSION = '1.36'
+from nova_accel.core.placement import queries
 
 # Requests at the same time; more only queue in Placement.
 _WORKERS = 8
@@ -49,33 +46,23 @@ class Cloud:
 
         :raises errors.AccelError: if Placement refuses, or does not answer
         """
-        ours = self._providers(required=naming.MARKER_TRAIT)
-        roots = self._providers(resources=f'{naming.HOST_CLASS}:1')
-        summaries = self.get('/allocation_candidates?' + parse.urlencode({
-            'resources': f'{naming.HOST_CLASS}:1'}))['provider_summaries']
+        ours = queries.providers(self.get, required=naming.MARKER_TRAIT)
+        roots = queries.providers(self.get,
+                                  resources=f'{naming.HOST_CLASS}:1')
+        summaries = queries.summaries(self.get)
         # Placement may limit the number of candidates.
         missing = {root['uuid'] for root in roots}.difference(summaries)
-        return listing.hosts(ours, roots, summaries | self._each(
-            self._summary, [provider['uuid'] for provider in (*ours, *roots)
-                            if provider['root_provider_uuid'] in missing]))
+        for found in self._each(lambda root: queries.summaries(
+                self.get, in_tree=root), missing).values():
+            summaries.update(found)
+        return listing.hosts(ours, roots, summaries)
 
     def host(self, name: str) -> listing.Host:
         """Return one compute node.
 
-        :raises errors.AccelError: if it does not exist, or has no devices
+        :raises errors.AccelError: if it does not exist
         """
-        roots = self._providers(name=name)
-        if not roots:
-            raise errors.AccelError(
-                f'compute node {errors.plain(name)}', 'Placement has no '
-                'resource provider of this name', 'take a name from '
-                '"openstack hypervisor list"')
-        root = roots[0]
-        tree = self._providers(in_tree=root['uuid'],
-                               required=naming.MARKER_TRAIT)
-        summaries = self._each(self._summary, [
-            provider['uuid'] for provider in (*tree, root)])
-        return listing.hosts(tree, [root], summaries)[0]
+        return queries.host(self.get, name)
 
     def device(self, name: str) -> listing.Device:
         """Return one device.
@@ -85,10 +72,12 @@ class Cloud:
         """
         host_name, _slash, address = name.rpartition('/')
         if not host_name:
-            found = self._providers(uuid=name) if naming.is_uuid(name) else []
+            found = (queries.providers(self.get, uuid=name)
+                     if naming.is_uuid(name) else [])
             if not found:
                 raise _no_device(name)
-            [root] = self._providers(uuid=found[0]['root_provider_uuid'])
+            [root] = queries.providers(
+                self.get, uuid=found[0]['root_provider_uuid'])
             host_name = root['name']
         for device in self.host(host_name).devices:
             if name in (device.uuid, f'{host_name}/{device.address}') or any(
@@ -102,9 +91,8 @@ class Cloud:
 
         :param providers: uuids
         """
-        allocations = self._each(lambda uuid: self.get(
-            f'/resource_providers/{uuid}/allocations')['allocations'],
-            providers)
+        allocations = self._each(functools.partial(
+            queries.allocations, self.get), providers)
         known = self._each(self._consumer, {
             consumer for found in allocations.values() for consumer in found})
         return {provider: [dataclasses.replace(
@@ -117,8 +105,7 @@ class Cloud:
         return self.get(f'/allocations/{consumer}')['allocations']
 
     def _consumer(self, uuid: str) -> Consumer:
-        allocated = self.get(f'/allocations/{uuid}')
-        return Consumer(uuid, {}, allocated.get('project_id', ''),
+        return Consumer(uuid, {}, queries.project(self.get, uuid),
                         self._server_name(uuid))
 
     def _server_name(self, uuid: str) -> str:
@@ -127,21 +114,6 @@ class Cloud:
         except exceptions.SDKException:
             # A migration, or a server that this user may not see.
             return ''
-
-    def _providers(self, **query: str) -> list[listing.Json]:
-        return self.get('/resource_providers?' + parse.urlencode(query)
-                        )['resource_providers']
-
-    def _summary(self, uuid: str) -> listing.Json:
-        """Return what ``provider_summaries`` would have of a provider."""
-        path = f'/resource_providers/{uuid}'
-        used = self.get(f'{path}/usages')['usages']
-        return {'traits': self.get(f'{path}/traits')['traits'], 'resources': {
-            name: {'capacity': int((values['total'] - values['reserved'])
-                                   * values['allocation_ratio']),
-                   'used': used.get(name, 0)}
-            for name, values in self.get(
-                f'{path}/inventories')['inventories'].items()}}
 
     def _each(self, read: collections.abc.Callable[[str], typing.Any],
               uuids: collections.abc.Iterable[str]) -> dict[str, typing.Any]:
@@ -175,7 +147,7 @@ class Cloud:
     def _call(self, method: str, path: str, **kwargs):
         try:
             answer = getattr(self._placement, method)(
-                path, microversion=MICROVERSION, **kwargs)
+                path, microversion=queries.MICROVERSION, **kwargs)
         except exceptions.SDKException as error:
             raise errors.AccelError('Placement', f'cannot be queried: {error}',
                                     '') from None

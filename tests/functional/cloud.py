@@ -27,6 +27,7 @@ from nova_accel.cmd import check
 from nova_accel.compute import background
 from nova_accel.compute.reporting import audit
 from nova_accel.core import naming
+from nova_accel.core.placement import queries
 from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -258,7 +259,7 @@ class Cloud(base.ServersTestBase):
             fakelibvirt, self.connection(host), self.ask_placement, host)]
 
     def ask_placement(self, path):
-        answer = self.placement.get(path, version='1.14')
+        answer = self.placement.get(path, version=queries.MICROVERSION)
         self.assertEqual(200, answer.status)
         return answer.body
 

@@ -3,6 +3,9 @@
 
 import os
 
+import prometheus_client
+
+from nova_accel.cmd import collector
 from nova_accel.core import errors
 from tests.functional import cloud
 from tests.functional import openstack
@@ -108,6 +111,64 @@ class ListTest(OpenstackCase):
                               ('device', 'x')):
             self.assertRaises(errors.AccelError, self.openstack.run,
                               f'accel {command} show', name)
+
+
+class MetricsTest(OpenstackCase):
+    """What ``nova-accel metrics`` reads from Placement."""
+
+    def metrics(self):
+        found = prometheus_client.CollectorRegistry()
+        found.register(collector.Collector(collector.Reading(
+            0, None, 0, collector.read_node(self.ask_placement, 'compute1'),
+            None)))
+        return lambda name, **labels: found.get_sample_value(
+            f'nova_accel_{name}', labels)
+
+    def states(self, resource_class=cloud.GPU):
+        found = self.metrics()
+        return [found('units', resource_class=resource_class, state=state)
+                for state in ('free', 'held', 'withheld')]
+
+    def test_units_and_server_of_a_drained_device(self):
+        self.start_compute('compute1')
+        self.assertEqual([4, 0, 0], self.states())
+        server = self.boot(self.one)
+        [address] = self.hostdevs(server)
+        self.assertEqual([3, 1, 0], self.states())
+        self.openstack.run('accel device set', f'compute1/{address}',
+                           '--drain', 'fan')
+        self._run_periodics()
+        self.assertEqual([3, 1, 0], self.states())
+        device = {'address': address, 'region': '',
+                  'resource_class': cloud.GPU}
+        project = self.openstack.run('accel device show',
+                                     f'compute1/{address}')['projects'][0]
+        found = self.metrics()
+        self.assertEqual(1, found('device_allocation_info', **device,
+                                  server=server['id'], project=project))
+        self.assertEqual(1, found('project_units', project=project,
+                                  resource_class=cloud.GPU))
+        self.assertEqual(1, found('device_withheld_units', **device,
+                                  reason='drained'))
+        self.assertTrue(found('device_drained_timestamp_seconds',
+                              address=address, reason='fan'))
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertEqual([3, 0, 1], self.states())
+
+    def test_other_virtual_functions_of_a_drained_card_are_withheld(self):
+        self.directory_host(cloud.A100)
+        self.flags(device_spec=cloud.VF_SPECS, group='nova_accel')
+        self.start_compute('compute1')
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_VF': 1}}])
+        self.boot(self.flavor('vf'))
+        self.assertEqual([5, 1, 0], self.states('CUSTOM_VF'))
+        for address, row in self.devices().items():
+            if row['Used']:
+                self.openstack.run('accel device set', f'compute1/{address}',
+                                   '--drain', '')
+                others = row['Free']
+        self.assertEqual([5 - others, 1, others], self.states('CUSTOM_VF'))
 
 
 class DrainTest(OpenstackCase):

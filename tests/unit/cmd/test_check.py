@@ -114,19 +114,18 @@ class Placement:
         mock.get(PLACEMENT, json={'versions': [{
             'id': 'v1.0', 'min_version': '1.0', 'max_version': '1.39',
             'status': 'CURRENT', 'links': [{'rel': 'self', 'href': ''}]}]})
-        root = self._provider(build.ROOT, 'compute1', None)
-        gpu = self._provider(PROVIDER, f'compute1_accel_{GPU}', build.ROOT,
-                             naming.MARKER_TRAIT)
-        pci = self._provider(SERVER, 'compute1_0000:81:00.0', build.ROOT)
+        root, gpu, pci = [
+            {'uuid': uuid, 'name': name, 'parent_provider_uuid': parent}
+            for uuid, name, parent in (
+                (build.ROOT, 'compute1', None),
+                (PROVIDER, f'compute1_accel_{GPU}', build.ROOT),
+                (SERVER, 'compute1_0000:81:00.0', build.ROOT))]
         self.answer('?name=compute1', resource_providers=[root])
         self.answer('?name=nobody', resource_providers=[])
-        self.answer(f'?in_tree={build.ROOT}',
+        # An operator can set our trait on all of them.
+        self.answer(f'?in_tree={build.ROOT}&required={naming.MARKER_TRAIT}',
                     resource_providers=[root, gpu, pci])
         self.allocate(SERVER)
-
-    def _provider(self, uuid, name, parent, *traits):
-        self.answer(f'/{uuid}/traits', traits=traits)
-        return {'uuid': uuid, 'name': name, 'parent_provider_uuid': parent}
 
     def answer(self, path, status=200, **body):
         self.mock.get(f'{PLACEMENT}/resource_providers{path}', json=body,
@@ -216,7 +215,7 @@ def test_missing_device_is_a_finding(check, libvirt):
 def test_placement_requests_have_microversion_and_token(check, placement):
     check()
     for request in placement.asked():
-        assert request.headers['OpenStack-API-Version'] == 'placement 1.14'
+        assert request.headers['OpenStack-API-Version'] == 'placement 1.36'
         assert request.headers['X-Auth-Token'] == 'a token'
 
 
@@ -316,9 +315,10 @@ def test_placement_missing_from_the_catalogue_exits_with_2(check):
 
 
 def test_error_status_of_placement_exits_with_2(check, placement):
-    placement.answer(f'/{PROVIDER}/traits', 403, errors=[{'status': 403}])
+    placement.answer(f'/{PROVIDER}/allocations', 403,
+                     errors=[{'status': 403}])
     assert_fails(check(), 'Placement: answers 403 to /resource_providers/'
-                 f'{PROVIDER}/traits: ')
+                 f'{PROVIDER}/allocations: ')
 
 
 def test_non_json_answer_of_placement_exits_with_2(check, placement):
