@@ -22,8 +22,8 @@ Get = collections.abc.Callable[[str], collections.abc.Mapping]
 
 _GROUP = 'placement'
 
-# The first microversion with provider trees.
-_MICROVERSION = '1.14'
+# The first microversion whose allocation candidates have provider trees.
+_MICROVERSION = '1.29'
 
 _REMEDY = ('check [placement] in nova.conf, and whether Keystone and '
            'Placement are running')
@@ -53,6 +53,12 @@ def find(get: Get, name: str) -> inventory.Node:
 def allocations(get: Get, provider: str) -> collections.abc.Mapping:
     """Return a provider's allocations, by consumer."""
     return get(f'/resource_providers/{provider}/allocations')['allocations']
+
+
+def is_configured(conf: cfg.ConfigOpts) -> bool:
+    """Whether nova.conf says how to authenticate to Placement."""
+    loading.register_auth_conf_options(conf, _GROUP)
+    return conf[_GROUP].auth_type is not None
 
 
 def connect(conf: cfg.ConfigOpts) -> Get:
