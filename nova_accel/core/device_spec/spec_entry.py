@@ -169,12 +169,11 @@ def claimed(functions: collections.abc.Iterable[model.Function],
     known = {function.address: function for function in functions}
     for function in known.values():
         card = known.get(function.physfn)
-        entry = next((entry for entry in entries
-                      if entry.names(function, card)), None)
-        claim = next((claim for claim in claims if claim.matches(function)
-                      or (card and claim.matches(card))), None)
-        if entry and claim:
-            yield entry, claim, function
+        both = [*filter(None, (function, card))]
+        ours = [entry for entry in entries if entry.names(function, card)]
+        theirs = [claim for claim in claims if any(map(claim.matches, both))]
+        if ours and theirs:
+            yield ours[0], theirs[0], function
 
 
 def _claim(item: dict[str, typing.Any], label: str) -> Entry:

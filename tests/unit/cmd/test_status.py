@@ -128,10 +128,8 @@ class Placement(services.Services):
         asked = dict(parse.parse_qsl(query))
         match path.split('/')[1:]:
             case ['traits']:
-                traits = {trait for provider in self.providers
-                          for trait in provider['traits']}
                 [name] = re.findall('in:(.+)', asked['name'])
-                return {'traits': sorted(traits & {name})}
+                return {'traits': sorted(self._traits() & {name})}
             case ['resource_classes']:
                 return {'resource_classes': [{'name': name}
                                              for name in self._classes()]}
@@ -152,11 +150,19 @@ class Placement(services.Services):
         return {name for provider in self.providers
                 for name in provider['classes']}
 
+    def _traits(self):
+        return {name for provider in self.providers
+                for name in provider['traits']}
+
     def _checked(self, asked, context):
-        wanted = asked.get('resources', '').removesuffix(':1')
-        if wanted and wanted not in self._classes():
+        """Return the providers that a query finds.
+
+        Placement refuses a query for a class or trait that does not exist.
+        """
+        if not {asked.get('resources', '').removesuffix(':1'),
+                asked.get('required', '')} - {''} <= {
+                *self._classes(), *self._traits()}:
             context.status_code = 400
-            return []
         return self._find(**asked)
 
     def _find(self, uuid='', required='', resources=''):
@@ -167,9 +173,9 @@ class Placement(services.Services):
                     '', *provider['classes'])]
 
 
-def _provider(uuid, name, parent, traits, classes):
+def _provider(uuid, name, parent, traits, classes, root=None):
     return {'uuid': uuid, 'name': name, 'parent_provider_uuid': parent,
-            'root_provider_uuid': parent or uuid, 'traits': traits,
+            'root_provider_uuid': root or parent or uuid, 'traits': traits,
             'classes': classes}
 
 
@@ -232,6 +238,14 @@ def test_unusable_compute_options_fail(check, old, new, words):
     assert words in details
 
 
+def test_devices_that_cannot_be_read_fail(check, monkeypatch):
+    def refuse(tree):
+        raise PermissionError(13, 'Permission denied', '/sys')
+    monkeypatch.setattr('nova_accel.host.reader.read', refuse)
+    assert check('nova-compute', COMPUTE) == (
+        FAILURE, "[Errno 13] Permission denied: '/sys'")
+
+
 def test_driver_without_entries_is_checked(check):
     assert check('nova-compute', COMPUTE.replace('device_spec', '#')) == (
         SUCCESS, 'device_spec has 0 entries')
@@ -251,21 +265,26 @@ def test_devices_that_nova_claims_too_are_a_warning(check, claim, devices):
         'one of the two')
 
 
-@pytest.mark.parametrize('conf, devices', [
-    ('[pci]\ndevice_spec = {"address": "0000:44:00.5"}',
-     'device 0000:44:00.5: claimed by [pci] device_spec #1 '),
+@pytest.mark.parametrize('entry, claim, devices', [
+    ('"product_id": "37c9"', '[pci]\ndevice_spec = {"product_id": "37c9"}',
+     'devices 0000:85:01.0, 0000:85:01.1: claimed by [pci] device_spec #1 '),
     # A claim of the card, which the entry does not name.
-    ('[pci]\ndevice_spec = {"address": "0000:44:00.0"}',
-     'devices 0000:44:00.4, 0000:44:00.5: claimed by [pci] device_spec #1 '),
-    ('[devices]\nenabled_mdev_types = nvidia-468\n[mdev_nvidia-468]\n'
+    ('"product_id": "37c9"', '[pci]\ndevice_spec = {"product_id": "37c8"}',
+     'devices 0000:85:01.0, 0000:85:01.1: claimed by [pci] device_spec #1 '),
+    # An entry of the card, of which Nova has a part.
+    ('"product_id": "37c8", "num_vfs": 2',
+     '[pci]\ndevice_spec = {"address": "0000:85:01.1"}',
+     'device 0000:85:01.1: claimed by [pci] device_spec #1 '),
+    ('"address": "0000:44:00.*"',
+     '[devices]\nenabled_mdev_types = nvidia-468\n[mdev_nvidia-468]\n'
      'device_addresses = 0000:44:00.4',
      'device 0000:44:00.4: claimed by [devices] enabled_mdev_types ')])
-def test_claims_of_virtual_functions_are_a_warning(check, conf, devices):
+def test_claims_of_virtual_functions_are_a_warning(
+        check, entry, claim, devices):
     compute = COMPUTE.replace('l1-8gpu', 'l1').replace(
-        '"vendor_id": "10de", "product_id": "2330"',
-        '"address": {"bus": "44", "function": "[45]"}')
+        '"vendor_id": "10de", "product_id": "2330"', entry)
     assert check('nova-compute', compute)[0] == SUCCESS
-    result, details = check('nova-compute', f'{compute}{conf}\n')
+    result, details = check('nova-compute', f'{compute}{claim}\n')
     assert result == WARNING
     assert details.startswith(devices)
 
@@ -277,7 +296,7 @@ def profiles(tmp_path):
     return folder
 
 
-def test_digest_is_of_the_content(check, profiles):
+def test_digest_is_of_the_content(check, profiles, monkeypatch):
     conf = f'[nova_accel]\nprofile_dirs = {profiles}\n'
 
     def digest(text, name='gpu.yaml'):
@@ -288,9 +307,16 @@ def test_digest_is_of_the_content(check, profiles):
         assert result == SUCCESS
         [found] = re.findall('profiles: 1, digest: ([0-9a-f]{32})', details)
         return found
+    traits = ['CUSTOM_A: required', 'CUSTOM_B: forbidden']
+    assert len({digest(PROFILE + f'  traits: {{{", ".join(order)}}}')
+                for order in (traits, traits[::-1])}) == 1
     first = digest(PROFILE)
     assert digest(json.dumps(CYBORGS), 'other.json') == first
     assert digest(PROFILE.replace(': 1}', ': 2}')) != first
+    # Another version may write other extra specs.
+    monkeypatch.setattr('nova_accel.core.request.flavor_specs.expand',
+                        lambda profile, flavor: {'accel:new': 'yes'})
+    assert digest(PROFILE) == first
 
 
 def test_digest_fits_into_a_line_of_the_table(run, profiles):
@@ -334,6 +360,11 @@ def test_compute_nodes_that_are_up_to_date_succeed(check, placement):
     # Not offered any more, so it keeps the traits of before.
     placement.add('compute3', providers.MISSING)
     placement.add('compute4', name='_accel_CUSTOM_GPU')
+    # A device with several Regions, whose providers are below that of it.
+    placement.add('compute6', IDS)
+    placement.providers.append(_provider(
+        'region', f'compute6_accel_{GPU}_VGPU_a', 'compute6/device',
+        [naming.MARKER_TRAIT], [], root='compute6'))
     # An operator has set the trait.
     placement.providers.append(_provider(
         'compute5', 'compute5', None, [naming.MARKER_TRAIT], []))
@@ -354,13 +385,13 @@ def test_compute_node_with_older_providers_is_a_warning(
 
 
 def test_five_of_many_older_compute_nodes_are_named(check, placement):
-    for number in range(8, 0, -1):
+    for number in range(6, 0, -1):
         placement.add(f'compute{number}', marked=False)
     result, details = check(PLACEMENT, services.CONF)
     assert result == WARNING
     assert details.startswith(
         'compute nodes compute1, compute2, compute3, compute4, compute5 and '
-        '3 more: nova-compute')
+        '1 more: nova-compute')
 
 
 def test_devices_are_checked_if_placement_limits_candidates(check, placement):
@@ -430,10 +461,13 @@ def test_unusable_nova_conf_exits_with_255(capsys, tmp_path, conf, words):
     assert words in captured.err and 'Traceback' not in captured.err
 
 
-def test_invalid_value_of_an_option_fails(run):
-    code, out, _err = run(services.CONF.replace('= password\n', '= pw\n'))
-    assert code == FAILURE
-    assert 'Traceback' not in out
+@pytest.mark.parametrize('old, new', [
+    ('= password\n', '= telepathy\n'), ('= RegionOne', '= RegionTwo'),
+    ('region_name', 'connect_retries = many\nregion_name')])
+def test_unusable_placement_options_fail(check, placement, old, new):
+    result, details = check(PLACEMENT, services.CONF.replace(old, new))
+    assert result == FAILURE
+    assert details
 
 
 def test_files_of_nova_compute_are_read_by_default(tmp_path, installed):
@@ -441,7 +475,9 @@ def test_files_of_nova_compute_are_read_by_default(tmp_path, installed):
     (folder / 'nova-compute.conf.d').mkdir(parents=True)
     (folder / 'nova.conf').write_text('[DEFAULT]\nlog_file = x\n')
     (folder / 'nova-compute.conf').write_text(COMPUTE.replace(
-        'accel.', 'libvirt.'))
+        'accel.', 'libvirt.') + f'profile_dirs = {folder}\n')
+    # Its error is in the result, and not logged to the terminal as well.
+    (folder / 'broken.yaml').write_text('groups: 3')
     arguments = [sys.executable, '-m', 'nova_accel.cmd.status', 'upgrade',
                  'check', '--json']
 
@@ -450,6 +486,7 @@ def test_files_of_nova_compute_are_read_by_default(tmp_path, installed):
             arguments, capture_output=True, text=True, timeout=60,
             cwd=pathlib.Path(__file__).parents[3],
             env={'HOME': str(tmp_path), 'PATH': ''})
+        assert done.stderr == ''
         return json.loads(done.stdout)['checks'][1]
     assert call()['result'] == FAILURE
     (folder / 'nova-compute.conf.d' / 'accel.conf').write_text(
