@@ -13,8 +13,8 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _PICTURE = pathlib.Path(__file__).parent / 'source' / 'packages.svg'
 
 #: What is not drawn: modules that many import, and those beside the packages.
-_ASIDE = {'__init__', 'conf', 'seams', 'safe_yaml', 'nova_claims', 'numa_fit',
-          'testing', 'plugin', 'shim'}
+_ASIDE = {'__init__', 'conf', 'seams', 'safe_yaml', 'nova_claims', 'novas',
+          'numa_fit', 'testing', 'plugin', 'shim'}
 _ASIDE_IN_CORE = [], ['__init__'], ['errors']
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 150, 34, 24, 56, 12

@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from tests import novas
+from nova_accel import novas
 
 project = 'nova-accel'
 extensions = ['openstackdocstheme', 'oslo_config.sphinxext',

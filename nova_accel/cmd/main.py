@@ -29,16 +29,21 @@ def main(argv: list[str] | None = None) -> int:
         2 if it cannot tell
     """
     arguments = _parser().parse_args(argv)
-    # Discard log lines of the modules: this command prints its findings.
-    logging.getLogger('nova_accel').addHandler(logging.NullHandler())
-    # Print "?" for line characters that the terminal's encoding lacks.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors='replace')
+    prepare_output()
     try:
         return arguments.run(arguments, _configuration(arguments))
     except (errors.AccelError, cfg.Error, OSError) as error:
         print(f'nova-accel: {error}', file=sys.stderr)
         return arguments.failed
+
+
+def prepare_output() -> None:
+    """Leave the terminal to the findings of a command."""
+    # Discard log lines of the modules: the command prints its findings.
+    logging.getLogger('nova_accel').addHandler(logging.NullHandler())
+    # Print "?" for line characters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace')
 
 
 def _parser() -> argparse.ArgumentParser:

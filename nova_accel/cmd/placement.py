@@ -33,6 +33,12 @@ def find(get: queries.Get, name: str) -> inventory.Node:
         for provider in queries.ours(get, root)})
 
 
+def is_configured(conf: cfg.ConfigOpts) -> bool:
+    """Whether nova.conf says how to authenticate to Placement."""
+    loading.register_auth_conf_options(conf, _GROUP)
+    return conf[_GROUP].auth_type is not None
+
+
 def connect(conf: cfg.ConfigOpts) -> queries.Get:
     """Connect to Placement with the options of nova.conf.
 

@@ -4,6 +4,7 @@
 import argparse
 import collections
 import collections.abc
+import hashlib
 import json
 import os
 import sys
@@ -16,6 +17,9 @@ from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 from nova_accel.profiles import store
 
+# Hexadecimal digits of a digest; a line of a table has room for them.
+_DIGITS = 32
+
 
 def add_parser(topics) -> None:
     verbs = topics.add_parser(
@@ -25,6 +29,9 @@ def add_parser(topics) -> None:
                                          'extra specs')
     _add_common(show)
     show.add_argument('name', nargs='?', help='name of a profile')
+    show.add_argument('--digest', action='store_true',
+                      help='print only a digest of the profiles, which is '
+                           'the same on each host with the same profiles')
     show.set_defaults(run=_show)
     check = verbs.add_parser('check', help='list the problems; exit with 1 '
                                            'if there are any')
@@ -58,7 +65,9 @@ def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
         raise errors.ProfileError(
             f'profile {errors.quote(arguments.name)}', 'is not known; looked '
             f'for in {", ".join(profiles.directories)}')
-    if arguments.json:
+    if arguments.digest:
+        print(digest(found))
+    elif arguments.json:
         print(json.dumps([as_data(profile) for profile in found], indent=2))
     elif arguments.name is None:
         print(_table(('profile', 'groups', 'asks for', 'description'), [
@@ -87,11 +96,7 @@ def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
     found, problems, warnings = (
         (*_read(arguments.file), []) if arguments.file else
         _read_directories(arguments, conf))
-    for profile in found:
-        try:
-            flavor_specs.expand(profile, {})
-        except errors.ProfileError as error:
-            problems.append(error)
+    problems.extend(unusable(found))
     if arguments.json:
         print(json.dumps({
             'profiles': [profile.name for profile in found],
@@ -140,8 +145,34 @@ def _read_directories(arguments, conf):
     return profiles.all(), problems, warnings
 
 
+def unusable(profiles: collections.abc.Iterable[device_profile.Profile],
+             ) -> collections.abc.Iterator[errors.ProfileError]:
+    """Yield an error for each Profile whose extra specs no flavor can hold."""
+    for profile in profiles:
+        try:
+            flavor_specs.expand(profile, {})
+        except errors.ProfileError as error:
+            yield error
+
+
+def digest(profiles: collections.abc.Iterable[device_profile.Profile]) -> str:
+    """Return a digest of the content of Profiles, sorted by name.
+
+    The format of the files and their names do not change it. Neither does the
+    version of nova_accel, which may change the extra specs of a Profile.
+
+    :returns: the first 32 hexadecimal digits of a SHA-256
+    """
+    text = json.dumps([*map(_content, profiles)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
 def as_data(profile: device_profile.Profile) -> dict:
     """Return a Profile as plain data, for JSON."""
+    return {**_content(profile), 'extra_specs': _extra_specs(profile)}
+
+
+def _content(profile: device_profile.Profile) -> dict:
     return {
         'name': profile.name,
         'description': profile.description,
@@ -153,7 +184,6 @@ def as_data(profile: device_profile.Profile) -> dict:
         'affinity': [{'key': rule.key, 'same': rule.same,
                       'groups': list(rule.groups), 'weight': rule.weight}
                      for rule in profile.rules],
-        'extra_specs': _extra_specs(profile),
     }
 
 

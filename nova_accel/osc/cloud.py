@@ -46,6 +46,8 @@ class Cloud:
 
         :raises errors.AccelError: if Placement refuses, or does not answer
         """
+        if not queries.is_reported(self.get):
+            return []
         ours = queries.providers(self.get, required=naming.MARKER_TRAIT)
         roots = queries.providers(self.get,
                                   resources=f'{naming.HOST_CLASS}:1')

@@ -35,6 +35,12 @@ class OpenstackCase(cloud.Cloud):
 
 class ListTest(OpenstackCase):
 
+    def test_nothing_before_a_nova_compute_has_reported_devices(self):
+        self.assertEqual([], self.openstack.run('accel device list'))
+        self.assertEqual([], self.openstack.run('accel host list'))
+        self.start_compute('compute1')
+        self.assertEqual(4, len(self.openstack.run('accel device list')))
+
     def test_devices_of_all_hosts(self):
         for name in ('compute1', 'compute2'):
             self.start_compute(name)
@@ -50,6 +56,16 @@ class ListTest(OpenstackCase):
                 row['Status'], row['Used'], row['Free'])
              for row in rows if row['Status'] != 'free'})
         self.assertEqual({cloud.GPU}, {row['Resource Class'] for row in rows})
+
+    def test_devices_of_more_hosts_than_placement_has_candidates(self):
+        for name in ('compute1', 'compute2', 'compute3'):
+            self.start_compute(name)
+        self.boot(self.one, host='compute3')
+        rows = self.openstack.run('accel device list')
+        self.placement_fixture.conf_fixture.config(
+            group='placement', max_allocation_candidates=1)
+        self.assertEqual(rows, self.openstack.run('accel device list'))
+        self.assertEqual(12, len(rows))
 
     def test_place_and_holder_of_each_device(self):
         self.start_compute('compute1')

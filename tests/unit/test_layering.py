@@ -24,6 +24,7 @@ _MAY = {
                  'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},
     'nova_claims': {'nova_accel.core', 'oslo_config'},
+    'novas': set(),
     'numa_fit': {'nova', 'nova_accel.seams'},
     'seams': set(),
     'shim': {'nova_accel.compute'},

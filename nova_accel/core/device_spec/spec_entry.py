@@ -155,6 +155,27 @@ def parse_foreign(texts: collections.abc.Iterable[str],
     return claims
 
 
+def claimed(functions: collections.abc.Iterable[model.Function],
+            entries: collections.abc.Sequence[Entry],
+            claims: collections.abc.Sequence[Entry],
+            ) -> collections.abc.Iterator[tuple[Entry, Entry, model.Function]]:
+    """Yield each function that an entry names and another program claims.
+
+    :param entries: ours
+    :param claims: the entries of the other program; it claims the virtual
+        functions of a card with the card
+    :returns: the first entry and the first claim, and the function
+    """
+    known = {function.address: function for function in functions}
+    for function in known.values():
+        card = known.get(function.physfn)
+        both = [*filter(None, (function, card))]
+        ours = [entry for entry in entries if entry.names(function, card)]
+        theirs = [claim for claim in claims if any(map(claim.matches, both))]
+        if ours and theirs:
+            yield ours[0], theirs[0], function
+
+
 def _claim(item: dict[str, typing.Any], label: str) -> Entry:
     """Return an Entry that matches the same devices as in Nova."""
     match = {key: item[key] for key in ('vendor_id', 'product_id')

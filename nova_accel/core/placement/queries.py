@@ -43,11 +43,22 @@ def root(get: Get, name: str) -> listing.Json:
     return found[0]
 
 
+def is_reported(get: Get) -> bool:
+    """Whether any nova-compute has ever reported devices.
+
+    If not, neither our trait nor :data:`nova_accel.core.naming.HOST_CLASS`
+    exists, and Placement rejects requests that name them (400).
+    """
+    return bool(get(f'/traits?name=in:{naming.MARKER_TRAIT}')['traits'])
+
+
 def ours(get: Get, root: str) -> list[listing.Json]:
     """Return our providers of a compute node.
 
     :param root: uuid of the compute node's provider
     """
+    if not is_reported(get):
+        return []
     return [provider for provider in providers(
         get, in_tree=root, required=naming.MARKER_TRAIT)
         if naming.is_provider(provider['name'],
@@ -67,14 +78,15 @@ def summaries(get: Get, **query: str) -> dict[str, listing.Json]:
 
 
 def host(get: Get, name: str) -> listing.Host:
-    """Return one compute node, with three requests.
+    """Return one compute node, with four requests.
 
     :raises errors.AccelError: if there is none of this name
     """
     node = root(get, name)
-    [found] = listing.hosts(ours(get, node['uuid']), [node],
-                            summaries(get, in_tree=node['uuid']))
-    return found
+    found = ours(get, node['uuid'])
+    [host] = listing.hosts(found, [node], summaries(
+        get, in_tree=node['uuid']) if found else {})
+    return host
 
 
 def allocations(get: Get, provider: str,

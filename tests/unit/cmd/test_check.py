@@ -9,7 +9,6 @@ import json
 import sys
 import types
 
-from keystoneauth1 import fixture
 import pytest
 import requests
 import requests_mock
@@ -17,9 +16,9 @@ import requests_mock
 from nova_accel.cmd import main
 from nova_accel.core import naming
 from tests.unit import build
+from tests.unit.cmd import services
 
-KEYSTONE = 'http://keystone.test/v3'
-PLACEMENT = 'http://placement.test'
+KEYSTONE, PLACEMENT = services.KEYSTONE, services.PLACEMENT
 SERVER = '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1'
 GPU = '0000:43:00.0'
 PROVIDER = naming.provider_uuid(build.ROOT, build.address(GPU))
@@ -28,16 +27,7 @@ CONF = f"""
 [nova_accel]
 sysfs_root = {build.DATA}/hosts/l1-8gpu.json
 device_spec = {{"address": "{GPU}", "resource_class": "GPU"}}
-[placement]
-auth_type = password
-auth_url = {KEYSTONE}
-username = nova
-password = secret
-project_name = service
-user_domain_name = Default
-project_domain_name = Default
-region_name = RegionOne
-"""
+{services.CONF}"""
 
 
 class Libvirt(types.ModuleType):
@@ -99,21 +89,11 @@ def hostdev(at=GPU, provider=PROVIDER):
             '</hostdev>')
 
 
-class Placement:
-    """Placement and Keystone, with a compute node and one provider of ours."""
+class Placement(services.Services):
+    """Keystone, and Placement with a compute node and one provider of ours."""
 
     def __init__(self, mock):
-        self.mock = mock
-        token = fixture.V3Token()
-        token.set_project_scope()
-        service = token.add_service('placement')
-        service.add_standard_endpoints(public=PLACEMENT, region='RegionOne')
-        mock.get(KEYSTONE, json={'version': fixture.V3Discovery(KEYSTONE)})
-        mock.post(f'{KEYSTONE}/auth/tokens', json=token,
-                  headers={'X-Subject-Token': 'a token'})
-        mock.get(PLACEMENT, json={'versions': [{
-            'id': 'v1.0', 'min_version': '1.0', 'max_version': '1.39',
-            'status': 'CURRENT', 'links': [{'rel': 'self', 'href': ''}]}]})
+        super().__init__(mock)
         root, gpu, pci = [
             {'uuid': uuid, 'name': name, 'parent_provider_uuid': parent}
             for uuid, name, parent in (
@@ -122,6 +102,8 @@ class Placement:
                 (SERVER, 'compute1_0000:81:00.0', build.ROOT))]
         self.answer('?name=compute1', resource_providers=[root])
         self.answer('?name=nobody', resource_providers=[])
+        self.mock.get(f'{PLACEMENT}/traits?name=in:{naming.MARKER_TRAIT}',
+                      json={'traits': [naming.MARKER_TRAIT]})
         # An operator can set our trait on all of them.
         self.answer(f'?in_tree={build.ROOT}&required={naming.MARKER_TRAIT}',
                     resource_providers=[root, gpu, pci])
@@ -138,9 +120,6 @@ class Placement:
     def asked(self):
         return [request for request in self.mock.request_history
                 if request.url.startswith(f'{PLACEMENT}/resource_providers')]
-
-    def fail(self, url, error):
-        self.mock.register_uri(requests_mock.ANY, url, exc=error)
 
 
 @pytest.fixture

@@ -389,6 +389,25 @@ def test_profile_show_json(run, profiles):
     assert profile['extra_specs']['nova_accel:numa_ACCEL0'] == 'required'
 
 
+def test_profile_show_digest(run, profiles, tmp_path):
+    def digest(*arguments, folder=profiles):
+        code, out, err = run('profile', 'show', '--profile-dir', str(folder),
+                             '--digest', *arguments)
+        assert (code, err) == (0, '')
+        return out
+    first = digest()
+    assert len(first) == 33 and int(first, 16)
+    other = tmp_path / 'other'
+    other.mkdir()
+    (other / 'b.json').write_text(json.dumps([{
+        'groups': [{'numa': 'required', 'count': 2,
+                    'resources': {'CUSTOM_GPU': 1}}],
+        'name': 'pair', 'description': 'Two GPUs on one NUMA node'}]))
+    assert digest('pair') == digest(folder=other)
+    (other / 'c.yaml').write_text(PROFILE.replace('pair', 'twins'))
+    assert digest('pair') != digest(folder=other)
+
+
 def test_profile_show_of_unknown_name_fails(run, profiles):
     code, out, err = run('profile', 'show', 'nobody',
                          '--profile-dir', str(profiles))

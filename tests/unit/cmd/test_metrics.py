@@ -68,6 +68,8 @@ class Placement:
 
     def _answer(self, path, query):
         match path:
+            case ['traits']:
+                return {'traits': [naming.MARKER_TRAIT]}
             case ['resource_providers'] if 'name' in query:
                 return {'resource_providers': [self._root()] * (
                     query['name'] == self.name)}
@@ -326,8 +328,8 @@ def test_placement_is_asked_everything_once(metrics, placement):
     placement.add(CARD, 'VGPU', 4, **{SERVER: 1, OTHER: 2})
     metrics()
     assert set(placement.asked.values()) == {1}
-    # Compute node, tree, candidates; allocations of each; each consumer.
-    assert len(placement.asked) == 3 + 3 + 2
+    # Compute node, trait, tree, candidates; allocations and consumers of each.
+    assert len(placement.asked) == 4 + 3 + 2
 
 
 def test_textfile_is_replaced(metrics, tmp_path):
