@@ -15,8 +15,8 @@ import time
 from tests.bench import frame
 
 #: All of them, what takes least first.
-NAMES = ('filtering', 'quality', 'ways', 'updates', 'domains', 'crowded',
-         'scheduling')
+NAMES = ('filtering', 'quality', 'listing', 'ways', 'updates', 'domains',
+         'crowded', 'scheduling')
 
 
 def main() -> int:

@@ -27,13 +27,10 @@ from nova.virt import hardware
 from oslo_messaging.rpc import dispatcher
 from oslo_utils import uuidutils
 
-from nova_accel.core.placement import inventory
-from nova_accel.core.placement import providers
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
-from nova_accel.host import reader
-from nova_accel.host import tree
 from tests.bench import clones
+from tests.bench import fleet
 from tests.bench import worker
 
 _ADDRESS = re.compile(r'_(\w{4}:\w{2}:\w{2}\.\w)$')
@@ -183,13 +180,8 @@ class Ours(_Deployment):
 
     @staticmethod
     def derived(root, name):
-        return {provider.name: provider.uuid for provider in (
-            *providers.classes(inventory.NodeInventory(_host(),
-                                                       inventory.Node(root,
-                                                                      name))),
-            *providers.desired(inventory.NodeInventory(_host(),
-                                                       inventory.Node(root,
-                                                                      name))))}
+        return {provider.name: provider.uuid
+                for provider in fleet.reported_by(root, name)}
 
     @staticmethod
     def one_device(host, address):
@@ -268,14 +260,7 @@ def _guest(one_node: bool) -> dict[str, str]:
     return {'hw:numa_nodes': '1'} if one_node else {}
 
 
-@functools.cache
-def _host():
-    """The recorded machine as nova_accel sees it."""
-    entries, _broken = reader.parse([cloud.GPU_SPEC])
-    return reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
-
-
 def _gpus() -> dict[str, int]:
     """NUMA node by PCI address of its GPUs; both sides have them."""
     return {str(device.address): device.location.numa_node
-            for device in _host().devices}
+            for device in fleet.machine().devices}

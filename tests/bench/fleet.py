@@ -8,11 +8,13 @@ kept in the form in which Placement answers.
 
 import copy
 import dataclasses
+import functools
 import uuid
 
 from nova import objects
 from nova.scheduler import host_manager
 
+from nova_accel.core import model
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
@@ -48,30 +50,23 @@ class Fleet:
 
     def __init__(self, count: int):
         objects.register_all()
-        entries, _broken = reader.parse([cloud.GPU_SPEC])
-        machine = reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
         self._summaries: dict[str, dict] = {}
-        self.hosts = [self._host(machine, number) for number in range(count)]
+        self.hosts = [self._host(number) for number in range(count)]
         self.by_root = {host.root: host for host in self.hosts}
 
-    def _host(self, machine, number) -> Host:
+    def _host(self, number) -> Host:
         name = f'host{number}'
         root = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-        offered = inventory.NodeInventory(machine,
-                                          inventory.Node(root, name)).offered
-        tree_ = (*providers.desired(inventory.NodeInventory(machine,
-                                                            inventory.Node(
-                                                                root, name))),
-                 *providers.classes(inventory.NodeInventory(machine,
-                                                            inventory.Node(
-                                                                root, name))))
-        for provider in tree_:
+        offered = inventory.NodeInventory(
+            machine(), inventory.Node(root, name)).offered
+        reported = reported_by(root, name)
+        for provider in reported:
             self._summaries[provider.uuid] = {
                 'root_provider_uuid': root, 'traits': sorted(provider.traits),
                 'parent_provider_uuid': provider.parent,
                 'resources': {name: {'capacity': total, 'used': 0}
                               for name, total in provider.totals.items()}}
-        [counter] = [provider.uuid for provider in tree_
+        [counter] = [provider.uuid for provider in reported
                      if cloud.GPU in provider.totals]
         return Host(root, counter, _state(name, root, offered), {
             item.uuid: item.device.location.numa_node for item in offered})
@@ -117,6 +112,23 @@ class Fleet:
 
     def release(self, host: Host, devices: list[str]) -> None:
         self.claim(host, devices, -1)
+
+
+@functools.cache
+def machine() -> model.Host:
+    """The recorded machine as nova_accel sees it."""
+    entries, _broken = reader.parse([cloud.GPU_SPEC])
+    return reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
+
+
+def reported_by(root: str, name: str) -> tuple[providers.Provider, ...]:
+    """The providers that its nova-compute has in Placement, parents first.
+
+    :param root: uuid of the compute node's provider
+    :param name: of the compute node
+    """
+    offered = inventory.NodeInventory(machine(), inventory.Node(root, name))
+    return (*providers.desired(offered), *providers.classes(offered))
 
 
 def chosen(state: host_manager.HostState) -> list[str]:
