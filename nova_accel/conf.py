@@ -172,6 +172,40 @@ server. It sends Placement one request for each device and each resource class.
 ``nova-accel host check`` runs an audit at any time. A device whose reset
 failed is reset again after the same interval.
 """),
+    cfg.IntOpt(
+        'health_max_fatal_errors', default=0, min=-1,
+        help="""
+How many fatal PCI Express errors (AER) a function may have within an hour. If
+it has more, no new server gets the device until an hour without so many errors
+is over. Servers that hold it keep it. -1: do not look at these errors. Used by
+nova-compute, which counts the errors in each run of its periodic tasks.
+"""),
+    cfg.IntOpt(
+        'health_max_nonfatal_errors', default=100, min=-1,
+        help="""
+As ``health_max_fatal_errors``, for errors that are neither corrected nor fatal
+(non-fatal errors). The driver of a guest can cause a few of them.
+"""),
+    cfg.IntOpt(
+        'health_max_correctable_errors', default=10000, min=-1,
+        help="""
+As ``health_max_fatal_errors``, for errors that the hardware corrects. The
+default is ten times what a link with 16 lanes of 16 GT/s may have by the bit
+error rate that PCI Express allows.
+"""),
+    cfg.BoolOpt(
+        'health_check_link_width', default=True,
+        help="""
+Whether a device gets no new server while a link between it and its root port
+has fewer lanes than both of its ends. Set it to false if slots have fewer
+lanes than their ports report. Used by nova-compute.
+"""),
+    cfg.BoolOpt(
+        'health_check_link_speed', default=False,
+        help="""
+As ``health_check_link_width``, for the speed of links. Most GPUs slow their
+link down while they have nothing to do, so it is off by default.
+"""),
     cfg.BoolOpt(
         'pack_devices', default=True,
         help="""

@@ -16,6 +16,7 @@ from nova_accel.core.kind import NAMESPACE
 from nova_accel.core.kind import DeviceConfig
 from nova_accel.core.kind import Entry
 from nova_accel.core.kind import Enumerator
+from nova_accel.core.kind import Examiner
 from nova_accel.core.kind import Inspector
 from nova_accel.core.kind import Kind
 from nova_accel.core.kind import Machine
@@ -40,9 +41,9 @@ from nova_accel.host.tree import mount as sysfs_path
 
 __all__ = [
     'AccelError', 'AssignmentError', 'Bitstream', 'Device', 'DeviceConfig',
-    'DeviceError', 'Entry', 'Enumerator', 'Function', 'Host', 'Hostdev',
-    'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'NAMESPACE',
-    'Offered', 'PciAddress', 'Pool', 'Preparer', 'Reader', 'Refused',
-    'Region', 'Suggester', 'Tree', 'function_path', 'is_live', 'quote',
-    'read_limit', 'sysfs_path',
+    'DeviceError', 'Entry', 'Enumerator', 'Examiner', 'Function', 'Host',
+    'Hostdev', 'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress',
+    'NAMESPACE', 'Offered', 'PciAddress', 'Pool', 'Preparer', 'Reader',
+    'Refused', 'Region', 'Suggester', 'Tree', 'function_path', 'is_live',
+    'quote', 'read_limit', 'sysfs_path',
 ]

@@ -164,8 +164,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         with _never_fatal('release and reset devices that no server holds'):
             # Walks through the whole tree, so do it once for all steps below.
             node = self._node(provider_tree)
-            if self._local_host.drains.update(node):
-                self._local_host.invalidate()
+            with _never_fatal('see which devices are drained or unhealthy'):
+                self._local_host.refresh_withheld(node)
             host = self._reclamation.clear_up(node)
         with _never_fatal('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)

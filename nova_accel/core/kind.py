@@ -229,6 +229,21 @@ class Inspector(typing.Protocol):
         """Whether a unit is ready for a guest; None if of another kind."""
 
 
+@typing.runtime_checkable
+class Examiner(typing.Protocol):
+    """An Enumerator that also tells whether functions are healthy."""
+
+    def examine(self, function: model.Function,
+                ) -> collections.abc.Iterable[str]:
+        """Return what is wrong with a function ("its driver has lost it").
+
+        nova-compute calls it in each periodic update, for each function of
+        devices. A function with problems gets no new server. Texts must not
+        contain numbers that change all the time: each new text is logged.
+        Nothing is returned for a function of another kind.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """A kind: the object that an entry point names.

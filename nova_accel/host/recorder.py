@@ -11,6 +11,7 @@ import posixpath
 from nova_accel.core import model
 from nova_accel.host import anonymous
 from nova_accel.host import fpga
+from nova_accel.host import health
 from nova_accel.host import loader
 from nova_accel.host import pci
 from nova_accel.host import reader
@@ -77,6 +78,7 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     of_kinds = [name for kind in loader.load().values()
                 for name in kind.files]
     _note(notes, host, of_kinds)
+    _note_health(notes, host)
     # Only the kind fpga reads these, for entries that name FPGAs.
     fpga.read(notes)
     if identifying:
@@ -84,6 +86,15 @@ def record(tree: trees.Tree, identifying: bool = False) -> trees.Recording:
     recording = trees.Recording(notes.files, notes.links, notes.folders)
     return recording if identifying else anonymous.anonymous(
         recording, notes.asked, of_kinds)
+
+
+def _note_health(notes: _Notes, host: model.Host) -> None:
+    """Read the health of each function, so that it is noted."""
+    for function in host.functions:
+        if not isinstance(function.address, model.ParentName):
+            health.errors(notes, function.address)
+            # A generator.
+            list(health.links(notes, function))
 
 
 def _note(notes: _Notes, host: model.Host,

@@ -13,11 +13,13 @@ from nova_accel import conf
 from nova_accel import nova_claims
 from nova_accel.compute import log_once
 from nova_accel.compute.state import drains
+from nova_accel.compute.state import health
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.placement import inventory
 from nova_accel.host import loader
 from nova_accel.host import reader
 from nova_accel.host import reset
@@ -43,6 +45,7 @@ class LocalHost:
     :ivar tree: the sysfs tree; None until it could be opened
     :ivar resets: the state of resets; units whose reset failed are withheld
     :ivar drains: the devices that an operator drains, which are withheld
+    :ivar health: the devices that are not healthy, which are withheld
     """
 
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
@@ -51,6 +54,7 @@ class LocalHost:
         self._held = held
         self.resets = reset.Resets()
         self.drains = drains.Drains()
+        self.health = health.Health()
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
@@ -65,8 +69,8 @@ class LocalHost:
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         state = self._state
-        host, broken = self._read([self.resets.withheld,
-                                   self.drains.withheld])
+        host, broken = self._read([
+            self.drains.withheld, self.health.withheld, self.resets.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + _report(host))
@@ -98,6 +102,19 @@ class LocalHost:
             return (self.read_cached() if cached else self.read()), None
         except errors.TreeError as error:
             return model.Host(), error
+
+    def refresh_withheld(self, node: inventory.Node) -> None:
+        """Take over drains, and look at the health of devices.
+
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
+        """
+        is_changed = self.drains.update(node)
+        here = inventory.NodeInventory(self.read_cached(), node)
+        if changed := self.health.check(self.tree, here, self._kinds):
+            # After an error, reset a device before a server gets it.
+            self.resets.used(changed)
+        if is_changed or changed:
+            self.invalidate()
 
     def read_ignoring_reset_failures(self) -> model.Host:
         """Read the Host, including units whose reset failed.

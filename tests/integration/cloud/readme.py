@@ -30,7 +30,7 @@ COPY = place.CACHE / 'readme'
 NAME = 'README'
 _SECTION = 'Install it into a real Nova'
 #: What nova-accel is made of.
-_PARTS = ('LICENSE', 'README.rst', 'pyproject.toml', 'setup.cfg',
+_PARTS = ('LICENSE', 'README.rst', 'pyproject.toml', 'setup.cfg', 'setup.py',
           'nova_accel')
 
 
