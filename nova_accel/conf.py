@@ -49,7 +49,7 @@ OPTIONS = [
         'device_spec', default=[],
         sample_default=['{"vendor_id": "10de", "product_id": "20b0", '
                         '"resource_class": "CUSTOM_GPU_A100", '
-                        '"traits": ["CUSTOM_NVLINK"]}'],
+                        '"traits": ["CUSTOM_NVLINK"]}'], mutable=True,
         help="""
 Devices that this compute node offers to servers. Used by nova-compute.
 
@@ -145,7 +145,7 @@ again when they change. If a file cannot be read, the error is logged and the
 last valid content stays in use. Keep the files identical on every nova-api.
 """),
     cfg.StrOpt(
-        'link_domains', default='',
+        'link_domains', default='', mutable=True,
         help="""
 File that lists which cards are directly connected (NVLink, xGMI, UALink), for
 profiles that request one ``link_domain``. Used by nova-compute.
@@ -159,7 +159,7 @@ precedence. The file is read again when it changes. If it cannot be used, the
 log says why, and cards that only the file connects count as not connected.
 """),
     cfg.IntOpt(
-        'check_interval', default=600, min=0,
+        'check_interval', default=600, min=0, mutable=True,
         help="""
 Seconds between two audits, which compare the devices that servers hold
 (libvirt), the allocations of servers (Placement) and the devices of the host
@@ -173,7 +173,7 @@ server. It sends Placement one request for each device and each resource class.
 failed is reset again after the same interval.
 """),
     cfg.IntOpt(
-        'health_max_fatal_errors', default=0, min=-1,
+        'health_max_fatal_errors', default=0, min=-1, mutable=True,
         help="""
 How many fatal PCI Express errors (AER) a function may have within an hour. If
 it has more, no new server gets the device until an hour without so many errors
@@ -181,33 +181,33 @@ is over. Servers that hold it keep it. -1: do not look at these errors. Used by
 nova-compute, which counts the errors in each run of its periodic tasks.
 """),
     cfg.IntOpt(
-        'health_max_nonfatal_errors', default=100, min=-1,
+        'health_max_nonfatal_errors', default=100, min=-1, mutable=True,
         help="""
 As ``health_max_fatal_errors``, for errors that are neither corrected nor fatal
 (non-fatal errors). The driver of a guest can cause a few of them.
 """),
     cfg.IntOpt(
-        'health_max_correctable_errors', default=10000, min=-1,
+        'health_max_correctable_errors', default=10000, min=-1, mutable=True,
         help="""
 As ``health_max_fatal_errors``, for errors that the hardware corrects. The
 default is ten times what a link with 16 lanes of 16 GT/s may have by the bit
 error rate that PCI Express allows.
 """),
     cfg.BoolOpt(
-        'health_check_link_width', default=True,
+        'health_check_link_width', default=True, mutable=True,
         help="""
 Whether a device gets no new server while a link between it and its root port
 has fewer lanes than both of its ends. Set it to false if slots have fewer
 lanes than their ports report. Used by nova-compute.
 """),
     cfg.BoolOpt(
-        'health_check_link_speed', default=False,
+        'health_check_link_speed', default=False, mutable=True,
         help="""
 As ``health_check_link_width``, for the speed of links. Most GPUs slow their
 link down while they have nothing to do, so it is off by default.
 """),
     cfg.BoolOpt(
-        'pack_devices', default=True,
+        'pack_devices', default=True, mutable=True,
         help="""
 Whether devices are chosen on a host so that the largest groups of free devices
 stay complete: devices that are connected by links, behind one PCIe switch, or
@@ -216,7 +216,7 @@ rules of a profile take precedence. Used by nova-scheduler, and by nova-compute
 for a server that is forced to a host.
 """),
     cfg.FloatOpt(
-        'accel_preferred_weight_multiplier', default=60.0,
+        'accel_preferred_weight_multiplier', default=60.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server with devices,
 the host that best meets the preferred rules of its profile. Used by
@@ -230,7 +230,7 @@ is chosen if there is one. With 0, only the other multipliers count. The
 metadata key of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
-        'accel_pack_weight_multiplier', default=10.0,
+        'accel_pack_weight_multiplier', default=10.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server with devices,
 the host on which the fewest devices of the requested resource classes stay
@@ -244,7 +244,7 @@ multiplier is 1, and they prefer emptier hosts. The metadata key of the same
 name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
-        'accel_island_weight_multiplier', default=10.0,
+        'accel_island_weight_multiplier', default=10.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server with devices,
 the host on which the chosen devices break up the fewest groups: islands and
@@ -255,7 +255,7 @@ that are partly in use. Used by nova-scheduler.
 of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
-        'accel_avoid_weight_multiplier', default=10.0,
+        'accel_avoid_weight_multiplier', default=10.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server without devices,
 hosts that offer no devices, then hosts that have fewer free devices. Used by
@@ -267,14 +267,14 @@ devices first. The metadata key of the same name of a host's aggregate takes
 precedence.
 """),
     cfg.IntOpt(
-        'max_bitstream_size', default=512, min=1,
+        'max_bitstream_size', default=512, min=1, mutable=True,
         help="""
 Largest bitstream, in MiB, that nova-compute downloads from Glance to program
 it into an FPGA. Bitstreams are kept in ``nova_accel/bitstreams`` below
 ``state_path``.
 """),
     cfg.IntOpt(
-        'bitstream_cache_size', default=4096, min=1,
+        'bitstream_cache_size', default=4096, min=1, mutable=True,
         help="""
 Size in MiB of all bitstreams together that nova-compute keeps. The least
 recently used ones are deleted to make room for a new one, also when the disk
@@ -284,7 +284,7 @@ bitstreams that the servers of a host use: when the host boots, there is no
 user token to download them with.
 """),
     cfg.BoolOpt(
-        'set_address_bits', default=True,
+        'set_address_bits', default=True, mutable=True,
         help="""
 Whether a guest gets the number of physical address bits that the BARs of its
 devices need, if its firmware could not map the BARs otherwise and neither the
@@ -292,7 +292,7 @@ flavor nor the image has ``hw:maxphysaddr_mode``. Used by nova-compute. If
 false, a warning is logged that says what to set in the flavor.
 """),
     cfg.BoolOpt(
-        'guest_numa_affinity', default=True,
+        'guest_numa_affinity', default=True, mutable=True,
         help="""
 Whether guests see the NUMA cell of each of their devices. Used by
 nova-compute.
@@ -305,7 +305,7 @@ devices are on one bus, whatever the value. The value applies when a guest is
 defined: at boot, at a hard reboot and after a move.
 """),
     cfg.BoolOpt(
-        unsafe_host.OPTION, default=False,
+        unsafe_host.OPTION, default=False, mutable=True,
         help="""
 Whether devices are offered on a host that cannot isolate guests from each
 other and from the host. Used by nova-compute.

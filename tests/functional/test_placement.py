@@ -180,6 +180,30 @@ class PlacementTest(cloud.Cloud):
         [(name, _resources)] = self.allocated(server).items()
         self.assertEqual({name: {cloud.GPU: (1, 1)}}, self.totals())
 
+    def test_nova_conf_that_is_read_again(self):
+        """As after SIGHUP, which gives nova-compute changed options."""
+        self.start_compute('compute1')
+        self.gpu_profile('gpu')
+        server = self.boot(self.flavor('gpu'))
+        [(held, _resources)] = self.allocated(server).items()
+        self.flags(device_spec=[cloud.PAIR_SPEC], group='nova_accel')
+        self._run_periodics()
+        pair = self.totals()
+        self.assertEqual({held, 'compute1_accel_0000:43:00.0',
+                          'compute1_accel_0000:44:00.0'}, pair.keys())
+        for entry, why in (('{"colour": "green"}', "does not know the key"),
+                           ('{"address": "0000:85:00.0", "num_vfs": 2}',
+                            'entries with num_vfs take effect at the start')):
+            self.flags(device_spec=[cloud.FOUR_SPEC, entry],
+                       group='nova_accel')
+            for _round in range(2):
+                self._run_periodics()
+            self.assertEqual(pair, self.totals())
+            self.assertEqual(1, self.stdlog.logger.output.count(why))
+        self.flags(device_spec=[cloud.FOUR_SPEC], group='nova_accel')
+        self._run_periodics()
+        self.assertEqual(4, len(self.totals()))
+
     def test_bad_entry_leaves_the_others(self):
         self.flags(device_spec=['{"vendor_id": "10de", "colour": "green"}',
                                 'not json', cloud.FOUR_SPEC],

@@ -53,6 +53,19 @@ def test_device_spec_can_be_given_several_times(configured):
         '{"vendor_id": "10de"}', '{"vendor_id": "8086"}']
 
 
+def test_options_of_nova_compute_are_read_again(configured, tmp_path):
+    """As Nova's services do it when they get SIGHUP."""
+    configuration = configured('[nova_accel]\ncheck_interval = 60\n')
+    conf.register_opts(configuration)
+    (tmp_path / 'nova.conf').write_text(
+        '[nova_accel]\ndevice_spec = {"vendor_id": "10de"}\n'
+        'sysfs_root = /elsewhere\n')
+    configuration.mutate_config_files()
+    assert configuration.nova_accel.device_spec == ['{"vendor_id": "10de"}']
+    assert configuration.nova_accel.check_interval == 600
+    assert configuration.nova_accel.sysfs_root == '/sys'
+
+
 def test_example_of_device_spec_is_valid():
     [example] = next(option.sample_default for option in conf.OPTIONS
                      if option.name == 'device_spec')

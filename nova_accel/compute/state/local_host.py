@@ -18,6 +18,7 @@ from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import kind
 from nova_accel.core import model
+from nova_accel.core.device_spec import changed_spec
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.placement import inventory
 from nova_accel.host import loader
@@ -61,6 +62,10 @@ class LocalHost:
         self._findings_log = log_once.LogOnce(LOG)
         # A new object after each change, so that a cached Host is outdated.
         self._state = object()
+        self._texts: tuple[str, ...] | None = None
+        self._entries: tuple[list[spec_entry.Entry],
+                             list[errors.AccelError]] | None = None
+        self._refused: errors.AccelError | None = None
         self._last = self._state, -math.inf, model.Host()
 
     def read(self) -> model.Host:
@@ -73,7 +78,9 @@ class LocalHost:
             self.drains.withheld, self.health.withheld, self.resets.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
-            for error in broken] + _report(host))
+            for error in broken] + [
+                (logging.ERROR, str(self._refused))] * bool(self._refused)
+            + _report(host))
         self._last = state, time.monotonic(), host
         return host
 
@@ -132,8 +139,20 @@ class LocalHost:
 
     def entries(self) -> tuple[list[spec_entry.Entry],
                                list[errors.AccelError]]:
-        """Return the entries of nova.conf, and the errors in them."""
-        return reader.parse(CONF.nova_accel.device_spec)
+        """Return the entries of nova.conf, and the errors in them.
+
+        If nova.conf was read again, and a change needs a restart, they are
+        those of before.
+        """
+        texts = tuple(CONF.nova_accel.device_spec)
+        if texts != self._texts:
+            entries, broken = reader.parse(texts)
+            self._refused = self._entries and changed_spec.refusal(
+                self._entries[0], entries, broken)
+            if not self._refused:
+                self._entries = entries, broken
+            self._texts = texts
+        return self._entries
 
     def preparers(self) -> dict[str, kind.Preparer]:
         """Return the kinds whose devices have to be prepared, by name."""
