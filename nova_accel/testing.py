@@ -25,6 +25,7 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import assigned_units
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.placement import inventory
 from nova_accel.host import loader
@@ -241,7 +242,7 @@ class KindTests:
                 grants = assign.assign(
                     {item.uuid: {item.region.resource_class: 1}},
                     assign.Wanted({}), [item], {}, server)
-                yield item, assign.to_hostdevs(grants)[0]
+                yield item, assigned_units.to_hostdevs(grants)[0]
 
     def _prepare_one_of_each(self, tree):
         preparer = self._preparer(tree)

@@ -53,6 +53,7 @@ from nova.virt.libvirt import driver
 from oslo_log import log as logging
 from oslo_utils import excutils
 
+from nova_accel.compute import adoption
 from nova_accel.compute import allocator
 from nova_accel.compute import background
 from nova_accel.compute import faults
@@ -108,6 +109,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._allocator = allocator.Allocator(self._state, self._reclamation)
         self._device_migration = live_migration.LiveMigration(
             self._host, self._state, self._allocator, self._reclamation)
+        self._adopter = adoption.Adopter(self._state, virtapi)
         self._auditor = audit.Auditor(self._state)
         self._reattaching = background.Runner()
         self._incomplete_guests = log_once.LogOnce(LOG)
@@ -167,6 +169,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             with _never_fatal('see which devices are drained or unhealthy'):
                 self._local_host.refresh_withheld(node)
             host = self._reclamation.clear_up(node)
+        with _never_fatal('take over servers of [pci] alias or of Cyborg'):
+            self._adopt(node, provider_tree)
         with _never_fatal('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)
         with _never_fatal('audit the devices that servers hold'):
@@ -182,6 +186,12 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._domains.holders())
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
+
+    def _adopt(self, node, provider_tree) -> None:
+        self._adopter.adopt(
+            inventory.NodeInventory(self._local_host.read_cached(), node), {
+                uuid: provider_tree.data(uuid).name
+                for uuid in provider_tree.get_provider_uuids()})
 
     # Claims of devices
 

@@ -6,6 +6,7 @@ type hostdev and disks of type nvme hold functions in the same way. Domains
 that are not Nova's are read, too.
 """
 
+import collections.abc
 import dataclasses
 
 from lxml import etree
@@ -45,7 +46,9 @@ def read_domain(domain, libvirt) -> Domain | None:
     if not any(xmls):
         return None
     defined, running = (parse(xml)[1] if xml else () for xml in xmls)
-    by_address = {device.address: device for device in (*defined, *running)}
+    # The definition comes last: a guest that was taken over keeps the aliases
+    # with which it was started.
+    by_address = {device.address: device for device in (*running, *defined)}
     attached = {device.address for device in running}
     return Domain(tuple(by_address.values()), tuple(
         device for device in defined if device.address not in attached))
@@ -88,6 +91,19 @@ def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
         raise errors.AssignmentError(
             'libvirt', f'returned XML of a domain that cannot be parsed: '
             f'{error}') from None
+
+
+def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
+                                                            str]) -> str:
+    """Return a domain's XML with other aliases for some hostdevs."""
+    domain = etree.fromstring(xml)
+    for element in _HOLDING(domain):
+        if name := aliases.get(_address(element.find('source/address'))):
+            alias = element.find('alias')
+            if alias is None:
+                alias = etree.SubElement(element, 'alias')
+            alias.set('name', name)
+    return etree.tostring(domain, encoding='unicode')
 
 
 def _hostdevs(domain) -> hostdev.Hostdevs:

@@ -18,6 +18,7 @@ from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import taken_over
 
 LOG = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ def from_request_spec(original, cls, request_spec, *args, **kwargs):
     colon with the metadata of aggregates. The rules of the profile keep its
     groups apart, so the policy is always ``none``.
     """
+    taken_over.correct(request_spec)
     request = original(cls, request_spec, *args, **kwargs)
     flavor = request_spec.flavor
     if (request.group_policy is None and 'extra_specs' in flavor

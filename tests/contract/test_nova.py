@@ -17,6 +17,7 @@ from nova.compute import provider_tree
 from nova.compute import resource_tracker
 from nova.compute import utils as compute_utils
 from nova.db.main import api as db
+from nova.pci import manager as pci_manager
 from nova.scheduler import filters
 from nova.scheduler import host_manager
 from nova.scheduler import manager as scheduler_manager
@@ -96,10 +97,10 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_check_present', '_node', '_prepare',
+OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
            '_prepare_to_resume', '_reattach', '_reattach_missing'}
-OUR_ATTRIBUTES = {'_allocator', '_auditor', '_claims', '_device_migration',
-                  '_domains', '_incomplete_guests', '_local_host',
+OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
+                  '_device_migration', '_domains', '_incomplete_guests', '_local_host',
                   '_placement_client', '_preparation', '_reattaching',
                   '_reclamation', '_state'}
 
@@ -184,10 +185,15 @@ def test_failed_reboot_sets_the_server_to_error():
     (libvirt_host.Host.get_node_uuid, []),
     (libvirt_host.Host.get_hostname, []),
     (libvirt_host.Host.list_instance_domains, ['only_running']),
+    (libvirt_host.Host.write_instance_config, ['xml']),
+    (pci_manager.PciDevTracker.free_device, ['dev', 'instance']),
+    (pci_manager.PciDevTracker.save, ['context']),
     (report.SchedulerReportClient.get, ['url', 'version',
                                         'global_request_id']),
     (report.SchedulerReportClient.put, ['url', 'data', 'version',
                                         'global_request_id']),
+    (report.SchedulerReportClient.post, ['url', 'data', 'version',
+                                         'global_request_id']),
     (report.SchedulerReportClient.clear_provider_cache, ['init']),
     (report.SchedulerReportClient.get_allocs_for_consumer,
      ['context', 'consumer']),

@@ -31,6 +31,11 @@ class Hostdevs(fixtures.Fixture):
         self._wrap('detachDevice', _detach)
         self._wrap('resume', _resume)
 
+        define = fakelibvirt.Connection.defineXML
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.tests.fixtures.libvirt.Connection.defineXML',
+            lambda connection, xml: _define(define, connection, xml)))
+
     def _wrap(self, name, ours):
         theirs = getattr(fakelibvirt.Domain, name)
         self.useFixture(fixtures.MonkeyPatch(
@@ -50,6 +55,18 @@ def _parse_definition(theirs, domain, xml):
     # Detachments that the guest has not answered yet.
     domain.asked = []
     return theirs(domain, xml)
+
+
+def _define(theirs, connection, xml):
+    """Change the definition of a running guest only, as libvirt does."""
+    name = etree.fromstring(xml).findtext('name')
+    domain = connection._vms.get(name)
+    if domain is None or domain._state not in (
+            fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED):
+        return theirs(connection, xml)
+    domain.defined_xml = xml
+    domain.hostdevs = etree.fromstring(xml).findall('devices/hostdev')
+    return domain
 
 
 def _describe(theirs, domain, flags):

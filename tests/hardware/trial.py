@@ -7,6 +7,7 @@ import uuid
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import assigned_units
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import virtual_functions
 from nova_accel.core.placement import inventory
@@ -75,7 +76,7 @@ class Trials:
 
     def _try(self, item) -> Result:
         server = str(uuid.uuid4())
-        devices = assign.to_hostdevs(assign.assign(
+        devices = assigned_units.to_hostdevs(assign.assign(
             {item.uuid: {item.region.resource_class: 1}}, {}, [item], {},
             server))
         result = Result(item.region.kind, str(item.device.address),

@@ -19,6 +19,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import assigned_units
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
 
@@ -127,9 +128,11 @@ class DeviceClaims:
                 raise errors.AssignmentError(
                     f'server {instance.uuid}', 'none of its allocated devices '
                     'is present, or no entry names them any more')
-            self._claimed[instance.uuid] = chosen = assign.to_hostdevs(grants)
-        return Chosen(chosen, assign.unallocated(grants, allocated),
-                      assign.surplus(grants, allocated, instead_of or ()),
+            chosen = assigned_units.to_hostdevs(grants)
+            self._claimed[instance.uuid] = chosen
+        return Chosen(chosen, assigned_units.unallocated(grants, allocated),
+                      assigned_units.surplus(grants, allocated,
+                                             instead_of or ()),
                       tuple(grant.offered for grant in grants
                             if grant.offered.region.one_time_use))
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices that libvirt's domains hold. They are stored nowhere else.
 
-Seam: ``nova.virt.libvirt.host.Host.list_instance_domains``.
+Seams: ``nova.virt.libvirt.host.Host``: ``list_instance_domains`` and
+``write_instance_config``.
 """
 
 import collections.abc
 import threading
 
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.host import libvirt_xml
@@ -84,7 +86,28 @@ class LibvirtDomains:
         """
         domain = self._domain(uuid, only_running=True)
         xml = domain and libvirt_xml.describe(domain, 0, hostdev_xml.libvirt())
-        return libvirt_xml.parse(xml)[1] if xml else ()
+        attached = {device.address for device in
+                    libvirt_xml.parse(xml)[1]} if xml else ()
+        return attached and tuple(device for device in self.held_by(uuid)
+                                  if device.address in attached)
+
+    def set_aliases(self, uuid: str, aliases: collections.abc.Mapping[
+            model.Address, str]) -> None:
+        """Change the aliases in the definition of a server's domain.
+
+        A running guest keeps those with which it was started.
+
+        :raises errors.AssignmentError: if there is no domain
+        """
+        domain, libvirt = self._domain(uuid), hostdev_xml.libvirt()
+        xml = domain and libvirt_xml.describe(
+            domain, libvirt.VIR_DOMAIN_XML_INACTIVE
+            | libvirt.VIR_DOMAIN_XML_SECURE, libvirt)
+        if not xml:
+            raise errors.AssignmentError(f'server {uuid}', 'has no domain')
+        self._host.write_instance_config(libvirt_xml.with_aliases(xml,
+                                                                  aliases))
+        self.invalidate(uuid)
 
     def _read_new(self) -> dict[str, libvirt_xml.Domain]:
         """Return every domain by uuid; read those that are not cached."""

@@ -5,7 +5,7 @@ Uses Nova's own client with its sessions, retries and generations. Uses an
 admin context, since the context of an operation may have no token: when
 nova-compute starts servers at the boot of the host, for example.
 
-Seams: ``SchedulerReportClient``: ``get``, ``put``,
+Seams: ``SchedulerReportClient``: ``get``, ``put``, ``post``,
 ``get_allocs_for_consumer``, ``get_allocations_for_resource_provider``,
 ``put_allocations``, ``delete_allocation_for_instance`` and
 ``clear_provider_cache``; ``nova.scheduler.utils``:
@@ -165,6 +165,53 @@ class PlacementClient:
             raise errors.AssignmentError(
                 f'server {consumer}', 'Placement rejects the allocations of '
                 f'its devices: {why}', 'try again')
+
+    def adopt(self, consumer: str, more: allocations.Allocations,
+              without: collections.abc.Container[str]) -> None:
+        """Allocate reserved units to a server, which holds them already.
+
+        It is one request (microversion 1.30, ``POST /reshaper``), so that the
+        units are free for nobody in between. Nova's cache of the providers is
+        outdated afterwards: its next write has a conflict, and it reads them
+        again.
+
+        :param more: what is added to its allocations, if it is not there
+        :param without: the providers whose units it does not have any more
+        :raises errors.AssignmentError: if Placement rejects the change
+        """
+        try:
+            known = self._client.get_allocs_for_consumer(
+                context.get_admin_context(), consumer)
+            kept = {uuid: amounts for uuid, amounts in allocated(
+                known['allocations']).items() if uuid not in without}
+            if kept == {**kept, **more} and len(kept) == len(
+                    known['allocations']):
+                return
+            answer = self._client.post('/reshaper', {
+                'inventories': {
+                    uuid: self._unreserved(uuid, amounts)
+                    for uuid, amounts in more.items() if uuid not in kept},
+                'allocations': {consumer: {
+                    'allocations': _form({**kept, **more}),
+                    **{key: known[key] for key in (
+                        'project_id', 'user_id', 'consumer_generation')}}}},
+                version='1.30')
+            why = '' if answer.status_code == 204 else answer.text
+        except (exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            why = str(error)
+        if why:
+            raise errors.AssignmentError(
+                f'server {consumer}', 'Placement rejects the allocations of '
+                f'its devices: {why}', 'nova-compute tries again')
+    def _unreserved(self, provider: str, amounts) -> dict:
+        """Return a provider's inventories with fewer units reserved."""
+        known = self._client.get(
+            f'/resource_providers/{provider}/inventories').json()
+        for name, amount in amounts.items():
+            record = known['inventories'][name]
+            record['reserved'] = max(0, record['reserved'] - amount)
+        return known
 
     def reserve(self, item: inventory.Offered) -> None:
         """Reserve all units of a Region, until an operator frees it.

@@ -12,6 +12,7 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import assigned_units
 from nova_accel.core.assignment import present
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
@@ -43,7 +44,7 @@ def _units(grants):
 def test_group_gets_unit_of_allocated_provider():
     gpus = [build.offered(build.region(bus=bus)) for bus in (0x81, 0x82)]
     [grant] = _assign(_amounts(gpus[1]), {'ACCEL0': _group()}, gpus)
-    assert grant == assign.Grant('ACCEL0', gpus[1],
+    assert grant == assigned_units.Grant('ACCEL0', gpus[1],
                                  gpus[1].region.units[0])
 
 
@@ -178,9 +179,9 @@ def test_free_devices_are_chosen_if_only_the_class_is_allocated():
                      holders)
     assert _units(grants) == ['0000:01:00.0', '0000:03:00.0']
     # Both have to be allocated.
-    assert assign.unallocated(grants, {}) == {
+    assert assigned_units.unallocated(grants, {}) == {
         gpus[index].uuid: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for index in (0, 2)}
-    assert assign.unallocated(grants, _amounts(*gpus)) == {}
+    assert assigned_units.unallocated(grants, _amounts(*gpus)) == {}
 
 
 def test_granular_group_of_the_flavor_gets_device_with_its_traits():
@@ -276,16 +277,18 @@ def test_allocations_to_change_if_another_server_holds_the_device():
     assert of_classes == {'the class': {'CUSTOM_GPU': 2}}
     grants = assign.assign(of_classes, wanted, gpus, holders, _ME)
     assert _units(grants) == ['0000:01:00.0', '0000:03:00.0']
-    assert assign.unallocated(grants, allocated) == {gpus[2].uuid: {unit: 1}}
+    assert assigned_units.unallocated(grants, allocated) == {
+        gpus[2].uuid: {unit: 1}}
     here = {gpu.uuid for gpu in gpus}
-    surplus = assign.surplus(grants, allocated, here)
+    surplus = assigned_units.surplus(grants, allocated, here)
     assert surplus == {gpus[1].uuid: {unit: 1}}
     assert allocations.changed(
-        allocated, assign.unallocated(grants, allocated), surplus) == {
+        allocated, assigned_units.unallocated(grants, allocated), surplus) == {
             'the class': {'CUSTOM_GPU': 2}, gpus[0].uuid: {unit: 1},
             gpus[2].uuid: {unit: 1}}
     # During a move, a server has allocations of devices on two hosts.
-    assert assign.surplus(grants, allocated, here - {gpus[1].uuid}) == {}
+    assert assigned_units.surplus(grants, allocated,
+                                  here - {gpus[1].uuid}) == {}
 
 
 def test_other_inventory_of_a_provider_is_not_counted_as_units():
@@ -297,8 +300,8 @@ def test_other_inventory_of_a_provider_is_not_counted_as_units():
     grants = assign.assign(allocated, assign.Wanted(
         {}, counts={'CUSTOM_GPU': 1}), gpus, {}, _ME)
     assert _units(grants) == ['0000:01:00.0']
-    assert assign.unallocated(grants, allocated) == {}
-    assert assign.surplus(grants, allocated, allocated) == {}
+    assert assigned_units.unallocated(grants, allocated) == {}
+    assert assigned_units.surplus(grants, allocated, allocated) == {}
 
 
 def test_units_without_a_group_are_chosen():

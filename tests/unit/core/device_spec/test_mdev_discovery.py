@@ -14,6 +14,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import assigned_units
 from nova_accel.core.placement import providers
 from nova_accel.core.request import device_profile
 from nova_accel.host import reader
@@ -118,7 +119,7 @@ def test_card_has_no_other_use_while_a_held_mdev_is_missing(
     """A reboot of the host removed it, and entries have changed."""
     types = [model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')]
     [item] = build.inventory(build.host([parent(*types)], _SPEC)).offered
-    held = assign.to_hostdevs([assign.Grant(
+    held = assigned_units.to_hostdevs([assigned_units.Grant(
         'ACCEL0', item, (model.MdevAddress(ours(1)[0]),))])
     functions = [parent(*(() if vfs else types), num_vfs=vfs),
                  *(parent(*types, at=f'0000:81:00.{4 + number}',
@@ -252,7 +253,7 @@ def _assign(item, count, server=_ME, mdevs=()):
         assign.Wanted({f'ACCEL{number}': device_profile.Group({'VGPU': 1}, {})
                        for number in range(count)}), [item], {},
         server, dict(mdevs))
-    return assign.to_hostdevs(grants)
+    return assigned_units.to_hostdevs(grants)
 
 
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(0, 8))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes over servers whose devices ``[pci] alias`` or Cyborg assigned.
+
+A guest goes on while it is taken over. Each step can be repeated, so that one
+that nova-compute did not finish is done in its next periodic run:
+
+1. The definition of the domain gets our aliases, which are the record of what
+   a server holds. The running guest keeps its own aliases.
+2. Placement gets the allocations, and the units are not reserved any more, in
+   one request: no other server can get them in between.
+3. The flavor of the server gets the request for its devices. Nova forgets its
+   PCI requests and PCI devices.
+
+Seams: ``nova.objects.Instance``; ``nova.compute.manager.ComputeManager.rt``
+with its ``pci_tracker``: ``pci_devs``, ``to_be_removed_when_freed``,
+``free_device`` and ``save``.
+"""
+
+import collections.abc
+
+from nova import context
+from nova import exception
+from nova import objects
+from nova.compute import vm_states
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel.compute import log_once
+from nova_accel.compute.state import node_state
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core.assignment import adoption
+from nova_accel.core.placement import inventory
+
+LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
+
+#: States in which a server has no second set of devices on another host.
+_STATES = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED,
+           vm_states.SUSPENDED, vm_states.RESCUED, vm_states.ERROR)
+
+
+class Adopter:
+    """Takes over servers of this host.
+
+    :param virtapi: nova.virt.virtapi.VirtAPI
+    """
+
+    def __init__(self, state: node_state.NodeState, virtapi) -> None:
+        self._state = state
+        self._virtapi = virtapi
+        self._findings = log_once.LogOnce(LOG)
+        # What the domains had of which it is known that they are not adopted.
+        self._others: dict[str, hostdev.Hostdevs] = {}
+
+    def adopt(self, here: inventory.NodeInventory,
+              names: collections.abc.Mapping[str, str]) -> bool:
+        """Take over all servers that can be taken over.
+
+        :param names: all providers of the compute node, by uuid
+        :returns: whether any server was taken over
+        """
+        lines, adopted = [], 0
+        for uuid, held in self._state.domains.read().items():
+            if not held or self._others.get(uuid) == held:
+                continue
+            try:
+                adopted += self._adopt(uuid, held, here, names)
+            except errors.AccelError as error:
+                lines.append((logging.WARNING,
+                              f'Server {uuid} is not taken over: {error}'))
+            except exception.NovaException as error:
+                lines.append((logging.WARNING, f'Server {uuid} cannot be '
+                              f'taken over now: {error}'))
+        self._findings.log(lines)
+        return bool(adopted)
+
+    def _adopt(self, uuid, held, here, names) -> bool:
+        instance = self._candidate(uuid)
+        if not instance:
+            self._others[uuid] = held
+            return False
+        if instance.task_state or instance.vm_state not in _STATES:
+            return False
+        addresses = _addresses(instance, held)
+        if addresses.isdisjoint(
+                address for item in here.offered
+                for unit in item.region.units for address in unit):
+            # [pci] device_spec or Cyborg still has them.
+            return False
+        plan = adoption.plan(addresses, instance.flavor.extra_specs, here)
+        self._state.domains.set_aliases(uuid, {
+            device.address: device.alias for device in plan.hostdevs})
+        self._state.placement_client.adopt(
+            uuid, plan.allocated, adoption.foreign_providers(
+                addresses, names, here.node.name))
+        self._rewrite(instance, plan)
+        LOG.info('Took over the server with its devices %s; its flavor asks '
+                 'for them as %s', ', '.join(
+                     str(device.address) for device in plan.hostdevs),
+                 instance.flavor.extra_specs['nova_accel:profile'],
+                 instance=instance)
+        return True
+
+    def _candidate(self, uuid):
+        """Return a server of this host with devices of Nova's or Cyborg's."""
+        try:
+            instance = objects.Instance.get_by_uuid(
+                context.get_admin_context(), uuid, expected_attrs=[
+                    'flavor', 'pci_devices', 'pci_requests'])
+        except exception.InstanceNotFound:
+            return None
+        return instance if instance.host == CONF.host and (
+            adoption.is_candidate(instance.flavor.extra_specs)) else None
+
+    def _rewrite(self, instance, plan: adoption.Adoption) -> None:
+        """Let Nova forget its requests, and know ours."""
+        ours = {str(device.address) for device in plan.hostdevs}
+        tracker = self._virtapi._compute.rt.pci_tracker
+        for device in [device for device in tracker.pci_devs
+                       if device.instance_uuid == instance.uuid
+                       and device.address in ours]:
+            # It would be deleted with its server still in the record. Nova
+            # deletes a free device in its next run.
+            tracker.to_be_removed_when_freed.pop(device.address, None)
+            tracker.free_device(device, instance)
+        tracker.save(instance._context)
+        if instance.pci_requests:
+            instance.pci_requests.requests = [
+                request for request in instance.pci_requests.requests
+                if request.source != objects.InstancePCIRequest.FLAVOR_ALIAS]
+            instance.pci_requests = instance.pci_requests
+        flavor = instance.flavor
+        flavor.extra_specs = dict(plan.extra_specs)
+        instance.flavor = flavor
+        instance.save()
+
+
+def _addresses(instance, held: hostdev.Hostdevs) -> set:
+    """Return the devices that a server has by its flavor.
+
+    Those of Nova are in its database, those of Cyborg only in libvirt. Ports
+    have devices, too.
+    """
+    novas = {device.address: device for device in instance.pci_devices or ()}
+    of_ports = {device.address for device in instance.get_pci_devices(
+        source=objects.InstancePCIRequest.NEUTRON_PORT)}
+    found = {device.address for device in held
+             if str(device.address) not in of_ports}
+    if adoption.ALIAS_KEY in instance.flavor.extra_specs:
+        return {address for address in found if str(address) in novas}
+    return found
