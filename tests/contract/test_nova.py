@@ -100,9 +100,9 @@ OVERRIDDEN = {
 OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
            '_prepare_to_resume', '_reattach', '_reattach_missing'}
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
-                  '_device_migration', '_domains', '_incomplete_guests', '_local_host',
-                  '_placement_client', '_preparation', '_reattaching',
-                  '_reclamation', '_state'}
+                  '_device_migration', '_domains', '_incomplete_guests',
+                  '_local_host', '_placement_client', '_preparation',
+                  '_reattaching', '_reclamation', '_state'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)
