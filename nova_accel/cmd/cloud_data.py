@@ -44,7 +44,7 @@ class CloudData:
         :raises errors.AccelError: here and below, if they cannot be read
         """
         return [self._flavor(row) for row in self._rows(
-            'flavors', lambda cloud: cloud.compute.flavors(
+            'flavors', ('name', 'id'), lambda cloud: cloud.compute.flavors(
                 is_public=None, get_extra_specs=True))]
 
     def servers(self) -> list[plan.Server]:
@@ -52,7 +52,7 @@ class CloudData:
         if self._files['flavors'] and not self._files['servers']:
             return []
         return [_server(row) for row in self._rows(
-            'servers', lambda cloud: cloud.compute.servers(
+            'servers', ('id',), lambda cloud: cloud.compute.servers(
                 all_projects=True))]
 
     def requests(self) -> list[cyborg.Request]:
@@ -61,13 +61,13 @@ class CloudData:
             row['uuid'], row.get('device_profile_name') or '',
             row.get('instance_uuid') or '', row.get('hostname') or '')
             for row in self._rows(
-                'arqs', lambda cloud: cloud.accelerator.accelerator_requests(
-                    ))]
+                'arqs', ('uuid',),
+                lambda cloud: cloud.accelerator.accelerator_requests())]
 
     def profiles(self) -> tuple[list[device_profile.Profile],
                                 list[errors.ProfileError]]:
         """Return the device profiles of Cyborg, and errors of the others."""
-        rows = self._rows('profiles', lambda cloud:
+        rows = self._rows('profiles', (), lambda cloud:
                           cloud.accelerator.device_profiles())
         return document.read(json.dumps(rows), 'Cyborg.json') if rows else (
             [], [])
@@ -85,16 +85,24 @@ class CloudData:
                 cloud.compute.delete_flavor_extra_specs_property(
                     change.flavor.uuid, key)
 
-    def _rows(self, name: str, ask: collections.abc.Callable,
-              ) -> list[plan.Json]:
+    def _rows(self, name: str, needed: collections.abc.Iterable[str],
+              ask: collections.abc.Callable) -> list[plan.Json]:
+        """Return objects as a file or the API has them.
+
+        :param needed: fields that each of them must have
+        """
         path = self._files[name]
         if path:
             rows = _load(path)
         else:
             with self._connected() as cloud:
                 rows = [found.to_dict() for found in ask(cloud)]
-        return [{key.lower().replace(' ', '_'): value
+        rows = [{key.lower().replace(' ', '_'): value
                  for key, value in row.items()} for row in rows]
+        for key in needed:
+            if not all(row.get(key) for row in rows):
+                raise _unusable(path, f'has no "{key}" for one of the {name}')
+        return rows
 
     @contextlib.contextmanager
     def _connected(self):
@@ -132,7 +140,7 @@ class CloudData:
                 '--all --long -f json"')
         return plan.Flavor(
             row['name'], row['id'], specs,
-            {name: int(row[name]) for name in _SIZES if row.get(name)},
+            {name: row[name] for name in _SIZES if row.get(name)},
             row.get('is_public', True))
 
 
@@ -163,6 +171,10 @@ def _load(path: str) -> list[typing.Any]:
             raise ValueError('is not a list of objects')
         return rows
     except (ValueError, RecursionError) as error:
-        raise errors.AccelError(
-            errors.path(path), safe_yaml.why(error), 'write it with -f json '
-            'of an "openstack" command that lists') from None
+        raise _unusable(path, safe_yaml.why(error)) from None
+
+
+def _unusable(path: str | None, reason: str) -> errors.AccelError:
+    return errors.AccelError(
+        errors.path(path or 'the API'), reason, 'write the file with an '
+        '"openstack" command that lists, and -f json')

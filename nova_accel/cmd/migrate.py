@@ -63,7 +63,8 @@ class _Migrate(text.ShowOne, metaclass=abc.ABCMeta):
         return self.dict2columns(_as_columns(planned, done))
 
     @abc.abstractmethod
-    def make_plan(self, cloud: cloud_data.CloudData, directory: str) -> plan.Plan:
+    def make_plan(self, cloud: cloud_data.CloudData,
+                  directory: str) -> plan.Plan:
         """Return the plan."""
 
     def lines(self, names, data):

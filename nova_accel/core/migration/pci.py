@@ -136,9 +136,10 @@ def _entries(texts, losses: Problems) -> list[Entry]:
 
 
 def _entry(item, label: str) -> Entry:
-    for key in spec_entry.NETWORK_KEYS.intersection(item):
+    keys = set(item) if isinstance(item, dict) else set()
+    if network := sorted(keys & spec_entry.NETWORK_KEYS):
         raise errors.EntryError(
-            label, f'has {key}, as devices for ports of Neutron have',
+            label, f'has {network[0]}, as devices for ports of Neutron have',
             f'leave it in {_OPTION}, or name the device by its address')
     return Entry(item, spec_entry.parse(item, label, {}))
 
