@@ -284,21 +284,31 @@ def _classes(spec: plan.Json, entries) -> list[str]:
     """Return the resource classes of the devices that a spec stands for."""
     if spec.get('resource_class'):
         return [naming.normalise_resource_class(str(spec['resource_class']))]
-    meant = [claim for claim in spec_entry.parse_foreign(
-        [json.dumps(spec)], 'alias') if claim.vendor_id and claim.product_id]
-    if not meant:
-        raise errors.AccelError(
-            f'alias {errors.plain(spec["name"])}', 'has neither vendor_id and '
-            'product_id nor resource_class', 'correct it')
-    ids = meant[0].vendor_id, meant[0].product_id
+    meant = _ids(spec)
     # An entry that names the ids tells more than one that names an address.
-    found = {parsed.resource_class for _item, parsed in entries
-             if (parsed.vendor_id, parsed.product_id) == ids} or {
-        parsed.resource_class for _item, parsed in entries
-        if parsed.vendor_id in (None, ids[0])
-        and parsed.product_id in (None, ids[1])} or {None}
-    return sorted(name or naming.default_resource_class(meant[0])
-                  for name in found)
+    for others in ((), (None,)):
+        found = {entry.parsed.resource_class for entry in entries
+                 if _has_ids(entry.parsed, meant, others)}
+        if found:
+            break
+    return sorted(name or naming.default_resource_class(meant)
+                  for name in found or {None})
+
+
+def _ids(spec: plan.Json) -> spec_entry.Entry:
+    """Return an Entry that names the ids of an alias."""
+    for claim in spec_entry.parse_foreign([json.dumps(spec)], 'alias'):
+        if claim.vendor_id and claim.product_id:
+            return claim
+    raise errors.AccelError(
+        f'alias {errors.plain(spec["name"])}', 'has neither vendor_id and '
+        'product_id nor resource_class', 'correct it')
+
+
+def _has_ids(entry: spec_entry.Entry, meant: spec_entry.Entry, others) -> bool:
+    """Whether an entry has the ids that are meant, or others."""
+    return (entry.vendor_id in (meant.vendor_id, *others)
+            and entry.product_id in (meant.product_id, *others))
 
 
 def _numa(flavor: plan.Flavor, alias: Alias, total: int,
@@ -353,27 +363,28 @@ def _asked_by(server: plan.Server, flavors) -> bool:
 def _server_steps(servers, changes) -> collections.abc.Iterator[plan.Step]:
     """Yield a step for each flavor that servers with devices have."""
     for change in changes:
-        flavor = change.flavor
-        found = [server for server in servers
-                 if server.flavor in (flavor.name, flavor.uuid)]
-        if not found:
-            continue
-        other = f'{flavor.name}-accel'
-        specs = {key: value for key, value in flavor.extra_specs.items()
-                 if key != ALIAS_KEY} | dict(change.added)
-        options = ['--private'] * (not flavor.is_public) + [
-            part for name, number in flavor.size.items()
-            for part in (f'--{name}', str(number))]
-        yield plan.Step(
-            f'Resize the servers of flavor {flavor.name}, and switch the '
-            'hosts that they leave. Nova does not resize to the same flavor, '
-            'so create another one',
-            (shlex.join(['openstack', 'flavor', 'create', *options, *(
-                part for key, value in specs.items()
-                for part in ('--property', f'{key}={value}')), other]),
-             *(f'openstack server resize --flavor {shlex.quote(other)} --wait '
-               f'{server.uuid}' for server in found),
-             *(f'openstack server resize confirm {server.uuid}'
-               for server in found)),
-            tuple(f'openstack server resize revert {server.uuid}'
-                  for server in found))
+        found = [server.uuid for server in servers if server.flavor in (
+            change.flavor.name, change.flavor.uuid)]
+        if found:
+            yield _resize(found, change)
+
+
+def _resize(uuids: list[str], change: plan.Change) -> plan.Step:
+    flavor, other = change.flavor, f'{change.flavor.name}-accel'
+    specs = {key: value for key, value in flavor.extra_specs.items()
+             if key not in change.removed} | dict(change.added)
+    options = ['--private'] * (not flavor.is_public)
+    for name, number in flavor.size.items():
+        options += f'--{name}', str(number)
+    for key, value in specs.items():
+        options += '--property', f'{key}={value}'
+    resize = 'openstack server resize'
+    return plan.Step(
+        f'Resize the servers of flavor {flavor.name}, and switch the hosts '
+        'that they leave. Nova does not resize to the same flavor, so create '
+        'another one',
+        (shlex.join(['openstack', 'flavor', 'create', *options, other]),
+         *(f'{resize} --flavor {shlex.quote(other)} --wait {uuid}'
+           for uuid in uuids),
+         *(f'{resize} confirm {uuid}' for uuid in uuids)),
+        tuple(f'{resize} revert {uuid}' for uuid in uuids))
