@@ -164,8 +164,8 @@ def _load(path: str) -> list[typing.Any]:
     try:
         [rows] = safe_yaml.load_json(safe_yaml.read(path, _MAX_BYTES))
         if isinstance(rows, dict):
-            # An answer of the API has one key.
-            [rows] = rows.values()
+            # An answer of an API has one list, and perhaps links.
+            rows = next(iter(rows.values()), rows)
         if not isinstance(rows, list) or not all(
                 isinstance(row, dict) for row in rows):
             raise ValueError('is not a list of objects')

@@ -103,6 +103,10 @@ class MigratePci(_Migrate):
             raise errors.AccelError(
                 '[pci]', 'has neither device_spec nor alias',
                 'set --config-file to the nova.conf that has them')
+        if not conf.device_spec:
+            self.app.LOG.warning(
+                '[pci] device_spec is not set here; also name the nova.conf '
+                'of a nova-compute, so that the plan has its devices')
         return pci.make(pci.Source(conf.device_spec, conf.alias,
                                    cloud.flavors(), cloud.servers()),
                         directory)

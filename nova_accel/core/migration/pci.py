@@ -215,15 +215,17 @@ def _profile(flavor: plan.Flavor, aliases, entries,
     :raises errors.AccelError: if there is none that asks for the same
     """
     asked = _asked(flavor.extra_specs[ALIAS_KEY], aliases)
-    if flavor_specs.PROFILE_KEY in flavor.extra_specs:
+    name = re.sub('[^A-Za-z0-9_-]+', '-', '-'.join(
+        f'{alias.name}-{count}' if count > 1 else alias.name
+        for alias, count in asked))
+    # It has both if a change of this plan was interrupted.
+    if flavor.extra_specs.get(flavor_specs.PROFILE_KEY, name) != name:
         raise errors.AccelError(
             'its extra specs', f'also have {flavor_specs.PROFILE_KEY}',
             'write one profile for both')
     total = sum(count for _alias, count in asked)
     document = {
-        'name': re.sub('[^A-Za-z0-9_-]+', '-', '-'.join(
-            f'{alias.name}-{count}' if count > 1 else alias.name
-            for alias, count in asked)),
+        'name': name,
         'description': f'{ALIAS_KEY}={flavor.extra_specs[ALIAS_KEY]}',
         'groups': [_group(alias, count, entries, _numa(
             flavor, alias, total, losses)) for alias, count in asked]}

@@ -141,6 +141,13 @@ def test_without_options_of_pci_there_is_nothing_to_migrate(migrate):
     assert err.startswith('nova-accel: [pci]: has neither device_spec nor al')
 
 
+def test_plan_without_device_spec_warns(migrate):
+    code, out, err = migrate(conf='[pci]\n' + CONF.splitlines()[-1])
+    assert (code, err.count('\n')) == (0, 1)
+    assert '[pci] device_spec is not set here' in err
+    assert 'CUSTOM_PCI_10DE_2330: 1' in out
+
+
 @pytest.mark.parametrize('content, complaint', [
     ('[{"uuid": "1"}]', 'has no "name"'),
     ('{', 'Expecting'), ('3', 'is not a list'), ('["x"]', 'is not a list'),

@@ -203,6 +203,14 @@ def test_whole_cards_with_virtual_functions_are_named():
     assert 'no virtual functions' in loss.reason
 
 
+def test_interrupted_change_of_a_flavor_is_continued():
+    planned = _make(alias=[_named(GPU)], flavors=[
+        _flavor('gpu:1', accel__device_profile='gpu')])
+    assert planned.losses == ()
+    assert [step.change.removed for step in planned.steps if step.change] == [
+        (pci.ALIAS_KEY,)]
+
+
 def test_rollback_of_a_flavor_undoes_its_commands():
     planned = _make(alias=[_named(GPU)], flavors=[_flavor('gpu:1', 'a b')])
     [step] = [step for step in planned.steps if step.change]
