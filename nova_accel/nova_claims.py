@@ -58,6 +58,9 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
             cfg.DeprecatedOpt('passthrough_whitelist', 'pci'),
             cfg.DeprecatedOpt('pci_passthrough_whitelist', 'DEFAULT')]),
         'pci')
+    conf.register_opt(cfg.MultiStrOpt(
+        'alias', default=[], deprecated_opts=[
+            cfg.DeprecatedOpt('pci_alias', 'DEFAULT')]), 'pci')
     conf.register_opt(cfg.ListOpt('enabled_mdev_types', default=[],
                                   deprecated_name='enabled_vgpu_types'),
                       'devices')

@@ -4,12 +4,9 @@
 nova-compute runs the same audit periodically, and logs its findings.
 """
 
-import argparse
 import contextlib
-import dataclasses
 import functools
 import importlib
-import json
 
 from oslo_config import cfg
 
@@ -20,27 +17,6 @@ from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import queries
 from nova_accel.host import libvirt_xml
-
-
-def check(host: model.Host, arguments: argparse.Namespace,
-          conf: cfg.ConfigOpts) -> int:
-    """Run the audit, and print its findings.
-
-    :param host: the Host that the command runs on
-    :returns: the exit code
-    :raises errors.AccelError: if libvirt or Placement cannot be queried
-    """
-    name, findings = audit(host, arguments.host, placement.connect(conf),
-                           conf)
-    if arguments.json:
-        print(json.dumps({'host': name, 'findings': [
-            dataclasses.asdict(finding) for finding in findings]}, indent=2))
-    else:
-        for finding in findings:
-            print(f'! {finding.thing}: {finding.reason}\n'
-                  f'  {finding.remedy}')
-        print(f'{name}: {len(findings)} findings')
-    return 1 if findings else 0
 
 
 def audit(host: model.Host, name: str | None, get: queries.Get,

@@ -12,6 +12,7 @@ from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.device_spec import suggestion
 from nova_accel.core.guest import bar_window
+from nova_accel.osc import columns
 
 # PCI Code and ID Assignment Specification: base class and subclass. Functions
 # of the first table, and accelerators, are shown even if no entry names them.
@@ -46,8 +47,8 @@ def draw(host: model.Host, source: str, problems: list[str],
            f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
-    yield from _lines({**_branches(host, everything),
-                       **_link_domains(host.links)})
+    yield from columns.lines({**_branches(host, everything),
+                              **_link_domains(host.links)})
     yield from _address_bits(host)
     for problem in problems:
         yield f'! {problem}'
@@ -210,10 +211,3 @@ def _fits(units, count: int) -> bool:
     needed = _need(units, count)
     return not needed or bar_window.choose(needed,
                                            bar_window.MAX_BITS) is not None
-
-
-def _lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:
-    for index, (label, branch) in enumerate(tree.items(), 1):
-        last = index == len(tree)
-        yield f'{indent}{"└─" if last else "├─"} {label}'
-        yield from _lines(branch, indent + ('   ' if last else '│  '))

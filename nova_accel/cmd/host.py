@@ -6,12 +6,13 @@ import collections.abc
 import gzip
 import json
 import pathlib
-import sys
 
+from cliff import command
 from oslo_config import cfg
 
 from nova_accel import nova_claims
 from nova_accel.cmd import drawing
+from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
@@ -23,51 +24,137 @@ from nova_accel.host import recorder
 from nova_accel.host import tree as trees
 
 _OPTION = '[nova_accel] device_spec'
+#: Debian and Ubuntu also have nova-compute.conf, read after nova.conf.
+SERVICE = 'nova-compute'
 
 
-def add_parser(topics) -> None:
-    topic = topics.add_parser('host', help='the devices of a host')
-    # Debian and Ubuntu also have nova-compute.conf, read after nova.conf.
-    topic.set_defaults(service='nova-compute')
-    verbs = topic.add_subparsers(
-        title='verbs', required=True, metavar='show|check|record')
-    show = verbs.add_parser(
-        'show', help='show devices, regions and topology, and why devices '
-                     'are refused')
-    add_root(show)
-    show.add_argument('--device-spec', action='append', metavar='JSON',
-                      help='try this entry instead of those in nova.conf; '
-                           'can be repeated')
-    show.add_argument('--link-domains', metavar='FILE',
-                      help='try this file instead of that in nova.conf')
-    show.add_argument('--all', action='store_true',
-                      help='also show functions that are not accelerators')
-    show.add_argument('--strict', action='store_true',
-                      help='exit with 1 also if a function that an entry '
-                           'names is refused, or an entry names no device')
-    show.add_argument('--json', action='store_true', help='print JSON')
-    show.set_defaults(run=_show)
-    check = verbs.add_parser(
-        'check', help='compare the devices that servers hold (libvirt), their '
-                      'allocations (Placement) and the devices of the host '
-                      '(sysfs); exit with 1 if they disagree, with 2 if '
-                      'libvirt or Placement cannot be queried')
-    add_root(check)
-    check.add_argument('--host', metavar='NAME',
-                       help='name of the compute node (default: the host '
-                            'name that libvirt reports)')
-    check.add_argument('--json', action='store_true', help='print JSON')
-    check.set_defaults(run=_check, failed=2)
-    record = verbs.add_parser(
-        'record', help='write the facts that nova_accel reads of this host '
-                       'to a file, without those that identify the host')
-    add_root(record)
-    record.add_argument('--identifying', action='store_true',
-                        help='keep serial numbers, MAC and IP addresses, '
-                             'uuids and names that people chose')
-    record.add_argument('file', help='file to write; "-" for standard output; '
-                                     'compressed if the name ends in .gz')
-    record.set_defaults(run=_record)
+class ShowHost(text.ShowOne):
+    """Show devices, regions and topology, and why devices are refused.
+
+    It exits with 1 if an entry or the file of link domains is invalid.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        add_root(parser)
+        parser.add_argument(
+            '--device-spec', action='append', metavar='JSON',
+            help='try this entry instead of those in nova.conf; can be '
+                 'repeated')
+        parser.add_argument(
+            '--link-domains', metavar='FILE',
+            help='try this file instead of that in nova.conf')
+        parser.add_argument(
+            '--all', action='store_true',
+            help='also show functions that are not accelerators, as text')
+        parser.add_argument(
+            '--strict', action='store_true',
+            help='exit with 1 also if a function that an entry names is '
+                 'refused, or an entry names no device')
+        return parser
+
+    def take_action(self, parsed_args):
+        conf = self.app.configuration(SERVICE)
+        root = _root(parsed_args, conf)
+        texts, option = ((parsed_args.device_spec, '--device-spec')
+                         if parsed_args.device_spec else
+                         (conf.nova_accel.device_spec, _OPTION))
+        entries, broken = reader.parse(texts, option)
+        tree = trees.open_tree(root)
+        kinds = loader.open_all(tree)
+        decide, unusable = _read_host(tree, conf, parsed_args.link_domains,
+                                      kinds)
+        host = decide(entries)
+        problems = [*broken, *unusable, *host.problems]
+        warnings = [*map(str, _unmatched(entries, host)), *(
+            f'Refused: {error}' for error in drawing.group(host.refusals))]
+        found = (suggestion.Suggestions() if texts else
+                 _suggest(host, kinds, decide))
+        self._drawn = [*drawing.draw(host, root, problems, parsed_args.all),
+                       *drawing.suggest(found)]
+        for warning in warnings:
+            self.app.LOG.warning(warning)
+        self.code = int(bool(broken or unusable or (
+            parsed_args.strict and warnings)))
+        return self.dict2columns(as_data(host, problems, warnings, found))
+
+    def lines(self, names, data):
+        return self._drawn
+
+
+class CheckHost(text.Findings):
+    """Compare what libvirt, Placement and sysfs say of this host's devices.
+
+    It exits with 1 if they disagree, and with 2 if libvirt or Placement cannot
+    be queried.
+    """
+
+    columns = (*text.Findings.columns, 'Provider', 'Withheld', 'Passing')
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        add_host(parser)
+        return parser
+
+    def run(self, parsed_args):
+        try:
+            return super().run(parsed_args)
+        except (errors.AccelError, cfg.Error, OSError) as error:
+            self.app.LOG.error(error)
+            return 2
+
+    def take_action(self, parsed_args):
+        # keystoneauth1 is slow to import, and few commands need it.
+        from nova_accel.cmd import check
+        from nova_accel.cmd import placement
+        conf = self.app.configuration(SERVICE)
+        host, problems = read(parsed_args, conf)
+        for problem in problems:
+            self.app.LOG.warning(problem)
+        name, findings = check.audit(host, parsed_args.host,
+                                     placement.connect(conf), conf)
+        self.app.LOG.info('%s: %d findings', name, len(findings))
+        self.code = int(bool(findings))
+        return self.columns, [
+            (finding.thing, finding.reason, finding.remedy, finding.provider,
+             finding.withheld, finding.passing) for finding in findings]
+
+
+class RecordHost(command.Command):
+    """Write the facts that nova-accel reads of this host to a file.
+
+    Those that identify the host are left out.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        add_root(parser)
+        parser.add_argument(
+            '--identifying', action='store_true',
+            help='keep serial numbers, MAC and IP addresses, uuids and names '
+                 'that people chose')
+        parser.add_argument(
+            'file', help='file to write; "-" for standard output; compressed '
+                         'if the name ends in .gz')
+        return parser
+
+    def take_action(self, parsed_args):
+        name = parsed_args.file
+        recording = recorder.record(
+            trees.open_tree(_root(parsed_args,
+                                  self.app.configuration(SERVICE))),
+            parsed_args.identifying)
+        if name == '-':
+            self.app.stdout.write(recording.dumps())
+            return
+        content = recording.dumps().encode()
+        if name.endswith('.gz'):
+            # No timestamp, so that equal hosts give equal files.
+            content = gzip.compress(content, mtime=0)
+        pathlib.Path(name).write_bytes(content)
+        self.app.stdout.write(
+            f'{name}: {len(recording.files)} files, {len(recording.links)} '
+            f'links, {len(content)} bytes\n')
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:
@@ -77,31 +164,12 @@ def add_root(parser: argparse.ArgumentParser) -> None:
                              'sysfs_root in nova.conf)')
 
 
-def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    root = _root(arguments, conf)
-    texts, option = ((arguments.device_spec, '--device-spec')
-                     if arguments.device_spec else
-                     (conf.nova_accel.device_spec, _OPTION))
-    entries, broken = reader.parse(texts, option)
-    tree = trees.open_tree(root)
-    kinds = loader.open_all(tree)
-    decide, unusable = _read_host(tree, conf, arguments.link_domains, kinds)
-    host = decide(entries)
-    problems = [*broken, *unusable, *host.problems]
-    warnings = [*map(str, _unmatched(entries, host)), *(
-        f'Refused: {error}' for error in drawing.group(host.refusals))]
-    found = (suggestion.Suggestions() if texts else
-             _suggest(host, kinds, decide))
-    if arguments.json:
-        print(json.dumps(as_data(host, problems, warnings, found), indent=2))
-    else:
-        for line in (*drawing.draw(host, root, problems, arguments.all),
-                     *drawing.suggest(found)):
-            print(line)
-    for warning in warnings:
-        print(f'nova-accel: {warning}', file=sys.stderr)
-    is_wrong = broken or unusable or (arguments.strict and warnings)
-    return 1 if is_wrong else 0
+def add_host(parser) -> None:
+    """Add the options that name the machine and its compute node."""
+    add_root(parser)
+    parser.add_argument('--host', metavar='NAME',
+                        help='name of the compute node (default: the host '
+                             'name that libvirt reports)')
 
 
 def _suggest(host: model.Host, kinds: discovery.Enumerators,
@@ -123,15 +191,6 @@ def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
             yield errors.EntryError(
                 entry.label, 'names no device of this host', 'compare it '
                 'with the output of nova-accel host show --all')
-
-
-def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    # keystoneauth1 is slow to import, and only this verb needs it.
-    from nova_accel.cmd import check
-    host, problems = read(arguments, conf)
-    for problem in problems:
-        print(f'nova-accel: {problem}', file=sys.stderr)
-    return check.check(host, arguments, conf)
 
 
 def read(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
@@ -162,23 +221,6 @@ def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
     return reader.read_machine(
         tree, nova_claims.claims(conf), kinds, links=links,
         allow_unsafe_host=conf.nova_accel.allow_unsafe_host), unusable
-
-
-def _record(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    recording = recorder.record(trees.open_tree(_root(arguments, conf)),
-                                arguments.identifying)
-    text = recording.dumps()
-    if arguments.file == '-':
-        sys.stdout.write(text)
-        return 0
-    content = text.encode()
-    if arguments.file.endswith('.gz'):
-        # No timestamp, so that equal hosts give equal files.
-        content = gzip.compress(content, mtime=0)
-    pathlib.Path(arguments.file).write_bytes(content)
-    print(f'{arguments.file}: {len(recording.files)} files, '
-          f'{len(recording.links)} links, {len(content)} bytes')
-    return 0
 
 
 def as_data(host: model.Host,

@@ -1,124 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel profile``: show and check device profiles."""
 
-import argparse
 import collections
 import collections.abc
 import hashlib
 import json
 import os
-import sys
 
-from oslo_config import cfg
-import prettytable
+from cliff import command
+from cliff import lister
+from cliff import show
 
+from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
+from nova_accel.osc import columns
 from nova_accel.profiles import store
 
 # Hexadecimal digits of a digest; a line of a table has room for them.
 _DIGITS = 32
 
 
-def add_parser(topics) -> None:
-    verbs = topics.add_parser(
-        'profile', help='device profiles').add_subparsers(
-        title='verbs', required=True, metavar='show|check')
-    show = verbs.add_parser('show', help='show all profiles, or one with its '
-                                         'extra specs')
-    _add_common(show)
-    show.add_argument('name', nargs='?', help='name of a profile')
-    show.add_argument('--digest', action='store_true',
-                      help='print only a digest of the profiles, which is '
-                           'the same on each host with the same profiles')
-    show.set_defaults(run=_show)
-    check = verbs.add_parser('check', help='list the problems; exit with 1 '
-                                           'if there are any')
-    _add_common(check)
-    check.add_argument('file', nargs='*', help='files to check instead of '
-                                               'the directories')
-    check.add_argument('--strict', action='store_true',
-                       help='exit with 1 also if a directory of nova.conf '
-                            'does not exist, or one has no profile files')
-    check.set_defaults(run=_check)
+class ListProfile(lister.Lister):
+    """List the device profiles that nova-api reads."""
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_directory(parser)
+        return parser
+
+    def take_action(self, parsed_args):
+        return ('Name', 'Groups', 'Resources', 'Description'), [
+            (profile.name, len(profile.groups),
+             columns.Lines(_contents(profile)), profile.description)
+            for profile in _known(self.app, parsed_args)]
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+class ShowProfile(show.ShowOne):
+    """Show a device profile, and the extra specs that it stands for."""
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_directory(parser)
+        parser.add_argument('profile', help='name of the profile')
+        return parser
+
+    def take_action(self, parsed_args):
+        [profile] = _known(self.app, parsed_args, [parsed_args.profile])
+        data = as_data(profile)
+        return self.dict2columns({
+            **data,
+            'groups': columns.Texts(data['groups'], map(
+                _group, enumerate(profile.groups))),
+            'affinity': columns.Texts(data['affinity'],
+                                      map(str, profile.rules)),
+            'extra_specs': columns.Texts(data['extra_specs'], [
+                f'{key}={value}'
+                for key, value in (data['extra_specs'] or {}).items()])})
+
+
+class DigestProfile(command.Command):
+    """Print a digest of all profiles, or of some.
+
+    It is the same on each host with the same profiles.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_directory(parser)
+        parser.add_argument('profile', nargs='*', help='name of a profile')
+        return parser
+
+    def take_action(self, parsed_args):
+        found = _known(self.app, parsed_args, parsed_args.profile)
+        self.app.stdout.write(f'{digest(found)}\n')
+
+
+class CheckProfile(text.Findings):
+    """List what is wrong with device profiles.
+
+    It exits with 1 if there are errors.
+    """
+
+    columns = (*text.Findings.columns, 'Severity')
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        _add_directory(parser)
+        parser.add_argument('file', nargs='*', help='files to check instead '
+                                                    'of the directories')
+        parser.add_argument(
+            '--strict', action='store_true',
+            help='exit with 1 also if a directory of nova.conf does not '
+                 'exist, or one has no profile files')
+        return parser
+
+    def take_action(self, parsed_args):
+        found, problems, warnings = (
+            (*_read(parsed_args.file), []) if parsed_args.file else
+            _read_directories(self.app, parsed_args))
+        problems.extend(unusable(found))
+        self.code = int(bool(problems or (parsed_args.strict and warnings)))
+        self.app.LOG.info('%d profiles, %d problems', len(found),
+                          len(problems))
+        return self.columns, [
+            (error.thing, error.reason, error.remedy, severity)
+            for severity, group in ((text.ERROR, problems),
+                                    (text.WARNING, warnings))
+            for error in group]
+
+
+def _add_directory(parser) -> None:
     parser.add_argument('--profile-dir', action='append', metavar='DIR',
                         help='directory of profiles; can be repeated '
                              '(default: profile_dirs in nova.conf)')
-    parser.add_argument('--json', action='store_true', help='print JSON')
 
 
-def _store(arguments: argparse.Namespace,
-           conf: cfg.ConfigOpts) -> store.Store:
-    return store.Store(arguments.profile_dir or conf.nova_accel.profile_dirs)
+def _store(app, parsed_args) -> store.Store:
+    return store.Store(parsed_args.profile_dir
+                       or app.configuration().nova_accel.profile_dirs)
 
 
-def _show(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    profiles = _store(arguments, conf)
-    found = [profile for profile in profiles.all()
-             if arguments.name in (None, profile.name)]
-    _warn((*profiles.problems(), *profiles.missing(), *profiles.empty()))
-    if arguments.name is not None and not found:
-        raise errors.ProfileError(
-            f'profile {errors.quote(arguments.name)}', 'is not known; looked '
-            f'for in {", ".join(profiles.directories)}')
-    if arguments.digest:
-        print(digest(found))
-    elif arguments.json:
-        print(json.dumps([as_data(profile) for profile in found], indent=2))
-    elif arguments.name is None:
-        print(_table(('profile', 'groups', 'asks for', 'description'), [
-            (profile.name, len(profile.groups), _contents(profile),
-             profile.description) for profile in found]))
-    else:
-        _show_one(found[0])
-    return 0
+def _known(app, parsed_args, names: collections.abc.Iterable[str] = (),
+           ) -> list[device_profile.Profile]:
+    """Return all profiles, or those of some names; log what is wrong.
 
-
-def _show_one(profile: device_profile.Profile) -> None:
-    print(f'{profile.name}: {profile.description or "(no description)"}')
-    print(_table(('group', 'resources', 'traits', 'numa'), [
-        (f'ACCEL{index}', _resources(group), _traits(group), group.numa)
-        for index, group in enumerate(profile.groups)]))
-    for rule in profile.rules:
-        print(rule)
-    print(
-        f'Extra specs of a server whose flavor has {flavor_specs.PROFILE_KEY}='
-        f'{profile.name}:')
-    for key, value in flavor_specs.expand(profile, {}).items():
-        print(f'  {key}={value}')
-
-
-def _check(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> int:
-    found, problems, warnings = (
-        (*_read(arguments.file), []) if arguments.file else
-        _read_directories(arguments, conf))
-    problems.extend(unusable(found))
-    if arguments.json:
-        print(json.dumps({
-            'profiles': [profile.name for profile in found],
-            'problems': [*map(_error, problems)],
-            'warnings': [*map(_error, warnings)],
-        }, indent=2))
-    else:
-        for error in problems:
-            print(f'! {error}')
-        print(f'{len(found)} profiles, {len(problems)} problems')
-    _warn(warnings)
-    return 1 if problems or (arguments.strict and warnings) else 0
-
-
-def _warn(warnings: collections.abc.Iterable[errors.ProfileError]) -> None:
-    for warning in warnings:
-        print(f'nova-accel: {warning}', file=sys.stderr)
-
-
-def _error(error: errors.ProfileError) -> dict[str, str]:
-    return {'thing': error.thing, 'reason': error.reason,
-            'remedy': error.remedy}
+    :raises errors.ProfileError: if there is no profile of a name
+    """
+    profiles = _store(app, parsed_args)
+    found = {profile.name: profile for profile in profiles.all()}
+    for warning in (*profiles.problems(), *profiles.missing(),
+                    *profiles.empty()):
+        app.LOG.warning(warning)
+    for name in names:
+        if name not in found:
+            raise errors.ProfileError(
+                f'profile {errors.quote(name)}', 'is not known; looked for in '
+                f'{", ".join(profiles.directories)}')
+    return [profile for name, profile in found.items()
+            if not names or name in names]
 
 
 def _read(files: list[str]):
@@ -136,11 +157,11 @@ def _read(files: list[str]):
     return found, problems
 
 
-def _read_directories(arguments, conf):
-    profiles = _store(arguments, conf)
+def _read_directories(app, parsed_args):
+    profiles = _store(app, parsed_args)
     problems, warnings = list(profiles.problems()), profiles.empty()
     # A directory of nova.conf need not exist before the first profile.
-    (problems if arguments.profile_dir else warnings).extend(
+    (problems if parsed_args.profile_dir else warnings).extend(
         profiles.missing())
     return profiles.all(), problems, warnings
 
@@ -202,20 +223,16 @@ def _resources(group: device_profile.Group) -> str:
     return ', '.join(parts)
 
 
-def _contents(profile: device_profile.Profile) -> str:
-    """Return the groups, equal ones on one line: ``2 × 1 CUSTOM_GPU``."""
+def _contents(profile: device_profile.Profile) -> list[str]:
+    """Return a text for each kind of group: ``2 × 1 CUSTOM_GPU``."""
     counts = collections.Counter(map(_resources, profile.groups))
-    return '\n'.join(text if count == 1 else f'{count} × {text}'
-                     for text, count in counts.items())
+    return [text if count == 1 else f'{count} × {text}'
+            for text, count in counts.items()]
 
 
-def _traits(group: device_profile.Group) -> str:
-    return '\n'.join(
-        name if strength == device_profile.REQUIRED else f'not {name}'
-        for name, strength in group.traits.items())
-
-
-def _table(head, rows) -> prettytable.PrettyTable:
-    table = prettytable.PrettyTable(head, align='l')
-    table.add_rows(rows)
-    return table
+def _group(numbered: tuple[int, device_profile.Group]) -> str:
+    index, group = numbered
+    traits = [name if strength == device_profile.REQUIRED else f'not {name}'
+              for name, strength in group.traits.items()]
+    return (f'{device_profile.group_name(index)}: '
+            + ', '.join([_resources(group), *traits, f'numa {group.numa}']))

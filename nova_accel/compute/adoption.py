@@ -31,6 +31,7 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import adoption
 from nova_accel.core.placement import inventory
+from nova_accel.core.request import flavor_specs
 
 LOG = logging.getLogger(__name__)
 
@@ -94,12 +95,12 @@ class Adopter:
             device.address: device.alias for device in plan.hostdevs})
         self._state.placement_client.adopt(
             uuid, plan.allocated, adoption.foreign_providers(
-                addresses, names, here.node.name))
+                addresses, names, here.node))
         self._rewrite(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '
                  'for them as %s', ', '.join(
                      str(device.address) for device in plan.hostdevs),
-                 instance.flavor.extra_specs['nova_accel:profile'],
+                 instance.flavor.extra_specs[flavor_specs.EXPANDED_KEY],
                  instance=instance)
         return True
 
@@ -148,6 +149,6 @@ def _addresses(instance, held: hostdev.Hostdevs) -> set:
         source=objects.InstancePCIRequest.NEUTRON_PORT)}
     found = {device.address for device in held
              if str(device.address) not in of_ports}
-    if adoption.ALIAS_KEY in instance.flavor.extra_specs:
+    if flavor_specs.ALIAS_KEY in instance.flavor.extra_specs:
         return {address for address in found if str(address) in novas}
     return found

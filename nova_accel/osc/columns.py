@@ -13,6 +13,17 @@ class Lines(columns.FormattableColumn):
         return '\n'.join(map(str, self._value))
 
 
+class Texts(columns.FormattableColumn):
+    """Data for programs, and lines of text for people."""
+
+    def __init__(self, value, lines: collections.abc.Iterable[str]) -> None:
+        super().__init__(value)
+        self._lines = list(lines)
+
+    def human_readable(self) -> str:
+        return '\n'.join(self._lines)
+
+
 class Reason(columns.FormattableColumn):
     """Why a device is not available: reasons, and a drain if it has one.
 

@@ -29,7 +29,7 @@ def correct(spec) -> None:
             return
         spec.flavor = flavor
     if (flavor_specs.EXPANDED_KEY in spec.flavor.extra_specs
-            and adoption.ALIAS_KEY not in spec.flavor.extra_specs
+            and flavor_specs.ALIAS_KEY not in spec.flavor.extra_specs
             and 'pci_requests' in spec and spec.pci_requests):
         spec.pci_requests.requests = [
             request for request in spec.pci_requests.requests

@@ -43,7 +43,7 @@ def test_example_passes_the_tests_of_the_kind_contract(installed):
 
 def test_command_shows_devices_of_the_example(installed):
     done = _run(installed, '-m', 'nova_accel.cmd.main', 'host', 'show',
-                '--json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
+                '-f', 'json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
                 '--device-spec', json.dumps(_ENTRY))
     shown = json.loads(done.stdout)
     assert [region['resource_class'] for device in shown['devices']
@@ -52,7 +52,7 @@ def test_command_shows_devices_of_the_example(installed):
 
 def test_entry_without_its_kind_names_the_missing_kind():
     done = _run(None, '-m', 'nova_accel.cmd.main', 'host', 'show',
-                '--json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
+                '-f', 'json', '--sysfs-root', str(_EXAMPLE / 'machine.json'),
                 '--device-spec', json.dumps(_ENTRY))
     assert "kind 'example' is not installed; known kinds: declared" in (
         done.stdout + done.stderr)

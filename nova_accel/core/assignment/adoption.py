@@ -15,9 +15,6 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 
-#: The key of a flavor that asks for devices of ``[pci] alias``.
-ALIAS_KEY = 'pci_passthrough:alias'
-
 
 @dataclasses.dataclass(frozen=True)
 class Adoption:
@@ -35,7 +32,7 @@ class Adoption:
 
 def is_candidate(extra_specs: collections.abc.Mapping[str, str]) -> bool:
     """Whether Nova or Cyborg assigned devices for a flavor."""
-    return ALIAS_KEY in extra_specs or (
+    return flavor_specs.ALIAS_KEY in extra_specs or (
         flavor_specs.PROFILE_KEY in extra_specs
         and flavor_specs.EXPANDED_KEY not in extra_specs)
 
@@ -57,7 +54,7 @@ def plan(addresses: collections.abc.Collection[model.Address],
     grants = [assigned_units.Grant(device_profile.group_name(index), *found)
               for index, found in enumerate(units)]
     name = extra_specs.get(flavor_specs.PROFILE_KEY,
-                           extra_specs.get(ALIAS_KEY, ''))
+                           extra_specs.get(flavor_specs.ALIAS_KEY, ''))
     profile = device_profile.Profile(name, tuple(device_profile.Group(
         {item.region.resource_class: 1}, {}, device_profile.OFF)
         for item, _unit in units))
@@ -71,7 +68,7 @@ def plan(addresses: collections.abc.Collection[model.Address],
             for resource_class, count in counts.items()}},
         flavor_specs.expand(profile, {
             key: value for key, value in extra_specs.items()
-            if key != ALIAS_KEY}))
+            if key != flavor_specs.ALIAS_KEY}))
 
 
 def _units(addresses, here) -> set[tuple[inventory.Offered, model.Unit]]:
@@ -92,11 +89,12 @@ def _units(addresses, here) -> set[tuple[inventory.Offered, model.Unit]]:
 
 def foreign_providers(adopted: collections.abc.Iterable[model.Address],
                       names: collections.abc.Mapping[str, str],
-                      nodename: str) -> set[str]:
+                      node: inventory.Node) -> set[str]:
     """Return the providers that Nova or Cyborg have for these devices.
 
     :param names: all providers of the compute node, by uuid
     """
-    theirs = {f'{nodename}_{address}' for address in adopted}
-    return {uuid for uuid, name in names.items() if name in theirs}
+    theirs = tuple(f'_{address}' for address in adopted)
+    return {uuid for uuid, name in names.items()
+            if name.endswith(theirs) and uuid not in node.ours}
 

@@ -21,8 +21,8 @@ from nova_accel.core.device_spec import reset_methods
 #: Kinds by name.
 Kinds = collections.abc.Mapping[str, kinds.Kind]
 
-# Keys of Nova's entries for Neutron ports; such devices belong to Nova.
-_NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
+#: Keys of Nova's entries for Neutron ports; such devices belong to Nova.
+NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
                            'remote_managed'})
 
 _EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
@@ -126,17 +126,26 @@ def parse_all(texts: collections.abc.Iterable[str], known: Kinds,
     for number, text in enumerate(texts, 1):
         label = f'{option} #{number}'
         try:
-            items = _items(text, label)
+            items = load(text, label)
         except errors.EntryError as error:
             problems.append(error)
             continue
         for index, item in enumerate(items, 1):
             here = f'{label}.{index}' if len(items) > 1 else label
             try:
-                entries.append(_entry(_object(item, here), here, known))
+                entries.append(parse(item, here, known))
             except errors.EntryError as error:
                 problems.append(error)
     return entries, problems
+
+
+def parse(item: object, label: str, known: Kinds) -> Entry:
+    """Return an Entry.
+
+    :param item: an element of the option, loaded
+    :raises errors.EntryError: if it is not usable
+    """
+    return _entry(_object(item, label), label, known)
 
 
 def parse_foreign(texts: collections.abc.Iterable[str],
@@ -149,7 +158,7 @@ def parse_foreign(texts: collections.abc.Iterable[str],
     for number, text in enumerate(texts, 1):
         label = f'{option} #{number}'
         with contextlib.suppress(errors.EntryError):
-            for item in filter(_is_object, _items(text, label)):
+            for item in filter(_is_object, load(text, label)):
                 with contextlib.suppress(errors.EntryError):
                     claims.append(_claim(item, label))
     return claims
@@ -196,7 +205,11 @@ def _object(item: object, label: str) -> dict[str, typing.Any]:
     return item
 
 
-def _items(text: str, label: str) -> list[typing.Any]:
+def load(text: str, label: str) -> list[typing.Any]:
+    """Return the elements of one value of the option.
+
+    :raises errors.EntryError: if it is not JSON
+    """
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -265,7 +278,7 @@ def _check_keys(item, label: str, known: set[str]) -> None:
         raise errors.EntryError(
             label, f'does not know the key {errors.quote(unknown[0])}',
             'devices for Neutron ports belong in [pci] device_spec'
-            if unknown[0] in _NETWORK_KEYS
+            if unknown[0] in NETWORK_KEYS
             else f'known keys: {", ".join(sorted(known))}')
 
 

@@ -19,6 +19,8 @@ from nova_accel.core.request import device_profile
 
 #: The key that operators write.
 PROFILE_KEY = 'accel:device_profile'
+#: The key of a flavor that asks for devices of ``[pci] alias``.
+ALIAS_KEY = 'pci_passthrough:alias'
 #: The key with the profile's name, for messages.
 EXPANDED_KEY = 'nova_accel:profile'
 #: Per group: ``nova_accel:numa_ACCEL0``.

@@ -93,9 +93,10 @@ class Inside:
     def disagreements(self) -> list[str]:
         """What ``nova-accel host check`` finds."""
         said = json.loads(self._machine.run(
-            f'{root.NOVA}/bin/nova-accel host check --json', check=False))
-        return [f'{finding["thing"]}: {finding["reason"]}'
-                for finding in said['findings']]
+            f'{root.NOVA}/bin/nova-accel -q host check -f json',
+            check=False))
+        return [f'{finding["Thing"]}: {finding["Reason"]}'
+                for finding in said]
 
 
 def _address(element) -> str:

@@ -196,11 +196,11 @@ class Accelerators:
         """What "nova-accel host check" finds that does not agree."""
         try:
             said = self._cloud.run(*outer.through(
-                'nova-accel', 'host', 'check', '--json'))
+                'nova-accel', '-q', 'host', 'check', '-f', 'json'))
         except steps.Failure as failure:
             # It says 1 where there is any finding, and says which.
             return [str(failure)]
-        return json.loads(said)['findings']
+        return json.loads(said)
 
     def check_nothing_left(self) -> None:
         """See that nobody has anything, once no server is there."""

@@ -12,7 +12,8 @@ GPU = machines.GPU
 
 
 def test_host_show(cloud, outer, accelerators):
-    shown = json.loads(cloud.run('nova-accel', 'host', 'show', '--json'))
+    shown = json.loads(cloud.run(
+        'nova-accel', '-q', 'host', 'show', '-f', 'json'))
     assert {f'cloud_accel_{device["address"]}'
             for device in shown['devices']} == {
         name for name in accelerators.inventories() if ':' in name}

@@ -150,32 +150,31 @@ def check(capsys, tmp_path, libvirt, placement):
 
 
 def test_consistent_host_has_no_findings(check, libvirt):
-    assert check() == (0, 'compute1: 0 findings\n', '')
+    assert check() == (0, '', 'nova-accel: compute1: 0 findings\n')
     assert (libvirt.opened, libvirt.closed) == (['qemu:///system'], 1)
 
 
 def test_remedy_follows_each_finding(check, placement):
     placement.allocate()
     code, out, err = check()
-    assert (code, err) == (1, '')
-    finding, remedy, last = out.splitlines()
+    assert (code, err) == (1, 'nova-accel: compute1: 1 findings\n')
+    finding, remedy = out.splitlines()
     assert finding == (f'! resource provider compute1_accel_{GPU}: 1 of its '
                        f'units are held, 0 are allocated: {SERVER} should '
                        'not have it')
     assert remedy.startswith('  if the server is on another host')
-    assert last == 'compute1: 1 findings'
 
 
 def test_json_has_the_findings(check, libvirt):
     libvirt.domains.clear()
-    code, out, _err = check('--json')
-    data = json.loads(out)
-    assert (code, data['host']) == (1, 'compute1')
-    [finding] = data['findings']
-    assert set(finding) == {'thing', 'reason', 'remedy', 'provider',
-                            'withheld', 'passing'}
-    assert (finding['provider'], finding['passing']) == (PROVIDER, True)
-    assert json.loads(check('--json')[1]) == data
+    code, out, _err = check('-f', 'json')
+    [finding] = json.loads(out)
+    assert code == 1
+    assert set(finding) == {'Thing', 'Reason', 'Remedy', 'Provider',
+                            'Withheld', 'Passing'}
+    assert (finding['Provider'], finding['Passing']) == (PROVIDER, True)
+    assert check('-f', 'value', '-c', 'provider')[:2] == (
+        1, f'{PROVIDER}\n')
 
 
 def test_devices_of_a_suspended_guest_are_held(check, libvirt):
@@ -267,7 +266,8 @@ def test_unknown_host_exits_with_2(check):
 
 def test_host_option_names_the_compute_node(check, libvirt, monkeypatch):
     monkeypatch.setattr(libvirt, 'getHostname', lambda: 'nobody')
-    assert check('--host', 'compute1') == (0, 'compute1: 0 findings\n', '')
+    assert check('--host', 'compute1') == (
+        0, '', 'nova-accel: compute1: 0 findings\n')
 
 
 def test_missing_placement_options_exit_with_2(check):

@@ -2,6 +2,7 @@
 """The command nova-accel, called by people and programs."""
 
 import contextlib
+from importlib import metadata
 import io
 import json
 import os
@@ -33,7 +34,7 @@ groups:
 
 
 def show(run, *arguments, **more):
-    code, out, _err = run('host', 'show', '--json', *arguments, **more)
+    code, out, _err = run('host', 'show', '-f', 'json', *arguments, **more)
     return code, json.loads(out)
 
 
@@ -226,7 +227,7 @@ def test_host_show_warns_of_an_entry_that_offers_nothing(
     [warning] = err.splitlines()
     assert warning.startswith(f'nova-accel: {complaint}')
     assert run(*arguments, '--strict') == (1, out, err)
-    code, out, also = run(*arguments, '--json')
+    code, out, also = run(*arguments, '-f', 'json')
     assert (code, also) == (0, err)
     assert json.loads(out)['warnings'] == [
         warning.removeprefix('nova-accel: ')]
@@ -299,7 +300,7 @@ def test_host_reads_the_configuration_of_nova_compute(
 
 @pytest.mark.parametrize('option', ['--config-file', '--config-dir'])
 def test_missing_configuration_is_an_error(capsys, option):
-    assert main.main([option, '/nowhere', 'profile', 'show']) == 1
+    assert main.main([option, '/nowhere', 'profile', 'list']) == 1
     captured = capsys.readouterr()
     assert not captured.out
     assert '/nowhere' in captured.err
@@ -308,7 +309,7 @@ def test_missing_configuration_is_an_error(capsys, option):
 def test_undecodable_configuration_is_an_error(capsys, tmp_path):
     path = tmp_path / 'nova.conf'
     path.write_bytes(b'[nova_accel]\n# caf\xe9\n')
-    assert main.main(['--config-file', str(path), 'profile', 'show']) == 1
+    assert main.main(['--config-file', str(path), 'profile', 'list']) == 1
     assert capsys.readouterr().err.startswith('nova-accel: nova.conf: cannot')
 
 
@@ -366,33 +367,36 @@ def profiles(tmp_path):
     return directory
 
 
-def test_profile_show_lists(run, profiles):
-    code, out, err = run('profile', 'show', '--profile-dir', str(profiles))
+def test_profile_list(run, profiles):
+    code, out, err = run('profile', 'list', '--profile-dir', str(profiles))
     assert (code, err) == (0, '')
-    assert '| pair    | 2      | 2 × 1 CUSTOM_GPU |' in out
+    assert '| pair |      2 | 2 × 1 CUSTOM_GPU |' in out
 
 
 def test_profile_show_one(run, profiles):
     code, out, _err = run('profile', 'show', 'pair',
                           '--profile-dir', str(profiles))
     assert code == 0
-    assert '  resources_ACCEL0:CUSTOM_GPU=2' in out.splitlines()
-    assert '  nova_accel:count_ACCEL0=2' in out.splitlines()
+    assert [line.strip('| ') for line in out.splitlines()
+            if 'nova_accel:' in line] == [
+        'nova_accel:count_ACCEL0=2', 'nova_accel:numa_ACCEL0=required',
+        'nova_accel:profile=pair']
+    assert ' ACCEL1: 1 CUSTOM_GPU, numa required ' in out
 
 
 def test_profile_show_json(run, profiles):
-    code, out, _err = run('profile', 'show', '--json', conf=(
+    code, out, _err = run('profile', 'show', 'pair', '-f', 'json', conf=(
         f'[nova_accel]\nprofile_dirs = {profiles}\n'))
-    [profile] = json.loads(out)
+    profile = json.loads(out)
     assert code == 0
     assert profile['name'] == 'pair'
     assert profile['extra_specs']['nova_accel:numa_ACCEL0'] == 'required'
 
 
-def test_profile_show_digest(run, profiles, tmp_path):
+def test_profile_digest(run, profiles, tmp_path):
     def digest(*arguments, folder=profiles):
-        code, out, err = run('profile', 'show', '--profile-dir', str(folder),
-                             '--digest', *arguments)
+        code, out, err = run('profile', 'digest', '--profile-dir',
+                             str(folder), *arguments)
         assert (code, err) == (0, '')
         return out
     first = digest()
@@ -417,8 +421,8 @@ def test_profile_show_of_unknown_name_fails(run, profiles):
 
 
 def test_profile_check(run, profiles):
-    assert run('profile', 'check', '--profile-dir', str(profiles))[:2] == (
-        0, '1 profiles, 0 problems\n')
+    assert run('profile', 'check', '--profile-dir', str(profiles)) == (
+        0, '', 'nova-accel: 1 profiles, 0 problems\n')
     (profiles / 'bad.yaml').write_text('name: bad\ngroups: []\n')
     code, out, _err = run('profile', 'check', '--profile-dir', str(profiles))
     assert code == 1
@@ -428,8 +432,8 @@ def test_profile_check(run, profiles):
 def test_profile_check_accepts_unquoted_off(run, profiles):
     path = profiles / 'pair.yaml'
     path.write_text(PROFILE.replace('numa: required', 'numa: off'))
-    assert run('profile', 'check', str(path))[:2] == (
-        0, '1 profiles, 0 problems\n')
+    assert run('profile', 'check', str(path)) == (
+        0, '', 'nova-accel: 1 profiles, 0 problems\n')
     _code, out, _err = run('profile', 'show', 'pair', '--profile-dir',
                            str(profiles))
     assert 'nova_accel:count_ACCEL0=2' in out
@@ -439,7 +443,7 @@ def test_profile_check_accepts_unquoted_off(run, profiles):
 def test_profile_check_of_missing_directory_fails(run, tmp_path):
     code, out, err = run('profile', 'check', '--profile-dir',
                          str(tmp_path / 'nothing'))
-    assert (code, err) == (1, '')
+    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problems\n')
     assert 'nothing: is not a directory' in out
 
 
@@ -454,40 +458,37 @@ def test_profile_check_warns_of_directories_without_profiles(
     arguments = 'profile', 'check', *(part.format(tmp_path)
                                       for part in option)
     code, out, err = run(*arguments, conf=conf)
-    assert (code, out) == (0, '0 profiles, 0 problems\n')
-    assert ('nothing: is not a directory' in err) == (not option)
-    assert 'empty: has no profile file' in err
+    assert (code, err) == (0, 'nova-accel: 0 profiles, 0 problems\n')
+    assert ('nothing: is not a directory (warning)\n' in out) == (not option)
+    assert 'empty: has no profile file' in out
     assert run(*arguments, '--strict', conf=conf) == (1, out, err)
-    _code, out, _err = run(*arguments, '--json', conf=conf)
-    assert [f'nova-accel: {one["thing"]}: {one["reason"]}'
-            for one in json.loads(out)['warnings']] == err.splitlines()
-    assert run('profile', 'show', conf=conf)[2]
+    _code, data, _err = run(*arguments, '-f', 'json', conf=conf)
+    assert [f'! {one["Thing"]}: {one["Reason"]} ({one["Severity"]})'
+            for one in json.loads(data)] == out.splitlines()
+    assert run('profile', 'list', conf=conf)[2]
 
 
 def test_profile_check_continues_after_a_missing_file(run, tmp_path):
     good = tmp_path / 'good.yaml'
     good.write_text(PROFILE)
-    code, out, _err = run('profile', 'check', '--json',
-                          str(tmp_path / 'none.yaml'), str(good))
-    said = json.loads(out)
-    assert code == 1
-    assert said['profiles'] == ['pair']
-    [problem] = said['problems']
-    assert problem['thing'].endswith('none.yaml')
-    assert 'No such file' in problem['reason']
+    code, out, err = run('profile', 'check', '-f', 'json',
+                         str(tmp_path / 'none.yaml'), str(good))
+    assert (code, err) == (1, 'nova-accel: 1 profiles, 1 problems\n')
+    [problem] = json.loads(out)
+    assert problem['Thing'].endswith('none.yaml')
+    assert 'No such file' in problem['Reason']
 
 
-def test_profile_show_continues_after_a_profile_too_large_for_flavors(
-        run, tmp_path):
+def test_profile_too_large_for_flavors_is_shown(run, tmp_path):
     (tmp_path / 'all.yaml').write_text(f'{PROFILE}---\n' + json.dumps(
         {'name': 'large', 'groups': [
             {'resources': {f'CUSTOM_{"X" * 150}{number}': 1}}
             for number in range(90)]}))
-    code, out, _err = run('profile', 'show', '--json', '--profile-dir',
-                          str(tmp_path))
-    assert code == 0
-    assert {one['name']: one['extra_specs'] is None
-            for one in json.loads(out)} == {'large': True, 'pair': False}
+    for name, is_too_large in ('large', True), ('pair', False):
+        code, out, _err = run('profile', 'show', name, '-f', 'json',
+                              '--profile-dir', str(tmp_path))
+        assert code == 0
+        assert (json.loads(out)['extra_specs'] is None) == is_too_large
 
 
 def test_profile_with_lone_surrogate_is_refused(run, tmp_path):
@@ -502,8 +503,54 @@ def test_profile_with_lone_surrogate_is_refused(run, tmp_path):
 def test_profile_check_json_of_files(run, profiles):
     path = profiles / 'fpga.json'
     path.write_text('[{"resources:FPGA": 1, "accel:function_id": "x"}]')
-    code, out, _err = run('profile', 'check', '--json', str(path))
-    assert code == 1
-    data = json.loads(out)
-    assert data['profiles'] == []
-    assert "function 'x' is not a uuid" in data['problems'][0]['reason']
+    code, out, err = run('profile', 'check', '-f', 'json', str(path))
+    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problems\n')
+    [problem] = json.loads(out)
+    assert "function 'x' is not a uuid" in problem['Reason']
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main.main(['--version'])
+    assert not exit.value.code
+    assert capsys.readouterr().out.endswith(
+        f' {metadata.version("nova-accel")}\n')
+
+
+@pytest.mark.parametrize('arguments', [[], ['help'], ['--help']])
+def test_help_lists_the_commands(capsys, arguments):
+    with contextlib.suppress(SystemExit):
+        main.main(arguments)
+    out = capsys.readouterr().out
+    for command in ('host check', 'host record', 'host show', 'metrics',
+                    'profile check', 'profile digest', 'profile list',
+                    'profile show'):
+        assert f'\n  {command} ' in out
+
+
+def test_completion_knows_the_commands(run):
+    code, out, _err = run('complete')
+    assert code == 0
+    assert "cmds_profile='check digest list show'" in out
+
+
+def test_unknown_command_exits_with_2(run):
+    code, out, _err = run('profile', 'paint')
+    assert code == 2
+    assert 'Did you mean' in out
+
+
+def test_list_has_the_formats_of_openstack(run, profiles):
+    _code, out, _err = run('profile', 'list', '--profile-dir', str(profiles),
+                           '-f', 'csv', '-c', 'name', '-c', 'groups')
+    assert out == '"Name","Groups"\n"pair",2\n'
+
+
+def test_logs_of_modules_are_shown_on_request_only(profiles):
+    (profiles / 'bad.yaml').write_text('name: bad\ngroups: []\n')
+    first, second = [subprocess.run(
+        [sys.executable, '-m', 'nova_accel.cmd.main', 'profile', 'list',
+         '--profile-dir', str(profiles), *options], check=True, text=True,
+        capture_output=True).stderr.splitlines() for options in ([], ['-v'])]
+    [line] = first
+    assert second.count(line) == 2

@@ -33,7 +33,7 @@ def suggest(run, tmp_path):
             path.write_text(machine.dumps())
             machine = path
         arguments = 'host', 'show', '--sysfs-root', str(machine)
-        code, out, _err = run(*arguments, '--json')
+        code, out, _err = run(*arguments, '-f', 'json')
         assert code == 0
         shown = json.loads(out)
         entries = [one['entry'] for one in shown['suggestions']]
@@ -43,7 +43,7 @@ def suggest(run, tmp_path):
                 for line in pasted.splitlines()
                 if not line.startswith('# ')] == entries
         conf = f'[nova_accel]\n{pasted}'
-        code, out, err = run(*arguments, '--strict', '--json', conf=conf)
+        code, out, err = run(*arguments, '--strict', '-f', 'json', conf=conf)
         assert (code, err) == (0, '')
         offered = json.loads(out)
         assert offered['problems'] == shown['problems']
