@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many more servers of a flavor fit, and why the rest does not."""
+
+import collections
+import collections.abc
+import dataclasses
+
+from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import choose
+from nova_accel.core.capacity import view
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
+
+# A search that takes more steps gives up: of most hosts, some hundred
+# milliseconds.
+_MAX_STEPS = 2_500
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What a host can serve of a flavor.
+
+    :param servers: how many more servers fit, one after the other
+    :param left: units by class that stay free then
+    :param obstacle: why no more servers fit
+    """
+
+    servers: int
+    left: collections.abc.Mapping[str, int]
+    obstacle: arrange.Arrangement
+
+
+class Rooms:
+    """The room of hosts for a flavor; each view is computed once.
+
+    Only devices are regarded. vCPUs, memory, disk and the NUMA topology of the
+    guest can limit the number of servers further.
+
+    :param wanted: the request of the flavor, with its profile expanded
+    :param classes: the resource classes that devices of the cloud have; other
+        classes that the flavor asks for are not devices
+    """
+
+    def __init__(self, wanted: flavor_request.Request,
+                 classes: collections.abc.Container[str]) -> None:
+        self._wanted = wanted
+        self._counts = {
+            name: amount for name, amount in wanted.amounts.items()
+            if name in classes or any(name in group.resources for group
+                                      in wanted.groups.values())}
+        self._known: dict[view.View, Room] = {}
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The resource classes of the devices that the flavor asks for."""
+        return frozenset(self._counts)
+
+    def of(self, host: view.View) -> Room:
+        """Return the room of a host.
+
+        :raises errors.ProfileError: if a rule cannot be understood
+        """
+        passed = []
+        while host not in self._known:
+            groups = assign.with_other_units(
+                self._wanted.groups, self._counts, host.units)
+            found = choose.choose(
+                self._wanted, groups, host.units,
+                arrange.HostContext(links=host.links), True,
+                search_budget.Budget(most=_MAX_STEPS)) if groups else (
+                arrange.Arrangement(objection='it asks for no devices',
+                                    kind='group'))
+            if found.objection:
+                self._known[host] = Room(0, {
+                    name: free for name in sorted(self.classes)
+                    if (free := host.free(name))}, found)
+                break
+            passed.append(host)
+            host = host.without(_taken(groups, found.chosen))
+        room = self._known[host]
+        for earlier in reversed(passed):
+            room = dataclasses.replace(room, servers=room.servers + 1)
+            self._known[earlier] = room
+        return room
+
+
+def _taken(groups, chosen) -> collections.Counter[str]:
+    """Return the units that an arrangement takes, by provider."""
+    taken: collections.Counter[str] = collections.Counter()
+    for name, provider in chosen.items():
+        taken[provider] += sum(groups[name].resources.values())
+    return taken
