@@ -30,7 +30,8 @@ _MAY = {
     'shim': {'nova_accel.compute'},
     'testing': {'nova_accel.core', 'nova_accel.host'},
     'plugin': {'nova_accel.core', 'nova_accel.host'},
-    'osc': {'nova_accel.core', 'cliff', 'openstack', 'osc_lib'},
+    'osc': {'nova_accel.core', 'nova_accel.profiles', 'cliff', 'openstack',
+            'osc_lib'},
 }
 
 #: Modules that a package must not import. It may import all others.

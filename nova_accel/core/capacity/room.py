@@ -56,12 +56,22 @@ class Rooms:
         """The resource classes of the devices that the flavor asks for."""
         return frozenset(self._counts)
 
-    def of(self, host: view.View) -> Room:
+    def of(self, host: view.View, closed: str = '') -> Room:
         """Return the room of a host.
 
+        :param closed: why the host gets no new servers, '' if it does
         :raises errors.ProfileError: if a rule cannot be understood
         """
-        passed = []
+        host = view.of_classes(host, self.classes)
+        room = self._open(host)
+        if closed and room.servers:
+            return self._none(host, arrange.Arrangement(objection=closed,
+                                                        kind='service'))
+        return room
+
+    def _open(self, host: view.View) -> Room:
+        """Return the room of a host that gets new servers."""
+        passed: list[tuple[view.View, int]] = []
         while host not in self._known:
             groups = assign.with_other_units(
                 self._wanted.groups, self._counts, host.units)
@@ -72,17 +82,31 @@ class Rooms:
                 arrange.Arrangement(objection='it asks for no devices',
                                     kind='group'))
             if found.objection:
-                self._known[host] = Room(0, {
-                    name: free for name in sorted(self.classes)
-                    if (free := host.free(name))}, found)
+                self._known[host] = self._none(host, found)
                 break
-            passed.append(host)
-            host = host.without(_taken(groups, found.chosen))
+            taken = _taken(groups, found.chosen)
+            times = _times(host, taken) if len(groups) == 1 else 1
+            passed.append((host, times))
+            host = host.without({provider: times * amount
+                                 for provider, amount in taken.items()})
         room = self._known[host]
-        for earlier in reversed(passed):
-            room = dataclasses.replace(room, servers=room.servers + 1)
+        for earlier, times in reversed(passed):
+            room = dataclasses.replace(room, servers=room.servers + times)
             self._known[earlier] = room
         return room
+
+    def _none(self, host: view.View, obstacle: arrange.Arrangement) -> Room:
+        return Room(0, {name: free for name in sorted(self.classes)
+                        if (free := host.free(name))}, obstacle)
+
+
+def _times(host: view.View, taken: collections.abc.Mapping[str, int]) -> int:
+    """Return how many servers can take the same units.
+
+    A server with one group leaves the other units as they are for the next.
+    """
+    return min(units.free // taken[units.provider] for units in host.units
+               if units.provider in taken)
 
 
 def _taken(groups, chosen) -> collections.Counter[str]:

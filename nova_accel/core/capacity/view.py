@@ -8,6 +8,7 @@ what is computed for one is valid for all of them.
 
 import collections.abc
 import dataclasses
+import functools
 
 from nova_accel.core import model
 from nova_accel.core.placement import listing
@@ -15,6 +16,9 @@ from nova_accel.core.placement import rebuilt
 from nova_accel.core.solver import arrange
 
 _LEVELS = len(model.LEVELS)
+
+# More than the hosts of most clouds.
+_MAX_VIEWS = 1 << 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,16 @@ def of(host: listing.Host) -> View:
             units.free + units.used)
         for device, units in host.units], rebuilt.links({
             device.address: device.properties for device in host.devices}))
+
+
+@functools.lru_cache(maxsize=_MAX_VIEWS)
+def of_classes(host: View, classes: frozenset[str]) -> View:
+    """Return the view of the units of some classes only.
+
+    Hosts that differ in other devices look alike then.
+    """
+    units = [each for each in host.units if each.resource_class in classes]
+    return host if len(units) == len(host.units) else _view(units, host.links)
 
 
 def _view(units: collections.abc.Iterable[arrange.AvailableUnits],

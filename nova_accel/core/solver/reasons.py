@@ -11,7 +11,8 @@ from nova_accel.core.solver import explain
 
 # The kinds of objections, the nearest to a host that serves the request last.
 # Between the two parts are the titles of rules.
-_FAR, _NEAR = ('driver', 'units', 'traits'), ('together', 'limit')
+_FAR = 'driver', 'units', 'traits'
+_NEAR = 'together', 'limit', 'service'
 
 
 def clause(found: arrange.Arrangement) -> str:

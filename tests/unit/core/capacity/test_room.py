@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import model
+from nova_accel.core.assignment import choose
 from nova_accel.core.capacity import room
 from nova_accel.core.capacity import view
 from nova_accel.core.placement import device_traits
@@ -141,6 +142,33 @@ def test_view_serves_as_many_as_the_host_itself(free, key, count):
                         if one in sets[number]) for one in range(6))))
     assert asked.of(view.of(shown)).servers == rooms(
         count, [(key, True)]).of(named).servers
+
+
+def test_pool_of_many_units_costs_one_search(monkeypatch):
+    calls = []
+    arranged = choose.choose
+    monkeypatch.setattr(choose, 'choose', lambda *arguments: (
+        calls.append(arguments), arranged(*arguments))[1])
+    pools = host(*(device(number, free=200 + number, total=256)
+                   for number in range(4)))
+    assert rooms(amount=3).of(view.of(pools)).servers == 66 + 67 + 67 + 67
+    assert len(calls) == 5
+
+
+def test_devices_of_other_classes_make_no_difference():
+    views = {view.of_classes(view.of(host(device(0), device(
+        1, free=free, total=8, resource_class='CUSTOM_VF'))),
+        frozenset({GPU})) for free in range(8)}
+    assert [len(one.units) for one in views] == [1]
+
+
+@pytest.mark.parametrize('count, left, why', [
+    (2, 3, 'nova-compute is down'), (4, 3, 'fewer than 4 free CUSTOM_GPU')])
+def test_host_that_gets_no_servers(count, left, why):
+    found = rooms(count).of(view.of(host(*map(device, range(3)))),
+                            'nova-compute is down')
+    assert (found.servers, found.left) == (0, {GPU: left})
+    assert reasons.stranded(found.obstacle) == why
 
 
 def test_views_are_few():
