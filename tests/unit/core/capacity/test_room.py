@@ -155,6 +155,20 @@ def test_pool_of_many_units_costs_one_search(monkeypatch):
     assert len(calls) == 5
 
 
+@pytest.mark.parametrize('count, rules', [
+    (2, ()), (2, [('device', False)]), (3, [('numa_node', True)]),
+    (2, [('pcie_switch', False)])])
+def test_servers_at_once_are_as_many_as_one_by_one(monkeypatch, count, rules):
+    chance = random.Random(count)
+    pools = [view.of(host(*(device(number, chance.randrange(9), 8)
+                            for number in range(0, 8, 2))))
+             for _host in range(20)]
+    at_once = [rooms(count, rules).of(one).servers for one in pools]
+    monkeypatch.setattr(room, '_times', lambda host, taken: 1)
+    assert at_once == [rooms(count, rules).of(one).servers for one in pools]
+    assert sum(at_once) > 50
+
+
 def test_devices_of_other_classes_make_no_difference():
     views = {view.of_classes(view.of(host(device(0), device(
         1, free=free, total=8, resource_class='CUSTOM_VF'))),
