@@ -127,7 +127,9 @@ def _by_profile(client, hosts, options) -> _Table:
             rooms = room.Rooms(profile.request(), regions)
         except errors.AccelError as error:
             rows.append((profile.name, profile.servers, *[None] * 4,
-                         str(error), None))
+                         columns.Counted([{'units': None,
+                                           'reason': str(error)}]),
+                         columns.Hosts([])))
             continue
         if options.resource_class in (None, *rooms.classes):
             rows.append(_profile_row(profile, rooms, groups, usage.of(

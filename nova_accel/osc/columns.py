@@ -30,11 +30,13 @@ class Reason(columns.FormattableColumn):
 class Counted(columns.FormattableColumn):
     """Reasons, with the number of units or of hosts that have each.
 
-    :param value: a list of dicts with ``units`` or ``hosts``, and ``reason``
+    :param value: a list of dicts with ``units`` or ``hosts``, which may be
+        None, and ``reason``
     """
 
     def human_readable(self) -> str:
         return '\n'.join(
+            reason if count is None else
             f'{count} {noun.removesuffix("s") if count == 1 else noun}: '
             f'{reason}' for row in self._value
             for (noun, count), (_key, reason) in [row.items()])

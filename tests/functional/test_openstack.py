@@ -428,10 +428,10 @@ class CapacityTest(OpenstackCase):
             self.assertIn(words, str(error))
         # Other profiles are listed.
         self.boot(self.one)
-        self.assertEqual(
-            {'one': 7, 'two': None},
-            {row['Profile']: row['Fits']
-             for row in self.capacity('--by', 'profile')})
+        one, two = self.capacity('--by', 'profile')
+        self.assertEqual(('one', 7, 'two', None), (
+            one['Profile'], one['Fits'], two['Profile'], two['Fits']))
+        self.assertIn('set --profile-dir', two['Reasons'][0]['reason'])
 
 
 class ProfileTest(OpenstackCase):
