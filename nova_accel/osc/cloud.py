@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads devices and servers from the APIs of Placement and Nova."""
 
+import collections
 import collections.abc
 import concurrent.futures
 import dataclasses
@@ -13,6 +14,8 @@ from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.placement import listing
 from nova_accel.core.placement import queries
+from nova_accel.osc import compute
+from nova_accel.osc import progress
 
 # Requests at the same time; more only queue in Placement.
 _WORKERS = 8
@@ -40,6 +43,11 @@ class Cloud:
 
     def __init__(self, connection) -> None:
         self._connection = connection
+
+    @property
+    def compute(self) -> compute.Compute:
+        """Nova's API."""
+        return compute.Compute(self._connection)
 
     def hosts(self) -> list[listing.Host]:
         """Return the compute nodes that have devices.
@@ -102,6 +110,61 @@ class Cloud:
             for consumer, allocation in found.items()]
             for provider, found in allocations.items()}
 
+    def totals(self, units: collections.abc.Iterable[listing.Units],
+               ) -> dict[str, int]:
+        """Return all units of Regions, free or not, by provider.
+
+        Placement is asked about those only of which some are withheld.
+        """
+        known = {each.provider: each for each in units}
+        inventories = self._each(
+            lambda uuid: queries.inventory(self.get, known[uuid]),
+            [uuid for uuid, each in known.items() if each.reasons])
+        return {uuid: inventories[uuid]['total'] if uuid in inventories
+                else each.used + each.free for uuid, each in known.items()}
+
+    def used_by_project(self, hosts: collections.abc.Iterable[listing.Host],
+                        ) -> dict[tuple[str, str], collections.Counter[str]]:
+        """Return used units by consumer, by project and resource class."""
+        # The provider of a class has the allocations of all its devices.
+        classes = {naming.class_provider_uuid(host.uuid, name): name
+                   for host in hosts for name in {
+                       units.resource_class for _device, units in host.units
+                       if units.used}}
+        allocations = self._each(functools.partial(
+            queries.allocations, self.get), classes)
+        projects = self._each(functools.partial(queries.project, self.get), {
+            consumer for found in allocations.values() for consumer in found})
+        used = collections.defaultdict(collections.Counter)
+        for provider, found in allocations.items():
+            name = classes[provider]
+            for consumer, allocation in found.items():
+                used[projects[consumer], name][consumer] += allocation[
+                    'resources'].get(name, 0)
+        return dict(used)
+
+    def members(self, aggregates: collections.abc.Iterable[str],
+                ) -> dict[str, set[str]]:
+        """Return the uuids of the compute nodes of aggregates, by uuid."""
+        return {aggregate: {provider['uuid'] for provider in found}
+                for aggregate, found in self._each(
+                    lambda uuid: queries.providers(self.get, member_of=uuid),
+                    aggregates).items()}
+
+    def devices_of(self, consumer: str, host: str,
+                   ) -> list[tuple[listing.Device, listing.Units, int]]:
+        """Return the devices of a server on its compute node.
+
+        :param host: name of the compute node
+        :returns: each Region, and how many units of it the server has
+        """
+        held = self.allocations(consumer)
+        return [(device, units, amount)
+                for device, units in self.host(host).units
+                if (amount := held.get(units.provider, {}).get(
+                    'resources', {}).get(
+                        naming.unit_class(units.resource_class), 0))]
+
     def allocations(self, consumer: str) -> listing.Json:
         """Return the allocations of a server, by provider."""
         return self.get(f'/allocations/{consumer}')['allocations']
@@ -122,8 +185,9 @@ class Cloud:
         """Call a function for each uuid, several at the same time."""
         uuids = list(uuids)
         with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
-            return dict(zip(uuids, pool.map(read, uuids),
-                            strict=True))
+            return dict(zip(uuids, progress.each(
+                pool.map(read, uuids), len(uuids), 'requests to Placement'),
+                strict=True))
 
     def get(self, path: str) -> typing.Any:
         """Return the JSON of a resource of Placement.
@@ -154,7 +218,7 @@ class Cloud:
             raise errors.AccelError('Placement', f'cannot be queried: {error}',
                                     '') from None
         if answer.status_code == 403:
-            raise errors.AccelError(
+            raise NotAllowed(
                 'Placement', 'does not allow this user to do this',
                 'use the credentials of an administrator')
         if answer.status_code >= 400:
@@ -164,6 +228,10 @@ class Cloud:
     @functools.cached_property
     def _placement(self):
         return self._connection.placement
+
+
+class NotAllowed(errors.AccelError):
+    """Raised if Placement rejects a request of this user."""
 
 
 class Refused(errors.AccelError):

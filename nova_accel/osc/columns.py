@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns that people read as text and programs as JSON."""
 
+import collections
 import collections.abc
 
 from cliff import columns
+
+from nova_accel.core import naming
+from nova_accel.core.request import device_profile
 
 
 class Lines(columns.FormattableColumn):
@@ -32,6 +36,76 @@ class Reason(columns.FormattableColumn):
 
     def human_readable(self) -> str:
         return ', '.join(self._value)
+
+
+class Counted(columns.FormattableColumn):
+    """Reasons, with the number of units or of hosts that have each.
+
+    :param value: a list of dicts with ``units`` or ``hosts``, which may be
+        None, and ``reason``
+    """
+
+    def human_readable(self) -> str:
+        return '\n'.join(
+            reason if count is None else
+            f'{count} {noun.removesuffix("s") if count == 1 else noun}: '
+            f'{reason}' for row in self._value
+            for (noun, count), (_key, reason) in [row.items()])
+
+
+class Hosts(columns.FormattableColumn):
+    """How many servers fit on hosts, and why no more fit.
+
+    :param value: a list of dicts with ``hosts``, a list of names, ``fits`` and
+        ``reason``
+    """
+
+    def human_readable(self) -> str:
+        return '\n'.join(
+            f'{", ".join(row["hosts"])}: {row["fits"]} fit'
+            + f'; {row["reason"]}' * bool(row['reason'])
+            for row in self._value)
+
+
+class Devices(columns.FormattableColumn):
+    """The devices of a server.
+
+    :param value: a list of dicts
+    """
+
+    def human_readable(self) -> str:
+        return '\n'.join(', '.join(
+            f'{key} {value}' for key, value in row.items()
+            if value is not None) for row in self._value)
+
+
+class Groups(columns.FormattableColumn):
+    """The groups of a device profile, for programs as Cyborg shows them.
+
+    :param value: a list of :class:`.device_profile.Group`; None if unknown
+    """
+
+    def human_readable(self) -> str:
+        texts = collections.Counter(
+            ' '.join((*(f'{amount} {name}' for name, amount
+                        in group.resources.items()), *(
+                f'{"with" if strength == device_profile.REQUIRED else "not"} '
+                f'{trait}' for trait, strength in group.traits.items()
+                if trait not in naming.OUR_TRAITS), *(
+                [f'bitstream {group.bitstream}'] * bool(group.bitstream))))
+            for group in self._value or ())
+        return '\n'.join(text if count == 1 else f'{count} × {text}'
+                         for text, count in texts.items())
+
+    def machine_readable(self) -> list[dict[str, str]] | None:
+        return None if self._value is None else [{
+            **{f'resources:{name}': str(amount)
+               for name, amount in group.resources.items()},
+            **{f'trait:{trait}': strength
+               for trait, strength in group.traits.items()
+               if trait not in naming.OUR_TRAITS},
+            **({'accel:bitstream_id': group.bitstream}
+               if group.bitstream else {})} for group in self._value]
 
 
 class Tree(columns.FormattableColumn):

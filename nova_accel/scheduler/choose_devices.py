@@ -8,6 +8,7 @@ import random
 
 from nova_accel.core import naming
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import choose
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
@@ -90,7 +91,8 @@ class Choice:
         """Return the best arrangement; the first one, if several are equal."""
         best = None
         for context in contexts:
-            found = self._arrange(groups, available, context, steps)
+            found = choose.choose(self._wanted, groups, available, context,
+                                  self._pack, steps)
             if best is None or (bool(found.objection), found.cost) < (
                     bool(best.objection), best.cost):
                 best = found
@@ -98,22 +100,6 @@ class Choice:
             if not (best.penalty or best.rule or best.kind == 'together'):
                 break
         return best
-
-    def _arrange(self, groups, available, context, steps,
-                 ) -> arrange.Arrangement:
-        programs = self._wanted.programs
-        if programs:
-            # Regions that no server uses can certainly be programmed. A
-            # Region in use may have the requested bitstream, or another one.
-            unused = tuple(units for units in available
-                           if units.resource_class not in programs
-                           or units.free == units.total)
-            found = arrange.arrange(groups, unused, self._wanted.rules,
-                                    context, self._pack, steps)
-            if not found.objection:
-                return found
-        return arrange.arrange(groups, available, self._wanted.rules,
-                               context, self._pack, steps)
 
 
 def units(counting: collections.abc.Mapping[str, str],

@@ -292,3 +292,212 @@ class DrainMdevTest(OpenstackCase):
         before = self.hostdevs(server)
         self._reboot_server(server, hard=True)
         self.assertEqual(before, self.hostdevs(server))
+
+
+class CapacityTest(OpenstackCase):
+    """Two hosts of four devices, two on each NUMA node."""
+
+    def setUp(self):
+        super().setUp()
+        self.gpu_profile('two', 2)
+        self.two = self.flavor('two')
+        for name in ('compute1', 'compute2'):
+            self.start_compute(name)
+
+    def capacity(self, *arguments):
+        return self.openstack.run('accel capacity list', *arguments)
+
+    def explain(self, *arguments):
+        return self.openstack.run('accel explain', *arguments)
+
+    def with_files(self):
+        return '--profile-dir', self.profiles
+
+    def test_units_of_classes_hosts_aggregates_and_projects(self):
+        server = self.boot(self.two, host='compute1')
+        [address, _other] = self.hostdevs(server)
+        for host, at in (('compute2', _FIRST), ('compute1', address)):
+            self.openstack.run('accel device set', f'{host}/{at}',
+                               '--drain', 'fan')
+        self._run_periodics()
+        aggregate = self.api.post_aggregate({'aggregate': {'name': 'gold'}})
+        self.api.add_host_to_aggregate(aggregate['id'], 'compute2')
+        drained = [{'units': 1, 'reason': 'drained'}]
+        rows = {by: [tuple(row.values()) for row in self.capacity('--by', by)]
+                for by in ('class', 'host', 'aggregate', 'project')}
+        project = rows['project'][0][0]
+        self.assertEqual({
+            'class': [(cloud.GPU, 8, 2, 5, 1, drained)],
+            'host': [('compute1', cloud.GPU, 4, 2, 2, 0, []),
+                     ('compute2', cloud.GPU, 4, 0, 3, 1, drained)],
+            'aggregate': [('gold', cloud.GPU, 4, 0, 3, 1, drained),
+                          (None, cloud.GPU, 4, 2, 2, 0, [])],
+            'project': [(project, cloud.GPU, 2, 1)]}, rows)
+        self.assertEqual([project], self.openstack.run(
+            'accel device show', f'compute1/{address}')['projects'])
+        self.assertEqual([], self.capacity('--resource-class', 'CUSTOM_X'))
+        self.assertEqual(
+            'Resource Class,Total,Used,Free,Withheld,Reasons',
+            self.openstack.run('accel capacity list',
+                               output='csv').splitlines()[0].replace('"', ''))
+
+    def test_servers_of_each_profile_that_fit(self):
+        """The scheduler places exactly as many."""
+        for _host in ('compute1', 'compute2'):
+            # Half a node of each host.
+            self.boot(self.one, host=_host)
+        rows = {row['Profile']: row for row in self.capacity(
+            '--by', 'profile', '--long', *self.with_files())}
+        self.assertEqual(
+            {'one': (2, 6, 6, 0), 'two': (0, 2, 6, 2)},
+            {name: tuple(row[key] for key in (
+                'Servers', 'Fits', 'Free', 'Stranded'))
+             for name, row in rows.items()})
+        self.assertEqual([{'units': 2, 'reason': 'fewer than 2 free '
+                           f'{cloud.GPU}'}], rows['two']['Reasons'])
+        self.assertEqual(
+            [{'hosts': ['compute1', 'compute2'], 'fits': 1, 'stranded': 1,
+              'reason': f'1 free, but at most 1 of 2 free {cloud.GPU}'}],
+            rows['two']['Hosts'])
+        for state in ('ACTIVE', 'ACTIVE', 'ERROR'):
+            self.boot(self.two, state=state)
+
+    def test_reason_is_that_of_the_scheduler(self):
+        self.gpu_profile('three', 3)
+        three = self.flavor('three', name='three')
+        asked = f'3 free {cloud.GPU}'
+        shown = self.explain('--flavor', 'three', *self.with_files())
+        self.assertEqual(
+            (False, 0, f'no host has {asked} on one NUMA node; of the hosts '
+             'that have them, the most on one is 2', [
+                 {'hosts': 2, 'reason': f'at most 2 of {asked} on one NUMA '
+                  'node'}]),
+            tuple(shown[key] for key in ('fits', 'servers', 'reason',
+                                         'hosts')))
+        server = self.boot(three, state='ERROR')
+        self.assertIn('has no valid host for three: same numa_node',
+                      self.stdlog.logger.output)
+        # The server has what its profile asks for, so no files are needed.
+        for arguments in (['--server', server['id']], ['--profile', 'three']):
+            self.assertEqual(shown['reason'],
+                             self.explain(*arguments)['reason'])
+
+    def test_explanation_of_a_server_that_fits(self):
+        shown = self.explain('--profile', 'two', '--long', *self.with_files())
+        self.assertEqual((True, 4, None, [
+            {'hosts': [name], 'fits': 2, 'stranded': 0, 'reason': ''}
+            for name in ('compute1', 'compute2')]), tuple(
+            shown[key] for key in ('fits', 'servers', 'reason', 'hosts')))
+        self.assertEqual(2, self.explain(
+            '--profile', 'two', '--host', 'compute1',
+            *self.with_files())['servers'])
+
+    def test_hosts_that_get_no_servers(self):
+        self.boot(self.two, host='compute2')
+        for name in ('compute1', 'compute2'):
+            [service] = self.api.get_services(host=name)
+            self.api.put_service(service['id'], {'status': 'disabled'})
+        self.openstack.run('accel device set', f'compute1/{_FIRST}',
+                           '--drain', 'fan')
+        shown = self.explain('--profile', 'two', *self.with_files())
+        self.assertEqual(
+            ('no host can serve the request: nova-compute is disabled',
+             [{'hosts': 2, 'reason': 'nova-compute is disabled'}],
+             [{'units': 1, 'reason': 'drained'}]),
+            (shown['reason'], shown['hosts'], shown['withheld']))
+        rows = {row['Profile']: row for row in self.capacity(
+            '--by', 'profile', *self.with_files())}
+        self.assertEqual((0, 5, 1, [
+            {'units': 5, 'reason': 'nova-compute is disabled'},
+            {'units': 1, 'reason': 'drained'}]), tuple(
+            rows['two'][key] for key in ('Fits', 'Stranded', 'Withheld',
+                                         'Reasons')))
+
+    def test_errors_have_a_remedy(self):
+        plain = self.flavor()
+        for arguments, words in (
+                (['--profile', 'none'], 'see "openstack accel profile list"'),
+                (['--flavor', 'none'], 'see "openstack flavor list"'),
+                (['--server', 'none'], 'see "openstack server list"'),
+                (['--flavor', plain], 'asks for no devices'),
+                (['--profile', 'two'], 'set --profile-dir'),
+                (['--profile', 'two', '--profile-dir', '/nowhere'],
+                 'is not a directory')):
+            error = self.assertRaises(errors.AccelError, self.explain,
+                                      *arguments)
+            self.assertIn(words, str(error))
+        # Other profiles are listed.
+        self.boot(self.one)
+        one, two = self.capacity('--by', 'profile')
+        self.assertEqual(('one', 7, 'two', None), (
+            one['Profile'], one['Fits'], two['Profile'], two['Fits']))
+        self.assertIn('set --profile-dir', two['Reasons'][0]['reason'])
+
+
+class ProfileTest(OpenstackCase):
+
+    def setUp(self):
+        super().setUp()
+        self.write_profile(
+            'pair', description='two of them', affinity=[
+                {'same': 'pcie_switch'}], groups=[
+                {'resources': {cloud.GPU: 1}, 'count': 2, 'numa': 'off',
+                 'traits': {'CUSTOM_NVLINK': 'required'}}])
+        self.pair = self.flavor('pair', name='pair-flavor')
+        self.start_compute('compute1')
+
+    def test_profiles_with_their_flavors_and_servers(self):
+        self.boot(self.pair)
+        group = {f'resources:{cloud.GPU}': '1',
+                 'trait:CUSTOM_NVLINK': 'required'}
+        rows = {row['name']: row
+                for row in self.openstack.run('accel profile list')}
+        self.assertEqual({
+            'one': {'name': 'one', 'groups': None, 'description': None,
+                    'flavors': 1, 'servers': 0},
+            'pair': {'name': 'pair', 'groups': [group, group],
+                     'description': None, 'flavors': 1, 'servers': 1}}, rows)
+        shown = {key: self.openstack.run('accel profile show', 'pair', *more)
+                 for key, more in (('server', []), (
+                     'file', ['--profile-dir', self.profiles]))}
+        self.assertEqual(('two of them', None),
+                         (shown['file'].pop('description'),
+                          shown['server'].pop('description')))
+        self.assertEqual(shown['file'], shown['server'])
+        self.assertEqual(
+            ([group, group], ['pair-flavor'],
+             ['same pcie_switch of ACCEL0-1 (required)']),
+            tuple(shown['file'][key] for key in ('groups', 'flavors',
+                                                 'affinity')))
+        self.assertIn(f'2 × 1 {cloud.GPU} with CUSTOM_NVLINK',
+                      self.openstack.run('accel profile show', 'pair',
+                                         output='table'))
+
+    def test_devices_of_a_server(self):
+        server = self.boot(self.pair)
+        shown = self.openstack.run('accel server show', server['name'])
+        self.assertEqual(
+            ('pair-flavor', 'pair', 'compute1',
+             [(at, cloud.GPU, 1, 'ACCEL0 ACCEL1')
+              for at in sorted(self.hostdevs(server))]),
+            (shown['flavor'], shown['profile'], shown['host'],
+             [(row['address'], row['resource_class'], row['units'],
+               row['groups']) for row in shown['devices']]))
+        self.assertEqual(
+            sorted(alias.split('-')[3:8]
+                   for alias in self.hostdevs(server).values()),
+            sorted(row['id'].split('-') for row in shown['devices']))
+
+    def test_tenant_sees_no_host_and_no_device(self):
+        server = self.boot(self.pair)
+        shown = self.user('fake').run('accel server show', server['id'])
+        self.assertEqual(
+            {'id', 'name', 'flavor', 'profile', 'groups', 'affinity'},
+            set(shown))
+        self.assertEqual(2, len(shown['groups']))
+        self.assertIn('pair', {row['name'] for row in self.user('fake').run(
+            'accel profile list')})
+        error = self.assertRaises(
+            errors.AccelError, self.user('fake').run, 'accel explain',
+            '--server', server['id'])
+        self.assertIn('use the credentials of an administrator', str(error))

@@ -11,7 +11,9 @@ not use them.
                                         :data:`nova_accel.core.model.LEVELS`
 ``CUSTOM_NOVA_ACCEL_ISLAND_0``          the number of an island of the host
                                         that it is in
-``CUSTOM_NOVA_ACCEL_PARTITION_0``       the number of a partition
+``CUSTOM_NOVA_ACCEL_PARTITION_0_OF_8``  the number of a partition, and how
+                                        many devices that has, with those
+                                        that are not offered
 ======================================= =====================================
 """
 
@@ -23,7 +25,9 @@ from nova_accel.core import model
 from nova_accel.core import naming
 
 _PREFIX = f'{naming.MARKER_TRAIT}_'
-_ISLAND, _PARTITION = f'{_PREFIX}ISLAND_', f'{_PREFIX}PARTITION_'
+_ISLAND = re.compile(rf'{_PREFIX}ISLAND_([0-9]{{1,9}})')
+_PARTITION = re.compile(
+    rf'{_PREFIX}PARTITION_([0-9]{{1,9}})_OF_([0-9]{{1,4}})')
 _IDS = re.compile(rf'{_PREFIX}PCI_([0-9A-F]{{4}})_([0-9A-F]{{4}})')
 _ADDRESS = re.compile(r'([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 _ROOT = re.compile(r'(pci[0-9a-f]{4,8})_([0-9a-f]{2})')
@@ -36,32 +40,40 @@ class Properties:
     :param ids: vendor and product id, ``10de:2330``, or ''
     :param place: the part of the host by the key of its level
     :param islands: numbers of the islands that it is in
-    :param partitions: numbers of the partitions that it is in
+    :param partitions: by number of the partitions that it is in, how many
+        devices these have
     """
 
     ids: str = ''
     place: collections.abc.Mapping[str, str] = dataclasses.field(
         default_factory=dict)
     islands: frozenset[int] = frozenset()
-    partitions: frozenset[int] = frozenset()
+    partitions: collections.abc.Mapping[int, int] = dataclasses.field(
+        default_factory=dict)
 
 
-def dumps(device: model.Device, links: model.Links) -> frozenset[str]:
+def dumps(device: model.Device, links: model.Links,
+          only_node: int | None = None) -> frozenset[str]:
     """Return the traits that tell the properties of a Device.
 
     :param links: the link domains of its host
+    :param only_node: the NUMA node of a Device that does not report one
     """
     address = str(device.address)
     parts = {level.key: level.part(device.location)
              for level in model.LEVELS}
+    if parts['numa_node'] is None:
+        parts['numa_node'] = only_node
     ids = re.fullmatch('([0-9a-f]{4}):([0-9a-f]{4})', device.ids)
     return frozenset((
         *(f'{_PREFIX}PCI_{vendor}_{product}'.upper()
           for vendor, product in [ids.groups()] * bool(ids)),
         *(f'{_PREFIX}{key}_{_encoded(part)}'.upper()
           for key, part in parts.items() if part is not None),
-        *_numbered(_ISLAND, links.islands, address),
-        *_numbered(_PARTITION, links.partitions, address)))
+        *(f'{_PREFIX}ISLAND_{number}'
+          for number, _size in _sets(links.islands, address)),
+        *(f'{_PREFIX}PARTITION_{number}_OF_{size}'
+          for number, size in _sets(links.partitions, address))))
 
 
 def loads(traits: collections.abc.Collection[str]) -> Properties:
@@ -73,22 +85,22 @@ def loads(traits: collections.abc.Collection[str]) -> Properties:
          for level in model.LEVELS
          for prefix in [f'{_PREFIX}{level.key}_'.upper()]
          for trait in traits if trait.startswith(prefix)},
-        _numbers(_ISLAND, traits), _numbers(_PARTITION, traits))
+        frozenset(int(match[1]) for match in _matches(_ISLAND, traits)),
+        {int(match[1]): int(match[2])
+         for match in _matches(_PARTITION, traits)})
 
 
-def _numbered(prefix: str, sets: tuple[frozenset[str], ...],
-              address: str) -> collections.abc.Iterator[str]:
+def _sets(sets: tuple[frozenset[str], ...], address: str,
+          ) -> collections.abc.Iterator[tuple[int, int]]:
+    """Yield number and size of each set that has an address."""
     for number, addresses in enumerate(sets):
         if address in addresses:
-            yield f'{prefix}{number}'
+            yield number, len(addresses)
 
 
-def _numbers(prefix: str, traits: collections.abc.Iterable[str],
-             ) -> frozenset[int]:
-    return frozenset(
-        int(number) for trait in traits
-        if (number := trait.removeprefix(prefix)) != trait
-        and re.fullmatch('[0-9]{1,9}', number))
+def _matches(pattern: re.Pattern, traits: collections.abc.Iterable[str],
+             ) -> collections.abc.Iterator[re.Match]:
+    return filter(None, map(pattern.fullmatch, traits))
 
 
 def _encoded(part: int | str) -> str:

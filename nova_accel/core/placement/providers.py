@@ -124,7 +124,8 @@ def desired(inventory: inventory.NodeInventory,
     """
     tree, root = [], inventory.node.uuid
     properties = {device.address: device_traits.dumps(
-        device, inventory.host.links) for device in inventory.host.devices}
+        device, inventory.host.links, inventory.host.only_node)
+        for device in inventory.host.devices}
     for device in inventory.host.devices:
         if len(device.regions) > 1:
             tree.append(Provider(

@@ -46,6 +46,11 @@ class Request:
         return frozenset(flavor_specs.classes(self._specs))
 
     @functools.cached_property
+    def amounts(self) -> collections.abc.Mapping[str, int]:
+        """How many units of each of these classes are requested."""
+        return flavor_specs.amounts(self._specs)
+
+    @functools.cached_property
     def units(self) -> frozenset[str]:
         """The resource classes in which device providers count units."""
         return frozenset(map(naming.unit_class, self.classes))

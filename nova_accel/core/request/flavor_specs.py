@@ -7,6 +7,7 @@ express. A server keeps its flavor, which therefore is the only message between
 the three services.
 """
 
+import collections
 import collections.abc
 import itertools
 import re
@@ -145,6 +146,17 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
             } - naming.NOVAS_OWN_CLASSES
+
+
+def amounts(extra_specs: collections.abc.Mapping[str, str],
+            ) -> collections.Counter[str]:
+    """Return how many units a flavor asks for, of each of :func:`classes`."""
+    found: collections.Counter[str] = collections.Counter()
+    for parts in _parts(extra_specs).values():
+        found.update(parts['resources'])
+    return collections.Counter({name: found[name]
+                                for name in classes(extra_specs)
+                                if found[name]})
 
 
 def _parts(extra_specs) -> dict[str, dict]:

@@ -64,6 +64,7 @@ class Arrangement:
         ``classes``, ``group`` (a rule names an unknown group), a rule's title
         (``same numa_node``), ``together`` or ``limit``
     :param rule: the rule that cannot be kept, if it is one alone
+    :param shortage: what the host lacks, if that can be counted
     :param cost: as of :func:`.cost.cost`, the lower the better; comparable
         within one host only
     :param is_final: whether more steps would not change it
@@ -74,6 +75,7 @@ class Arrangement:
     objection: str = ''
     kind: str = ''
     rule: affinity.Rule | None = None
+    shortage: explain.Shortage | None = None
     cost: tuple[int, ...] = ()
     is_final: bool = True
 
@@ -130,22 +132,24 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
         return Arrangement(objection=explain.gave_up(answer.gave_up),
                            kind='limit', is_final=False)
     if answer.sources is None:
-        kind, number, words = explain.explain(
-            problem, sorted(classes), sorted(_traits(groups)), budget)
-        return _objection(
-            kind, None if number is None else regarded[number], words)
+        return _objection(explain.explain(
+            problem, sorted(classes), sorted(_traits(groups)), budget),
+            regarded)
     return Arrangement(
         {name: used[source].provider for name, source in
          zip(groups, answer.sources, strict=True)}, cost=answer.cost,
         is_final=answer.is_final)
 
 
-def _objection(kind: str, rule: affinity.Rule | None,
-               words: str) -> Arrangement:
-    if rule is None:
-        return Arrangement(objection=words, kind=kind)
-    return Arrangement(objection=f'{rule}: {words}', kind=rule.title,
-                       rule=rule)
+def _objection(reason: explain.Reason,
+               rules: collections.abc.Sequence[affinity.Rule],
+               ) -> Arrangement:
+    if reason.constraint is None:
+        return Arrangement(objection=reason.words, kind=reason.kind,
+                           shortage=reason.shortage)
+    rule = rules[reason.constraint]
+    return Arrangement(objection=f'{rule}: {reason.words}', kind=rule.title,
+                       rule=rule, shortage=reason.shortage)
 
 
 def _usable(available, classes) -> list[AvailableUnits]:

@@ -11,23 +11,54 @@ from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
-_PLACES = {**{level.key: (level.title, level.plural)
-              for level in model.LEVELS},
-           'device': ('Device', 'Devices'),
-           'link_domain': ('link domain', 'link domains')}
+#: Words for one place and for several, by key of a rule.
+PLACES = {**{level.key: (level.title, level.plural)
+             for level in model.LEVELS},
+          'device': ('Device', 'Devices'),
+          'link_domain': ('link domain', 'link domains')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """What a host lacks, in numbers that can be compared between hosts.
+
+    :param asked: the units, in words: ``4 free CUSTOM_GPU with CUSTOM_NVLINK``
+    :param wanted: how many units; for a rule "distinct", how many places
+    :param most: how many of them the host has
+    :param near: what else has to be at the place, ``guest`` or ``network``
+    :param is_unknown: whether the place of some devices is unknown
+    """
+
+    asked: str
+    wanted: int
+    most: int
+    near: tuple[str, ...] = ()
+    is_unknown: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why a problem has no answer.
+
+    :param kind: ``rule`` if one constraint alone cannot be kept
+    :param words: a sentence
+    :param constraint: the index of that constraint
+    """
+
+    kind: str
+    words: str
+    shortage: Shortage | None = None
+    constraint: int | None = None
 
 
 def explain(problem: csp.Problem,
             classes: collections.abc.Sequence[str],
             traits: collections.abc.Sequence[str],
-            budget: search_budget.Budget,
-            ) -> tuple[str, int | None, str]:
+            budget: search_budget.Budget) -> Reason:
     """Explain why a problem has no answer.
 
     :param classes: names of resource classes, by number
     :param traits: names of traits, by number
-    :returns: the kind of the reason (``rule`` if one constraint alone cannot
-        be kept), the index of that constraint or None, and a sentence
     """
     return _explain(problem, tuple(classes), tuple(traits), budget)
 
@@ -45,8 +76,7 @@ def gave_up(steps: int) -> str:
 def _explain(problem, classes, traits, steps):
     view = csp.View(problem)
     if not search.is_possible(view, (), steps):
-        kind, words = _shortage(view, classes, traits)
-        return kind, None, words
+        return _shortage(view, classes, traits)
     possible = set()
     for number, constraint in enumerate(problem.constraints):
         # Solve constraints about equal demands once.
@@ -55,14 +85,14 @@ def _explain(problem, classes, traits, steps):
         if constraint.weight or question in possible:
             continue
         if not search.is_possible(view, (constraint,), steps):
-            return 'rule', number, _why(view, constraint)
+            return _why(view, constraint, number, classes, traits)
         possible.add(question)
-    return ('together', None,
-            'each of its rules can be kept alone, but not all together')
+    return Reason('together', 'each of its rules can be kept alone, but not '
+                  'all together')
 
 
-def _shortage(view, classes, traits) -> tuple[str, str]:
-    """Return kind and sentence where units or traits are short."""
+def _shortage(view, classes, traits) -> Reason:
+    """Return the reason where units or traits are short."""
     demands = view.problem.demands
     wanted = collections.Counter()
     for demand in demands:
@@ -71,19 +101,22 @@ def _shortage(view, classes, traits) -> tuple[str, str]:
         free = sum(source.free for source in view.sources
                    if source.resource_class == name)
         if free < amount:
-            return 'units', (f'wants {amount} units of {classes[name]}, '
-                             f'{free} are free')
+            return Reason(
+                'units', f'wants {amount} units of {classes[name]}, {free} '
+                'are free', Shortage(f'{amount} free {classes[name]}', amount,
+                                     free))
     for need in propagation.needs(
             view, propagation.fitting(view), range(len(demands))):
         shortage = _shortage_of(view, need, classes, traits)
         if shortage:
             return shortage
     # Equal groups fit, but not together with the others.
-    return ('traits' if any(demand.traits for demand in demands) else 'units',
-            'the free units cannot serve all its groups at once')
+    return Reason(
+        'traits' if any(demand.traits for demand in demands) else 'units',
+        'the free units cannot serve all its groups at once')
 
 
-def _shortage_of(view, need, classes, traits) -> tuple[str, str] | None:
+def _shortage_of(view, need, classes, traits) -> Reason | None:
     """Return the same for equal demands alone, or None."""
     demand, count, sources = need
     name = classes[demand.resource_class]
@@ -94,19 +127,44 @@ def _shortage_of(view, need, classes, traits) -> tuple[str, str] | None:
         index for index, source in enumerate(view.sources)
         if source.resource_class == demand.resource_class))
     if most < count:
-        return 'units', f'{words}, {most} are free'
+        return Reason('units', f'{words}, {most} are free', Shortage(
+            _times(demand, count, classes), count, most))
     most = propagation.units(view, demand, sources)
     if most < count:
-        return 'traits', (words + ' ' + ' and '.join(
-            f'{"with" if is_required else "without"} {traits[trait]}'
-            for trait, is_required in demand.traits) + f', {most} are free')
+        having = _having(demand, traits)
+        return Reason('traits', f'{words}{having}, {most} are free', Shortage(
+            _times(demand, count, classes) + having, count, most))
     return None
 
 
-def _why(view, constraint) -> str:
-    """Return a sentence for a constraint that cannot be kept alone."""
+def _times(demand: csp.Demand, count: int, classes) -> str:
+    name = classes[demand.resource_class]
+    return (f'{count} free {name}' if demand.amount == 1 else
+            f'{count} times {demand.amount} free {name}, each from one Region')
+
+
+def _having(demand: csp.Demand, traits) -> str:
+    """Return the words for the traits of a demand, '' for none."""
+    return ' ' * bool(demand.traits) + ' and '.join(
+        f'{"with" if is_required else "without"} {traits[trait]}'
+        for trait, is_required in demand.traits)
+
+
+def _asked(demands: collections.abc.Iterable[csp.Demand], classes,
+           traits) -> str:
+    """Return the words for the units of some demands."""
+    amounts: collections.Counter[str] = collections.Counter()
+    for demand in demands:
+        amounts[classes[demand.resource_class]
+                + _having(demand, traits)] += demand.amount
+    return ' and '.join(f'{amount} free {name}'
+                        for name, amount in amounts.items())
+
+
+def _why(view, constraint, number, classes, traits) -> Reason:
+    """Return the reason for a constraint that cannot be kept alone."""
     problem = view.problem
-    one, several = _PLACES[constraint.key]
+    one, several = PLACES[constraint.key]
     most = _most(view, constraint)
     if not constraint.same:
         words = ('free units are on only '
@@ -118,18 +176,24 @@ def _why(view, constraint) -> str:
         words = 'no unit is free there'
     else:
         words = f'at most {most} fit on one {one}'
-    for asked, name, nodes in ((constraint.guest, 'guest', problem.guest),
-                               (constraint.network, 'network',
-                                problem.network)):
-        if asked and nodes is not None:
-            words += f'; the {name} is on ' + (
-                'NUMA node ' + ' and '.join(map(str, sorted(nodes)))
-                if nodes else 'no NUMA node')
-    if constraint.key in csp.UNCERTAIN and any(
-            source.parts[csp.PARTS.index(constraint.key)] is None
-            for source in problem.sources):
+    near = {name: nodes for asked, name, nodes in (
+        (constraint.guest, 'guest', problem.guest),
+        (constraint.network, 'network', problem.network))
+        if asked and nodes is not None}
+    for name, nodes in near.items():
+        words += f'; the {name} is on ' + (
+            'NUMA node ' + ' and '.join(map(str, sorted(nodes)))
+            if nodes else 'no NUMA node')
+    is_unknown = constraint.key in csp.UNCERTAIN and any(
+        source.parts[csp.PARTS.index(constraint.key)] is None
+        for source in problem.sources)
+    if is_unknown:
         words += f'; the {one} of some devices of the host is unknown'
-    return words
+    members = [problem.demands[member] for member in constraint.members]
+    amounts = [demand.amount if constraint.same else 1 for demand in members]
+    return Reason('rule', words, Shortage(
+        _asked(members, classes, traits), sum(amounts), sum(amounts[:most]),
+        tuple(near), is_unknown), number)
 
 
 def _most(view, constraint) -> int:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The properties of devices as traits, and drains."""
 
+import dataclasses
 import datetime
 
 import pytest
@@ -28,13 +29,20 @@ def test_traits_tell_what_a_device_is_and_where():
         'CUSTOM_NOVA_ACCEL_PCI_10DE_2330', 'CUSTOM_NOVA_ACCEL_NUMA_NODE_1',
         'CUSTOM_NOVA_ACCEL_PCIE_ROOT_PCI0000_80',
         'CUSTOM_NOVA_ACCEL_PCIE_SWITCH_0000_7F_00_0',
-        'CUSTOM_NOVA_ACCEL_ISLAND_1', 'CUSTOM_NOVA_ACCEL_PARTITION_0'}
+        'CUSTOM_NOVA_ACCEL_ISLAND_1', 'CUSTOM_NOVA_ACCEL_PARTITION_0_OF_2'}
     assert all(map(naming.is_trait, traits))
     read = device_traits.loads({*traits, 'CUSTOM_NOVA_ACCEL', 'CUSTOM_X'})
     assert read == device_traits.Properties(
         '10de:2330', {'numa_node': '1', 'pcie_root': 'pci0000:80',
                       'pcie_switch': '0000:7f:00.0'},
-        frozenset({1}), frozenset({0}))
+        frozenset({1}), {0: 2})
+
+
+def test_device_without_a_numa_node_is_on_the_only_one_of_its_host():
+    device = dataclasses.replace(_DEVICE, location=model.Location())
+    assert device_traits.loads(device_traits.dumps(device, _LINKS, 0)
+                               ).place == {'numa_node': '0'}
+    assert not device_traits.loads(device_traits.dumps(device, _LINKS)).place
 
 
 @pytest.mark.parametrize('traits', [

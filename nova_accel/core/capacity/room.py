@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many more servers of a flavor fit, and why the rest does not."""
+
+import collections
+import collections.abc
+import dataclasses
+
+from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import choose
+from nova_accel.core.capacity import view
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
+
+# A search that takes more steps gives up: of most hosts, some hundred
+# milliseconds.
+_MAX_STEPS = 2_500
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """What a host can serve of a flavor.
+
+    :param servers: how many more servers fit, one after the other
+    :param left: units by class that stay free then
+    :param obstacle: why no more servers fit
+    """
+
+    servers: int
+    left: collections.abc.Mapping[str, int]
+    obstacle: arrange.Arrangement
+
+
+class Rooms:
+    """The room of hosts for a flavor; each view is computed once.
+
+    Only devices are regarded. vCPUs, memory, disk and the NUMA topology of the
+    guest can limit the number of servers further.
+
+    :param wanted: the request of the flavor, with its profile expanded
+    :param classes: the resource classes that devices of the cloud have; other
+        classes that the flavor asks for are not devices
+    """
+
+    def __init__(self, wanted: flavor_request.Request,
+                 classes: collections.abc.Container[str]) -> None:
+        self._wanted = wanted
+        self._counts = {
+            name: amount for name, amount in wanted.amounts.items()
+            if name in classes or any(name in group.resources for group
+                                      in wanted.groups.values())}
+        self._known: dict[view.View, Room] = {}
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The resource classes of the devices that the flavor asks for."""
+        return frozenset(self._counts)
+
+    def of(self, host: view.View, closed: str = '') -> Room:
+        """Return the room of a host.
+
+        :param closed: why the host gets no new servers, '' if it does
+        :raises errors.ProfileError: if a rule cannot be understood
+        """
+        host = view.of_classes(host, self.classes)
+        room = self._open(host)
+        if closed and room.servers:
+            return self._none(host, arrange.Arrangement(objection=closed,
+                                                        kind='service'))
+        return room
+
+    def _open(self, host: view.View) -> Room:
+        """Return the room of a host that gets new servers."""
+        passed: list[tuple[view.View, int]] = []
+        while host not in self._known:
+            groups = assign.with_other_units(
+                self._wanted.groups, self._counts, host.units)
+            found = choose.choose(
+                self._wanted, groups, host.units,
+                arrange.HostContext(links=host.links), True,
+                search_budget.Budget(most=_MAX_STEPS)) if groups else (
+                arrange.Arrangement(objection='it asks for no devices',
+                                    kind='group'))
+            if found.objection:
+                self._known[host] = self._none(host, found)
+                break
+            taken = _taken(groups, found.chosen)
+            times = _times(host, taken)
+            passed.append((host, times))
+            host = host.without({provider: times * amount
+                                 for provider, amount in taken.items()})
+        room = self._known[host]
+        for earlier, times in reversed(passed):
+            room = dataclasses.replace(room, servers=room.servers + times)
+            self._known[earlier] = room
+        return room
+
+    def _none(self, host: view.View, obstacle: arrange.Arrangement) -> Room:
+        return Room(0, {name: free for name in sorted(self.classes)
+                        if (free := host.free(name))}, obstacle)
+
+
+def _times(host: view.View, taken: collections.abc.Mapping[str, int]) -> int:
+    """Return how many servers can take units of the same Regions.
+
+    The solver packs: the next server gets units of the same Regions, while
+    these have enough. So a pool of 64 virtual functions costs one search.
+    """
+    return min(units.free // taken[units.provider] for units in host.units
+               if units.provider in taken)
+
+
+def _taken(groups, chosen) -> collections.Counter[str]:
+    """Return the units that an arrangement takes, by provider."""
+    taken: collections.Counter[str] = collections.Counter()
+    for name, provider in chosen.items():
+        taken[provider] += sum(groups[name].resources.values())
+    return taken

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads flavors, servers and aggregates from Nova's API."""
+
+import collections.abc
+import contextlib
+import dataclasses
+
+from openstack import exceptions
+
+from nova_accel.core import errors
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from nova_accel.osc import progress
+
+_TRAIT = 'trait:'
+
+
+@dataclasses.dataclass(frozen=True)
+class Flavor:
+    """A flavor, or that of a server.
+
+    :param name: '' if Nova's API does not show it
+    """
+
+    name: str
+    extra_specs: collections.abc.Mapping[str, str]
+
+    @property
+    def profile(self) -> str | None:
+        """The device profile that it names, or that is expanded in it."""
+        return self.extra_specs.get(
+            flavor_specs.EXPANDED_KEY,
+            self.extra_specs.get(flavor_specs.PROFILE_KEY))
+
+    @property
+    def is_expanded(self) -> bool:
+        """Whether it has the contents of its profile."""
+        return flavor_specs.EXPANDED_KEY in self.extra_specs
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """A server.
+
+    :param flavor: the one that it was created or resized with
+    :param image_traits: the traits that its image requires
+    :param host: the name of its compute node; '' if it is on none, and for
+        users who may not know it
+    """
+
+    uuid: str
+    name: str
+    flavor: Flavor
+    image_traits: tuple[str, ...] = ()
+    host: str = ''
+
+
+class Compute:
+    """Nova's API, as one user sees it.
+
+    Each method raises :class:`nova_accel.core.errors.AccelError` if Nova
+    refuses, or does not answer.
+
+    :param connection: openstack.connection.Connection
+    """
+
+    def __init__(self, connection) -> None:
+        self._connection = connection
+
+    def flavors(self) -> list[Flavor]:
+        """Return the flavors, for an administrator also private ones."""
+        with _translated_errors():
+            return [_flavor(found)
+                    for found in self._nova.flavors(is_public='None')]
+
+    def flavor(self, name: str) -> Flavor:
+        """Return one flavor.
+
+        :param name: its name or ID
+        """
+        with _translated_errors():
+            found = self._nova.find_flavor(name, get_extra_specs=True)
+        if found is None:
+            raise errors.AccelError(
+                f'flavor {errors.plain(name)}', 'is not known',
+                'see "openstack flavor list"')
+        return _flavor(found)
+
+    def servers(self) -> collections.abc.Iterator[Server]:
+        """Yield the servers: of all projects, or else those of the user."""
+        with _translated_errors():
+            try:
+                yield from map(_server, progress.each(
+                    self._nova.servers(all_projects=True), None, 'servers'))
+            except exceptions.ForbiddenException:
+                yield from map(_server, self._nova.servers())
+
+    def server(self, name: str) -> Server:
+        """Return one server.
+
+        :param name: its name or ID
+        """
+        with _translated_errors():
+            found = self._nova.find_server(name)
+            if found is None:
+                # Only administrators may look for names in all projects.
+                with contextlib.suppress(exceptions.ForbiddenException):
+                    found = self._nova.find_server(name, all_projects=True)
+        if found is None:
+            raise errors.AccelError(
+                f'server {errors.plain(name)}', 'is not known',
+                'see "openstack server list"')
+        return _server(found)
+
+    def aggregates(self) -> dict[str, str]:
+        """Return the uuids of the host aggregates, by name."""
+        with _translated_errors():
+            return {found.name: found.uuid
+                    for found in self._nova.aggregates()}
+
+    def closed(self) -> dict[str, str]:
+        """Return why compute nodes get no new servers, by name."""
+        with _translated_errors():
+            return {found.name: 'nova-compute is down'
+                    if found.state == 'down' else 'nova-compute is disabled'
+                    for found in self._nova.hypervisors()
+                    if (found.state, found.status) != ('up', 'enabled')}
+
+    @property
+    def _nova(self):
+        return self._connection.compute
+
+
+def _flavor(found) -> Flavor:
+    # The flavor of a server has its name as original_name.
+    return Flavor(found.original_name or found.name or '',
+                  dict(found.extra_specs or {}))
+
+
+def _server(found) -> Server:
+    properties = (found.image or {}).get('properties') or {}
+    return Server(found.id, found.name, _flavor(found.flavor), tuple(
+        key.removeprefix(_TRAIT) for key, value in properties.items()
+        if key.startswith(_TRAIT) and value == device_profile.REQUIRED),
+        found.hypervisor_hostname or '')
+
+
+@contextlib.contextmanager
+def _translated_errors():
+    """Raise exceptions of openstacksdk as AccelError."""
+    try:
+        yield
+    except exceptions.ForbiddenException:
+        raise errors.AccelError(
+            'Nova', 'does not allow this user to do this',
+            'use the credentials of an administrator') from None
+    except exceptions.SDKException as error:
+        raise errors.AccelError('Nova', f'cannot be queried: {error}',
+                                '') from None
