@@ -4,14 +4,17 @@
 import collections
 import collections.abc
 import dataclasses
+import itertools
 import random
 
 from nova_accel.core import naming
 from nova_accel.core.assignment import assign
 from nova_accel.core.placement import inventory
+from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
 from nova_accel.core.solver import search_budget
+from nova_accel.core.solver import why_not
 from nova_accel.scheduler import candidates
 
 
@@ -70,12 +73,10 @@ class Choice:
                 objection='its nova-compute does not report devices; check '
                 'that its compute_driver is accel.LibvirtDriver',
                 kind='driver')
-        available = candidates.available(self.host_state, answer, given)
+        available, groups = self._facts(counts, answer, given)
         if chance:
             available = tuple(dataclasses.replace(units, rank=chance.random())
                               for units in available)
-        groups = assign.with_other_units(self._wanted.groups, counts,
-                                         available)
         found = self._best(groups, available, self._contexts(candidate),
                            steps)
         if not found.objection:
@@ -84,6 +85,31 @@ class Choice:
             candidate.choice = self
             candidate.penalty = found.penalty
         return found
+
+    def offers(self, candidate: candidates.Candidate,
+               answer: candidates.Answer,
+               given: collections.abc.Mapping[str, int],
+               rejected: arrange.Arrangement,
+               ) -> tuple[dict[str, device_profile.Group],
+                          list[why_not.Host]]:
+        """Return the groups of a rejected candidate, and what its host has.
+
+        :param rejected: the arrangement that :meth:`fill` returned
+        """
+        counts = units(self._counting, self.without_devices(candidate))
+        available, groups = self._facts(counts, answer, given)
+        # Only a rule can be about the guest. More contexts take time.
+        contexts = itertools.islice(
+            self._contexts(candidate),
+            None if rejected.rule or rejected.kind == 'together' else 1)
+        return groups, [why_not.Host(available, context)
+                        for context in contexts]
+
+    def _facts(self, counts, answer, given):
+        """Return the available units of the host, and the groups."""
+        available = candidates.available(self.host_state, answer, given)
+        return available, assign.with_other_units(self._wanted.groups, counts,
+                                                  available)
 
     def _best(self, groups, available, contexts,
               steps) -> arrange.Arrangement:

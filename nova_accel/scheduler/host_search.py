@@ -10,9 +10,11 @@ import collections.abc
 
 import nova.conf
 
+from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
 from nova_accel.core.solver import search_budget
+from nova_accel.core.solver import why_not
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import guest_numa
@@ -70,6 +72,17 @@ class HostSearch:
         """The penalty of the best candidate."""
         return min(arranged.penalty if arranged else 0
                    for arranged in filter(_serves, self.arranged))
+
+    def offers(self) -> collections.abc.Iterator[
+            tuple[dict[str, device_profile.Group], list[why_not.Host]]]:
+        """Yield the groups of each rejected candidate, and the host's offer.
+
+        Nothing of a host that could not be examined.
+        """
+        for candidate, arranged in self._found:
+            if arranged is not None and arranged.kind != 'driver':
+                yield self._choice.offers(candidate, self.answer,
+                                          self._siblings.given, arranged)
 
     def settle(self) -> bool:
         """Set the host's candidates to those with devices, the best first.

@@ -116,12 +116,11 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
     :param pack: keep large parts of the host whole; False to spread
     :param budget: of search steps, shared with other hosts
     """
-    unusable = _unusable(groups, rules)
-    if unusable:
-        return unusable
-    classes = {next(iter(group.resources)) for group in groups.values()}
-    regarded = [rule for rule in rules
-                if not groups.keys().isdisjoint(rule.members)]
+    objection = unusable(groups, rules)
+    if objection:
+        return objection
+    classes = _classes(groups)
+    regarded = applicable(groups, rules)
     used = _usable(available, classes)
     problem = _problem(groups, classes, used, regarded, around, pack)
     budget = budget or search_budget.Budget()
@@ -131,13 +130,45 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
                            kind='limit', is_final=False)
     if answer.sources is None:
         kind, number, words = explain.explain(
-            problem, sorted(classes), sorted(_traits(groups)), budget)
+            problem, *names(groups), budget)
         return _objection(
             kind, None if number is None else regarded[number], words)
     return Arrangement(
         {name: used[source].provider for name, source in
          zip(groups, answer.sources, strict=True)}, cost=answer.cost,
         is_final=answer.is_final)
+
+
+def problem(groups: collections.abc.Mapping[str, device_profile.Group],
+            available: collections.abc.Sequence[AvailableUnits],
+            rules: collections.abc.Sequence[affinity.Rule] = (),
+            around: HostContext = HostContext()) -> csp.Problem:
+    """Return the numbered problem that :func:`arrange` solves for a host.
+
+    The groups must be usable (:func:`unusable`). Its demands are in the order
+    of the groups, its constraints in that of the :func:`applicable` rules.
+    """
+    classes = _classes(groups)
+    return _problem(groups, classes, _usable(available, classes),
+                    applicable(groups, rules), around, True)
+
+
+def names(groups: collections.abc.Mapping[str, device_profile.Group],
+          ) -> tuple[list[str], list[str]]:
+    """Return the names of resource classes and of traits, by number."""
+    return sorted(_classes(groups)), sorted(_traits(groups))
+
+
+def applicable(groups: collections.abc.Container[str],
+               rules: collections.abc.Iterable[affinity.Rule],
+               ) -> list[affinity.Rule]:
+    """Return the rules about any of these groups."""
+    return [rule for rule in rules
+            if any(name in groups for name in rule.members)]
+
+
+def _classes(groups) -> set[str]:
+    return {next(iter(group.resources)) for group in groups.values()}
 
 
 def _objection(kind: str, rule: affinity.Rule | None,
@@ -159,7 +190,9 @@ def _sort_key(units: AvailableUnits):
             units.total, units.provider)
 
 
-def _unusable(groups, rules) -> Arrangement | None:
+def unusable(groups: collections.abc.Mapping[str, device_profile.Group],
+             rules: collections.abc.Iterable[affinity.Rule],
+             ) -> Arrangement | None:
     """Return an objection to a request that no host can serve, or None."""
     if len(groups) > search.MAX_DEMANDS:
         return Arrangement(

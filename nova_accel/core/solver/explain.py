@@ -11,10 +11,11 @@ from nova_accel.core.solver import propagation
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
-_PLACES = {**{level.key: (level.title, level.plural)
-              for level in model.LEVELS},
-           'device': ('Device', 'Devices'),
-           'link_domain': ('link domain', 'link domains')}
+#: The singular and the plural of what a rule can be about, by its key.
+PLACES = {**{level.key: (level.title, level.plural)
+             for level in model.LEVELS},
+          'device': ('Device', 'Devices'),
+          'link_domain': ('link domain', 'link domains')}
 
 
 def explain(problem: csp.Problem,
@@ -106,8 +107,8 @@ def _shortage_of(view, need, classes, traits) -> tuple[str, str] | None:
 def _why(view, constraint) -> str:
     """Return a sentence for a constraint that cannot be kept alone."""
     problem = view.problem
-    one, several = _PLACES[constraint.key]
-    most = _most(view, constraint)
+    one, several = PLACES[constraint.key]
+    most = most_members(view, constraint)
     if not constraint.same:
         words = ('free units are on only '
                  f'{most} {one if most == 1 else several}')
@@ -132,7 +133,7 @@ def _why(view, constraint) -> str:
     return words
 
 
-def _most(view, constraint) -> int:
+def most_members(view: csp.View, constraint: csp.Constraint) -> int:
     """Return how many members can have one value, or distinct values."""
     domains = [[index for index in domain
                 if propagation.may_ever(view, constraint, index)]
