@@ -111,7 +111,7 @@ class WhyNotTest(cloud.Cloud):
                           server, self.gpus(4))
         # The API shows no fault of a server that stays ACTIVE.
         self.assertIn(
-            'the most on one is 2',
+            'the most is 3',
             objects.InstanceFault.get_latest_for_instance(
                 context.get_admin_context(), server['id']).message)
 
