@@ -77,7 +77,7 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
         frozenset(uuid for uuid, names in traits.items()
-                  if drain.TRAIT in names))
+                  if drain.TRAIT in names), providers.withheld(known))
 
 
 def existing(provider_tree, nodename: str,
