@@ -3,6 +3,7 @@
 
 from tests.functional import cloud
 from tests.functional import openstack
+from tests.functional import test_live_migration
 from tests.functional import test_reset
 
 
@@ -186,6 +187,48 @@ class ServerTest(Listener, cloud.Cloud):
         self.assertEqual([], self.types())
 
 
+class MoveTest(Listener, test_live_migration.MovingTest):
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.boot(self.two, host='compute1')
+        self.told()
+
+    def nodes(self):
+        """Return what was told, with the compute node, in any order."""
+        return sorted((event_type, payload['node'])
+                      for event_type, payload in self.told())
+
+    def test_live_migration(self):
+        self._live_migrate(self.server, api=self.api)
+        self._run_periodics()
+        self.assertEqual([('accel_instance.attach', 'compute2'),
+                          ('accel_instance.detach', 'compute1')],
+                         self.nodes())
+        self._run_periodics()
+        self.assertEqual([], self.types())
+
+    def test_evacuation(self):
+        self.computes['compute1'].stop()
+        [service] = self.api.get_services(host='compute1',
+                                          binary='nova-compute')
+        self.api.put_service(service['id'], {'forced_down': True})
+        self._evacuate_server(self.server, {'host': 'compute2'},
+                              expected_host='compute2')
+        self.assertEqual([('accel_instance.attach', 'compute2')],
+                         self.nodes())
+
+    def test_revert_of_a_resize(self):
+        self.gpu_profile('one')
+        self._resize_server(self.server, self.flavor('one'))
+        self.assertEqual([('accel_instance.attach', 'compute2')],
+                         self.nodes())
+        self.flags(host='compute1')
+        self._revert_resize(self.server)
+        self._run_periodics()
+        self.assertEqual(['accel_instance.detach'], self.types())
+
+
 class OffTest(Listener, cloud.Cloud):
 
     def test_unversioned_notifications_have_none(self):
@@ -207,7 +250,7 @@ class DrainTest(Listener, cloud.Cloud):
         admin = openstack.Openstack(
             self.api.base_url, self.placement_fixture.endpoint, 'admin')
         admin.run('accel device set', f'compute1/{address}', '--drain',
-                  'fan is loud', output=None)
+                  'fan is loud')
         self._run_periodics()
         self._run_periodics()
         [(event_type, payload)] = self.told()
