@@ -200,7 +200,7 @@ class MoveTest(Listener, test_live_migration.MovingTest):
                       for event_type, payload in self.told())
 
     def test_live_migration(self):
-        self._live_migrate(self.server, api=self.api)
+        self._live_migrate(self.server)
         self._run_periodics()
         self.assertEqual([('accel_instance.attach', 'compute2'),
                           ('accel_instance.detach', 'compute1')],

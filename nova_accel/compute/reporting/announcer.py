@@ -91,16 +91,20 @@ class Announcer:
 
         :param instance: nova.objects.Instance
         """
-        uuid = instance.uuid
-        if self._claims.is_claimed(uuid) or self._held is None or (
-                uuid not in self._held
-                and not instance_request.of(instance).classes):
-            return
         try:
-            self._announce(uuid, lambda: instance)
+            if self._may_have_changed(instance):
+                self._announce(instance.uuid, lambda: instance)
         except Exception:
             # The operation itself has ended.
-            LOG.exception('Could not announce the devices of server %s', uuid)
+            LOG.exception('Could not announce the devices of server %s',
+                          instance.uuid)
+
+    def _may_have_changed(self, instance) -> bool:
+        """Whether a server has, had or may have got devices."""
+        uuid = instance.uuid
+        return self._held is not None and not self._claims.is_claimed(
+            uuid) and (uuid in self._held
+                       or bool(instance_request.of(instance).classes))
 
     def _announce(self, uuid: str,
                   instance: collections.abc.Callable) -> None:
