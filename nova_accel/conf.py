@@ -215,6 +215,18 @@ on one NUMA node. Otherwise servers are spread over these groups. The affinity
 rules of a profile take precedence. Used by nova-scheduler, and by nova-compute
 for a server that is forced to a host.
 """),
+    cfg.BoolOpt(
+        'explain_no_valid_host', default=True,
+        help="""
+Whether the owner of a server that gets no host learns which device or rule is
+missing: ``No valid host was found. No host has 4 free CUSTOM_GPU_H100 on one
+NUMA node; the most on one is 2``. Used by nova-scheduler, which sends one more
+request to Placement if Placement finds no host.
+
+The text has no hosts and no other servers, but it tells how many devices are
+free in one place. If false, the text is Nova's own. The log has the reasons of
+each host in either case.
+"""),
     cfg.FloatOpt(
         'accel_preferred_weight_multiplier', default=60.0, mutable=True,
         help="""

@@ -11,7 +11,8 @@ tested with (tests/contract):
 ``get_available_resource``                 send device locations to the
                                            scheduler
 ``update_provider_tree``                   release unused devices; audit;
-                                           report resource providers
+                                           report resource providers; announce
+                                           changes
 ``spawn``                                  claim devices for a new server
 ``finish_migration``                       claim devices for a moved or
                                            resized server
@@ -19,7 +20,8 @@ tested with (tests/contract):
                                            had before its resize
 ``_hard_reboot``                           claim the same devices again
 ``destroy``                                keep the devices during a rebuild
-``cleanup``                                forget the cached Host and domain
+``cleanup``                                forget the cached Host and domain;
+                                           announce released devices
 ``_get_guest_config``                      add hostdevs, and address bits for
                                            their BARs
 ``_create_guest``                          create mdevs and program FPGAs
@@ -69,6 +71,7 @@ from nova_accel.compute.guest import hostdev_xml
 from nova_accel.compute.guest import live_migration
 from nova_accel.compute.guest import migration_message
 from nova_accel.compute.guest import suspend
+from nova_accel.compute.reporting import announcer
 from nova_accel.compute.reporting import audit
 from nova_accel.compute.reporting import tree_update
 from nova_accel.compute.state import device_claims
@@ -111,6 +114,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._host, self._state, self._allocator, self._reclamation)
         self._adopter = adoption.Adopter(self._state, virtapi)
         self._auditor = audit.Auditor(self._state)
+        self._announcer = announcer.Announcer(self._state)
+        self._claims.on_end = self._announcer.operation_ended
         self._reattaching = background.Runner()
         self._incomplete_guests = log_once.LogOnce(LOG)
         patches.install()
@@ -124,7 +129,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                                           self._domains.holders())
         with _never_fatal('read which devices servers hold'):
             host = self._local_host.read()
-            held = [ours for hostdevs in self._domains.read().values()
+            domains = self._domains.read()
+            self._announcer.start(domains)
+            held = [ours for hostdevs in domains.values()
                     if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
                      sum(map(len, held)), len(held))
@@ -186,6 +193,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._domains.holders())
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
+        with _never_fatal('announce what has changed'):
+            self._announcer.announce_servers()
+            if host and node:
+                self._announcer.announce_devices(
+                    inventory.NodeInventory(host, node))
 
     def _adopt(self, node, provider_tree) -> None:
         self._adopter.adopt(
@@ -275,6 +287,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             # libvirt just gave the devices back to their drivers.
             self._local_host.invalidate()
             self._domains.invalidate(instance.uuid)
+            self._announcer.operation_ended(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
@@ -487,8 +500,11 @@ class LibvirtDriver(driver.LibvirtDriver):
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):
         self._claims.release(instance.uuid)
-        return super().post_live_migration_at_destination(
-            context, instance, *args, **kwargs)
+        try:
+            return super().post_live_migration_at_destination(
+                context, instance, *args, **kwargs)
+        finally:
+            self._announcer.operation_ended(instance)
 
     def rollback_live_migration_at_destination(self, context, instance, *args,
                                                **kwargs):

@@ -95,14 +95,27 @@ def available(host_state, answer: Answer,
     :param host_state: nova.scheduler.host_manager.HostState
     :param given: units by provider that earlier servers of the request got
     """
-    places = summary(host_state).places
+    return units(answer.ours(host_state.uuid), summary(host_state).places,
+                 given)
+
+
+def units(providers: collections.abc.Mapping[str, dict],
+          places: collections.abc.Mapping[str, model.Place] = {},
+          given: collections.abc.Mapping[str, int] = {},
+          ) -> tuple[arrange.AvailableUnits, ...]:
+    """Return the available units of our providers of one host.
+
+    :param providers: their summaries by uuid
+    :param places: by provider, as far as they are known
+    :param given: as for :func:`available`
+    """
     return tuple(
         arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
             usage['capacity'] - usage['used'] - given.get(uuid, 0),
             places.get(uuid) or model.Place.at(model.Location(), uuid),
             usage['capacity'])
-        for uuid, provider in answer.ours(host_state.uuid).items()
+        for uuid, provider in providers.items()
         for name, usage in provider['resources'].items()
         if (resource_class := naming.class_of_units(name)))
 

@@ -16,6 +16,7 @@ from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import host_search
+from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import patches
 from nova_accel.scheduler import rejections
 
@@ -74,7 +75,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
         for number, host_state in enumerate(filter_obj_list):
             if number not in searches or searches[number].settle():
                 yield host_state
-        self._explain(searches.values(), spec_obj, wanted, served)
+        self._explain(list(searches.values()), spec_obj, wanted, served)
 
     @staticmethod
     def _explain(searches, spec_obj, wanted, served) -> None:
@@ -87,5 +88,6 @@ class AcceleratorFilter(filters.BaseHostFilter):
             'instance_uuid') else 'A server')
         # Nova also filters hosts for alternates, after it has placed a server.
         if (text := rejected.text()) and uuid not in served:
+            no_valid_host.rejected(searches, len(served))
             LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,
                      text)

@@ -4,11 +4,15 @@
 import copy
 import random
 
+from nova import exception
+import nova.conf
 from nova.objects import selection
 from nova.scheduler import host_manager
+from nova.scheduler import manager
 from nova.scheduler import utils
 from nova.scheduler.client import report
 from oslo_log import log as logging
+from oslo_messaging import rpc
 
 from nova_accel import numa_fit
 from nova_accel import seams
@@ -18,8 +22,10 @@ from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import taken_over
 
+CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
 
 # Each time it fails, another server has got its devices, so few attempts are
@@ -60,6 +66,7 @@ def get_allocation_candidates(original, self, context, resources, *args,
         # Placement could not be reached. Nova handles that.
         return answered
     found, summaries, *rest = answered
+    no_valid_host.answered(self, context, resources, found)
     if found and summaries:
         answer = candidates.Answer(summaries, resources)
         found = [candidates.Candidate(candidate, answer)
@@ -164,9 +171,30 @@ def _without_devices(candidate):
     return {**candidate, 'allocations': choice.without_devices(candidate)}
 
 
+@seams.wrap(manager.SchedulerManager, 'select_destinations')
+def select_destinations(original, *args, **kwargs):
+    """Tell the owner of a server why there is no host with its devices."""
+    # nova-conductor passes all arguments by name.
+    spec_obj, uuids = kwargs.get('spec_obj'), kwargs.get('instance_uuids')
+    if not spec_obj or not CONF.nova_accel.explain_no_valid_host:
+        return original(*args, **kwargs)
+    with no_valid_host.watching(spec_obj, len(uuids or ())) as attempt:
+        try:
+            return original(*args, **kwargs)
+        except rpc.ExpectedException as error:
+            # What messaging.expected_exceptions makes of NoValidHost.
+            failure = error.exc_info[1]
+    reason = attempt.reason()
+    try:
+        raise exception.NoValidHost(reason=reason) if reason else failure
+    except exception.NoValidHost:
+        raise rpc.ExpectedException() from None
+
+
 def install() -> None:
     """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, from_request_spec,
                  get_allocation_candidates, claim_resources,
-                 consume_from_request, from_host_state):
+                 consume_from_request, from_host_state,
+                 select_destinations):
         seam.install()

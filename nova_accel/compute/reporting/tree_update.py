@@ -76,9 +76,8 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
         one_time_use.used(known),
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
-        *(frozenset(uuid for uuid, names in traits.items() if trait in names)
-          for trait in (drain.TRAIT, providers.WITHHELD[
-              model.WithheldState.UNHEALTHY])))
+        frozenset(uuid for uuid, names in traits.items()
+                  if drain.TRAIT in names), providers.withheld(known))
 
 
 def existing(provider_tree, nodename: str,

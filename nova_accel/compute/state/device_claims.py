@@ -54,6 +54,8 @@ class DeviceClaims:
         self._claimed: dict[str, hostdev.Hostdevs] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
+        #: Called with a server when its operation has ended.
+        self.on_end: collections.abc.Callable = lambda instance: None
         #: Addresses being reset or released, and the signal that they changed.
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
@@ -289,6 +291,11 @@ class DeviceClaims:
         with self._lock:
             return uuid in self._operations
 
+    def is_claimed(self, uuid: str) -> bool:
+        """Whether a server has a claim, or an operation in progress."""
+        with self._lock:
+            return uuid in self._operations or uuid in self._claimed
+
     def get(self, instance) -> hostdev.Hostdevs | None:
         """Return the claim of a server, or None if it has none."""
         return self._claimed.get(instance.uuid)
@@ -306,9 +313,12 @@ class DeviceClaims:
         finally:
             with self._lock:
                 self._operations[instance.uuid] -= 1
-                if not self._operations[instance.uuid]:
+                is_over = not self._operations[instance.uuid]
+                if is_over:
                     del self._operations[instance.uuid]
                     self._end(instance.uuid)
+            if is_over:
+                self.on_end(instance)
 
 
 def _count_mdevs(held, except_for: str, offered) -> dict[str, int]:

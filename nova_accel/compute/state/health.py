@@ -22,6 +22,7 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
+_UNHEALTHY = model.WithheldState.UNHEALTHY
 _BLOCKED = 'the kernel blocks when its configuration space is read'
 _REMEDY = ('look for it in the kernel log; servers that hold it keep it, and '
            'it is offered again when this is over (see the options health_* '
@@ -69,13 +70,14 @@ class Health:
         """Return the functions with problems, with reason and remedy."""
         problems = self._problems
         return {function.address: model.Withheld(
-            problems[function.address], _REMEDY, model.WithheldState.UNHEALTHY)
+            problems[function.address], _REMEDY, _UNHEALTHY)
             for function in functions if function.address in problems}
 
     def _read(self, tree, here, kinds) -> None:
         now, limits = time.monotonic(), _limits()
         suspected = _addresses(item for item in here.offered
-                               if item.uuid in here.node.unhealthy)
+                               if (item.uuid, _UNHEALTHY)
+                               in here.node.withheld)
         vfs = collections.Counter(function.physfn
                                   for function in here.host.functions)
         examiners = {name: opened for name, opened in kinds.items()

@@ -21,7 +21,7 @@ class Node:
     :param drained: drains by uuid of the provider that has them, one of ours
         or that of the compute node
     :param marked: uuids of the providers with the trait of drained devices
-    :param unhealthy: uuids of those with the trait of unhealthy devices
+    :param withheld: the states of withheld units, by uuid of their provider
     """
 
     uuid: str
@@ -32,7 +32,7 @@ class Node:
     drained: collections.abc.Mapping[str, drain.Drain] = dataclasses.field(
         default_factory=dict)
     marked: frozenset[str] = frozenset()
-    unhealthy: frozenset[str] = frozenset()
+    withheld: frozenset[tuple[str, model.WithheldState]] = frozenset()
 
     @property
     def devices(self) -> dict[str, str]:

@@ -166,6 +166,17 @@ def _reserved(item, disputed, used) -> int:
         region.size - region.total + disputed.get(item.uuid, 0))
 
 
+def withheld(existing: collections.abc.Iterable[Existing],
+             ) -> frozenset[tuple[str, model.WithheldState]]:
+    """Return the states that providers have for withheld units, by uuid.
+
+    ``openstack accel`` reserves the units as well when it adds the trait.
+    """
+    return frozenset((provider.uuid, state) for provider in existing
+                     for state, trait in WITHHELD.items()
+                     if trait in provider.traits)
+
+
 def classes(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
             stuck: collections.abc.Mapping[str, Units] = {},
