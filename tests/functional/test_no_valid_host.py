@@ -39,7 +39,8 @@ class NoValidHostTest(cloud.Cloud):
     def test_too_few_devices_on_one_numa_node(self):
         self.assertEqual(
             'No host has 4 free CUSTOM_GPU_H100 on one NUMA node; of the '
-            'hosts that have them, the most on one is 2', self.fault(self.gpus(4)))
+            'hosts that have them, the most on one is 2',
+            self.fault(self.gpus(4)))
         [line] = self.log('has no valid host for gpu4')
         self.assertIn('compute1', line)
 
