@@ -7,7 +7,7 @@ from tests.integration.cloud import configuration
 from tests.integration.stage1 import accelerators as views
 from tests.integration.stage1 import outer as outers
 
-_TENANT = 'tenant'
+TENANT = 'tenant'
 
 
 @pytest.fixture(scope='session')
@@ -39,12 +39,12 @@ def accelerators(_accelerators):
 def tenant(cloud):
     """A connection of somebody who may not do what administrators may."""
     keystone = cloud.connection.identity
-    project = keystone.find_project(_TENANT) or keystone.create_project(
-        name=_TENANT, domain_id='default')
-    user = keystone.find_user(_TENANT) or keystone.create_user(
-        name=_TENANT, password=configuration.PASSWORD, domain_id='default')
+    project = keystone.find_project(TENANT) or keystone.create_project(
+        name=TENANT, domain_id='default')
+    user = keystone.find_user(TENANT) or keystone.create_user(
+        name=TENANT, password=configuration.PASSWORD, domain_id='default')
     keystone.assign_project_role_to_user(
         project, user, keystone.find_role('member'))
     return cloud.connection.connect_as(
-        username=_TENANT, password=configuration.PASSWORD,
-        project_name=_TENANT)
+        username=TENANT, password=configuration.PASSWORD,
+        project_name=TENANT)
