@@ -63,7 +63,10 @@ class Adopter:
         :returns: whether any server was taken over
         """
         lines, adopted = [], 0
-        for uuid, held in self._state.domains.read().items():
+        domains = self._state.domains.read()
+        self._others = {uuid: held for uuid, held in self._others.items()
+                        if uuid in domains}
+        for uuid, held in domains.items():
             if not held or self._others.get(uuid) == held:
                 continue
             try:
