@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from nova_accel.cmd import placement
 from nova_accel.core import errors
+from nova_accel.core import holding
 from nova_accel.core import model
 from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
@@ -49,9 +50,24 @@ def compare(host: model.Host, libvirt, connection, get: queries.Get,
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(host, placement.find(get, name)),
         functools.partial(queries.allocations, get),
-        lambda: libvirt_xml.read(connection.listAllDomains(
-            libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
-            | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)))
+        lambda: _read(connection, libvirt)))
+
+
+def held(conf: cfg.ConfigOpts) -> set[model.Address]:
+    """Return the addresses that libvirt's domains hold.
+
+    :raises errors.AccelError: if libvirt cannot be queried
+    """
+    libvirt = _load_libvirt()
+    with _translated_errors(libvirt), _connect(libvirt, conf) as connection:
+        return {device.address for hostdevs in _read(
+            connection, libvirt).values() for device in hostdevs}
+
+
+def _read(connection, libvirt) -> holding.Held:
+    return libvirt_xml.read(connection.listAllDomains(
+        libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
+        | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)
 
 
 def _load_libvirt():

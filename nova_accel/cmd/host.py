@@ -200,9 +200,14 @@ def read(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
     :param arguments: parsed, with the option of :func:`add_root`
     :raises errors.AccelError: if the host cannot be read
     """
+    return read_tree(trees.open_tree(_root(arguments, conf)), conf)
+
+
+def read_tree(tree: trees.Tree, conf: cfg.ConfigOpts,
+              ) -> tuple[model.Host, list[errors.AccelError | str]]:
+    """Return the Host that nova.conf makes of a tree, and what is wrong."""
     entries, broken = reader.parse(conf.nova_accel.device_spec, _OPTION)
-    decide, unusable = _read_host(trees.open_tree(_root(arguments, conf)),
-                                  conf)
+    decide, unusable = _read_host(tree, conf)
     host = decide(entries)
     return host, [*broken, *unusable, *host.problems]
 

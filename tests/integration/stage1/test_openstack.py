@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack accel``, with the ordinary client, as administrator and tenant."""
+"""``openstack accel`` with the ordinary client, as operator and as tenant."""
 
 import json
 

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel host verify``: a report on what works with this hardware.
+
+The report is made of a recording without names, so that it can be published.
+"""
+
+import collections.abc
+import importlib.metadata
+import os
+import platform
+import time
+
+from nova_accel.cmd import check
+from nova_accel.cmd import host as hosts
+from nova_accel.cmd import text
+from nova_accel.core import errors
+from nova_accel.core import health
+from nova_accel.core import model
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.host import health as sysfs
+from nova_accel.host import privileged
+from nova_accel.host import recorder
+from nova_accel.host import reset
+from nova_accel.host import tree as trees
+
+_NOT_TRIED, _FAILED = 'reset not tried', 'reset failed'
+
+#: Where the facts come from.
+HARDWARE, COPY, RECORDING = 'hardware', 'copy of sysfs', 'recording'
+
+
+class VerifyHost(text.ShowOne):
+    """Check what this host offers, and write a report that names nobody.
+
+    It starts no guest. With --reset, it also resets one free unit of each
+    region, so use that only while no server starts on this host. It exits
+    with 1 if a reset fails or a device is not healthy.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        hosts.add_root(parser)
+        parser.add_argument(
+            '--reset', action='store_true',
+            help='reset one unit of each region that no domain holds and '
+                 'that has no driver of the host')
+        return parser
+
+    def take_action(self, parsed_args):
+        conf = self.app.configuration(hosts.SERVICE)
+        tree = trees.open_tree(parsed_args.sysfs_root
+                               or conf.nova_accel.sysfs_root)
+        recording = recorder.record(tree)
+        host, problems = hosts.read_tree(recording, conf)
+        for problem in problems:
+            self.app.LOG.warning(problem)
+        held = check.held(conf) if parsed_args.reset else None
+        if parsed_args.reset and trees.is_live(tree):
+            _become_privileged()
+        regions = [_region(tree, host, device, region, held)
+                   for device in host.devices for region in device.regions]
+        self.code = int(any(
+            region['problems'] or region['reset'].startswith(_FAILED)
+            for region in regions))
+        return self.dict2columns({
+            'nova_accel': importlib.metadata.version('nova-accel'),
+            'source': _source(tree),
+            'kernel': platform.release() if trees.is_live(tree) else None,
+            'iommu_groups': any(function.iommu_group is not None
+                                for function in host.functions),
+            'regions': regions,
+            'refused': [{'ids': refusal.ids, 'reason': refusal.reason}
+                        for refusal in host.refusals],
+        })
+
+    def lines(self, names, data):
+        report = dict(zip(names, data, strict=True))
+        kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
+        yield f'nova_accel {report["nova_accel"]}, {report["source"]}{kernel}'
+        for region in report['regions']:
+            yield (f'+ {region["ids"]}: {region["units"]} units, kind '
+                   f'{region["kind"]}, driver {region["driver"] or "none"}, '
+                   f'reset methods {region["reset_methods"] or "unknown"}: '
+                   f'{region["reset"]}')
+            yield from (f'! {problem}' for problem in region['problems'])
+        for refusal in report['refused']:
+            yield f'- {refusal["ids"]}: {refusal["reason"]}'
+
+
+def _become_privileged() -> None:
+    """Do privileged operations in this process.
+
+    :raises errors.AccelError: if it is not root's
+    """
+    if os.geteuid():
+        raise errors.AccelError('--reset', 'needs root', 'run the command as '
+                                'root')
+    for context in privileged.CONTEXTS:
+        context.set_client_mode(False)
+
+
+def _source(tree: trees.Tree) -> str:
+    if trees.is_live(tree):
+        return HARDWARE
+    return COPY if isinstance(tree, trees.Directory) else RECORDING
+
+
+def _region(tree, host: model.Host, device: model.Device,
+            region: model.Region,
+            held: collections.abc.Container[model.Address] | None) -> dict:
+    functions = {function.address: function for function in host.functions}
+    own = [functions[address] for unit in region.units for address in unit]
+    return {
+        'ids': own[0].ids if own else device.ids,
+        'kind': region.kind,
+        'units': region.size,
+        'driver': ' '.join(sorted({function.driver for function in own
+                                   if function.driver})),
+        'reset_methods': ' '.join(sorted({
+            method for function in own
+            for method in function.reset_methods or ()})),
+        'problems': _problems(tree, host, own),
+        'reset': (f'{_NOT_TRIED}: it was not asked for' if held is None
+                  else _reset(tree, host, region, held)),
+    }
+
+
+def _problems(tree, host, own) -> list[str]:
+    limits = health.Limits({}, width=True, speed=False)
+    found: dict[str, None] = {}
+    for function in own:
+        vfs = sum(other.physfn == function.address
+                  for other in host.functions)
+        found.update(dict.fromkeys(health.problems(
+            sysfs.read(tree, function, vfs), {}, limits)))
+    return list(found)
+
+
+def _reset(tree, host, region, held) -> str:
+    """Reset one free unit of a region; return what came of it."""
+    functions = {function.address: function for function in host.functions}
+    units = [unit for unit in reset_methods.units(host)
+             if unit in region.units]
+    if not units:
+        return f'{_NOT_TRIED}: its kind resets units itself'
+    free = [unit for unit in units if not any(
+        address in held or functions[address].open for address in unit)]
+    if not free:
+        return f'{_NOT_TRIED}: no unit is free'
+    unit = next((unit for unit in free if not any(
+        reset_methods.has_host_driver(functions[address])
+        for address in unit)), None)
+    if unit is None:
+        return f'{_NOT_TRIED}: all free units have a driver of the host'
+    resets, begin = reset.Resets(), time.monotonic()
+    if resets.reset(tree, host, unit):
+        return f'reset in {time.monotonic() - begin:.1f} s'
+    return f'{_FAILED}: {"; ".join(resets.refused().values())}'
