@@ -46,24 +46,25 @@ class Health:
 
     def check(self, tree: trees.Tree, here: inventory.NodeInventory,
               kinds: collections.abc.Mapping[str, kind.Enumerator],
-              ) -> set[model.PciAddress]:
+              ) -> tuple[bool, set[model.PciAddress]]:
         """Look at all functions of devices.
 
         It reads in a thread, since a reset that hangs blocks the reading. A
         function that blocks it is withheld in the next round.
 
         :param kinds: opened on the tree, by name
-        :returns: the functions whose problems have changed
+        :returns: whether problems have changed, and the functions that have
+            none any more
         """
         before = self._problems
         if not self._reader.run(lambda: self._read(tree, here, kinds)):
-            self._problems = {**before, self._reading: _BLOCKED}
+            # A known problem stays: the reset that blocks may be due to it.
+            self._problems = {self._reading: _BLOCKED, **before}
         after = self._problems
         for address in before.keys() - after.keys():
             LOG.info('Device %s is healthy again: it was withheld because %s',
                      address, before[address])
-        return {address for address in before.keys() | after.keys()
-                if before.get(address) != after.get(address)}
+        return before != after, before.keys() - after.keys()
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
                  ) -> dict[model.PciAddress, model.Withheld]:

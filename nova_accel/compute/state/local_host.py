@@ -75,7 +75,7 @@ class LocalHost:
         """
         state = self._state
         host, broken = self._read([
-            self.drains.withheld, self.health.withheld, self.resets.withheld])
+            self.drains.withheld, self.resets.withheld, self.health.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + [
@@ -117,10 +117,10 @@ class LocalHost:
         """
         is_changed = self.drains.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
-        if changed := self.health.check(self.tree, here, self._kinds):
-            # After an error, reset a device before a server gets it.
-            self.resets.used(changed)
-        if is_changed or changed:
+        is_other, recovered = self.health.check(self.tree, here, self._kinds)
+        # After an error, reset a device before a server gets it.
+        self.resets.used(recovered)
+        if is_changed or is_other:
             self.invalidate()
 
     def read_ignoring_reset_failures(self) -> model.Host:

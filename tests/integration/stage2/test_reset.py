@@ -67,20 +67,19 @@ def test_reset_that_fails(tenant, machine, inside, said):
     patience.until('nova-compute has tried to reset it', lambda: said(
         f'Not offered: {address} (10ee:5000): its reset failed: '
         'Inappropriate ioctl for device; the reset is tried again'))
-    patience.becomes('its provider', lambda: tenant.ledger.device(
-        machine.host, address), None)
+    patience.becomes('what is reserved', lambda: tenant.ledger.device(
+        machine.host, address).reserved, 1)
     other = tenant.boot(machine.host, 'ERROR', CUSTOM_ALVEO=1)
     other.delete()
     card.stick(False)
     # Now it can be reset, and could not be used: it does not know any more
     # where its registers are.
     patience.until('nova-compute has looked at it', lambda: said(
-        f'its reset failed: device {address}: its BARs have lost their '
-        'addresses'))
+        f'its reset failed: device {address}: its BARs lost their addresses'))
     machine.run(f'echo 1 > /sys/bus/pci/devices/{address}/remove; '
                 'echo 1 > /sys/bus/pci/rescan')
-    patience.until('it is offered again', lambda: tenant.ledger.device(
-        machine.host, address))
+    patience.becomes('what is reserved', lambda: tenant.ledger.device(
+        machine.host, address).reserved, 0)
     server = tenant.boot(machine.host, CUSTOM_ALVEO=1)
     assert server.has(CUSTOM_ALVEO=1) == [address]
     server.delete()
