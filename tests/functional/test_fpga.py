@@ -497,7 +497,7 @@ class GlanceTest(Fpgas):
     def test_of_another_kind(self):
         self.offer({'vendor_id': '8086', 'product_id': '09c5',
                     'resource_class': 'FPGA'})
-        self._run_periodics()
+        self.restart_compute_service('compute1')
         self.image(fpga.bitstream(CRYPTO))
         self.assertNotProgrammed(
             'is of kind pci, which cannot be programmed')
