@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw which package imports which: ``python doc/packages.py``.
 
-Writes ``doc/source/packages.svg``. An arrow that follows from others is left
-out. ``tests/unit/test_layering.py`` checks that the picture is up to date.
+Writes ``doc/source/contributor/packages.svg``. An arrow that follows from
+others is left out. ``tests/unit/test_layering.py`` checks that the picture is
+up to date.
 """
 
 import ast
@@ -10,7 +11,8 @@ import graphlib
 import pathlib
 
 _ROOT = pathlib.Path(__file__).parent.parent
-_PICTURE = pathlib.Path(__file__).parent / 'source' / 'packages.svg'
+_PICTURE = (pathlib.Path(__file__).parent / 'source' / 'contributor'
+            / 'packages.svg')
 
 #: What is not drawn: modules that many import, and those beside the packages.
 _ASIDE = {'__init__', 'conf', 'seams', 'safe_yaml', 'nova_claims', 'novas',

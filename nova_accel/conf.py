@@ -46,17 +46,18 @@ CAPABILITIES = {
 
 OPTIONS = [
     cfg.MultiStrOpt(
-        'device_spec', default=[],
-        sample_default=['{"vendor_id": "10de", "product_id": "20b0", '
-                        '"resource_class": "CUSTOM_GPU_A100", '
-                        '"traits": ["CUSTOM_NVLINK"]}'], mutable=True,
+        'device_spec', default=[], mutable=True,
         help="""
 Devices that this compute node offers to servers. Used by nova-compute.
 
-A device is offered only if an entry names it. Each value is a JSON object or a
-list of JSON objects. The option can be given several times. If several entries
-match a device, the first one applies. Keys that Nova's own
-``[pci] device_spec`` also has mean the same here:
+By default, no devices are offered. Each value is a JSON object or a list of
+JSON objects, called entries. The option can be given several times. A device
+is offered only if an entry matches it. If several entries match a device, the
+first one applies. For example::
+
+    device_spec = {"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}
+
+Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
 
 ``vendor_id``, ``product_id``
   Four hexadecimal digits; any if left out.

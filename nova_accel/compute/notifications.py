@@ -3,7 +3,7 @@
 
 They go where Nova's go, in the same form: ``[notifications]
 notification_format`` turns them on, and ``versioned_notifications_topics``
-names the topics. doc/source/notifications.rst has a sample of each.
+names the topics. doc/source/reference/notifications.rst has a sample of each.
 
 Seams: ``nova.notifications.objects.base``: NotificationBase,
 NotificationPayloadBase, EventType, NotificationPublisher. The classes are not

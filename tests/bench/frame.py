@@ -26,7 +26,7 @@ QUICK, MEDIUM, FULL = SCALES = ('quick', 'medium', 'full')
 
 #: Where the documentation includes them from.
 DIRECTORY = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
-             / 'benchmarks')
+             / 'reference' / 'benchmarks')
 
 
 def machine() -> dict[str, str | int]:

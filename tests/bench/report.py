@@ -83,7 +83,7 @@ def _wrapped(paragraph: str) -> str:
 
 
 def _image(name: str, plot: Plot) -> str:
-    return (f'.. image:: benchmarks/{plot_file(name, plot)}\n'
+    return (f'.. image:: /reference/benchmarks/{plot_file(name, plot)}\n'
             f'   :alt: {plot.title}')
 
 

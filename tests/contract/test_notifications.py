@@ -27,7 +27,7 @@ from tests.unit import build
 CONF = nova.conf.CONF
 
 SAMPLES = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
-           / 'notification_samples')
+           / 'reference' / 'notification_samples')
 _SERVER = '178b0921-8f85-4257-88b6-2e743b5a975c'
 _GPU = build.address('0000:43:00.0')
 

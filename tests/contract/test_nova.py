@@ -252,8 +252,8 @@ def test_nova_writes_address_bits_of_a_flavor():
 
 
 def test_a_flavor_with_address_bits_needs_an_older_api_version():
-    # If Nova adds validators for them, update doc/source/large-bars.rst and
-    # compute/guest/address_bits.py.
+    # If Nova adds validators for them, update
+    # doc/source/admin/large-bars.rst and compute/guest/address_bits.py.
     assert not [name for name in validators.VALIDATORS
                 if name.startswith('hw:maxphysaddr')]
 

@@ -13,7 +13,7 @@ from nova_accel.compute import patches as compute
 from nova_accel.scheduler import patches as scheduler
 
 _PAGE = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
-         / 'architecture.rst').read_text()
+         / 'contributor' / 'architecture.rst').read_text()
 
 
 def _positional(function):

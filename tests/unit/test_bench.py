@@ -112,7 +112,7 @@ Words.
 
 Measured.
 
-.. image:: benchmarks/some-many.svg
+.. image:: /reference/benchmarks/some-many.svg
    :alt: Lines
 
 .. list-table:: Cells

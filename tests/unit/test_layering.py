@@ -152,7 +152,7 @@ def test_diagram_of_the_packages_is_current():
     """If not, run ``python doc/packages.py``."""
     packages = _packages()
     assert packages.picture() == (
-        _ROOT / 'doc' / 'source' / 'packages.svg').read_text()
+        _ROOT / 'doc' / 'source' / 'contributor' / 'packages.svg').read_text()
     assert len(packages.graph()) > 10
 
 

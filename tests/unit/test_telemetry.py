@@ -17,7 +17,7 @@ from nova_accel.core.placement import listing
 _ROOT = pathlib.Path(__file__).parents[2]
 _ETC = _ROOT / 'etc' / 'nova_accel'
 _SAMPLES = {path.stem: json.loads(path.read_text()) for path in (
-    _ROOT / 'doc' / 'source' / 'notification_samples').glob('*.json')}
+    _ROOT / 'doc/source/reference/notification_samples').glob('*.json')}
 _PARSER = parser.ExtentedJsonPathParser()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table in doc/source/operations.rst, from the tests."""
+"""The rows of the table in doc/source/user/operations.rst, from the tests."""
 
 from tests.functional.matrix import cells
 from tests.functional.matrix import operations

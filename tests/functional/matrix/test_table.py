@@ -10,5 +10,5 @@ from tests.functional.matrix import table
 class TableTest(test.NoDBTestCase):
 
     def test_documentation_has_the_rows_of_the_tests(self):
-        operations = cloud.ROOT / 'doc/source/operations.rst'
+        operations = cloud.ROOT / 'doc/source/user/operations.rst'
         self.assertIn(f'\n\n{table.rows()}\n\n', operations.read_text())

@@ -371,7 +371,7 @@ def every():
 
 
 def test_all_metrics_are_documented_with_their_labels():
-    text = (ROOT / 'doc/source/metrics.rst').read_text()
+    text = (ROOT / 'doc/source/admin/metrics.rst').read_text()
     rows = re.findall(r'^   \* - ``(nova_accel_\w+)``\n     - (.*)$', text,
                       re.M)
     assert {name: set(re.findall(r'``(\w+)``', labels))

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the table of hardware from its reports.
+
+``python doc/hardware.py`` writes ``source/reference/hardware.inc``. A report is
+what ``nova-accel host verify -f json`` prints, in
+``source/reference/hardware/HOW-NAME.json``; HOW is ``hardware``, ``emulated``
+or ``modelled``.
+"""
+
+import json
+import pathlib
+
+SOURCE = pathlib.Path(__file__).parent / 'source' / 'reference'
+TABLE = SOURCE / 'hardware.inc'
+_REPORTS = SOURCE / 'hardware'
+_TITLES = ('Device', 'Kind', 'Units', 'Driver', 'Reset methods', 'Reset',
+           'Seen')
+
+
+def table() -> str:
+    """Return the table in reStructuredText."""
+    lines = ['.. Written by "python doc/hardware.py", not by hand.', '',
+             '.. list-table::', '   :header-rows: 1', '']
+    for row in (_TITLES, *sorted(_rows())):
+        lines += [f'   {"*" if not number else " "} - {cell}'.rstrip()
+                  for number, cell in enumerate(row)]
+    return '\n'.join(lines) + '\n'
+
+
+def _rows() -> set[tuple[str, ...]]:
+    rows = set()
+    for path in _REPORTS.glob('*.json'):
+        report = json.loads(path.read_text())
+        how = path.stem.partition('-')[0]
+        kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
+        for region in report['regions']:
+            rows.add((f'``{region["ids"]}``', region['kind'],
+                      str(region['units']), region['driver'],
+                      region['reset_methods'],
+                      '; '.join([region['reset'].removeprefix('reset '),
+                                 *region['problems']]),
+                      f'{how}{kernel}, nova-accel {report["nova_accel"]}'))
+    return rows
+
+
+if __name__ == '__main__':
+    TABLE.write_text(table())

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation: paths that it names, and words that it does not use."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_PAGES = [_ROOT / 'README.rst', *(_ROOT / 'doc/source').rglob('*.rst')]
+
+#: Phrases that readers had to read twice, and what to write instead.
+_PHRASES = {
+    'by somebody\'s hand': 'who did it, or "by hand"',
+    'it is not coming': 'was aborted',
+    'let go of': 'release',
+    'lets go of': 'releases',
+    'promised': 'allocated, requested or guaranteed',
+    'speaks against': 'a reason to refuse',
+    'truth': 'what stores the state',
+}
+
+
+def _name(page):
+    return str(page.relative_to(_ROOT))
+
+
+@pytest.mark.parametrize('page', _PAGES, ids=_name)
+def test_page_has_none_of_the_phrases(page):
+    text = ' '.join(page.read_text().lower().split())
+    assert [phrase for phrase in _PHRASES
+            if re.search(rf'\b{phrase}\b', text)] == []
+
+
+@pytest.mark.parametrize('page', _PAGES, ids=_name)
+def test_files_of_the_repository_that_a_page_names_exist(page):
+    named = set(re.findall(
+        r'(?<![\w/.])(?:doc|etc/nova_accel|tests|nova_accel)/[\w./-]*\w',
+        page.read_text()))
+    # Bitstreams are below the state_path of Nova.
+    assert {path for path in named - {'nova_accel/bitstreams'}
+            if not (_ROOT / path).exists()} == set()
+
+
+def test_table_of_hardware_is_current():
+    """If not, run ``python doc/hardware.py``."""
+    spec = importlib.util.spec_from_file_location(
+        'hardware', _ROOT / 'doc/hardware.py')
+    hardware = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hardware)
+    assert hardware.TABLE.read_text() == hardware.table()
