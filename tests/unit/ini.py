@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DevStack's functions for nova.conf do, for test_devstack.py."""
+"""What DevStack's functions for nova.conf do, for the tests of what sets nova.conf."""
 
 import pathlib
 import sys
