@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DevStack's functions for nova.conf do, for the tests of what sets nova.conf."""
+"""What DevStack does to nova.conf, for tests of what sets its options."""
 
 import pathlib
 import sys
