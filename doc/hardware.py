@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the table of hardware from its reports.
 
-``python doc/hardware.py`` writes ``source/reference/hardware.inc``. A report is
-what ``nova-accel host verify -f json`` prints, in
-``source/reference/hardware/HOW-NAME.json``; HOW is ``hardware``, ``emulated``
-or ``modelled``.
+``python doc/hardware.py`` writes ``source/reference/hardware.inc``. Reports are
+outputs of ``nova-accel host verify -f json``. Their files are
+``source/reference/hardware/HOW-NAME.json``, with ``hardware``, ``emulated`` or
+``modelled`` for HOW.
 """
 
 import json

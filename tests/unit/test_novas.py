@@ -54,5 +54,13 @@ def test_tox_runs_no_other_nova(tox):
 
 
 def test_package_requires_the_oldest_tested_nova():
-    assert f'\n    nova>={novas.TESTED[0]}.0.0\n' in (
-        _ROOT / 'setup.cfg').read_text()
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(_ROOT / 'setup.cfg')
+    extras = config['options.extras_require']['test'].split()
+    assert f'nova>={novas.TESTED[0]}.0.0' in extras
+
+
+def test_debian_package_requires_the_oldest_tested_nova():
+    control = (_ROOT / 'debian' / 'control').read_text()
+    assert re.findall(r'^ python3-nova \(>= 2:(\d+)~\),$', control, re.M) == [
+        str(novas.TESTED[0])]

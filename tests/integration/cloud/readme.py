@@ -30,8 +30,8 @@ COPY = place.CACHE / 'readme'
 NAME = 'README'
 _SECTION = 'Install it into a real Nova'
 #: What nova-accel is made of.
-_PARTS = ('LICENSE', 'README.rst', 'pyproject.toml', 'setup.cfg', 'setup.py',
-          'nova_accel')
+_PARTS = ('LICENSE', 'README.rst', 'etc', 'nova_accel', 'pyproject.toml',
+          'setup.cfg', 'setup.py')
 
 
 @functools.cache

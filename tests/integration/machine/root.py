@@ -99,10 +99,13 @@ def disk(steps: Steps, linux: pathlib.Path, modules: Sequence[pathlib.Path],
 
 
 def _contents(wheel):
-    """What is in a wheel, whenever it was made."""
+    """What is in a wheel, whatever its version is and whenever it was made."""
+    version = '-'.join(wheel.name.split('-')[:2])
     with zipfile.ZipFile(wheel) as archive:
-        return repr(sorted((each.filename, each.CRC)
-                           for each in archive.infolist()))
+        return repr(sorted((each.filename.replace(version, ''), each.CRC)
+                           for each in archive.infolist()
+                           if not each.filename.endswith(
+                               ('/METADATA', '/RECORD'))))
 
 
 def _system(steps):
