@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the table of hardware from its reports.
 
-``python doc/hardware.py`` writes ``source/reference/hardware.inc``. Reports are
-outputs of ``nova-accel host verify -f json``. Their files are
+``python doc/hardware.py`` writes ``source/reference/hardware.inc``. Reports
+are outputs of ``nova-accel host verify -f json``. Their files are
 ``source/reference/hardware/HOW-NAME.json``, with ``hardware``, ``emulated`` or
 ``modelled`` for HOW.
 """
