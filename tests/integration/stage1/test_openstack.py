@@ -64,6 +64,19 @@ def test_drained_device_outlives_restarts(cloud, accelerators, accel):
         cloud.run('openstack', 'accel', 'device', 'set', '--undrain', device)
 
 
+def test_drained_host_has_no_capacity(cloud, accel):
+    def host():
+        [row] = accel('host', 'list')
+        return row
+    cloud.run('openstack', 'accel', 'host', 'set', '--drain', 'move', 'cloud')
+    try:
+        steps.wait('a drained host', lambda: not host()['Free'])
+        assert host()['Drained'].startswith('move')
+    finally:
+        cloud.run('openstack', 'accel', 'host', 'set', '--undrain', 'cloud')
+    steps.wait('a host with free devices', lambda: host()['Free'])
+
+
 def test_capacity_explain_and_profiles(cloud, accelerators, accel):
     accelerators.boot(accelerators.of_gpus(2))
     flavor = accelerators.of_gpus(7)
@@ -72,6 +85,8 @@ def test_capacity_explain_and_profiles(cloud, accelerators, accel):
     assert (found['fits'], found['servers']) == (False, 0)
     assert 'no host has 7 free' in found['reason']
     assert accel('capacity', 'list')
+    assert accel('profile', 'show', 'gpus-7', '--profile-dir',
+                 str(cloud.profiles))['name'] == 'gpus-7'
     assert {row['name'] for row in accel(
         'profile', 'list', '--profile-dir', str(cloud.profiles))} >= {
             'gpus-2', 'gpus-7'}

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of the XML of domains."""
+
+from lxml import etree
+
+from nova_accel.host import libvirt_xml
+from tests.unit import build
+
+#: As libvirt 10.0 describes hostdevs that Nova defined without an alias.
+XML = """<domain type='kvm' id='3'>
+  <name>instance-00000007</name>
+  <uuid>0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid>
+  <devices>
+    <hostdev mode='subsystem' type='pci' managed='yes'>
+      <driver name='vfio'/>
+      <source>
+        <address domain='0x0000' bus='0x43' slot='0x00' function='0x0'/>
+      </source>
+      <alias name='hostdev0'/>
+      <address type='pci' domain='0x0000' bus='0x05' slot='0' function='0'/>
+    </hostdev>
+    <hostdev mode='subsystem' type='pci' managed='yes'>
+      <source>
+        <address domain='0x0000' bus='0x44' slot='0x00' function='0x0'/>
+      </source>
+      <address type='pci' domain='0x0000' bus='0x06' slot='0' function='0'/>
+    </hostdev>
+    <hostdev mode='subsystem' type='usb'>
+      <source><address bus='1' device='2'/></source>
+    </hostdev>
+  </devices>
+</domain>"""
+ALIASES = {'0000:43:00.0': 'ua-accel-ACCEL0-a-0',
+           '0000:44:00.0': 'ua-accel-ACCEL1-b-0'}
+
+
+def test_aliases_are_added_and_replaced():
+    changed = libvirt_xml.with_aliases(XML, {
+        build.address(at): alias for at, alias in ALIASES.items()})
+    _uuid, before = libvirt_xml.parse(XML)
+    _uuid, after = libvirt_xml.parse(changed)
+    assert {str(device.address): device.alias for device in after} == ALIASES
+    assert [(device.address, device.guest_address) for device in after] == [
+        (device.address, device.guest_address) for device in before]
+
+
+def test_nothing_but_the_aliases_changes():
+    changed = etree.fromstring(libvirt_xml.with_aliases(XML, {
+        build.address('0000:43:00.0'): 'ua-x'}))
+    changed.find('devices/hostdev/alias').set('name', 'hostdev0')
+    assert etree.tostring(changed) == etree.tostring(etree.fromstring(XML))
