@@ -52,17 +52,19 @@ class Adopter:
         self._state = state
         self._virtapi = virtapi
         self._findings = log_once.LogOnce(LOG)
-        # What the domains had of which it is known that they are not adopted.
+        # Hostdevs of domains that are not to be taken over: look these up in
+        # Nova's database only once.
         self._others: dict[str, hostdev.Hostdevs] = {}
 
     def adopt(self, here: inventory.NodeInventory,
-              names: collections.abc.Mapping[str, str]) -> bool:
+              names: collections.abc.Callable[
+                  [], collections.abc.Mapping[str, str]]) -> None:
         """Take over all servers that can be taken over.
 
-        :param names: all providers of the compute node, by uuid
-        :returns: whether any server was taken over
+        :param names: returns the names of all providers of the compute node,
+            by uuid; called only for a server that is taken over
         """
-        lines, adopted = [], 0
+        lines = []
         domains = self._state.domains.read()
         self._others = {uuid: held for uuid, held in self._others.items()
                         if uuid in domains}
@@ -70,7 +72,7 @@ class Adopter:
             if not held or self._others.get(uuid) == held:
                 continue
             try:
-                adopted += self._adopt(uuid, held, here, names)
+                self._adopt(uuid, held, here, names)
             except errors.AccelError as error:
                 lines.append((logging.WARNING,
                               f'Server {uuid} is not taken over: {error}'))
@@ -78,34 +80,32 @@ class Adopter:
                 lines.append((logging.WARNING, f'Server {uuid} cannot be '
                               f'taken over now: {error}'))
         self._findings.log(lines)
-        return bool(adopted)
 
-    def _adopt(self, uuid, held, here, names) -> bool:
+    def _adopt(self, uuid, held, here, names) -> None:
         instance = self._candidate(uuid)
         if not instance:
             self._others[uuid] = held
-            return False
+            return
         if instance.task_state or instance.vm_state not in _STATES:
-            return False
+            return
         addresses = _addresses(instance, held)
         if addresses.isdisjoint(
                 address for item in here.offered
                 for unit in item.region.units for address in unit):
             # [pci] device_spec or Cyborg still has them.
-            return False
+            return
         plan = adoption.plan(addresses, instance.flavor.extra_specs, here)
         self._state.domains.set_aliases(uuid, {
             device.address: device.alias for device in plan.hostdevs})
         self._state.placement_client.adopt(
             uuid, plan.allocated, adoption.foreign_providers(
-                addresses, names, here.node))
+                addresses, names(), here.node))
         self._rewrite(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '
                  'for them as %s', ', '.join(
                      str(device.address) for device in plan.hostdevs),
                  instance.flavor.extra_specs[flavor_specs.EXPANDED_KEY],
                  instance=instance)
-        return True
 
     def _candidate(self, uuid):
         """Return a server of this host with devices of Nova's or Cyborg's."""
@@ -125,8 +125,8 @@ class Adopter:
         for device in [device for device in tracker.pci_devs
                        if device.instance_uuid == instance.uuid
                        and device.address in ours]:
-            # It would be deleted with its server still in the record. Nova
-            # deletes a free device in its next run.
+            # Otherwise Nova deletes its record at once, with the server still
+            # in it. Nova deletes records of free devices in its next run.
             tracker.to_be_removed_when_freed.pop(device.address, None)
             tracker.free_device(device, instance)
         tracker.save(instance._context)
@@ -134,6 +134,7 @@ class Adopter:
             instance.pci_requests.requests = [
                 request for request in instance.pci_requests.requests
                 if request.source != objects.InstancePCIRequest.FLAVOR_ALIAS]
+            # Assigned, so that save() writes it.
             instance.pci_requests = instance.pci_requests
         flavor = instance.flavor
         flavor.extra_specs = dict(plan.extra_specs)
@@ -144,10 +145,10 @@ class Adopter:
 def _addresses(instance, held: hostdev.Hostdevs) -> set:
     """Return the devices that a server has by its flavor.
 
-    Those of Nova are in its database, those of Cyborg only in libvirt. Ports
-    have devices, too.
+    Nova's database has those of an alias, and libvirt alone has those of
+    Cyborg. Devices of ports are left out.
     """
-    novas = {device.address: device for device in instance.pci_devices or ()}
+    novas = {device.address for device in instance.pci_devices or ()}
     of_ports = {device.address for device in instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)}
     found = {device.address for device in held

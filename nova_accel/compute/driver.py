@@ -201,9 +201,9 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _adopt(self, node, provider_tree) -> None:
         self._adopter.adopt(
-            inventory.NodeInventory(self._local_host.read_cached(), node), {
-                uuid: provider_tree.data(uuid).name
-                for uuid in provider_tree.get_provider_uuids()})
+            inventory.NodeInventory(self._local_host.read_cached(), node),
+            lambda: {uuid: provider_tree.data(uuid).name
+                     for uuid in provider_tree.get_provider_uuids()})
 
     # Claims of devices
 

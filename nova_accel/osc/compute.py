@@ -80,11 +80,7 @@ class Compute:
         """
         with _translated_errors():
             found = self._nova.find_flavor(name, get_extra_specs=True)
-        if found is None:
-            raise errors.AccelError(
-                f'flavor {errors.plain(name)}', 'is not known',
-                'see "openstack flavor list"')
-        return _flavor(found)
+        return _flavor(_known(found, 'flavor', name))
 
     def servers(self) -> collections.abc.Iterator[Server]:
         """Yield the servers: of all projects, or else those of the user."""
@@ -106,11 +102,7 @@ class Compute:
                 # Only administrators may look for names in all projects.
                 with contextlib.suppress(exceptions.ForbiddenException):
                     found = self._nova.find_server(name, all_projects=True)
-        if found is None:
-            raise errors.AccelError(
-                f'server {errors.plain(name)}', 'is not known',
-                'see "openstack server list"')
-        return _server(found)
+        return _server(_known(found, 'server', name))
 
     def aggregates(self) -> dict[str, str]:
         """Return the uuids of the host aggregates, by name."""
@@ -129,6 +121,14 @@ class Compute:
     @property
     def _nova(self):
         return self._connection.compute
+
+
+def _known(found, noun: str, name: str):
+    """Return what Nova has found; raise an error if that is nothing."""
+    if found is None:
+        raise errors.AccelError(f'{noun} {errors.plain(name)}', 'is not known',
+                                f'see "openstack {noun} list"')
+    return found
 
 
 def _flavor(found) -> Flavor:

@@ -41,7 +41,6 @@ class Health:
         self._reading: model.PciAddress | None = None
         self._histories: dict[model.PciAddress, health.History] = {}
         self._problems: dict[model.PciAddress, str] = {}
-        self._failures: list[log_once.Line] = []
         self._broken = log_once.LogOnce(LOG)
 
     def check(self, tree: trees.Tree, here: inventory.NodeInventory,
@@ -84,7 +83,7 @@ class Health:
         examiners = {name: opened for name, opened in kinds.items()
                      if isinstance(opened, kind.Examiner)}
         named = _addresses(here.offered)
-        histories, found, self._failures = {}, {}, []
+        histories, found, failures = {}, {}, []
         for function in here.host.functions:
             address = self._reading = function.address
             if address not in named:
@@ -96,20 +95,24 @@ class Health:
             recent = histories[address].add(now, facts.errors)
             if problems := '; '.join((
                     *health.problems(facts, recent, limits),
-                    *self._examine(function, examiners))):
+                    *_examine(function, examiners, failures))):
                 found[address] = problems
         self._histories, self._problems = histories, found
-        self._broken.log(self._failures)
+        self._broken.log(failures)
 
-    def _examine(self, function, examiners) -> collections.abc.Iterator[str]:
-        """Yield what kinds find wrong with a function."""
-        for name, examiner in examiners.items():
-            try:
-                yield from examiner.examine(function)
-            except Exception as error:
-                self._failures.append((
-                    logging.WARNING, f'Kind {name} cannot examine '
-                    f'{function.address}: {error!r}'))
+
+def _examine(function, examiners, failures: list[log_once.Line],
+             ) -> collections.abc.Iterator[str]:
+    """Yield what kinds find wrong with a function.
+
+    :param failures: gets a line for each kind that cannot tell
+    """
+    for name, examiner in examiners.items():
+        try:
+            yield from examiner.examine(function)
+        except Exception as error:
+            failures.append((logging.WARNING, f'Kind {name} cannot examine '
+                             f'{function.address}: {error!r}'))
 
 
 def _addresses(items: collections.abc.Iterable[inventory.Offered],

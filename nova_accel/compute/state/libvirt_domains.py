@@ -85,11 +85,10 @@ class LibvirtDomains:
         During suspend and resume it has fewer than its domain holds.
         """
         domain = self._domain(uuid, only_running=True)
-        xml = domain and libvirt_xml.describe(domain, 0, hostdev_xml.libvirt())
-        attached = {device.address for device in
-                    libvirt_xml.parse(xml)[1]} if xml else ()
-        return attached and tuple(device for device in self.held_by(uuid)
-                                  if device.address in attached)
+        found = domain and libvirt_xml.read_domain(domain,
+                                                   hostdev_xml.libvirt())
+        return tuple(device for device in found.held
+                     if device not in found.lacks) if found else ()
 
     def set_aliases(self, uuid: str, aliases: collections.abc.Mapping[
             model.Address, str]) -> None:

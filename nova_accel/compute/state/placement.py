@@ -152,19 +152,9 @@ class PlacementClient:
 
         :raises errors.AssignmentError: if Placement rejects the change
         """
-        try:
-            known = self._client.get_allocs_for_consumer(
-                context.get_admin_context(), consumer)
-            why = self._put(consumer, {**known, 'allocations': _form(
-                allocations.changed(allocated(known['allocations']), more,
-                                    less))})
-        except (exception.ConsumerAllocationRetrievalFailed,
-                keystone.ClientException) as error:
-            why = str(error)
-        if why:
-            raise errors.AssignmentError(
-                f'server {consumer}', 'Placement rejects the allocations of '
-                f'its devices: {why}', 'try again')
+        self._change(consumer, lambda known: self._put(consumer, {
+            **known, 'allocations': _form(allocations.changed(
+                allocated(known['allocations']), more, less))}), 'try again')
 
     def adopt(self, consumer: str, more: allocations.Allocations,
               without: collections.abc.Container[str]) -> None:
@@ -179,31 +169,47 @@ class PlacementClient:
         :param without: the providers whose units it does not have any more
         :raises errors.AssignmentError: if Placement rejects the change
         """
+        self._change(consumer, lambda known: self._reshape(
+            consumer, known, more, without), 'nova-compute tries again')
+
+    def _reshape(self, consumer: str, known, more, without) -> str:
+        """Return why Placement rejects the change of :meth:`adopt`, or ''."""
+        before = allocated(known['allocations'])
+        kept = {uuid: amounts for uuid, amounts in before.items()
+                if uuid not in without}
+        after = {**kept, **more}
+        if after == before:
+            return ''
+        answer = self._client.post('/reshaper', {
+            'inventories': {
+                uuid: self._unreserved(uuid, amounts)
+                for uuid, amounts in more.items() if uuid not in kept},
+            'allocations': {consumer: {
+                'allocations': _form(after),
+                **{key: known[key] for key in (
+                    'project_id', 'user_id', 'consumer_generation')}}}},
+            version='1.30')
+        return '' if answer.status_code == 204 else answer.text
+
+    def _change(self, consumer: str, send: collections.abc.Callable,
+                remedy: str) -> None:
+        """Change the allocations of a server.
+
+        :param send: takes its allocations as Placement has them; returns why
+            Placement rejects the change, or ''
+        :raises errors.AssignmentError: if Placement rejects the change
+        """
         try:
-            known = self._client.get_allocs_for_consumer(
-                context.get_admin_context(), consumer)
-            kept = {uuid: amounts for uuid, amounts in allocated(
-                known['allocations']).items() if uuid not in without}
-            if kept == {**kept, **more} and len(kept) == len(
-                    known['allocations']):
-                return
-            answer = self._client.post('/reshaper', {
-                'inventories': {
-                    uuid: self._unreserved(uuid, amounts)
-                    for uuid, amounts in more.items() if uuid not in kept},
-                'allocations': {consumer: {
-                    'allocations': _form({**kept, **more}),
-                    **{key: known[key] for key in (
-                        'project_id', 'user_id', 'consumer_generation')}}}},
-                version='1.30')
-            why = '' if answer.status_code == 204 else answer.text
+            why = send(self._client.get_allocs_for_consumer(
+                context.get_admin_context(), consumer))
         except (exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
             why = str(error)
         if why:
             raise errors.AssignmentError(
                 f'server {consumer}', 'Placement rejects the allocations of '
-                f'its devices: {why}', 'nova-compute tries again')
+                f'its devices: {why}', remedy)
+
     def _unreserved(self, provider: str, amounts) -> dict:
         """Return a provider's inventories with fewer units reserved."""
         known = self._client.get(

@@ -97,4 +97,3 @@ def foreign_providers(adopted: collections.abc.Iterable[model.Address],
     theirs = tuple(f'_{address}' for address in adopted)
     return {uuid for uuid, name in names.items()
             if name.endswith(theirs) and uuid not in node.ours}
-

@@ -77,8 +77,8 @@ def assign(allocated: allocations.Allocations, wanted: Wanted,
             'device request', found.objection
             + (f': {others}' if others and not units else ''))
     return tuple(sorted((
-        assigned_units.Grant(name if name in wanted.groups else '', here[uuid],
-                     unit)
+        assigned_units.Grant(name if name in wanted.groups else '',
+                             here[uuid], unit)
         for uuid, names in _groups_of_units(groups, found.chosen).items()
         for name, unit in zip(names, held.take(here[uuid], len(names)),
                               strict=True)), key=_order))

@@ -26,7 +26,7 @@ class Grant:
 
 
 def to_hostdevs(grants: collections.abc.Iterable[Grant],
-         ) -> hostdev.Hostdevs:
+                ) -> hostdev.Hostdevs:
     """Return the hostdevs of a guest, in the order of its Grants."""
     seen: collections.Counter = collections.Counter()
     hostdevs = []

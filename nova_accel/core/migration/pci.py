@@ -19,9 +19,6 @@ from nova_accel.core.migration import plan
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 
-#: The extra spec of a flavor that asks for aliases.
-ALIAS_KEY = flavor_specs.ALIAS_KEY
-
 #: The trait of devices that an alias with ``live_migratable`` asks for.
 LIVE_MIGRATABLE = 'CUSTOM_LIVE_MIGRATABLE'
 
@@ -183,7 +180,7 @@ def _flavors(flavors, aliases, entries, losses: Problems):
     profiles: dict[str, plan.Json] = {}
     changes = []
     for flavor in flavors:
-        if ALIAS_KEY not in flavor.extra_specs:
+        if flavor_specs.ALIAS_KEY not in flavor.extra_specs:
             continue
         try:
             document = _profile(flavor, aliases, entries, losses)
@@ -195,7 +192,7 @@ def _flavors(flavors, aliases, entries, losses: Problems):
         name = _unique(document, profiles)
         profiles[name] = {**document, 'name': name}
         changes.append(plan.Change(flavor, plan.profile_specs(name),
-                                   (ALIAS_KEY,)))
+                                   (flavor_specs.ALIAS_KEY,)))
     return profiles, changes
 
 
@@ -215,7 +212,8 @@ def _profile(flavor: plan.Flavor, aliases, entries,
 
     :raises errors.AccelError: if there is none that asks for the same
     """
-    asked = _asked(flavor.extra_specs[ALIAS_KEY], aliases)
+    text = flavor.extra_specs[flavor_specs.ALIAS_KEY]
+    asked = _asked(text, aliases)
     name = re.sub('[^A-Za-z0-9_-]+', '-', '-'.join(
         f'{alias.name}-{count}' if count > 1 else alias.name
         for alias, count in asked))
@@ -227,13 +225,13 @@ def _profile(flavor: plan.Flavor, aliases, entries,
     total = sum(count for _alias, count in asked)
     document = {
         'name': name,
-        'description': f'{ALIAS_KEY}={flavor.extra_specs[ALIAS_KEY]}',
+        'description': f'{flavor_specs.ALIAS_KEY}={text}',
         'groups': [_group(alias, count, entries, _numa(
             flavor, alias, total, losses)) for alias, count in asked]}
-    profile = device_profile.parse(document, ALIAS_KEY)
+    profile = device_profile.parse(document, flavor_specs.ALIAS_KEY)
     flavor_specs.expand(profile, {
         key: value for key, value in flavor.extra_specs.items()
-        if key != ALIAS_KEY})
+        if key != flavor_specs.ALIAS_KEY})
     return document
 
 
@@ -248,8 +246,8 @@ def _asked(text: str, aliases) -> list[tuple[Alias, int]]:
                 'is not in [pci] alias', 'read the nova.conf of nova-api')
         if not count.strip().isdecimal() or not int(count):
             raise errors.AccelError(
-                ALIAS_KEY, f'{errors.quote(text)} is not like "a:2,b:1"',
-                'correct it')
+                flavor_specs.ALIAS_KEY,
+                f'{errors.quote(text)} is not like "a:2,b:1"', 'correct it')
         found.append((aliases[name.strip()], int(count)))
     return found
 
@@ -360,7 +358,7 @@ def _asked_by(server: plan.Server, flavors) -> bool:
     if specs is None:
         specs = next((flavor.extra_specs for flavor in flavors
                       if server.flavor in (flavor.name, flavor.uuid)), {})
-    return ALIAS_KEY in specs
+    return flavor_specs.ALIAS_KEY in specs
 
 
 def _server_steps(servers, changes) -> collections.abc.Iterator[plan.Step]:

@@ -9,6 +9,7 @@ import pytest
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.migration import pci
 from nova_accel.core.migration import plan
+from nova_accel.core.request import flavor_specs
 
 GPU = {'vendor_id': '10de', 'product_id': '2330'}
 QAT = {'vendor_id': '8086', 'product_id': '37C9'}
@@ -18,7 +19,7 @@ NUMA = {'hw:numa_nodes': '1'}
 
 def _flavor(alias, name='f', **specs):
     return plan.Flavor(name, f'id-{name}', {
-        pci.ALIAS_KEY: alias,
+        flavor_specs.ALIAS_KEY: alias,
         **{key.replace('__', ':'): value for key, value in specs.items()}},
         {'vcpus': 2, 'ram': 1024})
 
@@ -208,18 +209,18 @@ def test_interrupted_change_of_a_flavor_is_continued():
         _flavor('gpu:1', accel__device_profile='gpu')])
     assert planned.losses == ()
     assert [step.change.removed for step in planned.steps if step.change] == [
-        (pci.ALIAS_KEY,)]
+        (flavor_specs.ALIAS_KEY,)]
 
 
 def test_rollback_of_a_flavor_undoes_its_commands():
     planned = _make(alias=[_named(GPU)], flavors=[_flavor('gpu:1', 'a b')])
     [step] = [step for step in planned.steps if step.change]
-    assert step.change.removed == (pci.ALIAS_KEY,)
+    assert step.change.removed == (flavor_specs.ALIAS_KEY,)
     assert [shlex.split(line)[2:] for line in step.commands] == [
         ['set', '--property', 'accel:device_profile=gpu', 'a b'],
-        ['unset', '--property', pci.ALIAS_KEY, 'a b']]
+        ['unset', '--property', flavor_specs.ALIAS_KEY, 'a b']]
     assert [shlex.split(line)[2:] for line in step.rollback] == [
-        ['set', '--property', f'{pci.ALIAS_KEY}=gpu:1', 'a b'],
+        ['set', '--property', f'{flavor_specs.ALIAS_KEY}=gpu:1', 'a b'],
         ['unset', '--property', 'accel:device_profile', 'a b']]
 
 
@@ -236,7 +237,7 @@ def test_servers_with_devices_are_listed_and_resized():
     servers = [plan.Server('1', flavor='f'), plan.Server('2', flavor='other'),
                plan.Server('3', flavor='f', extra_specs={}),
                plan.Server('4', flavor='gone',
-                           extra_specs={pci.ALIAS_KEY: 'gpu:1'})]
+                           extra_specs={flavor_specs.ALIAS_KEY: 'gpu:1'})]
     planned = _make(alias=[_named(GPU)], flavors=[_flavor('gpu:1')],
                     servers=servers)
     assert [server.uuid for server, _effect in planned.servers] == ['1', '4']
