@@ -220,9 +220,9 @@ for a server that is forced to a host.
         'explain_no_valid_host', default=True,
         help="""
 Whether the owner of a server that gets no host learns which device or rule is
-missing: ``No valid host was found. No host has 5 free CUSTOM_GPU_H100; the most
-is 4``. Used by nova-scheduler, which sends one more request to Placement if
-Placement finds no host.
+missing: ``No valid host was found. No host has 5 free CUSTOM_GPU_H100; the
+most is 4``. Used by nova-scheduler, which sends one more request to Placement
+if Placement finds no host.
 
 The text has no hosts and no other servers, but it tells how many devices are
 free in one place. If false, the text is Nova's own. The log has the reasons of
