@@ -119,7 +119,7 @@ class Adopter:
             adoption.is_candidate(instance.flavor.extra_specs)) else None
 
     def _rewrite(self, instance, plan: adoption.Adoption) -> None:
-        """Let Nova forget its requests, and know ours."""
+        """Replace the requests and devices of Nova with ours."""
         ours = {str(device.address) for device in plan.hostdevs}
         tracker = self._virtapi._compute.rt.pci_tracker
         for device in [device for device in tracker.pci_devs

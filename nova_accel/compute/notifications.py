@@ -88,7 +88,7 @@ class AccelAssignedDevicePayload(_Payload):
 
 @_unregistered
 class AccelInstancePayload(_Payload):
-    """A server, and the devices that it got or let go of."""
+    """A server, and the devices that it got or released."""
 
     # Version 1.0: Initial version
     VERSION = '1.0'
@@ -164,7 +164,7 @@ def instance_changed(uuid: str, instance, node: str,
                      devices: collections.abc.Iterable[hostdev.Hostdev],
                      is_begin: bool, held: int,
                      here: inventory.NodeInventory) -> None:
-    """Tell that a server has got devices, or has let go of them.
+    """Tell that a server has got devices, or has released them.
 
     :param uuid: of the server
     :param instance: nova.objects.Instance, None if Nova does not know it

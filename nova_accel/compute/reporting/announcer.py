@@ -87,7 +87,7 @@ class Announcer:
                 self._announce(uuid, lambda uuid=uuid: _find(uuid))
 
     def operation_ended(self, instance) -> None:
-        """Announce what a server got or let go of in an operation.
+        """Announce what a server got or released in an operation.
 
         :param instance: nova.objects.Instance
         """
