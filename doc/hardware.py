@@ -32,15 +32,25 @@ def _rows() -> set[tuple[str, ...]]:
     for path in _REPORTS.glob('*.json'):
         report = json.loads(path.read_text())
         how = path.stem.partition('-')[0]
-        kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
         for region in report['regions']:
             rows.add((f'``{region["ids"]}``', region['kind'],
                       str(region['units']), region['driver'],
                       region['reset_methods'],
                       '; '.join([region['reset'].removeprefix('reset '),
                                  *region['problems']]),
-                      f'{how}{kernel}, nova-accel {report["nova_accel"]}'))
+                      _seen(how, report)))
+        for refusal in report['refused']:
+            rows.add((f'``{refusal["ids"]}``', '', 'none', refusal['driver'],
+                      refusal['reset_methods'],
+                      '; '.join([f'refused: {refusal["reason"]}',
+                                 *refusal['problems']]),
+                      _seen(how, report)))
     return rows
+
+
+def _seen(how: str, report: dict) -> str:
+    kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
+    return f'{how}{kernel}, nova-accel {report["nova_accel"]}'
 
 
 if __name__ == '__main__':

@@ -8,6 +8,7 @@ import collections.abc
 import importlib.metadata
 import os
 import platform
+import re
 import time
 
 from nova_accel.cmd import check
@@ -65,11 +66,11 @@ class VerifyHost(text.ShowOne):
         return self.dict2columns({
             'nova_accel': importlib.metadata.version('nova-accel'),
             'source': _source(tree),
-            'kernel': platform.release() if trees.is_live(tree) else None,
+            'kernel': _kernel() if trees.is_live(tree) else None,
             'iommu_groups': any(function.iommu_group is not None
                                 for function in host.functions),
             'regions': regions,
-            'refused': [{'ids': refusal.ids, 'reason': refusal.reason}
+            'refused': [_refused(tree, host, refusal)
                         for refusal in host.refusals],
         })
 
@@ -84,7 +85,10 @@ class VerifyHost(text.ShowOne):
                    f'{region["reset"]}')
             yield from (f'! {problem}' for problem in region['problems'])
         for refusal in report['refused']:
-            yield f'- {refusal["ids"]}: {refusal["reason"]}'
+            yield (f'- {refusal["ids"]}: {refusal["reason"]}; driver '
+                   f'{refusal["driver"] or "none"}, reset methods '
+                   f'{refusal["reset_methods"] or "unknown"}')
+            yield from (f'! {problem}' for problem in refusal['problems'])
 
 
 def _become_privileged() -> None:
@@ -105,6 +109,18 @@ def _source(tree: trees.Tree) -> str:
     return COPY if isinstance(tree, trees.Directory) else RECORDING
 
 
+def _kernel() -> str:
+    """Return the kernel's version without the suffix of who built it."""
+    return re.match(r'[\d.]*\d|', platform.release())[0]
+
+
+def _refused(tree, host: model.Host, refusal: model.Refusal) -> dict:
+    own = [function for function in host.functions
+           if function.address == refusal.address]
+    return {'ids': refusal.ids, **_facts(tree, host, own),
+            'reason': refusal.reason}
+
+
 def _region(tree, host: model.Host, device: model.Device,
             region: model.Region,
             held: collections.abc.Container[model.Address] | None) -> dict:
@@ -114,14 +130,21 @@ def _region(tree, host: model.Host, device: model.Device,
         'ids': own[0].ids if own else device.ids,
         'kind': region.kind,
         'units': region.size,
+        **_facts(tree, host, own),
+        'reset': (f'{_NOT_TRIED}: it was not asked for' if held is None
+                  else _reset(tree, host, region, held)),
+    }
+
+
+def _facts(tree, host, own: list[model.Function]) -> dict:
+    """Return what is seen of functions, offered or not."""
+    return {
         'driver': ' '.join(sorted({function.driver for function in own
                                    if function.driver})),
         'reset_methods': ' '.join(sorted({
             method for function in own
             for method in function.reset_methods or ()})),
         'problems': _problems(tree, host, own),
-        'reset': (f'{_NOT_TRIED}: it was not asked for' if held is None
-                  else _reset(tree, host, region, held)),
     }
 
 

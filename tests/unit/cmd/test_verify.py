@@ -2,10 +2,12 @@
 """``nova-accel host verify``, on recordings and on a modelled kernel."""
 
 import json
+import platform
 import sys
 
 import pytest
 
+from nova_accel.cmd import verify
 from tests.unit import build
 from tests.unit.cmd import test_check
 from tests.unit.host import test_reset
@@ -89,3 +91,17 @@ def test_narrow_link_is_an_error(run, tmp_path):
                           conf=ENTRY)
     assert code == 1
     assert '! the link of 0000:81:00.0 has 4 of 16 lanes' in out
+
+
+def test_refused_device_is_described(run):
+    """A GPU of a virtual machine."""
+    code, report = _verify(run, build.DATA / 'hosts' / 'h200-guest.json')
+    assert (code, report['iommu_groups'], report['regions']) == (0, False, [])
+    assert report['refused'] == [{
+        'ids': '10de:2335', 'driver': 'nvidia', 'reset_methods': 'flr',
+        'problems': [], 'reason': 'this host has no IOMMU groups'}]
+
+
+def test_kernel_is_named_without_its_builder(monkeypatch):
+    monkeypatch.setattr(platform, 'release', lambda: '6.12.4-acme-prod7')
+    assert verify._kernel() == '6.12.4'
