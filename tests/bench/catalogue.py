@@ -14,6 +14,7 @@ import functools
 import gc
 import statistics
 import time
+import types
 import uuid
 
 import fixtures
@@ -23,6 +24,10 @@ import os_traits
 
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
+from nova_accel.core.request import affinity
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+from nova_accel.osc import plugin
 from tests.bench import filled
 from tests.bench import listing
 from tests.functional import cloud
@@ -70,6 +75,7 @@ class Catalogue(filled.Placement):
                 listing.limit(hosts) if way == listing.LIMITED else -1))
         ask = {listing.DEVICES: self._devices, listing.LIMITED: self._devices,
                listing.HOSTS: self._hosts, listing.SINGLY: self._singly,
+               listing.CAPACITY: self._capacity,
                listing.CANDIDATES: self._candidates}[way]
         rounds: list[dict] = []
         while len(rounds) < ROUNDS and (
@@ -112,6 +118,16 @@ class Catalogue(filled.Placement):
                     client.get(f'{path}/{part}')
         return {'sample': len(roots), 'list_seconds': round(list_seconds, 6)}
 
+    def _capacity(self, hosts) -> dict:
+        client = self._client()
+        client.cloud.sdk_connection = types.SimpleNamespace(
+            placement=client.cloud.sdk_connection.placement,
+            compute=_nova(hosts))
+        client.cloud.nova_accel = plugin.make_client(client.cloud)
+        rows = client.run('accel capacity list', '--by', 'profile')
+        assert len(rows) == listing.PROFILES
+        return {'rows': len(rows)}
+
     def _candidates(self, hosts) -> dict:
         answer = self.ask(f'/allocation_candidates?{_query()}')
         found = answer.json()
@@ -122,7 +138,8 @@ class Catalogue(filled.Placement):
                 'candidates': len(found['allocation_requests'])}
 
     def _client(self) -> openstack.Openstack:
-        # There is no nova-api, and no command here asks for it.
+        # There is no nova-api: _capacity has its answers ready, and the other
+        # commands do not ask for it.
         return openstack.Openstack(self._placement.endpoint,
                                    self._placement.endpoint)
 
@@ -163,6 +180,48 @@ def _watched() -> collections.abc.Iterator[dict]:
 
     with fixtures.MockPatchObject(session.Session, 'request', watched):
         yield found
+
+
+@functools.cache
+def _nova(hosts: int) -> types.SimpleNamespace:
+    """What openstacksdk returns of a cloud with two servers on each host."""
+    profiles = list(_profiles())
+    assert len(profiles) == listing.PROFILES
+    flavors = [types.SimpleNamespace(
+        name=profile.name, original_name=None,
+        extra_specs={'accel:device_profile': profile.name})
+        for profile in profiles]
+    # A server's flavor has the groups of the profile.
+    booted = [types.SimpleNamespace(
+        name=None, original_name=profile.name,
+        extra_specs=flavor_specs.expand(profile, {})) for profile in profiles]
+    servers = [types.SimpleNamespace(
+        id=str(number), name='server', image={},
+        hypervisor_hostname=f'host{number % hosts}',
+        flavor=booted[number % len(booted)])
+        for number in range(max(2 * hosts, len(booted)))]
+    hypervisors = [types.SimpleNamespace(
+        name=f'host{host}', state='up', status='enabled')
+        for host in range(hosts)]
+    return types.SimpleNamespace(
+        flavors=lambda **_query: flavors, servers=lambda **_query: servers,
+        hypervisors=lambda: hypervisors)
+
+
+def _profiles() -> collections.abc.Iterator[device_profile.Profile]:
+    def profile(name, count, numa='off', **rules):
+        group = device_profile.Group({cloud.GPU: 1}, {}, numa)
+        names = tuple(f'ACCEL{number}' for number in range(count))
+        return device_profile.Profile(
+            f'{name}-{count}', (group,) * count, rules=tuple(
+                affinity.Rule(level, together, names)
+                for level, together in rules.items()))
+    for count in (1, 2, 4, 8):
+        for numa in ('off', 'required', 'preferred'):
+            yield profile(numa, count, numa)
+    for count in (2, 3, 4, 5):
+        yield profile('switch', count, pcie_switch=True)
+        yield profile('apart', count, pcie_switch=False)
 
 
 def _held(host: int) -> int:

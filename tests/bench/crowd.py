@@ -8,6 +8,7 @@ In a process of its own (:mod:`tests.bench.worker`), like
 # First: it makes threads green before anybody has one.
 from tests.functional import cloud  # isort: split
 
+import collections
 import contextlib
 import statistics
 import time
@@ -53,17 +54,23 @@ class _Crowd(tracker.Side):
                                        zip(*rounds, strict=True),
                                        strict=True)}
 
+    def setUp(self):
+        super().setUp()
+        # Only devices are to run out.
+        self.flags(initial_cpu_allocation_ratio=1000.,
+                   initial_disk_allocation_ratio=1000.)
+
     def _boot(self, count) -> None:
         server = self._build_server(image_uuid=cloud.IMAGE, networks='none',
                                     flavor_id=self._settlers)
         self.api.post_server({'server': {
             **server, 'min_count': count, 'max_count': count}})
         self._servers += count
-        while (there := [server['status'] for server in
-                         self.api.get_servers()].count('ACTIVE')
-               ) < self._servers:
+        while (states := collections.Counter(
+                server['status'] for server in self.api.get_servers())
+               )['ACTIVE'] < self._servers:
+            assert not states['ERROR'], states
             time.sleep(0.2)
-        assert there == self._servers
 
     def _round(self) -> tuple[float, int]:
         context = nova_context.get_admin_context()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel device list`` with 10 to 1000 hosts of eight GPUs each.
 
-Against the requests of osc-placement's commands, which show the same. And what
-the traits cost from which it tells what a device is and where.
+Against the requests of osc-placement's commands, which show the same. Also
+``capacity list`` for as many profiles as a cloud has, and what the traits cost
+from which the commands tell what a device is and where.
 """
 
 import collections.abc
@@ -12,12 +13,15 @@ from tests.bench import frame
 from tests.bench import report as report_
 from tests.bench import worker
 
-DEVICES, HOSTS, LIMITED, SINGLY, CANDIDATES = (
-    'devices', 'hosts', 'limited', 'singly', 'candidates')
+DEVICES, HOSTS, LIMITED, SINGLY, CAPACITY, CANDIDATES = (
+    'devices', 'hosts', 'limited', 'singly', 'capacity', 'candidates')
+#: How many profiles CAPACITY lists.
+PROFILES = 20
 _NAMES = {DEVICES: '``openstack accel device list``',
           HOSTS: '``openstack accel host list``',
           LIMITED: '``device list``, candidates limited',
-          SINGLY: 'osc-placement, provider by provider'}
+          SINGLY: 'osc-placement, provider by provider',
+          CAPACITY: f'``capacity list --by profile``, {PROFILES} profiles'}
 
 #: Hosts.
 _SCALES = {frame.QUICK: (100,), frame.MEDIUM: (10, 100),
@@ -76,7 +80,8 @@ _WHAT = (
     'figures are scaled. One request of each row is that of openstacksdk for '
     'the versions of the API. *Candidates limited*: ``[placement] '
     'max_allocation_candidates`` is a tenth of the hosts; the others are '
-    'asked for one by one, several at the same time.')
+    'asked for one by one, several at the same time. *Capacity list*: with '
+    'two servers of each host; the answers of Nova take no time.')
 
 
 class _Cells:
@@ -117,6 +122,10 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
             text += (f'; provider by provider it is {singly["requests"]:,} '
                      f'requests and **{_number(ratio)} times** as long')
         yield f'{text}.'
+    capacity = cells.get(last, CAPACITY)
+    if 'failed' not in capacity:
+        yield (f'The capacity of {capacity["rows"]} profiles on them is told '
+               f'in **{_number(capacity["seconds"])} s**.')
 
 
 def _traits(cells) -> collections.abc.Iterator[str]:
@@ -176,7 +185,7 @@ def _plot(cells) -> report_.Plot:
     def seconds(hosts, way):
         return cells.get(hosts, way).get('seconds')
     ways = {way: name.replace('``', '') for way, name in _NAMES.items()
-            if way != HOSTS}
+            if way not in (HOSTS, CAPACITY)}
     return report_.Plot(
         'hosts', 'All devices, eight of each host', 'hosts', 'seconds',
         {name: points(way, seconds) for way, name in ways.items()},
