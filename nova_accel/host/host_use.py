@@ -33,6 +33,9 @@ NET = netdevs.NET
 # Process 1 shows the host's mounts even to nova-compute in a container, if
 # the container shares the host's process namespace.
 MOUNTS = ('proc/1/mountinfo', 'proc/self/mountinfo')
+# The kernel's threads are in the host's process namespace only. This is their
+# parent (rest_init() in init/main.c).
+KTHREADD = 'proc/2/comm'
 # For recordings without MOUNTS.
 TABLES = ('proc/1/mounts', 'proc/self/mounts')
 # Options of a file system that name a further disk.
@@ -44,6 +47,11 @@ ADDRESSES = 'proc/net/if_inet6'
 _NO_MOUNTS = (f'{MOUNTS[0]}, beside sysfs_root, cannot be read, so it is '
               'unknown which disks are mounted; mount the host\'s proc there, '
               'and name no disks in device_spec until then')
+_NOT_THE_HOSTS = (
+    'Process 1, beside sysfs_root, is not the host\'s, so it is unknown which '
+    'disks are mounted; run nova-compute in the process namespace of the host '
+    '("pid: host" of a container), and name no disks in device_spec until '
+    'then')
 _NO_UDEV = (f'{zfs.UDEV}, beside sysfs_root, cannot be read, so it is unknown '
             'which disks belong to the host\'s ZFS pools; mount the host\'s '
             'run/udev there, and name no disks in device_spec until then')
@@ -78,6 +86,9 @@ def _problems(tree) -> collections.abc.Iterator[str]:
     disks = _blocks(tree)
     if disks and all(tree.text(path) is None for path in (*MOUNTS, *TABLES)):
         yield _NO_MOUNTS
+    elif disks and trees.is_live(tree) and (
+            tree.text(KTHREADD) or '').strip() != 'kthreadd':
+        yield _NOT_THE_HOSTS
     if disks and zfs.pools(tree) and all(
             zfs.pool(tree, _number(tree, path)) is None
             for path in disks.values()):

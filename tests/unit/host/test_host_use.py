@@ -276,3 +276,17 @@ def test_function_with_two_uses_is_reported_once():
 def test_random_text_anywhere_raises_nothing(files):
     _files, links = _disk('vda')
     assert set(_uses(files, {**links, **_port()})) <= {'0000:00:02.0'}
+
+
+@pytest.mark.parametrize('files, warned', [
+    ({host_use.KTHREADD: 'kthreadd\n'}, False),
+    ({host_use.KTHREADD: 'bash\n'}, True),
+    ({}, True),
+])
+def test_process_1_of_a_container_is_a_problem(monkeypatch, files, warned):
+    disk, links = _disk('vda')
+    machine = tree.Recording({**disk, **_mounts(), **files}, links, ())
+    assert host_use.read(machine)[1] == []
+    monkeypatch.setattr(tree, 'is_live', lambda found: found is machine)
+    problems = host_use.read(machine)[1]
+    assert any('is not the host' in text for text in problems) == warned
