@@ -22,7 +22,7 @@ from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import cloud
 from tests.integration.cloud import guest
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 
 _GIB = 1 << 30
 #: Bytes of memory and of disk that a cloud of its own needs.
@@ -145,8 +145,8 @@ def _install(shown):
         steps.at_once(lambda: packages.apt(*packages.APT),
                       packages.environment)
         steps.at_once(packages.compiled, guest.build)
-    with shown.step('nova-accel, as the README says'):
-        readme.install()
+    with shown.step('nova-accel, as the installation guide says'):
+        install_guide.install()
 
 
 def _down(_words):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova with nova_accel installed as README says, and no device named yet."""
+"""Nova and nova_accel, as installed by the guide, and no device_spec yet."""
 
 import pathlib
 
@@ -21,7 +21,7 @@ _OVERRIDDEN = {'nova.virt.libvirt.LibvirtDriver._get_guest_config':
 
 
 def nova_conf(conf: cfg.ConfigOpts) -> None:
-    """Set what README has operators set, but for devices."""
+    """Set what the installation guide sets, but for devices."""
     accel_conf.register_opts(conf)
     conf.set_default('sysfs_root', str(_HOST), group='nova_accel')
     conf.set_default('available_filters', [

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role for Ansible sets in nova.conf what the README says."""
+"""The role for Ansible sets in nova.conf what the installation guide says."""
 
 import pathlib
 
 import yaml
 
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.unit import ini
 
 _ROLE = (pathlib.Path(__file__).parents[2]
@@ -39,21 +39,21 @@ def _set():
                     yield settings['section'], settings['option']
 
 
-def test_scheduler_gets_what_the_readme_says():
+def test_scheduler_gets_what_the_guide_says():
     assert sorted(_added()) == sorted(
-        option for option in ini.options(readme.conf())
+        option for option in ini.options(install_guide.conf())
         if option[0] == 'filter_scheduler')
 
 
-def test_all_other_options_of_the_readme_are_set():
+def test_all_other_options_of_the_guide_are_set():
     assert sorted(_set()) == sorted({
         (section, option) for section, option, _value
-        in ini.options(readme.conf()) if section != 'filter_scheduler'})
+        in ini.options(install_guide.conf()) if section != 'filter_scheduler'})
 
 
-def test_driver_and_profiles_are_those_of_the_readme():
+def test_driver_and_profiles_are_those_of_the_guide():
     values = {option: value
-              for _section, option, value in ini.options(readme.conf())}
+              for _section, option, value in ini.options(install_guide.conf())}
     [driver] = [task['community.general.ini_file']['value']
                 for task in _load('tasks/compute.yml')
                 if task['name'] == 'Set the driver']

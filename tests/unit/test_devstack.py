@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.unit import ini
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -68,24 +68,24 @@ def devstack(tmp_path):
     return DevStack(tmp_path)
 
 
-def _of_the_readme(option):
-    [value] = [value for _section, name, value in ini.options(readme.conf())
-               if name == option]
+def _of_the_guide(option):
+    [value] = [value for _section, name, value
+               in ini.options(install_guide.conf()) if name == option]
     return value
 
 
-def test_nova_conf_is_that_of_the_readme(devstack):
-    filters = _of_the_readme('enabled_filters').removesuffix(
+def test_nova_conf_is_that_of_the_guide(devstack):
+    filters = _of_the_guide('enabled_filters').removesuffix(
         ',AcceleratorFilter')
     devstack.conf.write_text(
         f'[filter_scheduler]\nenabled_filters = {filters}\n'
         '[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n')
     devstack.run('stack post-config',
-                 NOVA_ACCEL_DEVICE_SPEC=_of_the_readme('device_spec'))
+                 NOVA_ACCEL_DEVICE_SPEC=_of_the_guide('device_spec'))
     expected = [
         (section, option, str(devstack.profiles)
          if option == 'profile_dirs' else value)
-        for section, option, value in ini.options(readme.conf())]
+        for section, option, value in ini.options(install_guide.conf())]
     assert devstack.options() == sorted(expected)
     assert devstack.profiles.is_dir()
 

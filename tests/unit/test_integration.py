@@ -13,7 +13,7 @@ from tests.integration import parts
 from tests.integration import processes
 from tests.integration import steps
 from tests.integration.cloud import configuration
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.integration.nested import guest
 from tests.integration.tempest import totals
 
@@ -147,15 +147,15 @@ def test_nova_conf_of_another_host():
     assert parsed['placement']['username'] == 'placement'
 
 
-def test_the_readme_begins_with_pip():
-    assert readme.commands(1)[:2] == ['pip install .',
-                                      'pip wheel --no-deps .']
+def test_installation_guide_has_the_commands_that_are_run():
+    assert {install_guide.PIP, install_guide.WHEEL} <= set(
+        install_guide.commands('install'))
 
 
-def test_readme_options_of_nova_conf():
+def test_options_of_the_installation_guide():
     # A repeated option is valid: it is a list of values.
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
-    parsed.read_string(readme.conf())
+    parsed.read_string(install_guide.conf())
     assert set(parsed.sections()) == {'nova_accel', 'filter_scheduler'}
     assert parsed['DEFAULT']['compute_driver'] == 'accel.LibvirtDriver'
     assert parsed['filter_scheduler']['enabled_filters'].endswith(
@@ -163,11 +163,11 @@ def test_readme_options_of_nova_conf():
     assert 'AcceleratorWeigher' in parsed['filter_scheduler']['weight_classes']
 
 
-def test_all_literal_blocks_of_the_readme_are_known():
-    """The integration test must run every block of the README."""
-    assert [len(blocks) for blocks in readme.literals()] == [2, 1, 2, 2, 1]
-    assert [len(readme.commands(step)) for step in range(1, 6)] == [
-        3, 0, 0, 2, 1]
+def test_all_blocks_of_the_installation_guide_are_known():
+    """The integration test must run those of a new block as well."""
+    assert [len(install_guide.commands(page)) for page in (
+        'install', 'configure', 'verify')] == [9, 2, 6]
+    assert install_guide.conf().count('[') == 5
 
 
 #: Console of a guest with a port and a virtual function (files/guest.c).

@@ -86,7 +86,7 @@ class Cloud:
 def added(tmp_path, monkeypatch):
     """The directory of added configuration, with its permanent file."""
     monkeypatch.setattr(configuration, '_added', lambda _program: tmp_path)
-    (tmp_path / 'README.conf').touch()
+    (tmp_path / '00-install-guide.conf').touch()
     return tmp_path
 
 
@@ -107,7 +107,7 @@ def test_added_configuration_is_removed(added):
     [_start, restart, recovered] = restored(bringing.SERVICES)
     assert restart[0] == 'restart'
     assert recovered == ('recovered',)
-    assert [file.name for file in added.iterdir()] == ['README.conf']
+    assert [file.name for file in added.iterdir()] == ['00-install-guide.conf']
 
 
 def test_nothing_is_restarted_without_leftovers(added):

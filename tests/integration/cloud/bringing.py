@@ -12,7 +12,7 @@ from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
 from tests.integration.cloud import configuration
 from tests.integration.cloud import databases
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.integration.cloud import resources
 
 _INFRASTRUCTURE = ('memcached', 'epmd', 'virtlogd', 'libvirtd')
@@ -33,7 +33,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
     with shown.step('configuration, RabbitMQ, libvirt'):
         _place()
         configuration.write(pathlib.Path('/etc'))
-        readme.configure()
+        install_guide.configure()
         cloud.start(*_INFRASTRUCTURE)
         # It would start an epmd of its own, and listen on all addresses.
         cloud.start('rabbitmq', wait=False)

@@ -7,7 +7,7 @@ from tests.integration import namespaces
 from tests.integration import steps
 from tests.integration.cloud import bringing
 from tests.integration.cloud import configuration
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.integration.cloud import services
 
 _NOVA = ('nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute')
@@ -47,7 +47,7 @@ def restore(cloud) -> None:
     """Have its services run, with their own configuration, and no others."""
     others = set(services.SERVICES).intersection(
         cloud.processes.names()).difference(bringing.SERVICES)
-    added = configuration.clear('nova', readme.NAME)
+    added = configuration.clear('nova', install_guide.NAME)
     if others:
         cloud.stop(*others)
     ended = start(cloud)

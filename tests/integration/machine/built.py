@@ -86,7 +86,7 @@ def _build(steps, wheel):
 
 
 def _wheel():
-    """nova-accel, as the README has it made."""
+    """nova-accel, made as the installation guide says."""
     directory = kept.CACHE / 'wheel'
     shutil.rmtree(directory, ignore_errors=True)
     run(sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w',

@@ -212,7 +212,7 @@ def _add_lines(path, *lines):
 
 
 def _add_nova(tree, nova, wheel):
-    """Nova, and nova-accel as the README says: by pip, beside it."""
+    """Nova, and nova-accel beside it by pip, as the guide says."""
     there = tree / NOVA.relative_to('/')
     run('cp', '-a', nova, there)
     _as_in_machine(there, NOVA / 'bin/pip', 'install', '-q', '--no-index',

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration import place
 from tests.integration import steps
-from tests.integration.cloud import readme
+from tests.integration.cloud import install_guide
 from tests.integration.cloud import resources
 from tests.integration.stage1 import accelerators as views
 
@@ -37,21 +37,24 @@ def test_nova_accel_is_the_driver(cloud):
     assert 'accel.LibvirtDriver' in cloud.log('nova-compute').read_text()
 
 
-def test_what_the_readme_looks_at_the_machine_with(cloud, accelerators):
+def test_commands_of_the_guide_that_show_the_host(cloud, accelerators):
     reported = sum(amount for amounts in accelerators.inventories().values()
                    for kind, amount in amounts.items()
                    if kind.startswith(views.unit('')))
-    # The second one's entry takes the place of nova.conf's.
+    # The entry of the second one takes the place of those of nova.conf.
     configured, given = (cloud.run('sh', '-c', line)
-                         for line in readme.commands(4))
+                         for line in install_guide.commands('configure'))
     assert f', units: {reported}, ' in configured
     assert 'Devices offered: ' in given
 
 
-def test_what_the_readme_looks_at_placement_with(cloud, accelerators):
-    [line] = readme.commands(5)
-    said = cloud.run('sh', '-c', line)
-    assert all(name in said for name in accelerators.inventories())
+def test_commands_of_the_guide_that_list_devices(cloud, accelerators):
+    devices, providers = (
+        cloud.run('sh', '-c', line)
+        for line in install_guide.commands('verify')
+        if line.startswith('openstack '))
+    assert 'free' in devices
+    assert all(name in providers for name in accelerators.inventories())
 
 
 @pytest.fixture
@@ -64,11 +67,12 @@ def packages(cloud, tmp_path):
 
 
 def test_wheel_that_is_unpacked_beside_nova(cloud, packages):
-    """The README's way for a Nova that is from a distribution."""
-    *_before, line = readme.commands(1)
+    """What the guide says for a Nova of a distribution."""
+    [line] = (line for line in install_guide.commands('install')
+              if 'zipfile' in line)
     assert _PACKAGES in line
     line = line.replace(_PACKAGES, str(packages))
-    cloud.run('sh', '-c', f'cd {readme.COPY} && {line}')
+    cloud.run('sh', '-c', f'cd {install_guide.COPY} && {line}')
     # -P: not what is in this clone.
     said = cloud.run(
         'env', f'PYTHONPATH={packages}', 'python3', '-P', '-c',

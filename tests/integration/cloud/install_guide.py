@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nova-accel, installed as the installation guide says.
+
+The commands and the options come from the pages, so that the pages cannot say
+anything that is not tried. Here nova-accel is installed by pip, a wheel is
+made, and nova.conf gets its options. stage1/test_plain.py runs the other
+commands: it unpacks the wheel beside another Nova, and looks at the machine
+and at Placement.
+"""
+
+import functools
+import hashlib
+import pathlib
+import shutil
+
+from docutils import core
+from docutils import nodes
+
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import cloud
+from tests.integration.cloud import configuration
+
+#: A copy of the clone, where the wheel is left: in the cloud, pip has no
+#: network to get from what it makes one with.
+COPY = place.CACHE / 'install'
+
+#: The file in nova.conf's directory that has the options: tests override it.
+NAME = '00-install-guide'
+_PAGES = place.ROOT / 'doc/source/install'
+#: Commands of the page ``install``.
+PIP = 'pip install .'
+WHEEL = 'pip wheel --no-deps .'
+#: What nova-accel is made of.
+_PARTS = ('LICENSE', 'README.rst', 'etc', 'nova_accel', 'pyproject.toml',
+          'setup.cfg', 'setup.py')
+
+
+@functools.cache
+def blocks(page: str) -> tuple[str, ...]:
+    """Return the literal blocks of a page of the guide."""
+    document = core.publish_doctree(
+        (_PAGES / f'{page}.rst').read_text(), settings_overrides={
+            'report_level': 5, 'file_insertion_enabled': False})
+    return tuple(block.astext()
+                 for block in document.findall(nodes.literal_block))
+
+
+def commands(page: str) -> list[str]:
+    """Return the command lines of a page, without the prompt."""
+    return [line.removeprefix('# ') for block in blocks(page)
+            if not _is_conf(block) for line in block.splitlines()]
+
+
+def conf() -> str:
+    """Return what the guide puts into nova.conf."""
+    return '\n'.join(filter(_is_conf, blocks('configure'))) + '\n'
+
+
+def _is_conf(block):
+    return block.startswith('[')
+
+
+def install() -> None:
+    """Install with the pip of Nova's environment, and make the wheel.
+
+    The wheel is unpacked later. Do nothing if this clone is installed.
+    """
+    stamp = place.VENV / 'nova-accel.installed'
+    source = _source()
+    if not (stamp.exists() and stamp.read_text() == source):
+        _run(PIP, place.ROOT)
+        _copy()
+        _run(WHEEL, COPY)
+        stamp.write_text(source)
+
+
+def _run(line, directory):
+    steps.run(*line.split(), cwd=directory, log=place.LOG / 'pip.log',
+              env=cloud.environment())
+
+
+def _source():
+    digest = hashlib.sha256()
+    for path in _paths():
+        for file in sorted(path.rglob('*.py')) if path.is_dir() else [path]:
+            digest.update(f'{file}\n'.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _copy():
+    shutil.rmtree(COPY, ignore_errors=True)
+    place.make(COPY)
+    for path in _paths():
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, COPY / path.name)
+
+
+def _paths() -> list[pathlib.Path]:
+    return [place.ROOT / name for name in _PARTS]
+
+
+def configure() -> None:
+    """Write the options of nova.conf."""
+    configuration.add('nova', NAME, conf())
