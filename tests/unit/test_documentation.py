@@ -4,6 +4,7 @@
 import importlib.util
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -43,10 +44,24 @@ def test_files_of_the_repository_that_a_page_names_exist(page):
             if not (_ROOT / path).exists()} == set()
 
 
+def _load(name):
+    spec = importlib.util.spec_from_file_location(
+        name, _ROOT / f'doc/{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look for it there.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_are_current():
+    """If not, run ``python doc/pictures.py``."""
+    pictures = _load('pictures')
+    for path, picture in pictures.PICTURES.items():
+        assert (pictures.SOURCE / path).read_text() == picture(), path
+
+
 def test_table_of_hardware_is_current():
     """If not, run ``python doc/hardware.py``."""
-    spec = importlib.util.spec_from_file_location(
-        'hardware', _ROOT / 'doc/hardware.py')
-    hardware = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hardware)
+    hardware = _load('hardware')
     assert hardware.TABLE.read_text() == hardware.table()

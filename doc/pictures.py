@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the pictures of the documentation: ``python doc/pictures.py``.
+
+Writes the SVG files of :data:`PICTURES` below ``doc/source``. They have a
+background of their own, so that they can be read on light and dark pages.
+``tests/unit/test_documentation.py`` checks that they are up to date.
+"""
+
+import dataclasses
+import pathlib
+import xml.sax.saxutils
+
+SOURCE = pathlib.Path(__file__).parent / 'source'
+
+_LINE, _ROW, _PAD = 17, 34, 12
+_STYLE = ('font-family="sans-serif" font-size="13" fill="#1d2a36" '
+          'text-anchor="middle"')
+_COLOURS = {'nova': '#dfe8f1', 'ours': '#cfe9d6', 'bad': '#f5d9d4'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A box around lines of text.
+
+    :param x: the middle, in pixels, as all numbers here
+    :param y: the top
+    :param look: a key of ``_COLOURS``
+    """
+
+    x: int
+    y: int
+    width: int
+    text: str
+    look: str = 'nova'
+
+    @property
+    def height(self) -> int:
+        return _LINE * len(self.text.splitlines()) + _PAD
+
+    def edge(self, other: 'Box') -> tuple[float, float]:
+        """Return where a line to the middle of another box leaves."""
+        dx = other.x - self.x
+        dy = (other.y + other.height / 2) - (self.y + self.height / 2)
+        scale = min(self.width / 2 / abs(dx) if dx else 9e9,
+                    self.height / 2 / abs(dy) if dy else 9e9)
+        return self.x + dx * scale, self.y + self.height / 2 + dy * scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """An arrow between two boxes.
+
+    :param shift: how far to the right it and its label are
+    """
+
+    start: str
+    end: str
+    label: str = ''
+    shift: int = 0
+
+
+def draw(boxes: dict[str, Box], arrows: list[Arrow]) -> str:
+    """Return the picture as SVG."""
+    width = max(box.x + box.width // 2 for box in boxes.values()) + _ROW
+    height = max(box.y + box.height for box in boxes.values()) + _ROW
+    return '\n'.join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+        f'viewBox="0 0 {width} {height}">',
+        '<defs><marker id="head" markerWidth="9" markerHeight="8" refX="8" '
+        'refY="4" orient="auto"><path d="M0,0 L9,4 L0,8 z" fill="#52606d"/>'
+        '</marker></defs>',
+        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
+        f'<g {_STYLE}>', *map(_box, boxes.values()),
+        *(_arrow(arrow, boxes) for arrow in arrows), '</g>', '</svg>', ''])
+
+
+def _box(box: Box) -> str:
+    return (f'<rect x="{box.x - box.width / 2:g}" y="{box.y}" '
+            f'width="{box.width}" height="{box.height}" rx="5" '
+            f'fill="{_COLOURS[box.look]}" stroke="#52606d"/>'
+            + _text(box.x, box.y + _LINE + 2, box.text))
+
+
+def _arrow(arrow: Arrow, boxes: dict[str, Box]) -> str:
+    start, end = boxes[arrow.start], boxes[arrow.end]
+    (x1, y1), (x2, y2) = start.edge(end), end.edge(start)
+    x1, x2 = x1 + arrow.shift, x2 + arrow.shift
+    lines = arrow.label.splitlines()
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2 - _LINE * (len(lines) - 1) / 2 + 4
+    if abs(x2 - x1) > abs(y2 - y1):
+        # Above the line, or below one that rises.
+        y, side = y + (_LINE if y2 < y1 - 1 else -14), 'middle'
+    else:
+        side = 'end' if arrow.shift < 0 else 'start'
+        x += -8 if arrow.shift < 0 else 8
+    return (f'<line x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" '
+            'stroke="#52606d" stroke-width="1.4" marker-end="url(#head)"/>'
+            + _text(x, y, arrow.label, side))
+
+
+def _text(x: float, y: float, text: str, anchor: str = 'middle') -> str:
+    return ''.join(
+        f'<text x="{x:.0f}" y="{y + number * _LINE:.0f}" '
+        f'text-anchor="{anchor}">{xml.sax.saxutils.escape(line)}</text>'
+        for number, line in enumerate(text.splitlines()))
+
+
+def _request() -> str:
+    def box(row, text, look='ours', x=200):
+        return Box(x, 16 + 92 * row, 340, text, look)
+    return draw({
+        'user': box(0, 'openstack server create --flavor gpu.pair', 'nova'),
+        'api': box(1, 'nova-api\nexpands the profile into the flavor'),
+        'scheduler': box(2, 'nova-scheduler\nAcceleratorFilter chooses '
+                         'devices on each host'),
+        'compute': box(3, 'nova-compute\nclaims, prepares and assigns the '
+                       'devices'),
+        'guest': box(4, 'libvirt and QEMU\nthe guest has the devices',
+                     'nova'),
+        'placement': Box(700, 16 + 92 * 2 + 46, 240, 'Placement\nhosts, devices, '
+                         'allocations', 'nova'),
+    }, [
+        Arrow('user', 'api', 'accel:device_profile=gpu-pair'),
+        Arrow('api', 'scheduler', 'resources, traits and rules'),
+        Arrow('scheduler', 'compute', 'host, and allocations of devices'),
+        Arrow('compute', 'guest', 'hostdev and mdev elements'),
+        Arrow('scheduler', 'placement', 'hosts with free units'),
+        Arrow('compute', 'placement', 'inventories'),
+    ])
+
+
+def _lifecycle() -> str:
+    def box(x, y, text, look='ours'):
+        return Box(x, y, 230, text, look)
+    return draw({
+        'free': box(150, 16, 'Free\na new server can get it'),
+        'held': box(600, 16, 'Held\na server has it, running or not'),
+        'reset': box(600, 150, 'Being reset\nbefore another server gets it',
+                     'nova'),
+        'withheld': box(150, 284, 'Withheld\nno new server gets it\na trait '
+                        'says why', 'bad'),
+        'failed': box(600, 284, 'Withheld\nthe reset is tried again\ntrait '
+                      'RESET_FAILED', 'bad'),
+    }, [
+        Arrow('free', 'held', 'a server is created'),
+        Arrow('held', 'reset', 'the server is deleted\nor moved'),
+        Arrow('reset', 'free', ''),
+        Arrow('reset', 'failed', 'the reset fails', -20),
+        Arrow('failed', 'reset', '', 20),
+        Arrow('free', 'withheld', 'unhealthy\nor drained', -20),
+        Arrow('withheld', 'free', 'healthy again\nor undrained', 20),
+    ])
+
+
+def _providers() -> str:
+    boxes = {'node': Box(430, 16, 300, 'compute1\nVCPU, MEMORY_MB, DISK_GB',
+                         'nova'),
+             'class': Box(130, 120, 235, '…_accel_CUSTOM_GPU_H100\n'
+                          'CUSTOM_GPU_H100: 8', 'ours')}
+    for number, bus in enumerate(('43', '44', '48')):
+        boxes[bus] = Box(130 + 235 * number, 240, 225,
+                         f'…_accel_0000:{bus}:00.0\nCUSTOM_UNIT_OF_…: 1',
+                         'ours')
+    boxes['more'] = Box(790, 240, 130, 'five more\ndevices', 'ours')
+    return draw(boxes, [Arrow('node', name) for name in boxes
+                        if name != 'node'])
+
+
+PICTURES = {'admin/request.svg': _request, 'admin/lifecycle.svg': _lifecycle,
+            'reference/providers.svg': _providers}
+
+if __name__ == '__main__':
+    for path, picture in PICTURES.items():
+        (SOURCE / path).write_text(picture())
