@@ -117,8 +117,9 @@ def _request() -> str:
                        'devices'),
         'guest': box(4, 'libvirt and QEMU\nthe guest has the devices',
                      'nova'),
-        'placement': Box(700, 16 + 92 * 2 + 46, 240, 'Placement\nhosts, devices, '
-                         'allocations', 'nova'),
+        'placement': Box(700, 246, 240,
+                         'Placement\nhosts, devices, allocations',
+                         'nova'),
     }, [
         Arrow('user', 'api', 'accel:device_profile=gpu-pair'),
         Arrow('api', 'scheduler', 'resources, traits and rules'),
