@@ -10,13 +10,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 from nova_accel import novas
 
 project = 'nova-accel'
-extensions = ['openstackdocstheme', 'oslo_config.sphinxext',
-              'reno.sphinxext']
-html_theme = 'openstackdocs'
-html_theme_options = {'display_badge': False, 'display_toc': True}
-openstackdocs_auto_name = False
-# Left alone, the theme makes one up from the number of commits.
-openstackdocs_auto_version = False
-version = release = importlib.metadata.version('nova-accel')
+extensions = ['oslo_config.sphinxext', 'reno.sphinxext']
+# For light and dark, wide and narrow screens, and nobody's brand.
+html_theme = 'furo'
+html_title = project
+html_copy_source = False
+# Prompts are no comments.
+highlight_language = 'console'
+version = release = importlib.metadata.version('nova-accel').partition('+')[0]
 # The Novas that are tested.
 rst_epilog = f'.. |novas| replace:: {novas.text()}'
