@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page "Get started": its nova-accel commands, run as they are written.
+
+The outputs are those of the recorded machine. A line ``...`` stands for any
+number of lines.
+"""
+
+import pathlib
+import re
+import shlex
+
+from docutils import core
+from docutils import nodes
+import pytest
+import yaml
+
+from tests.unit import build
+
+_PAGE = pathlib.Path(__file__).parents[3] / 'doc/source/get-started.rst'
+_MACHINE = str(build.DATA / 'hosts' / 'l1-8gpu.json')
+
+
+def _blocks(start) -> list[str]:
+    """Return the literal blocks of the page that begin so."""
+    document = core.publish_doctree(
+        _PAGE.read_text(), settings_overrides={'report_level': 5})
+    return [block.astext() for block in document.findall(nodes.literal_block)
+            if block.astext().startswith(start)]
+
+
+def _matches(expected: str, output: str) -> bool:
+    lines = [re.escape(line).replace('/sys', '.*')
+             for line in expected.splitlines()]
+    pattern = '\n'.join('(?:.*\n)*?.*' if line == re.escape('...') else line
+                        for line in lines)
+    return re.match(pattern, output) is not None
+
+
+@pytest.mark.parametrize('number', range(2))
+def test_host_show(run, number):
+    """Before the entry is there, and after."""
+    command, _, expected = _blocks('# nova-accel host show')[
+        number].partition('\n')
+    conf = ''.join(_blocks('[DEFAULT]')) if number else ''
+    _name, *arguments = shlex.split(command.removeprefix('# '))
+    code, out, err = run(*arguments, '--sysfs-root', _MACHINE, conf=conf)
+    assert code == 0, err
+    assert _matches(expected, out), out
+
+
+def test_profile_check(run, tmp_path):
+    [profile] = _blocks('name: gpu-pair')
+    (tmp_path / 'gpu.yaml').write_text(profile)
+    assert yaml.safe_load(profile)['name'] == 'gpu-pair'
+    command, _, expected = _blocks('# nova-accel profile')[0].partition('\n')
+    _name, *arguments = shlex.split(command.removeprefix('# '))
+    code, out, err = run(
+        *arguments, conf=f'[nova_accel]\nprofile_dirs = {tmp_path}\n')
+    assert (code, (out + err).strip()) == (0, expected)
