@@ -12,9 +12,8 @@ import xml.sax.saxutils
 
 SOURCE = pathlib.Path(__file__).parent / 'source'
 
-_LINE, _ROW, _PAD = 17, 34, 12
-_STYLE = ('font-family="sans-serif" font-size="13" fill="#1d2a36" '
-          'text-anchor="middle"')
+_LINE, _MARGIN, _PAD = 17, 34, 12
+_STYLE = 'font-family="sans-serif" font-size="13" fill="#1d2a36"'
 _COLOURS = {'nova': '#dfe8f1', 'ours': '#cfe9d6', 'bad': '#f5d9d4'}
 
 
@@ -61,8 +60,8 @@ class Arrow:
 
 def draw(boxes: dict[str, Box], arrows: list[Arrow]) -> str:
     """Return the picture as SVG."""
-    width = max(box.x + box.width // 2 for box in boxes.values()) + _ROW
-    height = max(box.y + box.height for box in boxes.values()) + _ROW
+    width = max(box.x + box.width // 2 for box in boxes.values()) + _MARGIN
+    height = max(box.y + box.height for box in boxes.values()) + _MARGIN
     return '\n'.join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
         f'viewBox="0 0 {width} {height}">',
@@ -106,8 +105,8 @@ def _text(x: float, y: float, text: str, anchor: str = 'middle') -> str:
 
 
 def _request() -> str:
-    def box(row, text, look='ours', x=200):
-        return Box(x, 16 + 92 * row, 340, text, look)
+    def box(row, text, look='ours'):
+        return Box(200, 16 + 92 * row, 340, text, look)
     return draw({
         'user': box(0, 'openstack server create --flavor gpu.pair', 'nova'),
         'api': box(1, 'nova-api\nexpands the profile into the flavor'),
@@ -145,9 +144,9 @@ def _lifecycle() -> str:
     }, [
         Arrow('free', 'held', 'a server is created'),
         Arrow('held', 'reset', 'the server is deleted\nor moved'),
-        Arrow('reset', 'free', ''),
+        Arrow('reset', 'free'),
         Arrow('reset', 'failed', 'the reset fails', -20),
-        Arrow('failed', 'reset', '', 20),
+        Arrow('failed', 'reset', shift=20),
         Arrow('free', 'withheld', 'unhealthy\nor drained', -20),
         Arrow('withheld', 'free', 'healthy again\nor undrained', 20),
     ])

@@ -71,6 +71,7 @@ class _Crowd(tracker.Side):
                )['ACTIVE'] < self._servers:
             assert not states['ERROR'], states
             time.sleep(0.2)
+        assert states['ACTIVE'] == self._servers
 
     def _round(self) -> tuple[float, int]:
         context = nova_context.get_admin_context()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-accel, installed as the installation guide says.
 
-The commands and the options come from the pages, so that the pages cannot say
-anything that is not tried. Here nova-accel is installed by pip, a wheel is
-made, and nova.conf gets its options. stage1/test_plain.py runs the other
-commands: it unpacks the wheel beside another Nova, and looks at the machine
-and at Placement.
+The commands and the options come from the pages. This module installs
+nova-accel with pip, makes a wheel, and writes the options of nova.conf.
+stage1/test_plain.py unpacks the wheel beside another Nova, and lists the
+devices of the host and of the cloud.
 """
 
 import functools
@@ -25,9 +24,10 @@ from tests.integration.cloud import configuration
 #: network to get from what it makes one with.
 COPY = place.CACHE / 'install'
 
-#: The file in nova.conf's directory that has the options: tests override it.
+#: The file with the options. Its name sorts first, so that the files that
+#: tests add override it.
 NAME = '00-install-guide'
-_PAGES = place.ROOT / 'doc/source/install'
+_PAGES = place.ROOT / 'doc/source'
 #: Commands of the page ``install``.
 PIP = 'pip install .'
 WHEEL = 'pip wheel --no-deps .'
@@ -38,7 +38,7 @@ _PARTS = ('LICENSE', 'README.rst', 'etc', 'nova_accel', 'pyproject.toml',
 
 @functools.cache
 def blocks(page: str) -> tuple[str, ...]:
-    """Return the literal blocks of a page of the guide."""
+    """Return the literal blocks of a page of the documentation."""
     document = core.publish_doctree(
         (_PAGES / f'{page}.rst').read_text(), settings_overrides={
             'report_level': 5, 'file_insertion_enabled': False})
@@ -47,14 +47,14 @@ def blocks(page: str) -> tuple[str, ...]:
 
 
 def commands(page: str) -> list[str]:
-    """Return the command lines of a page, without the prompt."""
-    return [line.removeprefix('# ') for block in blocks(page)
+    """Return the command lines of a page of the guide, without prompts."""
+    return [line.removeprefix('# ') for block in blocks(f'install/{page}')
             if not _is_conf(block) for line in block.splitlines()]
 
 
 def conf() -> str:
     """Return what the guide puts into nova.conf."""
-    return '\n'.join(filter(_is_conf, blocks('configure'))) + '\n'
+    return '\n'.join(filter(_is_conf, blocks('install/configure'))) + '\n'
 
 
 def _is_conf(block):

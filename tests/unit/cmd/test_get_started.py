@@ -5,27 +5,22 @@ The outputs are those of the recorded machine. A line ``...`` stands for any
 number of lines.
 """
 
-import pathlib
 import re
 import shlex
 
-from docutils import core
-from docutils import nodes
 import pytest
 import yaml
 
+from tests.integration.cloud import install_guide
 from tests.unit import build
 
-_PAGE = pathlib.Path(__file__).parents[3] / 'doc/source/get-started.rst'
 _MACHINE = str(build.DATA / 'hosts' / 'l1-8gpu.json')
 
 
 def _blocks(start) -> list[str]:
     """Return the literal blocks of the page that begin so."""
-    document = core.publish_doctree(
-        _PAGE.read_text(), settings_overrides={'report_level': 5})
-    return [block.astext() for block in document.findall(nodes.literal_block)
-            if block.astext().startswith(start)]
+    return [block for block in install_guide.blocks('get-started')
+            if block.startswith(start)]
 
 
 def _matches(expected: str, output: str) -> bool:
