@@ -228,6 +228,23 @@ The text has no hosts and no other servers, but it tells how many devices are
 free in one place. If false, the text is Nova's own. The log has the reasons of
 each host in either case.
 """),
+    cfg.IntOpt(
+        'shortlist_size', default=50, min=0, mutable=True,
+        help="""
+How many hosts Nova examines first for a server with devices. If more hosts
+have enough free units, nova-scheduler ranks them before: it regards the rules
+of the profile and the multipliers ``accel_*_weight_multiplier``. The filters
+and weighers of Nova then see as many of the best as this option says, plus one
+for each server of the request. If none of them passes the filters, they see
+all hosts that have the devices. Used by nova-scheduler with AcceleratorFilter.
+
+Nova takes some milliseconds for each host, so a request takes less time with
+few of them. Weighers other than AcceleratorWeigher compare only these hosts.
+
+With 0, Nova examines all hosts that Placement returns, at most ``[scheduler]
+max_placement_results``. Otherwise nova-scheduler asks Placement for ten times
+as many.
+"""),
     cfg.FloatOpt(
         'accel_preferred_weight_multiplier', default=60.0, mutable=True,
         help="""

@@ -28,6 +28,7 @@ class Answer:
 
     :param summaries: provider summaries by uuid
     :param resources: nova.scheduler.utils.ResourceRequest
+    :ivar has_more_hosts: whether Nova examines other hosts if it finds none
     :ivar claimed: uuids of the servers that have claimed a candidate since
     :ivar steps: budget that the request's hosts share to choose devices
     :ivar better: budget that they share to find better devices
@@ -38,6 +39,11 @@ class Answer:
                  resources):
         self._summaries = summaries
         self.resources = resources
+        self.restart()
+
+    def restart(self, has_more_hosts: bool = False) -> None:
+        """Begin to examine hosts; Nova has cleaned up its earlier claims."""
+        self.has_more_hosts = has_more_hosts
         self.claimed: set[str] = set()
         self.steps = search_budget.Budget(search_budget.REQUEST_STEPS)
         self.better = search_budget.Budget(search_budget.BETTER_STEPS)

@@ -12,9 +12,8 @@ from oslo_log import log as logging
 
 from nova_accel import conf
 from nova_accel.core import errors
-from nova_accel.core.request import flavor_request
-from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
+from nova_accel.scheduler import device_request
 from nova_accel.scheduler import host_search
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import patches
@@ -57,9 +56,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
             yield from filter_obj_list
             return
         try:
-            wanted = flavor_request.parse(
-                spec_obj.flavor.extra_specs, flavor_specs.image_traits(
-                    spec_obj.image if 'image' in spec_obj else None)).checked()
+            wanted = device_request.of(spec_obj).checked()
         except errors.ProfileError as error:
             LOG.error('No host can be found: %s', error)
             return
@@ -88,6 +85,10 @@ class AcceleratorFilter(filters.BaseHostFilter):
             'instance_uuid') else 'A server')
         # Nova also filters hosts for alternates, after it has placed a server.
         if (text := rejected.text()) and uuid not in served:
+            if searches[0].answer.has_more_hosts:
+                LOG.debug('None of the best hosts passes for %s (%s); the '
+                          'other hosts follow: %s', uuid, wanted.name, text)
+                return
             no_valid_host.rejected(searches, len(served))
             LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,
                      text)

@@ -25,6 +25,7 @@ from nova_accel.core.solver import arrange
 from nova_accel.core.solver import reasons
 from nova_accel.core.solver import search_budget
 from nova_accel.scheduler import candidates
+from nova_accel.scheduler import device_request
 from nova_accel.scheduler import host_search
 
 LOG = logging.getLogger(__name__)
@@ -55,12 +56,12 @@ class Attempt:
         self.why: collections.abc.Callable[[], str] = lambda: ''
         #: How many servers of the request got a host.
         self.placed = 0
+        #: Of hosts that Nova does not examine.
+        self.objections: collections.abc.Sequence[arrange.Arrangement] = ()
 
     @property
     def wanted(self) -> flavor_request.Request:
-        return flavor_request.parse(
-            self._spec.flavor.extra_specs, flavor_specs.image_traits(
-                self._spec.image if 'image' in self._spec else None))
+        return device_request.of(self._spec)
 
     @property
     def has_profile(self) -> bool:
@@ -110,8 +111,21 @@ def rejected(searches: collections.abc.Sequence[host_search.HostSearch],
     """
     attempt = _current.get()
     if attempt:
-        attempt.why = functools.partial(_of_filter, searches)
+        attempt.why = functools.partial(_of_filter, searches,
+                                        attempt.objections)
         attempt.placed = placed
+
+
+def ranked(objections: collections.abc.Mapping[str, arrange.Arrangement],
+           ) -> None:
+    """Note why hosts that Nova does not examine cannot serve the request.
+
+    :param objections: by uuid of the compute node's provider
+    """
+    attempt = _current.get()
+    if attempt:
+        attempt.objections = list(objections.values())
+        attempt.why = functools.partial(_sentence, attempt.objections)
 
 
 def answered(client, context, resources, found) -> None:
@@ -130,11 +144,14 @@ def answered(client, context, resources, found) -> None:
         is_answer=found is not None)
 
 
-def _of_filter(searches) -> str:
-    """Return the reason of the hosts that the filter has rejected."""
-    return _sentence(arranged for search in searches
-                     for arranged in search.arranged
-                     if arranged and arranged.kind != _DRIVER)
+def _of_filter(searches, skipped) -> str:
+    """Return the reason of the hosts that the filter has rejected.
+
+    :param skipped: the objections of other hosts
+    """
+    return _sentence(itertools.chain(skipped, (
+        arranged for search in searches for arranged in search.arranged
+        if arranged and arranged.kind != _DRIVER)))
 
 
 def _sentence(found: collections.abc.Iterable[arrange.Arrangement]) -> str:

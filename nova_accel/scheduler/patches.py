@@ -23,6 +23,7 @@ from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import no_valid_host
+from nova_accel.scheduler import shortlist
 from nova_accel.scheduler import taken_over
 
 CONF = nova.conf.CONF
@@ -37,12 +38,17 @@ _CHANCE = random.SystemRandom()
 
 _NO_POLICY = 'none'
 
+# As many times as Nova's limit are asked for where a shortlist is made of the
+# hosts: Placement does not know the rules, and returns the same hosts first.
+_MORE_HOSTS = 10
+
 
 @seams.wrap(utils.ResourceRequest, 'from_request_spec')
 def from_request_spec(original, cls, request_spec, *args, **kwargs):
-    """Add the ``group_policy`` that Placement requires for several groups.
+    """Complete the request to Placement.
 
-    Nova reads it from the flavor, but an expanded profile does not write it
+    Add the ``group_policy`` that Placement requires for several groups. Nova
+    reads it from the flavor, but an expanded profile does not write it
     there: Nova's AggregateInstanceExtraSpecsFilter matches keys without a
     colon with the metadata of aggregates. The rules of the profile keep its
     groups apart, so the policy is always ``none``.
@@ -50,10 +56,15 @@ def from_request_spec(original, cls, request_spec, *args, **kwargs):
     taken_over.correct(request_spec)
     request = original(cls, request_spec, *args, **kwargs)
     flavor = request_spec.flavor
-    if (request.group_policy is None and 'extra_specs' in flavor
-            and flavor_specs.EXPANDED_KEY in flavor.extra_specs
+    if ('extra_specs' not in flavor
+            or flavor_specs.EXPANDED_KEY not in flavor.extra_specs):
+        return request
+    if (request.group_policy is None
             and request.get_num_of_suffixed_groups() > 1):
         request.group_policy = _NO_POLICY
+    if schedule.is_installed and CONF.nova_accel.shortlist_size:
+        # Nova resets the limit for a forced host.
+        request._limit *= _MORE_HOSTS
     return request
 
 
@@ -72,6 +83,22 @@ def get_allocation_candidates(original, self, context, resources, *args,
         found = [candidates.Candidate(candidate, answer)
                  for candidate in found]
     return (found, summaries, *rest)
+
+
+@seams.wrap(manager.SchedulerManager, '_schedule')
+def schedule(original, self, context, spec_obj, instance_uuids,
+             alloc_reqs_by_rp_uuid, provider_summaries, *args, **kwargs):
+    """Examine the best hosts first, and the others if none of them passes."""
+    failure = exception.NoValidHost(reason='')
+    for summaries in shortlist.rounds(spec_obj, instance_uuids,
+                                      alloc_reqs_by_rp_uuid,
+                                      provider_summaries):
+        try:
+            return original(self, context, spec_obj, instance_uuids,
+                            alloc_reqs_by_rp_uuid, summaries, *args, **kwargs)
+        except exception.NoValidHost as error:
+            failure = error
+    raise failure
 
 
 @seams.wrap(utils, 'claim_resources')
@@ -194,7 +221,7 @@ def select_destinations(original, *args, **kwargs):
 def install() -> None:
     """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, from_request_spec,
-                 get_allocation_candidates, claim_resources,
+                 get_allocation_candidates, schedule, claim_resources,
                  consume_from_request, from_host_state,
                  select_destinations):
         seam.install()

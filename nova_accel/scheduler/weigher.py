@@ -2,13 +2,9 @@
 """nova-scheduler: the weigher, which orders the hosts that pass the filters.
 
 Seams: ``nova.scheduler.weights.BaseHostWeigher`` (Nova adds up the weights of
-all weighers); ``nova.weights.normalize``;
-``nova.scheduler.utils.get_weight_multiplier``.
+all weighers); ``nova.scheduler.utils.get_weight_multiplier``.
 """
 
-import collections.abc
-
-from nova import weights as nova_weights
 import nova.conf
 from nova.scheduler import utils
 from nova.scheduler import weights
@@ -19,6 +15,7 @@ from nova_accel.core.request import flavor_specs
 from nova_accel.core.solver import fragmentation
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import host_weights
 from nova_accel.scheduler import multi_create
 from nova_accel.scheduler import patches
 
@@ -54,7 +51,8 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
     def weigh_objects(self, weighed_obj_list, weight_properties):
         hosts = [weighed.obj for weighed in weighed_obj_list]
         if _wants_devices(hosts, weight_properties.flavor.extra_specs):
-            parts = _with_devices(hosts)
+            parts = host_weights.parts(map(_penalty, hosts),
+                                       map(_room, hosts))
         else:
             parts = _without_devices(hosts)
         return [sum(_multiplier(host, name) * weight
@@ -82,18 +80,6 @@ def _wants_devices(hosts, extra_specs) -> bool:
         for host in found))
 
 
-def _with_devices(hosts) -> dict[str, list[float]]:
-    """Return the hosts' weights, 0 to 1, by the name of the multiplier."""
-    rooms = [_room(host_state) for host_state in hosts]
-    return {
-        'accel_preferred_weight_multiplier': _preference_weights(
-            [_penalty(host_state) for host_state in hosts]),
-        'accel_pack_weight_multiplier': _normal(
-            -after.left for after in rooms),
-        'accel_island_weight_multiplier': _normal(
-            -after.broken for after in rooms)}
-
-
 def _without_devices(hosts) -> dict[str, list[float]]:
     def weigh(host_state) -> float:
         units = candidates.summary(host_state).units.values()
@@ -105,27 +91,11 @@ def _without_devices(hosts) -> dict[str, list[float]]:
         weigh(host_state) for host_state in hosts]}
 
 
-def _preference_weights(penalties: list[int]) -> list[float]:
-    """Return 1 for the least penalty, at most 0.5 for any other.
-
-    The weights are not normalized, so the best host is ahead by at least 0.5,
-    however bad the worst is.
-    """
-    least = min(penalties, default=0)
-    return [1 / (1 + penalty - least) for penalty in penalties]
-
-
 def _penalty(host_state) -> int:
     """Return the penalty of the candidate that Nova will claim."""
     if candidates.of(host_state) is None:
         return 0
     return host_state.allocation_candidates[0].penalty
-
-
-def _normal(values: collections.abc.Iterable[float]) -> list[float]:
-    # Normalizing scales the largest difference to 1, so rounding errors must
-    # not remain as the only difference.
-    return list(nova_weights.normalize([round(value, 6) for value in values]))
 
 
 def _multiplier(host_state, name: str) -> float:

@@ -23,12 +23,15 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
 from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.core.solver import arrange
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import shortlist
 from nova_accel.scheduler import weigher
 from tests.unit import brute_force
 from tests.unit import build
@@ -73,9 +76,10 @@ class _Host:
         self.name = f'host{number}'
         self.root = str(uuid.uuid5(uuid.NAMESPACE_DNS, self.name))
         self.links = links
-        offered = inventory.NodeInventory(
-            model.Host((), tuple(_devices(available))),
-            inventory.Node(self.root, self.name)).offered
+        self.inventory = inventory.NodeInventory(
+            model.Host((), tuple(_devices(available)), links=_named(links)),
+            inventory.Node(self.root, self.name))
+        offered = self.inventory.offered
         by_name = {item.region.name: item.uuid for item in offered}
         self.available = [
             dataclasses.replace(units, provider=by_name[f'R{number}'])
@@ -87,12 +91,21 @@ class _Host:
 
     def said(self):
         """Return Placement's summaries of its providers."""
-        return {units.provider: {
-            'resources': {naming.unit_class(units.resource_class): {
-                'capacity': _TOTAL, 'used': _TOTAL - units.free}},
-            'traits': [*units.traits, *naming.OUR_TRAITS],
-            'parent_provider_uuid': self.root,
-            'root_provider_uuid': self.root} for units in self.available}
+        free = {units.provider: units.free for units in self.available}
+        return {provider.uuid: {
+            'resources': {name: {'capacity': total,
+                                 'used': total - free[provider.uuid]}
+                          for name, total in provider.totals.items()},
+            'traits': sorted(provider.traits),
+            'parent_provider_uuid': provider.parent,
+            'root_provider_uuid': self.root}
+            for provider in providers.desired(self.inventory)}
+
+    @property
+    def has_hidden_link(self):
+        """Whether a device without units is linked."""
+        linked = frozenset().union(*self.links.partitions, *self.links.islands)
+        return bool(linked - {units.place.device for units in self.available})
 
     def candidate(self, groups, answer):
         """Return Placement's candidate, or None if there are too few units."""
@@ -144,11 +157,21 @@ def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
             found for found in [host.candidate(groups, answer)] if found]
         if host.state.allocation_candidates:
             asked.append(host.state)
+    ranking = shortlist.rank(flavor_request.parse(specs), {
+        state.uuid: state.allocation_candidates for state in asked},
+        len(asked))
     passed = list(filter_.AcceleratorFilter().filter_all(asked, spec))
     best = {host.name: host.best(groups, flavor_specs.rules(specs))
             for host in hosts}
     assert [state.host for state in passed] == [
         name for name, penalty in best.items() if penalty is not None]
+    by_root = {host.root: best[host.name] for host in hosts}
+    assert all(by_root[root] is None for root in ranking.objections)
+    fitting = [root for root in ranking.fitting if by_root[root] is not None]
+    assert fitting == sorted(fitting, key=by_root.get)
+    # A device that Placement does not show can join two islands.
+    assert all(root in fitting or host.has_hidden_link for host in hosts
+               for root in ranking.fitting if root == host.root)
     if not passed:
         return
     by_name = {host.name: host for host in hosts}

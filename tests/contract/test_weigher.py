@@ -11,7 +11,9 @@ from nova.scheduler import weights
 import pytest
 
 from nova_accel.core.placement import host_summary
+from nova_accel.core.solver import fragmentation
 from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import host_weights
 from nova_accel.scheduler import weigher
 from tests.bench import fleet as fleets
 
@@ -86,9 +88,14 @@ def test_host_that_meets_preferred_rules_is_best(in_use, best):
     assert _best(2, *in_use) == best
 
 
+def _rooms(*left):
+    return [fragmentation.Room(each, 0.) for each in left]
+
+
 def test_worse_third_host_does_not_shrink_the_lead():
     """It exceeds the sum of all other weights."""
-    best, worse, _worst = weigher._preference_weights([7, 8, 1000])
+    best, worse, _worst = host_weights.parts([7, 8, 1000], _rooms(0., 0., 0.))[
+        'accel_preferred_weight_multiplier']
     assert 60 * (best - worse) > 10 + 10 + 6
 
 
@@ -207,7 +214,8 @@ def test_hosts_weigh_the_same_without_the_filter():
 
 
 def test_rounding_errors_do_not_count():
-    assert weigher._normal([0.1 + 0.2, 0.3]) == [0, 0]
+    assert host_weights.parts([0, 0], _rooms(0.1 + 0.2, 0.3))[
+        'accel_pack_weight_multiplier'] == [0, 0]
 
 
 def test_nova_leaves_weights_between_0_and_1_unchanged():

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many more servers of a flavor fit, and why the rest does not."""
 
-import collections
 import collections.abc
 import dataclasses
 
-from nova_accel.core.assignment import assign
-from nova_accel.core.assignment import choose
+from nova_accel.core.capacity import fit
 from nova_accel.core.capacity import view
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
@@ -73,22 +71,15 @@ class Rooms:
         """Return the room of a host that gets new servers."""
         passed: list[tuple[view.View, int]] = []
         while host not in self._known:
-            groups = assign.with_other_units(
-                self._wanted.groups, self._counts, host.units)
-            found = choose.choose(
-                self._wanted, groups, host.units,
-                arrange.HostContext(links=host.links), True,
-                search_budget.Budget(most=_MAX_STEPS)) if groups else (
-                arrange.Arrangement(objection='it asks for no devices',
-                                    kind='group'))
-            if found.objection:
-                self._known[host] = self._none(host, found)
+            found = fit.fit(self._wanted, self._counts, host.units, host.links,
+                            True, search_budget.Budget(most=_MAX_STEPS))
+            if found.arranged.objection:
+                self._known[host] = self._none(host, found.arranged)
                 break
-            taken = _taken(groups, found.chosen)
-            times = _times(host, taken)
+            times = _times(host, found.taken)
             passed.append((host, times))
             host = host.without({provider: times * amount
-                                 for provider, amount in taken.items()})
+                                 for provider, amount in found.taken.items()})
         room = self._known[host]
         for earlier, times in reversed(passed):
             room = dataclasses.replace(room, servers=room.servers + times)
@@ -108,11 +99,3 @@ def _times(host: view.View, taken: collections.abc.Mapping[str, int]) -> int:
     """
     return min(units.free // taken[units.provider] for units in host.units
                if units.provider in taken)
-
-
-def _taken(groups, chosen) -> collections.Counter[str]:
-    """Return the units that an arrangement takes, by provider."""
-    taken: collections.Counter[str] = collections.Counter()
-    for name, provider in chosen.items():
-        taken[provider] += sum(groups[name].resources.values())
-    return taken

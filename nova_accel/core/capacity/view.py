@@ -6,6 +6,7 @@ depends on what they are. So most hosts that look alike are equal views, and
 what is computed for one is valid for all of them.
 """
 
+import collections
 import collections.abc
 import dataclasses
 import functools
@@ -33,7 +34,7 @@ class View:
 
     def without(self, taken: collections.abc.Mapping[str, int]) -> 'View':
         """Return the view after units by provider are taken."""
-        return _view([dataclasses.replace(
+        return canonical([dataclasses.replace(
             units, free=units.free - taken.get(units.provider, 0))
             for units in self.units], self.links)
 
@@ -45,7 +46,7 @@ class View:
 
 def of(host: listing.Host) -> View:
     """Return the view of a compute node."""
-    return _view([
+    return canonical([
         arrange.AvailableUnits(
             units.provider, units.resource_class, units.traits, units.free,
             rebuilt.place(device.properties, device.address),
@@ -61,11 +62,13 @@ def of_classes(host: View, classes: frozenset[str]) -> View:
     Hosts that differ in other devices look alike then.
     """
     units = [each for each in host.units if each.resource_class in classes]
-    return host if len(units) == len(host.units) else _view(units, host.links)
+    return host if len(units) == len(host.units) else canonical(
+        units, host.links)
 
 
-def _view(units: collections.abc.Iterable[arrange.AvailableUnits],
-          links: model.Links) -> View:
+def canonical(units: collections.abc.Iterable[arrange.AvailableUnits],
+              links: model.Links) -> View:
+    """Return the view of units, which may have any names."""
     devices: dict[str, list[arrange.AvailableUnits]] = {}
     for each in sorted(units, key=_kind):
         devices.setdefault(each.place.device, []).append(each)
@@ -132,11 +135,16 @@ def _sets(sets: collections.abc.Iterable[frozenset[str]],
           ) -> tuple[frozenset[str], ...]:
     """Return link domains with the numbers of devices, in order.
 
-    Devices that have no units keep a name that no device has.
+    Devices without units join others, so they stay, with names of their own.
     """
-    known = sorted((sorted(numbers[name] for name in members
-                           if name in numbers), len(members))
-                   for members in sets)
-    return tuple(frozenset((*members, *(
-        f'{index}.{missing}' for missing in range(size - len(members)))))
-        for index, (members, size) in enumerate(known) if members)
+    others = collections.defaultdict(list)
+    for members in sets:
+        known = sorted(numbers[name] for name in members if name in numbers)
+        for name in members - numbers.keys():
+            others[name].append(known)
+    names = {**numbers, **{
+        name: f'other {index}' for index, name in enumerate(sorted(
+            others, key=lambda name: (sorted(others[name]), name)))}}
+    return tuple(sorted(
+        (frozenset(map(names.get, members)) for members in sets
+         if not numbers.keys().isdisjoint(members)), key=sorted))

@@ -90,6 +90,11 @@ def loads(traits: collections.abc.Collection[str]) -> Properties:
          for match in _matches(_PARTITION, traits)})
 
 
+def is_of_links(trait: str) -> bool:
+    """Whether a trait tells an island or a partition of a Device."""
+    return bool(_ISLAND.fullmatch(trait) or _PARTITION.fullmatch(trait))
+
+
 def _sets(sets: tuple[frozenset[str], ...], address: str,
           ) -> collections.abc.Iterator[tuple[int, int]]:
     """Yield number and size of each set that has an address."""

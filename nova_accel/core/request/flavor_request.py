@@ -61,6 +61,13 @@ class Request:
         return frozenset(name for group in self.groups.values()
                          if group.bitstream for name in group.resources)
 
+    @functools.cached_property
+    def all_traits(self) -> frozenset[str]:
+        """All traits that are named, required or forbidden."""
+        return frozenset(trait for group in (*self.groups.values(),
+                                             *self.groups.own)
+                         for trait in group.traits).union(self.groups.traits)
+
     def has_member(self, member: str) -> bool:
         """Whether any rule is about the guest, or about the network.
 

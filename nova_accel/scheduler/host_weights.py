@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weigh hosts that have the devices of a request against each other.
+
+Seam: ``nova.weights.normalize``.
+"""
+
+import collections.abc
+
+from nova import weights
+
+from nova_accel.core.solver import fragmentation
+
+
+def parts(penalties: collections.abc.Iterable[int],
+          rooms: collections.abc.Iterable[fragmentation.Room],
+          ) -> dict[str, list[float]]:
+    """Return the hosts' weights, 0 to 1, by the name of the multiplier.
+
+    :param penalties: of the preferred rules that the devices violate, by host
+    :param rooms: the room that is left, by host
+    """
+    rooms = list(rooms)
+    return {
+        'accel_preferred_weight_multiplier': _preferences(list(penalties)),
+        'accel_pack_weight_multiplier': _normal(-room.left for room in rooms),
+        'accel_island_weight_multiplier': _normal(
+            -room.broken for room in rooms)}
+
+
+def _preferences(penalties: list[int]) -> list[float]:
+    """Return 1 for the least penalty, at most 0.5 for any other.
+
+    The weights are not normalized, so the best host is ahead by at least 0.5,
+    however bad the worst is.
+    """
+    least = min(penalties, default=0)
+    return [1 / (1 + penalty - least) for penalty in penalties]
+
+
+def _normal(values: collections.abc.Iterable[float]) -> list[float]:
+    # Normalizing scales the largest difference to 1, so rounding errors must
+    # not remain as the only difference.
+    return list(weights.normalize([round(value, 6) for value in values]))

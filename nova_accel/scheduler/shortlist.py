@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rank the hosts of a request before Nova examines them.
+
+Nova takes some milliseconds for each host. Placement's answer tells which
+devices of a host are free and where they are, which is enough to rank all
+hosts in a fraction of that time: most of them look like another one. Nova
+examines a shortlist of the best, and all others only if no host on the
+shortlist passes its filters.
+"""
+
+import collections
+import collections.abc
+import dataclasses
+import random
+import typing
+
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel.core import errors
+from nova_accel.core.capacity import fit
+from nova_accel.core.capacity import summaries
+from nova_accel.core.capacity import view
+from nova_accel.core.placement import inventory
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
+from nova_accel.core.solver import search_budget
+from nova_accel.scheduler import candidates
+from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import device_request
+from nova_accel.scheduler import host_weights
+from nova_accel.scheduler import no_valid_host
+from nova_accel.scheduler import rejections
+
+LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
+
+# Steps of the search of one host, enough for a first arrangement, and of all
+# hosts after enough of them have one.
+_STEPS, _MORE_STEPS = 10, 2_000
+
+# Not random.Random: forked workers would start with the same state.
+_CHANCE = random.SystemRandom()
+
+#: Allocation candidates by uuid of the compute node's provider.
+Found = collections.abc.Mapping[str, list[candidates.Candidate]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The hosts of a request, by uuid of the compute node's provider.
+
+    :param fitting: those that have the devices, the best first
+    :param unsure: those that may have them
+    :param objections: why the others do not have them
+    """
+
+    fitting: list[str]
+    unsure: list[str]
+    objections: dict[str, arrange.Arrangement]
+
+
+class _Shape(typing.NamedTuple):
+    """Hosts that look alike, and get the same units for the request.
+
+    :param counts: units by resource class; empty if the candidates of a host
+        differ, or have no units of ours
+    """
+
+    host: view.View
+    counts: collections.abc.Mapping[str, int]
+    roots: list[str]
+
+    @property
+    def order(self) -> float:
+        """Which to examine first: the one that packing prefers."""
+        free = sum(units.free / units.total for units in self.host.units
+                   if units.free > 0)
+        packs = CONF.nova_accel.accel_pack_weight_multiplier >= 0
+        return free if packs else -free
+
+    def choose(self, wanted: flavor_request.Request,
+               steps: search_budget.Budget) -> fit.Fit:
+        """Choose devices for one server."""
+        return fit.fit(wanted, self.counts, self.host.units, self.host.links,
+                       CONF.nova_accel.pack_devices, steps)
+
+
+def rank(wanted: flavor_request.Request, found: Found,
+         enough: int) -> Ranking:
+    """Rank the hosts of a request.
+
+    :param enough: how many fitting hosts are enough if the search takes long
+    :raises errors.ProfileError: if a rule cannot be understood
+    """
+    ranking = Ranking([], [], {})
+    fits: list[tuple[_Shape, fit.Fit]] = []
+    fitting = 0
+    steps = search_budget.Budget(_MORE_STEPS, least=_STEPS, most=_STEPS)
+    for shape in sorted(_shapes(wanted, found), key=lambda shape: shape.order):
+        if not shape.counts or fitting >= enough and steps.is_spent:
+            ranking.unsure.extend(shape.roots)
+            continue
+        fitted = shape.choose(wanted, steps)
+        if not fitted.arranged.objection:
+            fits.append((shape, fitted))
+            fitting += len(shape.roots)
+        elif fitted.is_certain:
+            ranking.objections.update(
+                dict.fromkeys(shape.roots, fitted.arranged))
+        else:
+            ranking.unsure.extend(shape.roots)
+    ranking.fitting.extend(_sorted(_improved(wanted, fits, enough)))
+    return ranking
+
+
+def _improved(wanted: flavor_request.Request,
+              fits: list[tuple[_Shape, fit.Fit]], enough: int,
+              ) -> list[tuple[_Shape, fit.Fit]]:
+    """Search the most promising hosts for devices that keep more rules."""
+    steps = search_budget.Budget(search_budget.BETTER_STEPS)
+    fits.sort(key=lambda item: item[1].arranged.penalty)
+    improved, kept = [], 0
+    for shape, fitted in fits:
+        arranged = fitted.arranged
+        if arranged.penalty and not arranged.is_final and (
+                kept < enough and not steps.is_spent):
+            fitted = shape.choose(wanted, steps)
+        improved.append((shape, fitted))
+        kept += len(shape.roots) * (not fitted.arranged.penalty)
+    return improved
+
+
+def _shapes(wanted: flavor_request.Request,
+            found: Found) -> collections.abc.Iterable[_Shape]:
+    asked = summaries.Asked(wanted.classes, wanted.all_traits)
+    shapes: dict[tuple, _Shape] = {}
+    for root, of_host in found.items():
+        host = summaries.view_of(of_host[0].answer.ours(root), root, asked)
+        counting = inventory.counting(root, wanted.classes)
+        counts, *others = (choose_devices.units(
+            counting, candidate['allocations']) for candidate in of_host)
+        if any(other != counts for other in others):
+            counts.clear()
+        # Equal views are one object, which is quicker to compare.
+        shapes.setdefault((id(host), frozenset(counts.items())), _Shape(
+            host, counts, [])).roots.append(root)
+    return shapes.values()
+
+
+def _sorted(fits: list[tuple[_Shape, fit.Fit]]) -> list[str]:
+    """Return the hosts, the best first; equal ones in random order."""
+    parts = host_weights.parts(
+        [fitted.arranged.penalty for _shape, fitted in fits],
+        [fitted.room for _shape, fitted in fits])
+    weights = [sum(CONF.nova_accel[name] * weight
+                   for name, weight in zip(parts, own, strict=True))
+               for own in zip(*parts.values(), strict=True)]
+    return [root for _weight, _chance, root in sorted(
+        (-round(weight, 6), _CHANCE.random(), root)
+        for weight, (shape, _fitted) in zip(weights, fits, strict=True)
+        for root in shape.roots)]
+
+
+def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
+           summaries: collections.abc.Mapping[str, dict] | None,
+           ) -> collections.abc.Iterator[
+               collections.abc.Mapping[str, dict] | None]:
+    """Yield the hosts that Nova examines, and more hosts if it failed.
+
+    :param spec_obj: nova.objects.RequestSpec
+    :param instance_uuids: the servers of the request
+    :param summaries: Placement's provider summaries by uuid
+    :returns: summaries of the hosts; nothing if no host has the devices
+    """
+    wanted = _wanted(spec_obj)
+    hosts = _hosts(found or {}, summaries or {})
+    enough = CONF.nova_accel.shortlist_size + len(instance_uuids or ())
+    if not wanted or not instance_uuids or len(hosts) <= enough:
+        yield summaries
+        return
+    ranking = rank(wanted, hosts, enough)
+    able = ranking.fitting + ranking.unsure
+    LOG.debug('%d of %d hosts have the devices of %s, and %d may have them',
+              len(ranking.fitting), len(hosts), wanted.name,
+              len(ranking.unsure))
+    no_valid_host.ranked(ranking.objections)
+    if not able:
+        _log(instance_uuids[0], wanted, ranking)
+    sizes = sorted({min(enough, len(able)), len(able)} - {0})
+    group = spec_obj.instance_group
+    placed = list(group.hosts) if group else []
+    for size in sizes:
+        for answer in _answers(hosts):
+            answer.restart(has_more_hosts=size < len(able))
+        chosen = set(able[:size])
+        yield {uuid: summary for uuid, summary in summaries.items()
+               if summary['root_provider_uuid'] in chosen}
+        if group:
+            # Nova adds the hosts of servers that it has placed.
+            group.hosts = placed
+            group.obj_reset_changes(['hosts'])
+
+
+def _log(server: str, wanted: flavor_request.Request,
+         ranking: Ranking) -> None:
+    """Log why no host has the devices."""
+    rejected = rejections.Rejections()
+    for root, objection in ranking.objections.items():
+        rejected.add(root, False, [objection])
+    LOG.info('%s has no valid host for %s: %s', server, wanted.name,
+             rejected.text())
+
+
+def _wanted(spec_obj) -> flavor_request.Request | None:
+    """Return the request for devices, if its hosts can be ranked."""
+    if (spec_obj.force_hosts or spec_obj.force_nodes
+            or not CONF.nova_accel.shortlist_size):
+        return None
+    try:
+        wanted = device_request.of(spec_obj).checked()
+    except errors.ProfileError:
+        # The filter logs it.
+        return None
+    return wanted if wanted.classes else None
+
+
+def _hosts(found, summaries) -> Found:
+    """Return the candidates of each host; none if they are not all known."""
+    roots = {summary['root_provider_uuid'] for summary in summaries.values()}
+    hosts = {root: found[root] for root in sorted(roots) if found.get(root)}
+    if not all(isinstance(candidate, candidates.Candidate)
+               for of_host in hosts.values() for candidate in of_host):
+        return {}
+    return hosts
+
+
+def _answers(hosts: Found) -> collections.abc.Iterable[candidates.Answer]:
+    return {id(candidate.answer): candidate.answer
+            for of_host in hosts.values() for candidate in of_host}.values()
