@@ -50,7 +50,7 @@ class Fleet:
 
     def __init__(self, count: int):
         objects.register_all()
-        self._summaries: dict[str, dict] = {}
+        self.summaries: dict[str, dict] = {}
         self.hosts = [self._host(number) for number in range(count)]
         self.by_root = {host.root: host for host in self.hosts}
 
@@ -61,7 +61,7 @@ class Fleet:
             machine(), inventory.Node(root, name)).offered
         reported = reported_by(root, name)
         for provider in reported:
-            self._summaries[provider.uuid] = {
+            self.summaries[provider.uuid] = {
                 'root_provider_uuid': root, 'traits': sorted(provider.traits),
                 'parent_provider_uuid': provider.parent,
                 'resources': {name: {'capacity': total, 'used': 0}
@@ -72,7 +72,7 @@ class Fleet:
             item.uuid: item.device.location.numa_node for item in offered})
 
     def used(self, provider: str) -> int:
-        [record] = self._summaries[provider]['resources'].values()
+        [record] = self.summaries[provider]['resources'].values()
         return record['used']
 
     def free(self, host: Host) -> list[str]:
@@ -86,7 +86,7 @@ class Fleet:
 
     def states(self, count: int) -> list[host_manager.HostState]:
         """Those, as Nova's scheduler has them after it asked Placement."""
-        answer = candidates.Answer(self._summaries, None)
+        answer = candidates.Answer(self.summaries, None)
         found = []
         for host in self.ask(count):
             # What one request leaves at it is not for the next.
@@ -100,7 +100,7 @@ class Fleet:
         """Give devices of a host to a server; or take them back."""
         for provider, amount in ((host.counter, len(devices)),
                                  *((device, 1) for device in devices)):
-            [record] = self._summaries[provider]['resources'].values()
+            [record] = self.summaries[provider]['resources'].values()
             record['used'] += sign * amount
             assert 0 <= record['used'] <= record['capacity']
         share = sign * len(devices) / DEVICES
