@@ -56,8 +56,9 @@ class Attempt:
         self.why: collections.abc.Callable[[], str] = lambda: ''
         #: How many servers of the request got a host.
         self.placed = 0
-        #: Of hosts that Nova does not examine.
-        self.objections: collections.abc.Sequence[arrange.Arrangement] = ()
+        #: Returns the objections of hosts that Nova does not examine.
+        self.skipped: collections.abc.Callable[
+            [], collections.abc.Mapping[str, arrange.Arrangement]] = dict
 
     @property
     def wanted(self) -> flavor_request.Request:
@@ -112,20 +113,20 @@ def rejected(searches: collections.abc.Sequence[host_search.HostSearch],
     attempt = _current.get()
     if attempt:
         attempt.why = functools.partial(_of_filter, searches,
-                                        attempt.objections)
+                                        attempt.skipped)
         attempt.placed = placed
 
 
-def ranked(objections: collections.abc.Mapping[str, arrange.Arrangement],
-           ) -> None:
-    """Note why hosts that Nova does not examine cannot serve the request.
+def ranked(objections: collections.abc.Callable[
+        [], collections.abc.Mapping[str, arrange.Arrangement]]) -> None:
+    """Note the hosts that Nova does not examine.
 
-    :param objections: by uuid of the compute node's provider
+    :param objections: returns why they cannot serve the request
     """
     attempt = _current.get()
     if attempt:
-        attempt.objections = list(objections.values())
-        attempt.why = functools.partial(_sentence, attempt.objections)
+        attempt.skipped = objections
+        attempt.why = functools.partial(_of_filter, (), objections)
 
 
 def answered(client, context, resources, found) -> None:
@@ -147,9 +148,9 @@ def answered(client, context, resources, found) -> None:
 def _of_filter(searches, skipped) -> str:
     """Return the reason of the hosts that the filter has rejected.
 
-    :param skipped: the objections of other hosts
+    :param skipped: returns the objections of other hosts
     """
-    return _sentence(itertools.chain(skipped, (
+    return _sentence(itertools.chain(skipped().values(), (
         arranged for search in searches for arranged in search.arranged
         if arranged and arranged.kind != _DRIVER)))
 

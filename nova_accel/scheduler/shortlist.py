@@ -20,7 +20,6 @@ from oslo_log import log as logging
 from nova_accel.core import errors
 from nova_accel.core.capacity import fit
 from nova_accel.core.capacity import summaries
-from nova_accel.core.capacity import view
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
@@ -47,44 +46,62 @@ _CHANCE = random.SystemRandom()
 Found = collections.abc.Mapping[str, list[candidates.Candidate]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Ranking:
-    """The hosts of a request, by uuid of the compute node's provider.
-
-    :param fitting: those that have the devices, the best first
-    :param unsure: those that may have them
-    :param objections: why the others do not have them
-    """
-
-    fitting: list[str]
-    unsure: list[str]
-    objections: dict[str, arrange.Arrangement]
-
-
-class _Shape(typing.NamedTuple):
+class _Alike(typing.NamedTuple):
     """Hosts that look alike, and get the same units for the request.
 
     :param counts: units by resource class; empty if the candidates of a host
         differ, or have no units of ours
     """
 
-    host: view.View
+    shape: summaries.Shape
     counts: collections.abc.Mapping[str, int]
     roots: list[str]
 
     @property
     def order(self) -> float:
-        """Which to examine first: the one that packing prefers."""
-        free = sum(units.free / units.total for units in self.host.units
-                   if units.free > 0)
+        """Which to examine first: those that packing prefers."""
         packs = CONF.nova_accel.accel_pack_weight_multiplier >= 0
-        return free if packs else -free
+        return summaries.free(self.shape) * (1 if packs else -1)
 
     def choose(self, wanted: flavor_request.Request,
-               steps: search_budget.Budget) -> fit.Fit:
+               steps: search_budget.Budget,
+               with_reason: bool = False) -> fit.Fit:
         """Choose devices for one server."""
-        return fit.fit(wanted, self.counts, self.host.units, self.host.links,
-                       CONF.nova_accel.pack_devices, steps)
+        host = summaries.view_of(self.shape)
+        return fit.fit(wanted, self.counts, host.units, host.links,
+                       CONF.nova_accel.pack_devices, steps, with_reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The hosts of a request, by uuid of the compute node's provider.
+
+    :param fitting: those that have the devices, the best first
+    :param unsure: those that may have them
+    :param rejected: all others
+    """
+
+    wanted: flavor_request.Request
+    fitting: list[str]
+    unsure: list[str]
+    rejected: list[_Alike]
+
+    @property
+    def able(self) -> list[str]:
+        """The hosts that Nova may examine, the best first."""
+        return self.fitting + self.unsure
+
+    def objections(self) -> dict[str, arrange.Arrangement]:
+        """Return why the other hosts do not have the devices.
+
+        A reason takes longer than the ranking.
+        """
+        steps = search_budget.Budget(search_budget.REQUEST_STEPS,
+                                     least=_STEPS, most=_STEPS)
+        return {root: objection for alike in self.rejected
+                for objection in [alike.choose(self.wanted, steps,
+                                               with_reason=True).arranged]
+                for root in alike.roots}
 
 
 def rank(wanted: flavor_request.Request, found: Found,
@@ -94,73 +111,72 @@ def rank(wanted: flavor_request.Request, found: Found,
     :param enough: how many fitting hosts are enough if the search takes long
     :raises errors.ProfileError: if a rule cannot be understood
     """
-    ranking = Ranking([], [], {})
-    fits: list[tuple[_Shape, fit.Fit]] = []
+    fits: list[tuple[_Alike, fit.Fit]] = []
+    unsure: list[str] = []
+    rejected: list[_Alike] = []
     fitting = 0
     steps = search_budget.Budget(_MORE_STEPS, least=_STEPS, most=_STEPS)
-    for shape in sorted(_shapes(wanted, found), key=lambda shape: shape.order):
-        if not shape.counts or fitting >= enough and steps.is_spent:
-            ranking.unsure.extend(shape.roots)
+    for alike in sorted(_alike(wanted, found), key=lambda alike: alike.order):
+        if not alike.counts or fitting >= enough and steps.is_spent:
+            unsure.extend(alike.roots)
             continue
-        fitted = shape.choose(wanted, steps)
+        fitted = alike.choose(wanted, steps)
         if not fitted.arranged.objection:
-            fits.append((shape, fitted))
-            fitting += len(shape.roots)
+            fits.append((alike, fitted))
+            fitting += len(alike.roots)
         elif fitted.is_certain:
-            ranking.objections.update(
-                dict.fromkeys(shape.roots, fitted.arranged))
+            rejected.append(alike)
         else:
-            ranking.unsure.extend(shape.roots)
-    ranking.fitting.extend(_sorted(_improved(wanted, fits, enough)))
-    return ranking
+            unsure.extend(alike.roots)
+    return Ranking(wanted, _sorted(_improved(wanted, fits, enough)), unsure,
+                   rejected)
 
 
 def _improved(wanted: flavor_request.Request,
-              fits: list[tuple[_Shape, fit.Fit]], enough: int,
-              ) -> list[tuple[_Shape, fit.Fit]]:
+              fits: list[tuple[_Alike, fit.Fit]], enough: int,
+              ) -> list[tuple[_Alike, fit.Fit]]:
     """Search the most promising hosts for devices that keep more rules."""
     steps = search_budget.Budget(search_budget.BETTER_STEPS)
     fits.sort(key=lambda item: item[1].arranged.penalty)
     improved, kept = [], 0
-    for shape, fitted in fits:
+    for alike, fitted in fits:
         arranged = fitted.arranged
         if arranged.penalty and not arranged.is_final and (
                 kept < enough and not steps.is_spent):
-            fitted = shape.choose(wanted, steps)
-        improved.append((shape, fitted))
-        kept += len(shape.roots) * (not fitted.arranged.penalty)
+            fitted = alike.choose(wanted, steps)
+        improved.append((alike, fitted))
+        kept += len(alike.roots) * (not fitted.arranged.penalty)
     return improved
 
 
-def _shapes(wanted: flavor_request.Request,
-            found: Found) -> collections.abc.Iterable[_Shape]:
+def _alike(wanted: flavor_request.Request,
+           found: Found) -> collections.abc.Iterable[_Alike]:
     asked = summaries.Asked(wanted.classes, wanted.all_traits)
-    shapes: dict[tuple, _Shape] = {}
+    hosts: dict[tuple, _Alike] = {}
     for root, of_host in found.items():
-        host = summaries.view_of(of_host[0].answer.ours(root), root, asked)
+        shape = summaries.shape(of_host[0].answer.ours(root), root, asked)
         counting = inventory.counting(root, wanted.classes)
         counts, *others = (choose_devices.units(
             counting, candidate['allocations']) for candidate in of_host)
         if any(other != counts for other in others):
             counts.clear()
-        # Equal views are one object, which is quicker to compare.
-        shapes.setdefault((id(host), frozenset(counts.items())), _Shape(
-            host, counts, [])).roots.append(root)
-    return shapes.values()
+        hosts.setdefault((shape, frozenset(counts.items())), _Alike(
+            shape, counts, [])).roots.append(root)
+    return hosts.values()
 
 
-def _sorted(fits: list[tuple[_Shape, fit.Fit]]) -> list[str]:
+def _sorted(fits: list[tuple[_Alike, fit.Fit]]) -> list[str]:
     """Return the hosts, the best first; equal ones in random order."""
     parts = host_weights.parts(
-        [fitted.arranged.penalty for _shape, fitted in fits],
-        [fitted.room for _shape, fitted in fits])
+        [fitted.arranged.penalty for _alike, fitted in fits],
+        [fitted.room for _alike, fitted in fits])
     weights = [sum(CONF.nova_accel[name] * weight
                    for name, weight in zip(parts, own, strict=True))
                for own in zip(*parts.values(), strict=True)]
     return [root for _weight, _chance, root in sorted(
         (-round(weight, 6), _CHANCE.random(), root)
-        for weight, (shape, _fitted) in zip(weights, fits, strict=True)
-        for root in shape.roots)]
+        for weight, (alike, _fitted) in zip(weights, fits, strict=True)
+        for root in alike.roots)]
 
 
 def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
@@ -181,7 +197,7 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
         yield summaries
         return
     ranking = rank(wanted, hosts, enough)
-    able = ranking.fitting + ranking.unsure
+    able = ranking.able
     LOG.debug('%d of %d hosts have the devices of %s, and %d may have them',
               len(ranking.fitting), len(hosts), wanted.name,
               len(ranking.unsure))
@@ -207,7 +223,7 @@ def _log(server: str, wanted: flavor_request.Request,
          ranking: Ranking) -> None:
     """Log why no host has the devices."""
     rejected = rejections.Rejections()
-    for root, objection in ranking.objections.items():
+    for root, objection in ranking.objections().items():
         rejected.add(root, False, [objection])
     LOG.info('%s has no valid host for %s: %s', server, wanted.name,
              rejected.text())

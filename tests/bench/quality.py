@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A day of random requests: who is served, and what stays whole.
 
-Ours, the real filter and all real weighers, against Nova's own weighers with
-the first devices that are free, and against chance; all with the same
-requests. Placement's ledger is kept by :mod:`tests.bench.fleet`.
+Ours, the shortlist, the real filter and all real weighers, against Nova's own
+weighers with the first devices that are free, against chance, and against what
+nobody can exceed; all with the same requests. Placement's ledger is kept by :mod:`tests.bench.fleet`.
 """
 
 import collections
@@ -21,15 +21,18 @@ from tests.bench import report as report_
 _SCALES = {frame.QUICK: (10, 1, (0.9,)), frame.MEDIUM: (200, 1, (0.9,)),
            frame.FULL: (200, 3, (0.8, 0.9, 1.))}
 
-OURS, SPREAD, STACKED, FIRST, CHANCE = (
-    'ours', 'spread', 'stacked', 'first', 'chance')
-_NAMES = {OURS: 'Filter and weigher', SPREAD: 'Filter alone',
-          STACKED: 'First candidate, stacked', FIRST: 'First candidate',
-          CHANCE: 'At random'}
+OURS, PREFERRED, SPREAD, STACKED, FIRST, CHANCE = (
+    'ours', 'preferred', 'spread', 'stacked', 'first', 'chance')
+_NAMES = {OURS: 'Filter and weigher', PREFERRED: 'The same, node preferred',
+          SPREAD: 'Filter alone', STACKED: 'First candidate, stacked',
+          FIRST: 'First candidate', CHANCE: 'At random'}
+_BOUND = 'Bound, knowing the future'
 
 #: Hours of the day, hours before it, and how long a server lives on average.
 HOURS, BEFORE, LIFE = 24, 8, 4
 _SIZES = range(1, 9)
+#: Hosts on the shortlist.
+_SHORTLIST = 50
 
 _NOVAS = 'nova.scheduler.weights.all_weighers'
 _OURS = 'nova_accel.scheduler.weigher.AcceleratorWeigher'
@@ -37,16 +40,20 @@ _OURS = 'nova_accel.scheduler.weigher.AcceleratorWeigher'
 
 def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     hosts, seeds, loads = _SCALES[scale]
-    cells = []
+    from tests.bench import bound
+    cells, bounds = [], []
     for load in loads:
         for seed in range(seeds):
             arrivals = _arrivals(seed, load * hosts * 8)
+            bounds.append({'load': load, 'seed': seed,
+                           **bound.shares(arrivals, hosts, 8)})
+            say(f'load {load}, seed {seed}, bound: {bounds[-1]}')
             for side in _NAMES:
                 cells.append({'side': side, 'load': load, 'seed': seed,
                               **_day(hosts, side, arrivals, seed)})
                 say(f'load {load}, seed {seed}, {side}: '
                     f'{_share(cells[-1]["asked"], cells[-1]["served"]):.1%}')
-    return {'hosts': hosts, 'cells': cells}
+    return {'hosts': hosts, 'cells': cells, 'bounds': bounds}
 
 
 def _arrivals(seed, devices) -> list[tuple[float, int, float]]:
@@ -64,13 +71,16 @@ def _day(hosts, side, arrivals, seed) -> dict:
     """Requests by size, how many were served, and as they asked; shares."""
     from tests.bench import fleet as fleet_
     fleet = fleet_.Fleet(hosts)
-    asked, served, near = (collections.Counter() for _each in range(3))
+    asked, served, near, keepable, kept = (
+        collections.Counter() for _each in range(5))
+    hours: collections.Counter[str] = collections.Counter()
     whole, nodes, together = [], [], []
     leaving: list[tuple[float, int, tuple]] = []
     with _chooser(side, seed) as choose:
         for number, (now, size, until) in enumerate(arrivals):
             while leaving and leaving[0][0] <= now:
                 fleet.release(*heapq.heappop(leaving)[2])
+            can_be_near = now >= 0 and _can_be_near(fleet, size)
             found = choose(fleet, size)
             if found:
                 fleet.claim(*found)
@@ -79,12 +89,19 @@ def _day(hosts, side, arrivals, seed) -> dict:
                 continue
             asked[size] += 1
             served[size] += bool(found)
-            near[size] += bool(found) and _is_near(*found)
+            is_near = bool(found) and _is_near(*found)
+            near[size] += is_near
+            if found and can_be_near:
+                keepable[size] += 1
+                kept[size] += is_near
+            hours['asked'] += size * (until - now)
+            hours['served'] += bool(found) * size * (until - now)
             state = _whole(fleet)
             whole.append(state[0])
             nodes.append(state[1])
             together.append(state[2])
     return {'asked': asked, 'served': served, 'near': near,
+            'keepable': keepable, 'kept': kept, 'hours': hours,
             'whole_hosts': statistics.mean(whole),
             'whole_nodes': statistics.mean(nodes),
             'free_in_whole_hosts': statistics.mean(together)}
@@ -116,20 +133,33 @@ def _by_nova(side):
     from nova.scheduler import filters
     from nova.scheduler import weights
 
+    from nova_accel.core.request import flavor_request
     from nova_accel.scheduler import filter as filter_
+    from nova_accel.scheduler import shortlist
     from tests.bench import fleet as fleet_
     handler = weights.HostWeightHandler()
     weighers = [weigher() for weigher in handler.get_matching_classes(
-        [_NOVAS, *([_OURS] if side == OURS else [])])]
-    ours = [filter_.AcceleratorFilter()] if side in (OURS, SPREAD) else []
+        [_NOVAS, *([_OURS] if side in (OURS, PREFERRED) else [])])]
+    ours = ([filter_.AcceleratorFilter()]
+            if side in (OURS, PREFERRED, SPREAD) else [])
     # Of each request that finds no host it has something to say.
     logging.getLogger('nova.filters').setLevel(logging.WARNING)
 
+    def listed(states, spec):
+        if side not in (OURS, PREFERRED) or len(states) <= _SHORTLIST:
+            return states
+        ranking = shortlist.rank(flavor_request.parse(
+            spec.flavor.extra_specs), {
+                state.uuid: state.allocation_candidates for state in states},
+            _SHORTLIST)
+        best = {*ranking.able[:_SHORTLIST]}
+        return [state for state in states if state.uuid in best]
+
     def choose(fleet, size):
-        spec = fleet_.request(size, 'required' if size <= fleet_.OF_A_NODE
-                              else 'preferred')
+        spec = fleet_.request(size, 'preferred' if size > fleet_.OF_A_NODE
+                              or side == PREFERRED else 'required')
         states = filters.HostFilterHandler().get_filtered_objects(
-            ours, fleet.states(size), spec)
+            ours, listed(fleet.states(size), spec), spec)
         if not states:
             return None
         best = handler.get_weighed_objects(weighers, states, spec)[0].obj
@@ -152,6 +182,14 @@ def _is_near(host, devices) -> bool:
     """Whether those that fit on one NUMA node are on one."""
     return len(devices) > 4 or len(
         {host.devices[device] for device in devices}) == 1
+
+
+def _can_be_near(fleet, size) -> bool:
+    """Whether some host has that many free devices on one NUMA node."""
+    return 1 < size <= 4 and any(
+        max(collections.Counter(
+            host.devices[device] for device in fleet.free(host)).values(),
+            default=0) >= size for host in fleet.hosts)
 
 
 def _whole(fleet) -> tuple[float, float, float]:
@@ -187,11 +225,17 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
          f'(exponential), after {BEFORE} hours that are not counted. The load '
          'is what is asked for at a time, as a part of all devices; what '
          'cannot be served is not tried again. Up to four devices are asked '
-         'for on one NUMA node, which only the filter knows of. Processors, '
-         'memory and disk are shared out with the devices. All sides had the '
-         'same requests; the figures are means of as many such days as there '
-         f'are seeds: {len({cell["seed"] for cell in cells})}.'),
-        tuple(_table(load, mean) for load in loads),
+         'for on one NUMA node, which only the filter knows of; *node '
+         'preferred* asks for it as a preference. *Kept* is how often the '
+         'devices are on one node if some host has so many on one. The bound '
+         'is that of a linear program which knows all requests and serves '
+         'parts of them. Processors, memory and disk are shared out with the '
+         'devices. All sides had the same requests; the figures are means of '
+         'as many such days as there are seeds: '
+         f'{len({cell["seed"] for cell in cells})}.'),
+        tuple(_table(load, mean, [
+            bound for bound in figures['bounds'] if bound['load'] == load])
+            for load in loads),
         tuple(_plots(loads, mean)))
 
 
@@ -213,7 +257,8 @@ def _counted(cell) -> dict:
     """With sizes as numbers: JSON has made them text."""
     return {**cell, **{name: {int(size): count for size, count
                               in cell[name].items()}
-                       for name in ('asked', 'served', 'near')}}
+                       for name in ('asked', 'served', 'near', 'keepable',
+                                    'kept')}}
 
 
 def _share(asked, served, sizes=_SIZES) -> float:
@@ -231,22 +276,28 @@ def _eights(cell) -> float:
 
 _COLUMNS = {
     'Requests served': lambda cell: _share(cell['asked'], cell['served']),
-    'and as they asked': _near,
+    'Device hours served': lambda cell: (
+        cell['hours']['served'] / cell['hours']['asked']),
+    'As they asked': _near,
     'Of those for 8 devices': _eights,
     'Of those for 2 to 4, on one node': lambda cell: _share(
         cell['asked'], cell['near'], (2, 3, 4)),
+    'Kept': lambda cell: _share(cell['keepable'], cell['kept']),
     'Hosts whole': lambda cell: cell['whole_hosts'],
     'Nodes whole': lambda cell: cell['whole_nodes'],
     'Free devices in whole hosts': lambda cell: cell['free_in_whole_hosts'],
 }
 
 
-def _table(load, mean) -> report_.Table:
+def _table(load, mean, bounds) -> report_.Table:
+    most = [f'{statistics.mean(bound[name] for bound in bounds):.1%}'
+            for name in ('requests', 'hours')]
     return report_.Table(
-        f'Load {load:.0%}', ('', *_COLUMNS),
-        tuple((name, *(f'{mean(side, load, value):.1%}'
-                       for value in _COLUMNS.values()))
-              for side, name in _NAMES.items()))
+        f'Load {load:.0%}', ('', *_COLUMNS), (*(
+            (name, *(f'{mean(side, load, value):.1%}'
+                     for value in _COLUMNS.values()))
+            for side, name in _NAMES.items()),
+            (_BOUND, *most, *[''] * (len(_COLUMNS) - len(most)))))
 
 
 def _plots(loads, mean) -> collections.abc.Iterator[report_.Plot]:

@@ -166,7 +166,7 @@ def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
     assert [state.host for state in passed] == [
         name for name, penalty in best.items() if penalty is not None]
     by_root = {host.root: best[host.name] for host in hosts}
-    assert all(by_root[root] is None for root in ranking.objections)
+    assert all(by_root[root] is None for root in ranking.objections())
     fitting = [root for root in ranking.fitting if by_root[root] is not None]
     assert fitting == sorted(fitting, key=by_root.get)
     # A device that Placement does not show can join two islands.

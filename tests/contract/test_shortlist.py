@@ -53,7 +53,7 @@ class Case:
     def rank(self, enough=100):
         ranking = shortlist.rank(self.wanted, self.found, enough)
         return [self.names(roots) for roots in (
-            ranking.fitting, ranking.unsure, ranking.objections)]
+            ranking.fitting, ranking.unsure, ranking.objections())]
 
     def forget_places(self, number):
         """Remove the places of the devices of a host from Placement."""

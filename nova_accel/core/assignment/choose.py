@@ -13,7 +13,8 @@ def choose(wanted: flavor_request.Request,
            groups: collections.abc.Mapping[str, device_profile.Group],
            available: collections.abc.Sequence[arrange.AvailableUnits],
            around: arrange.HostContext, pack: bool,
-           budget: search_budget.Budget) -> arrange.Arrangement:
+           budget: search_budget.Budget,
+           with_reason: bool = True) -> arrange.Arrangement:
     """Choose a provider for every group, as :func:`.arrange.arrange` does.
 
     Regions that no server uses can certainly be programmed. A Region in use
@@ -28,8 +29,8 @@ def choose(wanted: flavor_request.Request,
                        if units.resource_class not in wanted.programs
                        or units.free == units.total)
         found = arrange.arrange(groups, unused, wanted.rules, around, pack,
-                                budget)
+                                budget, with_reason=False)
         if not found.objection:
             return found
     return arrange.arrange(groups, available, wanted.rules, around, pack,
-                           budget)
+                           budget, with_reason)

@@ -13,9 +13,6 @@ from nova_accel.core.solver import arrange
 from nova_accel.core.solver import fragmentation
 from nova_accel.core.solver import search_budget
 
-# Kinds of objections for which places do not matter.
-_COUNTED = 'units', 'traits', 'classes'
-
 #: The units of a host.
 Units = tuple[arrange.AvailableUnits, ...]
 
@@ -39,8 +36,6 @@ class Fit:
 
         A rule cannot be decided for devices whose place is unknown.
         """
-        if self.arranged.kind in _COUNTED:
-            return True
         return self.arranged.kind != 'limit' and not any(
             None in (units.place.numa_node, units.place.pcie_root)
             for units in self.units)
@@ -53,7 +48,8 @@ class Fit:
 
 def fit(wanted: flavor_request.Request,
         counts: collections.abc.Mapping[str, int], units: Units,
-        links: model.Links, pack: bool, budget: search_budget.Budget) -> Fit:
+        links: model.Links, pack: bool, budget: search_budget.Budget,
+        with_reason: bool = True) -> Fit:
     """Choose devices for one server.
 
     The NUMA nodes of the guest and of its network ports are not known here.
@@ -61,7 +57,7 @@ def fit(wanted: flavor_request.Request,
 
     :param counts: how many units the server gets, by resource class
     :param units: of the host, free or not
-    :param pack: as for :func:`.arrange.arrange`
+    :param pack, with_reason: as for :func:`.arrange.arrange`
     :raises errors.ProfileError: if a rule cannot be understood
     """
     groups = assign.with_other_units(wanted.groups, counts, units)
@@ -69,7 +65,8 @@ def fit(wanted: flavor_request.Request,
         return Fit(arrange.Arrangement(objection='it asks for no devices',
                                        kind='group'), {}, units, links)
     found = choose.choose(wanted, groups, units,
-                          arrange.HostContext(links=links), pack, budget)
+                          arrange.HostContext(links=links), pack, budget,
+                          with_reason)
     taken: collections.Counter[str] = collections.Counter()
     for name, provider in found.chosen.items():
         taken[provider] += sum(groups[name].resources.values())

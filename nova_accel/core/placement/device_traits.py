@@ -29,6 +29,7 @@ _ISLAND = re.compile(rf'{_PREFIX}ISLAND_([0-9]{{1,9}})')
 _PARTITION = re.compile(
     rf'{_PREFIX}PARTITION_([0-9]{{1,9}})_OF_([0-9]{{1,4}})')
 _IDS = re.compile(rf'{_PREFIX}PCI_([0-9A-F]{{4}})_([0-9A-F]{{4}})')
+_PLACES = tuple(f'{_PREFIX}{level.key}_'.upper() for level in model.LEVELS)
 _ADDRESS = re.compile(r'([0-9a-f]{4,8})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 _ROOT = re.compile(r'(pci[0-9a-f]{4,8})_([0-9a-f]{2})')
 
@@ -88,6 +89,11 @@ def loads(traits: collections.abc.Collection[str]) -> Properties:
         frozenset(int(match[1]) for match in _matches(_ISLAND, traits)),
         {int(match[1]): int(match[2])
          for match in _matches(_PARTITION, traits)})
+
+
+def is_of_place(trait: str) -> bool:
+    """Whether a trait tells a part of the host that a Device is in."""
+    return trait.startswith(_PLACES)
 
 
 def is_of_links(trait: str) -> bool:

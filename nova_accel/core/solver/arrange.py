@@ -90,7 +90,8 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
             rules: collections.abc.Sequence[affinity.Rule] = (),
             around: HostContext = HostContext(),
             pack: bool = True,
-            budget: search_budget.Budget | None = None) -> Arrangement:
+            budget: search_budget.Budget | None = None,
+            with_reason: bool = True) -> Arrangement:
     """Choose a provider for every group.
 
     A group takes all its units, of one resource class, from one provider that
@@ -117,6 +118,7 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
         for is disregarded
     :param pack: keep large parts of the host whole; False to spread
     :param budget: of search steps, shared with other hosts
+    :param with_reason: whether an objection says why, which takes longer
     """
     unusable = _unusable(groups, rules)
     if unusable:
@@ -131,6 +133,8 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
     if answer.gave_up:
         return Arrangement(objection=explain.gave_up(answer.gave_up),
                            kind='limit', is_final=False)
+    if answer.sources is None and not with_reason:
+        return Arrangement(objection='it does not have the devices')
     if answer.sources is None:
         return _objection(explain.explain(
             problem, sorted(classes), sorted(_traits(groups)), budget),

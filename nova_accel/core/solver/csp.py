@@ -8,6 +8,7 @@ therefore equal problems, and the answer for one is valid for all of them.
 import collections
 import collections.abc
 import dataclasses
+import functools
 import os.path
 
 from nova_accel.core import model
@@ -139,7 +140,11 @@ class View:
         #: Bit masks of sets: by device, the unused sets that have it, and by
         #: size, the largest first, the sets of that size.
         self.whole, self.sizes = self._whole()
-        self.tree = _Tree(self)
+
+    @functools.cached_property
+    def tree(self) -> '_Tree':
+        """The parts of the host; only a search needs them."""
+        return _Tree(self)
 
     def _values(self) -> dict[str, list]:
         values: dict[str, list] = {
