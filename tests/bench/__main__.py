@@ -13,6 +13,7 @@ import sys
 import time
 
 from tests.bench import frame
+from tests.bench import summary
 
 #: All of them, what takes least first.
 NAMES = ('filtering', 'unlike', 'quality', 'listing', 'ways', 'updates',
@@ -35,6 +36,8 @@ def main() -> int:
             frame.write_report(result, directory or frame.DIRECTORY)
         elif directory:
             frame.write(result, directory)
+    if directory == frame.DIRECTORY:
+        (directory / summary.FILE).write_text(summary.section())
     return 0
 
 

@@ -15,7 +15,7 @@ from tests.bench import scheduling
 #: Hosts, and seconds after which a request is given up.
 _SCALES = {frame.QUICK: ((2,), 60), frame.MEDIUM: ((2, 10, 100), 120),
            frame.FULL: ((2, 10, 100, 1000), 600)}
-_COUNT = 8
+COUNT = 8
 
 
 def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
@@ -27,14 +27,14 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
             if side not in gave_up:
                 with contextlib.closing(
                         scheduling.deployment(side, number)) as there:
-                    answer = there.ask({'count': _COUNT, 'one_node': False,
+                    answer = there.ask({'count': COUNT, 'one_node': False,
                                         'crowded': True}, limit)
                 say(f'{name}, {number} hosts: '
                     + (answer.get('failed') or f'{answer["seconds"]:.3f} s'))
             if 'failed' in answer:
                 # What did not finish will not with more hosts.
                 gave_up.add(side)
-            cells.append({'side': side, 'hosts': number, 'count': _COUNT,
+            cells.append({'side': side, 'hosts': number, 'count': COUNT,
                           'one_node': False, **answer})
     return {'limit': limit, 'cells': cells}
 
@@ -43,11 +43,11 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
     cells = scheduling.Cells(figures)
     return report_.Report(
         'One host among many', (_WHAT, *(
-            scheduling.against(cells, side, _COUNT)
+            scheduling.against(cells, side, COUNT)
             for side in (scheduling.DEFAULTS, scheduling.TUNED))),
         (scheduling.seconds(cells),),
         (scheduling.plot(cells, 'hosts', 'The one host that has eight free',
-                         'hosts', {hosts: (hosts, _COUNT)
+                         'hosts', {hosts: (hosts, COUNT)
                                    for hosts in cells.hosts}),))
 
 

@@ -3,7 +3,8 @@
 
 Ours, the shortlist, the real filter and all real weighers, against Nova's own
 weighers with the first devices that are free, against chance, and against what
-nobody can exceed; all with the same requests. Placement's ledger is kept by :mod:`tests.bench.fleet`.
+nobody can exceed; all with the same requests. Placement's ledger is kept by
+:mod:`tests.bench.fleet`.
 """
 
 import collections

@@ -19,6 +19,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+#: The line between the text of a section and its tables.
+TABLES = '.. The tables.'
+
 Line = collections.abc.Sequence[tuple[float, float]]
 
 
@@ -67,8 +70,9 @@ def rst(name: str, report: Report, measured: str,
     blocks = [
         f'.. Written by "{command.format(name)}", not by hand.',
         f'{report.title}\n{"-" * len(report.title)}',
-        *(_wrapped(paragraph) for paragraph in (*report.says, measured)),
-        *(_image(name, plot) for plot in report.plots),
+        *(wrapped(paragraph) for paragraph in (*report.says, measured)),
+        *(image(name, plot) for plot in report.plots),
+        *[TABLES] * bool(report.tables),
         *(_table(table) for table in report.tables)]
     return '\n\n'.join(blocks) + '\n'
 
@@ -77,12 +81,14 @@ def plot_file(name: str, plot: Plot) -> str:
     return f'{name}-{plot.name}.svg'
 
 
-def _wrapped(paragraph: str) -> str:
+def wrapped(paragraph: str, mark: str = '') -> str:
+    """:param mark: what the first line begins with"""
     return textwrap.fill(paragraph, 79, break_long_words=False,
-                         break_on_hyphens=False)
+                         break_on_hyphens=False, initial_indent=mark,
+                         subsequent_indent=' ' * len(mark))
 
 
-def _image(name: str, plot: Plot) -> str:
+def image(name: str, plot: Plot) -> str:
     return (f'.. image:: /reference/benchmarks/{plot_file(name, plot)}\n'
             f'   :alt: {plot.title}')
 

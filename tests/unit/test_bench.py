@@ -14,6 +14,7 @@ from tests.bench import __main__
 from tests.bench import frame
 from tests.bench import report
 from tests.bench import scheduling
+from tests.bench import summary
 from tests.bench import worker
 
 #: Limit in seconds that no test should reach.
@@ -115,6 +116,8 @@ Measured.
 .. image:: /reference/benchmarks/some-many.svg
    :alt: Lines
 
+.. The tables.
+
 .. list-table:: Cells
    :header-rows: 1
 
@@ -206,3 +209,7 @@ def test_documentation_matches_the_measurements(name):
     assert written == frame.section(result)
     for plot in frame.reported(result).plots:
         assert (frame.DIRECTORY / report.plot_file(name, plot)).exists()
+
+
+def test_summary_in_the_documentation_is_current():
+    assert (frame.DIRECTORY / summary.FILE).read_text() == summary.section()
