@@ -35,9 +35,9 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
-# Steps of the search of one host, enough for a first arrangement, and of all
-# hosts after enough of them have one.
-_STEPS, _MORE_STEPS = 10, 2_000
+# Steps of the search of one host, enough for a first arrangement; of all other
+# hosts after enough of them have one; and for better ones on the best hosts.
+_STEPS, _MORE_STEPS, _BETTER_STEPS = 10, 1_000, 500
 
 # Not random.Random: forked workers would start with the same state.
 _CHANCE = random.SystemRandom()
@@ -136,7 +136,7 @@ def _improved(wanted: flavor_request.Request,
               fits: list[tuple[_Alike, fit.Fit]], enough: int,
               ) -> list[tuple[_Alike, fit.Fit]]:
     """Search the most promising hosts for devices that keep more rules."""
-    steps = search_budget.Budget(search_budget.BETTER_STEPS)
+    steps = search_budget.Budget(_BETTER_STEPS)
     fits.sort(key=lambda item: item[1].arranged.penalty)
     improved, kept = [], 0
     for alike, fitted in fits:
