@@ -14,7 +14,8 @@ SOURCE = pathlib.Path(__file__).parent / 'source'
 
 _LINE, _MARGIN, _PAD = 17, 34, 12
 _STYLE = 'font-family="sans-serif" font-size="13" fill="#1d2a36"'
-_COLOURS = {'nova': '#dfe8f1', 'ours': '#cfe9d6', 'bad': '#f5d9d4'}
+_COLOURS = {'nova': '#dfe8f1', 'ours': '#cfe9d6', 'bad': '#f5d9d4',
+            'rule': '#fdf3d0'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +167,35 @@ def _providers() -> str:
                         if name != 'node'])
 
 
-PICTURES = {'admin/request.svg': _request, 'admin/lifecycle.svg': _lifecycle,
+def _topology() -> str:
+    boxes, arrows = {
+        'host': Box(590, 16, 150, 'compute1', 'nova'),
+        'rules': Box(80, 78, 150, 'same: numa_node', 'rule'),
+        'roots': Box(80, 150, 150, 'same: pcie_root', 'rule'),
+        'switches': Box(80, 222, 150, 'same: pcie_switch', 'rule'),
+        'devices': Box(80, 294, 150, 'same: device', 'rule')}, []
+    for node in range(2):
+        middle = 390 + 400 * node
+        names = f'numa{node}', f'root{node}'
+        boxes[names[0]] = Box(middle, 78, 150, f'NUMA node {node}')
+        boxes[names[1]] = Box(middle, 150, 150, f'pci0000:{4 * (node + 1)}0')
+        arrows += [Arrow('host', names[0]), Arrow(*names)]
+        for number, switch in enumerate((1, 6)):
+            at = middle - 100 + 200 * number
+            name = f'switch{node}{number}'
+            boxes[name] = Box(at, 222, 180,
+                              f'switch 0000:{4 * (node + 1)}{switch}:00.0')
+            arrows.append(Arrow(names[1], name))
+            for gpu in range(2):
+                bus = f'{4 * (node + 1)}{switch + 2 + gpu}'
+                boxes[bus] = Box(at - 48 + 96 * gpu, 294, 88,
+                                 f'GPU\n{bus}:00.0', 'ours')
+                arrows.append(Arrow(name, bus))
+    return draw(boxes, arrows)
+
+
+PICTURES = {'topology.svg': _topology,
+            'admin/request.svg': _request, 'admin/lifecycle.svg': _lifecycle,
             'reference/providers.svg': _providers}
 
 if __name__ == '__main__':

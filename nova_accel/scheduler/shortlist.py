@@ -215,7 +215,7 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
                if summary['root_provider_uuid'] in chosen}
         if group:
             # Nova adds the hosts of servers that it has placed.
-            group.hosts = placed
+            group.hosts = list(placed)
             group.obj_reset_changes(['hosts'])
 
 

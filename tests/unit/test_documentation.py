@@ -61,6 +61,14 @@ def test_pictures_are_current():
         assert (pictures.SOURCE / path).read_text() == picture(), path
 
 
+def test_screenshots_are_current():
+    """If not, run ``python doc/screenshots.py``."""
+    screenshots = _load('screenshots')
+    for path, command in screenshots.SCREENSHOTS.items():
+        assert (screenshots.SOURCE / path).read_text() == screenshots.draw(
+            command), path
+
+
 def test_table_of_hardware_is_current():
     """If not, run ``python doc/hardware.py``."""
     hardware = _load('hardware')
