@@ -78,18 +78,27 @@ class Ranking:
 
     :param fitting: those that have the devices, the best first
     :param unsure: those that may have them
-    :param rejected: all others
+    :param rejected: those that do not have them
+    :param unranked: those that get no units of ours, or not always the same:
+        the class can also be one of Nova's, or of provider.yaml
     """
 
     wanted: flavor_request.Request
     fitting: list[str]
     unsure: list[str]
     rejected: list[_Alike]
+    unranked: list[str]
 
-    @property
-    def able(self) -> list[str]:
-        """The hosts that Nova may examine, the best first."""
-        return self.fitting + self.unsure
+    def rounds(self, enough: int) -> list[set[str]]:
+        """Return the hosts that Nova examines, round by round.
+
+        :param enough: number of ranked hosts of the first round
+        """
+        able = self.fitting + self.unsure
+        first, all_hosts = ({*hosts, *self.unranked}
+                            for hosts in (able[:enough], able))
+        return [hosts for hosts in ([first] if first == all_hosts else
+                                    [first, all_hosts]) if hosts]
 
     def objections(self) -> dict[str, arrange.Arrangement]:
         """Return why the other hosts do not have the devices.
@@ -114,10 +123,14 @@ def rank(wanted: flavor_request.Request, found: Found,
     fits: list[tuple[_Alike, fit.Fit]] = []
     unsure: list[str] = []
     rejected: list[_Alike] = []
+    unranked: list[str] = []
     fitting = 0
     steps = search_budget.Budget(_MORE_STEPS, least=_STEPS, most=_STEPS)
     for alike in sorted(_alike(wanted, found), key=lambda alike: alike.order):
-        if not alike.counts or fitting >= enough and steps.is_spent:
+        if not alike.counts:
+            unranked.extend(alike.roots)
+            continue
+        if fitting >= enough and steps.is_spent:
             unsure.extend(alike.roots)
             continue
         fitted = alike.choose(wanted, steps)
@@ -129,7 +142,7 @@ def rank(wanted: flavor_request.Request, found: Found,
         else:
             unsure.extend(alike.roots)
     return Ranking(wanted, _sorted(_improved(wanted, fits, enough)), unsure,
-                   rejected)
+                   rejected, unranked)
 
 
 def _improved(wanted: flavor_request.Request,
@@ -197,20 +210,18 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
         yield summaries
         return
     ranking = rank(wanted, hosts, enough)
-    able = ranking.able
     LOG.debug('%d of %d hosts have the devices of %s, and %d may have them',
               len(ranking.fitting), len(hosts), wanted.name,
               len(ranking.unsure))
     no_valid_host.ranked(ranking.objections)
-    if not able:
+    parts = ranking.rounds(enough)
+    if not parts:
         _log(instance_uuids[0], wanted, ranking)
-    sizes = sorted({min(enough, len(able)), len(able)} - {0})
     group = spec_obj.instance_group
     placed = list(group.hosts) if group else []
-    for size in sizes:
+    for chosen in parts:
         for answer in _answers(hosts):
-            answer.restart(has_more_hosts=size < len(able))
-        chosen = set(able[:size])
+            answer.restart(has_more_hosts=chosen is not parts[-1])
         yield {uuid: summary for uuid, summary in summaries.items()
                if summary['root_provider_uuid'] in chosen}
         if group:

@@ -93,14 +93,14 @@ class Fleet:
         """Seconds of each part, for a first and for a second request."""
         wanted = flavor_request.parse(specs(policy))
         search.cached.memory.clear()
-        cell: dict = {'candidates': len(self.states()), 'ranked': 0,
+        cell: dict = {'candidates': len(self.states()),
                       **{part: {} for part in (unlike.RANK, unlike.EXAMINE)}}
         for when in (unlike.FIRST, unlike.AGAIN):
             found = {state.uuid: state.allocation_candidates
                      for state in self.states()}
             cell[unlike.RANK][when], ranking = _timed(
                 shortlist.rank, wanted, found, unlike.SIZE)
-            best = {*(ranking.fitting + ranking.unsure)[:unlike.SIZE]}
+            best, *_rest = ranking.rounds(unlike.SIZE)
             cell[unlike.EXAMINE][when], _passed = self._examine(
                 policy, [state for state in self.states()
                          if state.uuid in best])

@@ -153,7 +153,7 @@ def _by_nova(side):
             spec.flavor.extra_specs), {
                 state.uuid: state.allocation_candidates for state in states},
             _SHORTLIST)
-        best = {*ranking.able[:_SHORTLIST]}
+        best, *_rest = [*ranking.rounds(_SHORTLIST), set()]
         return [state for state in states if state.uuid in best]
 
     def choose(fleet, size):

@@ -84,6 +84,16 @@ def test_hosts_without_the_devices_are_never_examined():
     assert list(Case(*[[0, 1, 2, 4, 5, 6]] * 4).rounds()) == []
 
 
+def test_hosts_that_give_no_units_of_ours_are_always_examined():
+    """Nova's own driver has the class, or provider.yaml."""
+    case = Case([], *[[0]] * 4)
+    [candidate] = case.found[case.fleet.hosts[0].root]
+    del candidate['allocations'][case.fleet.hosts[0].counter]
+    first, second = case.rounds()
+    assert len(first) == 3 and 'host0' in first
+    assert len(second) == 5
+
+
 def test_equal_hosts_are_in_random_order():
     case = Case(*[[]] * 4)
     assert len({frozenset(next(case.rounds())) for _time in range(99)}) > 1
