@@ -8,7 +8,7 @@ from tests.bench import report
 # Told apart without colours too, in the order in which sides come.
 _STYLES = (('#0072b2', 'o', '-'), ('#d55e00', 's', '--'),
            ('#555555', '^', ':'), ('#009e73', 'D', '-.'),
-           ('#cc79a7', 'v', '-'))
+           ('#cc79a7', 'v', '-'), ('#e69f00', 'P', ':'))
 
 
 def write(path: pathlib.Path, plot: report.Plot) -> None:

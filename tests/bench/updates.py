@@ -26,7 +26,7 @@ _SCALES = {
     frame.FULL: ((8, 1), (8, 16), (64, 16)),
 }
 #: Seconds for a host to be there, and for a round.
-_START, _LIMIT = 600, 600
+_START, _LIMIT = 1200, 600
 
 
 def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
