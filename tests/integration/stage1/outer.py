@@ -51,6 +51,23 @@ def through(*command: str) -> tuple[str, ...]:
     return f'{place.BIN}/python', '-P', str(_PRETEND), *command
 
 
+def machine(recording: pathlib.Path) -> pathlib.Path:
+    """Write a recorded machine; its sysfs is the folder ``sys`` of that."""
+    root = pathlib.Path(tempfile.mkdtemp(
+        prefix='machine-', dir=place.STATE))
+    tree.open_tree(recording).write(root)
+    for function in _functions(root):
+        # Nobody is there to be unbound, and no kernel to do it.
+        (function / 'driver').unlink(missing_ok=True)
+        (function / 'reset').touch()
+        (function / 'reset_method').write_text('flr\n')
+    return root
+
+
+def _functions(root):
+    return (root / 'sys/bus/pci/devices').iterdir()
+
+
 class Outer:
     """The compute node.
 
@@ -76,26 +93,16 @@ class Outer:
 
     def have(self, recording: pathlib.Path) -> None:
         """Have nova-compute find another machine when it comes back."""
-        self._root = pathlib.Path(tempfile.mkdtemp(
-            prefix='machine-', dir=place.STATE))
-        tree.open_tree(recording).write(self._root)
-        for function in self._functions():
-            # Nobody is there to be unbound, and no kernel to do it.
-            (function / 'driver').unlink(missing_ok=True)
-            (function / 'reset').touch()
-            (function / 'reset_method').write_text('flr\n')
+        self._root = machine(recording)
         self._cloud.configure('nova', _CONF.format(
             sysfs=self._root / 'sys', gpus=GPU_ENTRY, nics=NIC_ENTRY,
             vfs=VF_ENTRY), 'stage1')
         self._cloud.restart('nova-compute')
 
-    def _functions(self):
-        return (self._root / 'sys/bus/pci/devices').iterdir()
-
     def was_reset(self) -> set[str]:
         """The functions that were reset since this was asked last."""
         found = set()
-        for function in self._functions():
+        for function in _functions(self._root):
             if (function / 'reset').read_text():
                 found.add(function.name)
                 (function / 'reset').write_text('')
