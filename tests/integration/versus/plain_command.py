@@ -26,17 +26,12 @@ _LISTED = pathlib.Path(__file__).with_name('node_devices.py')
 
 #: The GPUs of the recorded machine, as each side reports them.
 _GPUS = 8
-_CONF = {
-    plain.OURS: f"""\
-[nova_accel]
-sysfs_root = {{sysfs}}
-device_spec = {outer.GPU_ENTRY}
-""",
-    plain.NOVA: """\
-[pci]
-report_in_placement = true
-device_spec = {{"vendor_id": "10de", "product_id": "2330"}}
-"""}
+_ENTRIES = {
+    plain.OURS: f'[nova_accel]\ndevice_spec = {outer.GPU_ENTRY}\n',
+    plain.NOVA: '[pci]\nreport_in_placement = true\n'
+                'device_spec = {"vendor_id": "10de", "product_id": "2330"}\n'}
+#: Read by nova_accel only.
+_SYSFS = '[nova_accel]\nsysfs_root = {}\n'
 
 
 class Node:
@@ -68,7 +63,7 @@ class Node:
 
         :returns: the number of resource providers of the host
         """
-        self._become(_CONF[way].format(sysfs=self._sysfs),
+        self._become(_ENTRIES[way] + _SYSFS.format(self._sysfs),
                      install_guide.conf() if way == plain.OURS else '')
 
         def reported():
