@@ -69,6 +69,8 @@ def install(sysfs: pathlib.Path) -> None:
     """Have libvirt's functions return a connection that lists these."""
     class Connection(libvirt.virConnect):
         def listAllDevices(self, flags=0):
+            if not flags & libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV:
+                return super().listAllDevices(flags)
             return [NodeDevice(function) for function in sorted(
                 (sysfs / 'bus/pci/devices').iterdir())]
 
