@@ -10,13 +10,13 @@ is to.
 import argparse
 from collections.abc import Callable
 import contextlib
+from importlib import metadata
 import json
 import os
 import sys
 import types
 
 from tests.bench import frame
-from tests.integration import packages
 from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
@@ -38,6 +38,8 @@ groups:
 _CONF = '[DEFAULT]\nupdate_resources_interval = 0\n'
 #: Who reads that, and of Cyborg.
 _READERS = ('nova-api', 'nova-conductor', 'nova-compute')
+_VERSIONS = ('glance', 'keystone', 'neutron', 'nova', 'openstack-cyborg',
+             'openstack-placement')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api',
          'cyborg-api')
 
@@ -126,9 +128,11 @@ def _flavors(cloud) -> dict[str, str]:
 
 def _machine() -> dict[str, str | int]:
     """What a reader has to know of the machine, and of what ran on it."""
-    versions = dict(package.split('==') for package in packages.PIP
-                    if '==' in package)
-    return {'cores': len(os.sched_getaffinity(0)), **versions}
+    installed = metadata.distributions(path=map(
+        str, place.VENV.glob('lib/python3*/site-packages')))
+    return {'cores': len(os.sched_getaffinity(0)),
+            **{each.name: each.version for each in installed
+               if each.name in _VERSIONS}}
 
 
 def _write(compared, result, directory):
