@@ -12,6 +12,7 @@ import tempfile
 
 from nova_accel.host import tree
 from tests.integration import place
+from tests.integration.cloud import install_guide
 from tests.integration.cloud import services
 
 RECORDINGS = place.ROOT / 'tests' / 'data' / 'hosts'
@@ -37,12 +38,10 @@ _CONF = """
 [DEFAULT]
 update_resources_interval = 10
 instance_build_timeout = 120
-[nova_accel]
-sysfs_root = {sysfs}
-device_spec = {gpus}
-device_spec = {nics}
-device_spec = {vfs}
 """
+_SYSFS = '[nova_accel]\nsysfs_root = {}/sys\n'
+_ENTRIES = ''.join(f'device_spec = {entry}\n'
+                   for entry in (GPU_ENTRY, NIC_ENTRY, VF_ENTRY))
 _PRETEND = pathlib.Path(__file__).with_name('pretend.py')
 
 
@@ -94,10 +93,28 @@ class Outer:
     def have(self, recording: pathlib.Path) -> None:
         """Have nova-compute find another machine when it comes back."""
         self._root = machine(recording)
-        self._cloud.configure('nova', _CONF.format(
-            sysfs=self._root / 'sys', gpus=GPU_ENTRY, nics=NIC_ENTRY,
-            vfs=VF_ENTRY), 'stage1')
+        self._configure(_ENTRIES)
         self._cloud.restart('nova-compute')
+
+    @contextlib.contextmanager
+    def before_installation(self):
+        """Have nova.conf be without nova_accel, for the time of the context.
+
+        No service is restarted before it; afterwards those of Nova are.
+        """
+        self._cloud.configure('nova', '', install_guide.NAME)
+        self._configure('')
+        try:
+            yield
+        finally:
+            install_guide.configure()
+            self._configure(_ENTRIES)
+            self._cloud.restart('nova-api', 'nova-conductor',
+                                'nova-scheduler', 'nova-compute')
+
+    def _configure(self, entries):
+        self._cloud.configure(
+            'nova', _CONF + _SYSFS.format(self._root) + entries, 'stage1')
 
     def was_reset(self) -> set[str]:
         """The functions that were reset since this was asked last."""
