@@ -25,7 +25,7 @@ _TITLES = {PLAIN: 'No accelerator', CYBORG: 'Cyborg', OURS: 'nova_accel'}
 LIMIT = 0.1
 
 #: What ours may ask for more often than a plain server does.
-PER_PROVIDER = 'placement, reads per provider'
+PER_PROVIDER = access.PER_PROVIDER
 
 
 def measure(trials, flavors: Mapping[str, str], rounds: int,
@@ -124,8 +124,9 @@ def _reads_said(figures) -> str:
     """What our providers cost whichever server boots, and so plain ones."""
     counts = [figures_.requests(figures, way, 'boot').get(PER_PROVIDER, 0)
               for way in WAYS]
-    took = [milliseconds for way in WAYS for asked in _asked(figures, way)
-            if (milliseconds := _reading(asked))]
+    took = [milliseconds for way in WAYS
+            for milliseconds in figures_.reading(figures, way)
+            if milliseconds]
     return (
         f'Each boot, whichever its flavor, has {_range(counts)} requests of '
         'Nova\'s that read what is allocated of a provider, one for each '
@@ -136,18 +137,6 @@ def _reads_said(figures) -> str:
         + 'Those for our providers on this host are among them, for plain '
         'servers and for Cyborg\'s as well: what all boots have is in none of '
         'the differences here.')
-
-
-def _asked(figures, way) -> list[list[str]]:
-    """The requests of each boot, where figures have them."""
-    return [found[way]['boot'].get('asked', [])
-            for found in figures['rounds']]
-
-
-def _reading(asked) -> int:
-    """Milliseconds of reads per provider."""
-    return sum(request.took for request in map(access.of_kept, asked)
-               if access.kind(request) == PER_PROVIDER)
 
 
 def _range(values) -> str:

@@ -29,6 +29,17 @@ def requests(figures: Mapping, way: str, step: str) -> dict[str, float]:
     return {kind: count for kind, count in counts.items() if count}
 
 
+def reading(figures: Mapping, way: str) -> list[int]:
+    """Milliseconds in which Placement answered the reads per provider.
+
+    Of each boot; 0 if figures do not have its requests.
+    """
+    return [sum(request.took for request in map(
+        access.of_kept, found[way]['boot'].get('asked', []))
+        if access.kind(request) == access.PER_PROVIDER)
+        for found in figures['rounds']]
+
+
 def label(kind: str) -> str:
     """What a kind of requests is called where there is a number of them."""
     return kind if kind == access.EVENTS else f'requests to {kind}'
