@@ -63,10 +63,10 @@ def broken(figures: Mapping) -> list[str]:
         if ours > nova:
             said.append(f'{step}: {ours:g} requests where Nova alone has '
                         f'{nova:g}')
-    ratio, _interval = _ratio(figures, 'boot')
-    if ratio > 1:
-        said.append(f'boot: takes {ratio:.2f} times as long as with Nova '
-                    'alone')
+    _median, (low, _high) = _ratio(figures, 'boot')
+    if low > 1:
+        said.append(f'boot: takes at least {low:.2f} times as long as with '
+                    'Nova alone')
     return said
 
 
@@ -86,7 +86,10 @@ def report(figures: Mapping) -> report_.Report:
          'allocations of each provider of the host, for PCI devices that it '
          'reports itself. nova_accel leaves these reads out. To answer those '
          'of a boot, Placement takes '
-         f'{statistics.median(figures_.reading(figures, NOVA)):.0f} ms.',
+         f'{statistics.median(figures_.reading(figures, NOVA)):.0f} ms. From '
+         'the claim to the driver, the time in which Nova reads, a boot takes '
+         f'{_claimed(figures, OURS):.0f} ms with nova_accel and '
+         f'{_claimed(figures, NOVA):.0f} ms with Nova alone (medians).',
          'What was promised, no more requests and no longer boot than with '
          'Nova alone, '
          + ('is kept by these figures.' if not verdict else
@@ -115,6 +118,12 @@ def section(result: Mapping) -> str:
 def _placement(figures, way) -> float:
     return sum(count for kind, count in figures_.requests(
         figures, way, 'boot').items() if kind.startswith('placement'))
+
+
+def _claimed(figures, way) -> float:
+    """Milliseconds."""
+    return 1000 * statistics.median(
+        figures_.column(figures, way, 'boot', 'claimed'))
 
 
 def _ratio(figures, step):
