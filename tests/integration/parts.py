@@ -53,6 +53,8 @@ PARTS = {
                   machines=1),
     'bench': Part('boots and deletes beside Cyborg',
                   module='versus.command'),
+    'plain': Part("boots without a device beside Nova's own PCI devices",
+                  module='versus.plain_command'),
     'tempest': Part("Cyborg's scenarios of tempest with our devices",
                     module='tempest.command',
                     install=('tempest.environment:install',)),

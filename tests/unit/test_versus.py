@@ -10,6 +10,7 @@ from tests.bench import report as report_
 from tests.integration.versus import access
 from tests.integration.versus import comparison
 from tests.integration.versus import paired
+from tests.integration.versus import plain
 from tests.integration.versus import trial
 
 _LINES = [
@@ -72,6 +73,14 @@ def test_build_time_is_read_from_the_log():
     assert trial.built(log, 'other') is None
 
 
+def test_time_from_claim_to_driver_is_read_from_the_log():
+    log = ('2026-11-22 10:43:06.225 2 INFO x [None a b] [instance: one] Claim '
+           'successful on node cloud\n'
+           '2026-11-22 10:43:08.725 2 INFO x [None a b] [instance: one] Took '
+           '2.34 seconds to spawn the instance on the hypervisor.\n')
+    assert trial.claimed(log, 'one') == 0.16
+
+
 def test_unknown_log_format_is_an_error():
     with pytest.raises(ValueError, match='access log of glance'):
         _parsed('glance', 'something else')
@@ -93,7 +102,7 @@ def test_share_is_the_median_of_ratios():
 
 def _trial(seconds, **requests):
     step = {'seconds': seconds, 'requests': {'placement': 6, **requests},
-            'transactions': 9, 'writes': 20}
+            'transactions': 9, 'writes': 20, 'claimed': 0.2}
     return {'boot': step, 'delete': step}
 
 
@@ -142,7 +151,56 @@ def test_broken_promises_are_reported(figures, what):
     assert 'is not kept' in comparison.report(figures).says[3]
 
 
-def test_documentation_matches_the_measurements():
-    result = frame.read(comparison.NAME)
-    written = (frame.DIRECTORY / f'{comparison.NAME}.inc').read_text()
-    assert written == comparison.section(result)
+class _Trials:
+    """Each boot takes what its side takes."""
+
+    def __init__(self, ours, reads=0):
+        self._found = {
+            plain.OURS: _trial(ours, **{comparison.PER_PROVIDER: reads}),
+            plain.NOVA: _trial(2, **{comparison.PER_PROVIDER: 9})}
+        self.turns = []
+
+    def have(self, way):
+        self.turns.append(way)
+        return 9
+
+    def run(self, _flavor):
+        return self._found[self.turns[-1]]
+
+
+def _plain(**sides):
+    trials = _Trials(**sides)
+    return plain.measure(trials, trials.have, 'flavor', 4, lambda _line: None)
+
+
+def test_sides_change_once_a_round_and_are_first_in_turn():
+    trials = _Trials(1)
+    figures = plain.measure(
+        trials, trials.have, 'flavor', 3, lambda _line: None)
+    assert trials.turns == ['ours', 'nova', 'ours', 'nova']
+    assert [found['order'] for found in figures['rounds']] == [
+        ('ours', 'nova'), ('nova', 'ours'), ('ours', 'nova')]
+
+
+def test_plain_servers_that_cost_nothing_are_reported():
+    figures = _plain(ours=1)
+    assert plain.broken(figures) == []
+    said = plain.report(figures).says[0]
+    assert 'took 0.500 (0.500 to 0.500)' in said
+    assert '6 requests to Placement, and with Nova alone 15' in said
+
+
+@pytest.mark.parametrize('sides, what', [
+    ({'ours': 2.5}, 'takes at least 1.25 times as long'),
+    ({'ours': 1, 'reads': 10}, '16 requests where Nova alone has 15')])
+def test_plain_servers_that_cost_more_are_reported(sides, what):
+    figures = _plain(**sides)
+    assert any(what in line for line in plain.broken(figures))
+    assert what in plain.report(figures).says[2]
+
+
+@pytest.mark.parametrize('compared', [comparison])
+def test_documentation_matches_the_measurements(compared):
+    result = frame.read(compared.NAME)
+    written = (frame.DIRECTORY / f'{compared.NAME}.inc').read_text()
+    assert written == compared.section(result)

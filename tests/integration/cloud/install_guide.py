@@ -10,6 +10,7 @@ devices of the host and of the cloud.
 import functools
 import hashlib
 import pathlib
+import re
 import shutil
 
 from docutils import core
@@ -31,6 +32,7 @@ _PAGES = place.ROOT / 'doc/source'
 #: Commands of the page ``install``.
 PIP = 'pip install .'
 WHEEL = 'pip wheel --no-deps .'
+_ID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 #: What nova-accel is made of.
 _PARTS = ('LICENSE', 'README.rst', 'etc', 'nova_accel', 'pyproject.toml',
           'setup.cfg', 'setup.py')
@@ -50,6 +52,25 @@ def commands(page: str) -> list[str]:
     """Return the command lines of a page of the guide, without prompts."""
     return [line.removeprefix('# ') for block in blocks(f'install/{page}')
             if not _is_conf(block) for line in block.splitlines()]
+
+
+def matches(expected: str, output: str) -> bool:
+    """Whether a command says what a page says that it does.
+
+    ``...`` stands for any text, and alone in a line for any lines. An id
+    stands for any, and ``/sys`` for any path. Columns can have other widths.
+    """
+    lines = [re.escape(_ID.sub('...', _narrow(line)).replace('/sys', '...')
+                       ).replace(re.escape('...'), '.*')
+             for line in expected.splitlines()]
+    pattern = '\n'.join('(?:.*\n)*?.*' if line == '.*' else line
+                        for line in lines)
+    return re.match(pattern, '\n'.join(
+        map(_narrow, output.splitlines()))) is not None
+
+
+def _narrow(line):
+    return re.sub('-{2,}', '--', re.sub(r'(?<=\S) {2,}', ' ', line))
 
 
 def conf() -> str:

@@ -12,6 +12,7 @@ import tempfile
 
 from nova_accel.host import tree
 from tests.integration import place
+from tests.integration.cloud import install_guide
 from tests.integration.cloud import services
 
 RECORDINGS = place.ROOT / 'tests' / 'data' / 'hosts'
@@ -37,18 +38,33 @@ _CONF = """
 [DEFAULT]
 update_resources_interval = 10
 instance_build_timeout = 120
-[nova_accel]
-sysfs_root = {sysfs}
-device_spec = {gpus}
-device_spec = {nics}
-device_spec = {vfs}
 """
+_SYSFS = '[nova_accel]\nsysfs_root = {}/sys\n'
+_ENTRIES = ''.join(f'device_spec = {entry}\n'
+                   for entry in (GPU_ENTRY, NIC_ENTRY, VF_ENTRY))
 _PRETEND = pathlib.Path(__file__).with_name('pretend.py')
 
 
 def through(*command: str) -> tuple[str, ...]:
     """A command of the cloud's environment, as nova-compute sees libvirt."""
     return f'{place.BIN}/python', '-P', str(_PRETEND), *command
+
+
+def machine(recording: pathlib.Path) -> pathlib.Path:
+    """Write a recorded machine; its sysfs is the folder ``sys`` of that."""
+    root = pathlib.Path(tempfile.mkdtemp(
+        prefix='machine-', dir=place.STATE))
+    tree.open_tree(recording).write(root)
+    for function in _functions(root):
+        # Nobody is there to be unbound, and no kernel to do it.
+        (function / 'driver').unlink(missing_ok=True)
+        (function / 'reset').touch()
+        (function / 'reset_method').write_text('flr\n')
+    return root
+
+
+def _functions(root):
+    return (root / 'sys/bus/pci/devices').iterdir()
 
 
 class Outer:
@@ -76,26 +92,34 @@ class Outer:
 
     def have(self, recording: pathlib.Path) -> None:
         """Have nova-compute find another machine when it comes back."""
-        self._root = pathlib.Path(tempfile.mkdtemp(
-            prefix='machine-', dir=place.STATE))
-        tree.open_tree(recording).write(self._root)
-        for function in self._functions():
-            # Nobody is there to be unbound, and no kernel to do it.
-            (function / 'driver').unlink(missing_ok=True)
-            (function / 'reset').touch()
-            (function / 'reset_method').write_text('flr\n')
-        self._cloud.configure('nova', _CONF.format(
-            sysfs=self._root / 'sys', gpus=GPU_ENTRY, nics=NIC_ENTRY,
-            vfs=VF_ENTRY), 'stage1')
+        self._root = machine(recording)
+        self._configure(_ENTRIES)
         self._cloud.restart('nova-compute')
 
-    def _functions(self):
-        return (self._root / 'sys/bus/pci/devices').iterdir()
+    @contextlib.contextmanager
+    def before_installation(self):
+        """Have nova.conf be without nova_accel, for the time of the context.
+
+        No service is restarted before it; afterwards those of Nova are.
+        """
+        self._cloud.configure('nova', '', install_guide.NAME)
+        self._configure('')
+        try:
+            yield
+        finally:
+            install_guide.configure()
+            self._configure(_ENTRIES)
+            self._cloud.restart('nova-api', 'nova-conductor',
+                                'nova-scheduler', 'nova-compute')
+
+    def _configure(self, entries):
+        self._cloud.configure(
+            'nova', _CONF + _SYSFS.format(self._root) + entries, 'stage1')
 
     def was_reset(self) -> set[str]:
         """The functions that were reset since this was asked last."""
         found = set()
-        for function in self._functions():
+        for function in _functions(self._root):
             if (function / 'reset').read_text():
                 found.add(function.name)
                 (function / 'reset').write_text('')

@@ -33,6 +33,9 @@ _BY_TIME = ('cyborg-api', 'keystone')
 #: What Cyborg tells nova-api at the end of a binding: the kind, and where.
 EVENTS = 'events to nova-api'
 _EVENTS = '/os-server-external-events'
+#: Nova reads what is allocated of each provider of the host's tree, one after
+#: the other.
+PER_PROVIDER = 'placement, reads per provider'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +123,7 @@ def kind(request: Request) -> str:
     if (request.service == 'placement' and request.method == 'GET'
             and request.uri.split('?')[0].endswith('/allocations')
             and '/resource_providers/' in request.uri):
-        # Nova reads what is allocated of each provider of the host's tree,
-        # one after the other, at each boot and delete.
-        return 'placement, reads per provider'
+        return PER_PROVIDER
     return request.service
 
 

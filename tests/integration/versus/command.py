@@ -8,14 +8,15 @@ is to.
 """
 
 import argparse
+from collections.abc import Callable
 import contextlib
+from importlib import metadata
 import json
 import os
-import pathlib
 import sys
+import types
 
 from tests.bench import frame
-from tests.integration import packages
 from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
@@ -37,34 +38,45 @@ groups:
 _CONF = '[DEFAULT]\nupdate_resources_interval = 0\n'
 #: Who reads that, and of Cyborg.
 _READERS = ('nova-api', 'nova-conductor', 'nova-compute')
+_VERSIONS = ('glance', 'keystone', 'neutron', 'nova', 'openstack-cyborg',
+             'openstack-placement')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api',
          'cyborg-api')
 
 
 def main() -> int:
-    arguments = _arguments()
+    return run(comparison, __doc__, _measure)
+
+
+def run(compared: types.ModuleType, about: str, measure: Callable) -> int:
+    """Measure, and write what came of it.
+
+    :param compared: the module that evaluates the figures
+    :param measure: is called with the cloud, the number of rounds and the
+        steps; it returns the figures
+    :returns: an exit code: 1 if the figures do not keep a promise
+    """
+    rounds = _rounds(compared.NAME, about)
     shown = steps.Steps()
-    cloud = clouds.Cloud()
-    figures = _measure(cloud, arguments.rounds, shown)
-    result = {'benchmark': comparison.NAME,
-              'scale': f'{arguments.rounds} rounds',
+    figures = measure(clouds.Cloud(), rounds, shown)
+    result = {'benchmark': compared.NAME, 'scale': f'{rounds} rounds',
               'machine': _machine(), 'figures': figures}
     place.make(place.LOG)
-    write(result, place.LOG)
-    shown.say(comparison.section(result))
-    if arguments.rounds >= ROUNDS:
-        write(result, frame.DIRECTORY)
-    broken = comparison.broken(figures)
+    _write(compared, result, place.LOG)
+    shown.say(compared.section(result))
+    if rounds >= ROUNDS:
+        _write(compared, result, frame.DIRECTORY)
+    broken = compared.broken(figures)
     for line in broken:
         shown.say(f'NOT AS PROMISED: {line}')
     return 1 if broken else 0
 
 
-def _arguments():
-    parser = argparse.ArgumentParser('bench', description=__doc__)
+def _rounds(name, about):
+    parser = argparse.ArgumentParser(name, description=about)
     parser.add_argument('--rounds', type=int, default=ROUNDS,
                         help='how often each boots (default: %(default)s)')
-    return parser.parse_args()
+    return parser.parse_args().rounds
 
 
 def _measure(cloud, rounds, shown):
@@ -82,14 +94,19 @@ def _measure(cloud, rounds, shown):
             steps.wait('our resource providers', lambda: [
                 provider for provider in cloud.connection.placement
                 .resource_providers() if '_accel_' in provider.name], 120)
-        image = cloud.connection.image.find_image(
-            resources.IMAGE, ignore_missing=False)
         with shown.step('boots and deletes'):
             return comparison.measure(
-                trial.Trials(cloud.connection, image.id, {
-                    name: cloud.access_log(name) for name in _APIS},
-                    cloud.log('nova-compute')),
-                _flavors(cloud), rounds, shown.say)
+                trials(cloud), _flavors(cloud), rounds, shown.say)
+
+
+def trials(cloud) -> trial.Trials:
+    """Boots of the cloud's image, with the access logs of all APIs."""
+    image = cloud.connection.image.find_image(
+        resources.IMAGE, ignore_missing=False)
+    return trial.Trials(
+        cloud.connection, image.id,
+        {name: cloud.access_log(name) for name in _APIS},
+        cloud.log('nova-compute'))
 
 
 def _clean_up(cloud):
@@ -111,15 +128,17 @@ def _flavors(cloud) -> dict[str, str]:
 
 def _machine() -> dict[str, str | int]:
     """What a reader has to know of the machine, and of what ran on it."""
-    versions = dict(package.split('==') for package in packages.PIP
-                    if '==' in package)
-    return {'cores': len(os.sched_getaffinity(0)), **versions}
+    installed = metadata.distributions(path=map(
+        str, place.VENV.glob('lib/python3*/site-packages')))
+    return {'cores': len(os.sched_getaffinity(0)),
+            **{each.name: each.version for each in installed
+               if each.name in _VERSIONS}}
 
 
-def write(result: dict, directory: pathlib.Path) -> None:
-    path = directory / comparison.NAME
+def _write(compared, result, directory):
+    path = directory / compared.NAME
     path.with_suffix('.json').write_text(json.dumps(result, indent=1) + '\n')
-    path.with_suffix('.inc').write_text(comparison.section(result))
+    path.with_suffix('.inc').write_text(compared.section(result))
 
 
 if __name__ == '__main__':

@@ -11,6 +11,7 @@ import statistics
 
 from tests.bench import report as report_
 from tests.integration.versus import access
+from tests.integration.versus import figures as figures_
 from tests.integration.versus import paired
 
 NAME = 'cyborg'
@@ -24,7 +25,7 @@ _TITLES = {PLAIN: 'No accelerator', CYBORG: 'Cyborg', OURS: 'nova_accel'}
 LIMIT = 0.1
 
 #: What ours may ask for more often than a plain server does.
-PER_PROVIDER = 'placement, reads per provider'
+PER_PROVIDER = access.PER_PROVIDER
 
 
 def measure(trials, flavors: Mapping[str, str], rounds: int,
@@ -52,12 +53,12 @@ def broken(figures: Mapping) -> list[str]:
     """Which promises the figures do not keep, in words."""
     said = []
     for step in ('boot', 'delete'):
-        ours, plain = (_requests(figures, way, step)
+        ours, plain = (figures_.requests(figures, way, step)
                        for way in (OURS, PLAIN))
         for kind in sorted(set(ours) - {PER_PROVIDER}):
             if ours[kind] > plain.get(kind, 0):
                 said.append(
-                    f'{step}: {ours[kind]:g} {_label(kind)} where a '
+                    f'{step}: {ours[kind]:g} {figures_.label(kind)} where a '
                     f'plain server has {plain.get(kind, 0):g}')
     share, _interval = _share(figures, 'boot')
     if share > LIMIT:
@@ -97,7 +98,7 @@ def report(figures: Mapping) -> report_.Report:
          'Cyborg has its fake driver, which hands out no device; ours has a '
          'recorded machine, and hostdevs are kept from libvirt, which could '
          'not bind them here. So neither includes the work on a device.'),
-        (_medians(figures), _differences(figures)))
+        (figures_.medians(figures, _TITLES), _differences(figures)))
 
 
 def section(result: Mapping) -> str:
@@ -121,10 +122,11 @@ def _requests_said(figures) -> str:
 
 def _reads_said(figures) -> str:
     """What our providers cost whichever server boots, and so plain ones."""
-    counts = [_requests(figures, way, 'boot').get(PER_PROVIDER, 0)
+    counts = [figures_.requests(figures, way, 'boot').get(PER_PROVIDER, 0)
               for way in WAYS]
-    took = [milliseconds for way in WAYS for asked in _asked(figures, way)
-            if (milliseconds := _reading(asked))]
+    took = [milliseconds for way in WAYS
+            for milliseconds in figures_.reading(figures, way)
+            if milliseconds]
     return (
         f'Each boot, whichever its flavor, has {_range(counts)} requests of '
         'Nova\'s that read what is allocated of a provider, one for each '
@@ -137,56 +139,17 @@ def _reads_said(figures) -> str:
         'the differences here.')
 
 
-def _asked(figures, way) -> list[list[str]]:
-    """The requests of each boot, where figures have them."""
-    return [found[way]['boot'].get('asked', [])
-            for found in figures['rounds']]
-
-
-def _reading(asked) -> int:
-    """Milliseconds of reads per provider."""
-    return sum(request.took for request in map(access.of_kept, asked)
-               if access.kind(request) == PER_PROVIDER)
-
-
 def _range(values) -> str:
     low, high = min(values), max(values)
     return f'{low:g}' if low == high else f'{low:g} to {high:g}'
 
 
-def _label(kind) -> str:
-    """What a kind of requests is called where there is a number of them."""
-    return kind if kind == access.EVENTS else f'requests to {kind}'
-
-
 def _more(figures, way) -> dict[str, float]:
     """Requests to a boot that a plain one has not, by kind."""
-    plain = _requests(figures, PLAIN, 'boot')
+    plain = figures_.requests(figures, PLAIN, 'boot')
     return {kind: count - plain.get(kind, 0)
-            for kind, count in _requests(figures, way, 'boot').items()
+            for kind, count in figures_.requests(figures, way, 'boot').items()
             if count > plain.get(kind, 0)}
-
-
-def _medians(figures) -> report_.Table:
-    rows = []
-    for step in ('boot', 'delete'):
-        rows.append((f'{step}, s', *(
-            _spread(_column(figures, way, step, 'seconds'))
-            for way in WAYS)))
-        requests = {way: _requests(figures, way, step) for way in WAYS}
-        rows.extend(
-            (f'{step}: {_label(kind)}', *(
-                f'{requests[way].get(kind, 0):g}' for way in WAYS))
-            for kind in sorted(set().union(*requests.values())))
-        rows.extend(
-            (f'{step}: {what}', *(
-                f'{statistics.median(_column(figures, way, step, key)):g}'
-                for way in WAYS))
-            for key, what in (('transactions', 'commits in MariaDB'),
-                              ('writes', 'rows written in MariaDB')))
-    return report_.Table(
-        'Medians (least to most)',
-        ('', *(_TITLES[way] for way in WAYS)), tuple(rows))
 
 
 def _differences(figures) -> report_.Table:
@@ -201,31 +164,14 @@ def _differences(figures) -> report_.Table:
               for step in ('boot', 'delete')))
 
 
-def _column(figures, way, step, key) -> list[float]:
-    return [found[way][step][key] for found in figures['rounds']]
-
-
-def _requests(figures, way, step) -> dict[str, float]:
-    """How many there are of each kind, by the median; none is not listed."""
-    rounds = _column(figures, way, step, 'requests')
-    counts = {kind: statistics.median(found.get(kind, 0) for found in rounds)
-              for kind in set().union(*rounds)}
-    return {kind: count for kind, count in counts.items() if count}
-
-
 def _added(figures, way, step):
-    return paired.added(_column(figures, way, step, 'seconds'),
-                        _column(figures, PLAIN, step, 'seconds'))
+    return paired.added(figures_.column(figures, way, step, 'seconds'),
+                        figures_.column(figures, PLAIN, step, 'seconds'))
 
 
 def _share(figures, step):
-    return paired.share(*(_column(figures, way, step, 'seconds')
+    return paired.share(*(figures_.column(figures, way, step, 'seconds')
                           for way in (OURS, CYBORG, PLAIN)))
-
-
-def _spread(values) -> str:
-    return (f'{statistics.median(values):.3f} '
-            f'({min(values):.3f} to {max(values):.3f})')
 
 
 def _milliseconds(median, interval, unit=' ms') -> str:

@@ -53,6 +53,20 @@ def share(ours: Sequence[float], theirs: Sequence[float],
     return ratio(range(len(plain))), _interval(len(plain), ratio)
 
 
+def ratio(ours: Sequence[float], theirs: Sequence[float]
+          ) -> tuple[float, Interval]:
+    """The median of the ratios of pairs, and its interval.
+
+    :param ours: a figure of each trial, in any unit
+    :param theirs: the figure of the trial that each is compared with
+    :returns: 0.9 if ours is a tenth less than theirs
+    """
+    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), _interval(
+        len(ratios), lambda drawn: statistics.median(
+            ratios[number] for number in drawn))
+
+
 def _interval(trials: int, figure: Callable[[Sequence[int]], float]
               ) -> Interval:
     """Of a figure over trials drawn with replacement: the bootstrap."""

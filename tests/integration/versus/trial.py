@@ -28,6 +28,11 @@ _SETTLE = 1.0
 _BUILT = (r'^(\S+ \S+) .*\[instance: {}\] '
           r'Took \S+ seconds to build instance\.')
 
+#: What it says of a claim, and of the driver, which spawned the server.
+_CLAIMED = r'^(\S+ \S+) .*\[instance: {}\] Claim successful'
+_SPAWNED = (r'^(\S+ \S+) .*\[instance: {}\] '
+            r'Took (\S+) seconds to spawn the instance')
+
 #: The first version whose server create takes a flavor and no network.
 _COMPUTE_API = '2.96'
 
@@ -54,7 +59,8 @@ class Trials:
         """Boot a server of a flavor and delete it.
 
         :returns: of ``boot`` and of ``delete``: ``seconds``, ``requests`` by
-            who was asked, and MariaDB's counters
+            who was asked, and MariaDB's counters; of ``boot`` also
+            ``claimed``, the seconds from the claim to the driver
         :raises RuntimeError: if the server gets an error
         """
         server = None
@@ -71,7 +77,10 @@ class Trials:
             return (self._ask('DELETE', f'/servers/{server}'),
                     lambda: self._gone(server))
 
-        return {'boot': self._measure(boot), 'delete': self._measure(delete)}
+        booted = self._measure(boot)
+        booted['claimed'] = claimed(
+            self._log.read_text(errors='replace'), server)
+        return {'boot': booted, 'delete': self._measure(delete)}
 
     def _measure(self, begin: Callable) -> dict:
         logs = access.Logs(self._logs)
@@ -127,7 +136,21 @@ class Trials:
 def built(log: str, server: str) -> float | None:
     """When a server was, in seconds since 1970, by nova-compute's log."""
     found = re.search(_BUILT.format(server), log, re.MULTILINE)
-    return found and datetime.datetime.fromisoformat(found[1]).timestamp()
+    return found and _seconds(found[1])
+
+
+def claimed(log: str, server: str) -> float:
+    """Seconds from a server's claim to the driver, by nova-compute's log.
+
+    It has them in hundredths.
+    """
+    claim = re.search(_CLAIMED.format(server), log, re.MULTILINE)
+    spawn = re.search(_SPAWNED.format(server), log, re.MULTILINE)
+    return round(_seconds(spawn[1]) - float(spawn[2]) - _seconds(claim[1]), 3)
+
+
+def _seconds(written):
+    return datetime.datetime.fromisoformat(written).timestamp()
 
 
 def interleaved(ways: Sequence[str], rounds: int) -> list[tuple[str, ...]]:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trials found, by round and by way: columns and a table of medians.
+
+Figures have ``rounds``; each of them has what
+:meth:`tests.integration.versus.trial.Trials.run` returned, by way. Standard
+library only.
+"""
+
+from collections.abc import Mapping
+import statistics
+
+from tests.bench import report as report_
+from tests.integration.versus import access
+
+
+def column(figures: Mapping, way: str, step: str, key: str) -> list:
+    """A figure of each round.
+
+    :param step: ``boot`` or ``delete``
+    """
+    return [found[way][step][key] for found in figures['rounds']]
+
+
+def requests(figures: Mapping, way: str, step: str) -> dict[str, float]:
+    """How many there are of each kind, by the median; none is not listed."""
+    rounds = column(figures, way, step, 'requests')
+    counts = {kind: statistics.median(found.get(kind, 0) for found in rounds)
+              for kind in set().union(*rounds)}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def reading(figures: Mapping, way: str) -> list[int]:
+    """Milliseconds in which Placement answered the reads per provider.
+
+    Of each boot; 0 if figures do not have its requests.
+    """
+    return [sum(request.took for request in map(
+        access.of_kept, found[way]['boot'].get('asked', []))
+        if access.kind(request) == access.PER_PROVIDER)
+        for found in figures['rounds']]
+
+
+def label(kind: str) -> str:
+    """What a kind of requests is called where there is a number of them."""
+    return kind if kind == access.EVENTS else f'requests to {kind}'
+
+
+def medians(figures: Mapping, titles: Mapping[str, str]) -> report_.Table:
+    """:param titles: by way"""
+    rows = []
+    for step in ('boot', 'delete'):
+        rows.append((f'{step}, s', *(
+            _spread(column(figures, way, step, 'seconds'))
+            for way in titles)))
+        asked = {way: requests(figures, way, step) for way in titles}
+        rows.extend(
+            (f'{step}: {label(kind)}', *(
+                f'{asked[way].get(kind, 0):g}' for way in titles))
+            for kind in sorted(set().union(*asked.values())))
+        rows.extend(
+            (f'{step}: {what}', *(
+                f'{statistics.median(column(figures, way, step, key)):g}'
+                for way in titles))
+            for key, what in (('transactions', 'commits in MariaDB'),
+                              ('writes', 'rows written in MariaDB')))
+    return report_.Table(
+        'Medians (least to most)', ('', *titles.values()), tuple(rows))
+
+
+def _spread(values) -> str:
+    return (f'{statistics.median(values):.3f} '
+            f'({min(values):.3f} to {max(values):.3f})')

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server without a device, on a host whose devices are in Placement.
+
+Once nova_accel has reported them, once Nova, by ``[pci] device_spec`` and
+``report_in_placement``. ``measure`` needs a cloud; the others take what came
+of it, and the standard library.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import statistics
+
+from tests.bench import report as report_
+from tests.integration.versus import figures as figures_
+from tests.integration.versus import paired
+
+NAME = 'plain'
+COMMAND = 'python -m tests.integration plain'
+
+NOVA, OURS = WAYS = ('nova', 'ours')
+
+_TITLES = {NOVA: 'Nova', OURS: 'nova_accel'}
+
+
+def measure(trials, have: Callable[[str], int], flavor: str, rounds: int,
+            say: Callable[[str], None]) -> dict:
+    """Boot and delete a server on each side, over and over.
+
+    The side that is second in a round is first in the next one: so sides
+    change once a round, and each is first equally often.
+
+    :param trials: a :class:`tests.integration.versus.trial.Trials`
+    :param have: makes the cloud one of the sides; returns the number of
+        resource providers of the host
+    :param flavor: its id
+    :param say: takes a line for people who wait
+    """
+    providers: dict[str, int] = {}
+    results = []
+    now = None
+    for number in range(rounds):
+        order = WAYS if number % 2 else WAYS[::-1]
+        found = {}
+        for way in order:
+            if way != now:
+                providers[way] = have(way)
+                # Images, tokens and connections are there from now on.
+                trials.run(flavor)
+                now = way
+            found[way] = trials.run(flavor)
+        results.append({'order': order, **found})
+        say(f'{number + 1} of {rounds}: ' + ', '.join(
+            f'{way} {found[way]["boot"]["seconds"]:.2f} s' for way in WAYS))
+    return {'providers': providers, 'rounds': results}
+
+
+def broken(figures: Mapping) -> list[str]:
+    """Which promises the figures do not keep, in words."""
+    said = []
+    for step in ('boot', 'delete'):
+        ours, nova = (sum(figures_.requests(figures, way, step).values())
+                      for way in (OURS, NOVA))
+        if ours > nova:
+            said.append(f'{step}: {ours:g} requests where Nova alone has '
+                        f'{nova:g}')
+    _median, (low, _high) = _ratio(figures, 'boot')
+    if low > 1:
+        said.append(f'boot: takes at least {low:.2f} times as long as with '
+                    'Nova alone')
+    return said
+
+
+def report(figures: Mapping) -> report_.Report:
+    ratio, (low, high) = _ratio(figures, 'boot')
+    placement = {way: _placement(figures, way) for way in WAYS}
+    verdict = broken(figures)
+    return report_.Report(
+        'A server without a device, beside Nova\'s own PCI devices',
+        (f'In {len(figures["rounds"])} rounds, a boot with nova_accel took '
+         f'{ratio:.3f} ({low:.3f} to {high:.3f}) of the time of a boot with '
+         'Nova alone in the same round: the median of the ratios, and in '
+         f'brackets where {paired.SHARE:.0%} of the medians of redrawn rounds '
+         f'lie. It has {placement[OURS]:g} requests to Placement, and with '
+         f'Nova alone {placement[NOVA]:g}.',
+         'The difference is what Nova reads at each boot and delete, the '
+         'allocations of each provider of the host, for PCI devices that it '
+         'reports itself. nova_accel leaves these reads out. To answer those '
+         'of a boot, Placement takes '
+         f'{statistics.median(figures_.reading(figures, NOVA)):.0f} ms. From '
+         'the claim to the driver, the time in which Nova reads, a boot takes '
+         f'{_claimed(figures, OURS):.0f} ms with nova_accel and '
+         f'{_claimed(figures, NOVA):.0f} ms with Nova alone (medians).',
+         'What was promised, no more requests and no longer boot than with '
+         'Nova alone, '
+         + ('is kept by these figures.' if not verdict else
+            f'is not kept by these figures: {"; ".join(verdict)}.'),
+         'The host is a recorded machine with eight GPUs. Nova alone reports '
+         'them by ``[pci] device_spec`` and ``report_in_placement``, and has '
+         f'{figures["providers"][NOVA]} resource providers for the host; '
+         'libvirt lists the recorded devices for it. nova_accel has '
+         f'{figures["providers"][OURS]}. Before each change of the side, the '
+         'providers of the devices are deleted, and all services of Nova are '
+         'restarted with the configuration of the other side; the first boot '
+         'after it does not count. Otherwise it is as above.'),
+        (figures_.medians(figures, _TITLES), _ratios(figures)))
+
+
+def section(result: Mapping) -> str:
+    """What the documentation includes."""
+    facts = result['machine']
+    return report_.rst(
+        NAME, report(result['figures']),
+        f'Measured on {facts["cores"]} cores: Nova {facts["nova"]}, '
+        f'Placement {facts["openstack-placement"]}; guests are emulated.',
+        COMMAND)
+
+
+def _placement(figures, way) -> float:
+    return sum(count for kind, count in figures_.requests(
+        figures, way, 'boot').items() if kind.startswith('placement'))
+
+
+def _claimed(figures, way) -> float:
+    """Milliseconds."""
+    return 1000 * statistics.median(
+        figures_.column(figures, way, 'boot', 'claimed'))
+
+
+def _ratio(figures, step):
+    return paired.ratio(*(figures_.column(figures, way, step, 'seconds')
+                          for way in (OURS, NOVA)))
+
+
+def _ratios(figures) -> report_.Table:
+    rows = []
+    for step in ('boot', 'delete'):
+        ratio, (low, high) = _ratio(figures, step)
+        rows.append((step, f'{ratio:.3f} ({low:.3f} to {high:.3f})'))
+    return report_.Table(
+        'Time with nova_accel, as a share of that with Nova alone: the median '
+        'of the rounds\' ratios', ('', 'Ratio'), tuple(rows))
