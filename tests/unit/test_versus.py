@@ -199,7 +199,7 @@ def test_plain_servers_that_cost_more_are_reported(sides, what):
     assert what in plain.report(figures).says[2]
 
 
-@pytest.mark.parametrize('compared', [comparison])
+@pytest.mark.parametrize('compared', [comparison, plain])
 def test_documentation_matches_the_measurements(compared):
     result = frame.read(compared.NAME)
     written = (frame.DIRECTORY / f'{compared.NAME}.inc').read_text()
