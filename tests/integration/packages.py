@@ -19,7 +19,7 @@ from tests.integration import steps
 APT = (
     'busybox-static', 'cpio', 'gcc', 'iproute2', 'libc6-dev',
     'libvirt-clients', 'libvirt-daemon-system', 'libvirt-dev',
-    'mariadb-server', 'memcached', 'ovmf', 'pkg-config', 'python3-dev',
+    'mariadb-server', 'memcached', 'pkg-config', 'python3-dev',
     'qemu-system-x86', 'qemu-utils', 'rabbitmq-server')
 
 #: OpenStack 2026.2, the clients, and what it needs from us.
