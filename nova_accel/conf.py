@@ -232,11 +232,11 @@ each host in either case.
         'shortlist_size', default=50, min=0, mutable=True,
         help="""
 How many hosts Nova examines first for a server with devices. If more hosts
-have enough free units, nova-scheduler ranks them before: it regards the rules
-of the profile and the multipliers ``accel_*_weight_multiplier``. The filters
-and weighers of Nova then see as many of the best as this option says, plus one
-for each server of the request. If none of them passes the filters, they see
-all hosts that have the devices. Used by nova-scheduler with AcceleratorFilter.
+have enough free units, nova-scheduler ranks them by the rules of the profile
+and by the multipliers ``accel_*_weight_multiplier``. Nova's filters and
+weighers then examine this number of the best hosts, plus one for each server
+of the request. If none of these passes the filters, they examine all hosts
+that may have the devices. Used by nova-scheduler with AcceleratorFilter.
 
 Nova takes some milliseconds for each host, so a request takes less time with
 few of them. Weighers other than AcceleratorWeigher compare only these hosts.

@@ -86,8 +86,9 @@ class AcceleratorFilter(filters.BaseHostFilter):
         # Nova also filters hosts for alternates, after it has placed a server.
         if (text := rejected.text()) and uuid not in served:
             if searches[0].answer.has_more_hosts:
-                LOG.debug('None of the best hosts passes for %s (%s); the '
-                          'other hosts follow: %s', uuid, wanted.name, text)
+                LOG.debug('None of the best hosts passes for %s (%s). Nova '
+                          'examines the others now: %s', uuid, wanted.name,
+                          text)
                 return
             no_valid_host.rejected(searches, len(served))
             LOG.info('%s has no valid host for %s: %s', uuid, wanted.name,

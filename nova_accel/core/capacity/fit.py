@@ -52,8 +52,8 @@ def fit(wanted: flavor_request.Request,
         with_reason: bool = True) -> Fit:
     """Choose devices for one server.
 
-    The NUMA nodes of the guest and of its network ports are not known here.
-    Rules with these are regarded for the devices alone.
+    The NUMA nodes of the guest and of its network ports are not known here, so
+    rules about these apply to the devices alone.
 
     :param counts: how many units the server gets, by resource class
     :param units: of the host, free or not

@@ -33,7 +33,7 @@ Shape = frozenset[tuple[_Card, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a request regards of devices.
+    """What a request needs to know of devices.
 
     :param classes: resource classes
     :param traits: all traits that it names
