@@ -5,6 +5,7 @@ Seam: ``nova.weights.normalize``.
 """
 
 import collections.abc
+import typing
 
 from nova import weights
 
@@ -25,6 +26,21 @@ def parts(penalties: collections.abc.Iterable[int],
         'accel_pack_weight_multiplier': _normal(-room.left for room in rooms),
         'accel_island_weight_multiplier': _normal(
             -room.broken for room in rooms)}
+
+
+def sums(hosts: collections.abc.Iterable,
+         parts: collections.abc.Mapping[str, list[float]],
+         multiplier: collections.abc.Callable[[typing.Any, str], float],
+         ) -> list[float]:
+    """Return the weight of each host.
+
+    :param parts: its weights by the name of the multiplier
+    :param multiplier: returns that of a host and a name
+    """
+    return [sum(multiplier(host, name) * weight
+                for name, weight in zip(parts, own, strict=True))
+            for host, own in zip(hosts, zip(*parts.values(), strict=True),
+                                 strict=True)]
 
 
 def _preferences(penalties: list[int]) -> list[float]:

@@ -18,10 +18,10 @@ from nova_accel import numa_fit
 from nova_accel import seams
 from nova_accel.core import errors
 from nova_accel.core.request import affinity
-from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
+from nova_accel.scheduler import device_request
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import shortlist
 from nova_accel.scheduler import taken_over
@@ -165,8 +165,7 @@ def _nodes(host_state, spec_obj) -> set[int]:
     if not devices:
         return set()
     try:
-        if not flavor_request.parse(spec_obj.flavor.extra_specs).has_member(
-                affinity.GUEST):
+        if not device_request.of(spec_obj).has_member(affinity.GUEST):
             return set()
     except errors.ProfileError:
         return set()

@@ -8,7 +8,6 @@ examines a shortlist of the best, and all others only if no host on the
 shortlist passes its filters.
 """
 
-import collections
 import collections.abc
 import dataclasses
 import random
@@ -180,12 +179,10 @@ def _alike(wanted: flavor_request.Request,
 
 def _sorted(fits: list[tuple[_Alike, fit.Fit]]) -> list[str]:
     """Return the hosts, the best first; equal ones in random order."""
-    parts = host_weights.parts(
+    weights = host_weights.sums(fits, host_weights.parts(
         [fitted.arranged.penalty for _alike, fitted in fits],
-        [fitted.room for _alike, fitted in fits])
-    weights = [sum(CONF.nova_accel[name] * weight
-                   for name, weight in zip(parts, own, strict=True))
-               for own in zip(*parts.values(), strict=True)]
+        [fitted.room for _alike, fitted in fits]),
+        lambda _fits, name: CONF.nova_accel[name])
     return [root for _weight, _chance, root in sorted(
         (-round(weight, 6), _CHANCE.random(), root)
         for weight, (alike, _fitted) in zip(weights, fits, strict=True)
@@ -193,21 +190,22 @@ def _sorted(fits: list[tuple[_Alike, fit.Fit]]) -> list[str]:
 
 
 def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
-           summaries: collections.abc.Mapping[str, dict] | None,
+           provider_summaries: collections.abc.Mapping[str, dict] | None,
            ) -> collections.abc.Iterator[
                collections.abc.Mapping[str, dict] | None]:
     """Yield the hosts that Nova examines, and more hosts if it failed.
 
     :param spec_obj: nova.objects.RequestSpec
     :param instance_uuids: the servers of the request
-    :param summaries: Placement's provider summaries by uuid
+    :param found: the candidates; None, as the servers, without Placement
+    :param provider_summaries: of Placement, by uuid
     :returns: summaries of the hosts; nothing if no host has the devices
     """
-    wanted = _wanted(spec_obj)
-    hosts = _hosts(found or {}, summaries or {})
+    wanted = _wanted(spec_obj) if instance_uuids and found else None
+    hosts = _hosts(found, provider_summaries) if wanted else {}
     enough = CONF.nova_accel.shortlist_size + len(instance_uuids or ())
-    if not wanted or not instance_uuids or len(hosts) <= enough:
-        yield summaries
+    if len(hosts) <= enough:
+        yield provider_summaries
         return
     ranking = rank(wanted, hosts, enough)
     LOG.debug('%d of %d hosts have the devices of %s, and %d may have them',
@@ -222,7 +220,7 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
     for chosen in parts:
         for answer in _answers(hosts):
             answer.restart(has_more_hosts=chosen is not parts[-1])
-        yield {uuid: summary for uuid, summary in summaries.items()
+        yield {uuid: summary for uuid, summary in provider_summaries.items()
                if summary['root_provider_uuid'] in chosen}
         if group:
             # Nova adds the hosts of servers that it has placed.
@@ -253,9 +251,10 @@ def _wanted(spec_obj) -> flavor_request.Request | None:
     return wanted if wanted.classes else None
 
 
-def _hosts(found, summaries) -> Found:
+def _hosts(found, provider_summaries) -> Found:
     """Return the candidates of each host; none if they are not all known."""
-    roots = {summary['root_provider_uuid'] for summary in summaries.values()}
+    roots = {summary['root_provider_uuid']
+             for summary in provider_summaries.values()}
     hosts = {root: found[root] for root in sorted(roots) if found.get(root)}
     if not all(isinstance(candidate, candidates.Candidate)
                for of_host in hosts.values() for candidate in of_host):

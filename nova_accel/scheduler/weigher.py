@@ -55,10 +55,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
                                        map(_room, hosts))
         else:
             parts = _without_devices(hosts)
-        return [sum(_multiplier(host, name) * weight
-                    for name, weight in zip(parts, own, strict=True))
-                for host, own in zip(
-                    hosts, zip(*parts.values(), strict=True), strict=True)]
+        return host_weights.sums(hosts, parts, _multiplier)
 
     def _weigh_object(self, obj, weight_properties):
         """Not called: weights depend on all hosts together."""
