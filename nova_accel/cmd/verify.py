@@ -55,14 +55,14 @@ class VerifyHost(text.ShowOne):
         host, problems = hosts.read_tree(recording, conf)
         for problem in problems:
             self.app.LOG.warning(problem)
-        held = check.held(conf) if parsed_args.reset else None
-        if parsed_args.reset and trees.is_live(tree):
-            _become_privileged()
+        held = None
+        if parsed_args.reset:
+            held = check.held(conf)
+            if trees.is_live(tree):
+                _become_privileged()
         regions = [_region(tree, host, device, region, held)
                    for device in host.devices for region in device.regions]
-        self.code = int(any(
-            region['problems'] or region['reset'].startswith(_FAILED)
-            for region in regions))
+        self.code = int(any(map(_is_bad, regions)))
         return self.dict2columns({
             'nova_accel': importlib.metadata.version('nova-accel'),
             'source': _source(tree),
@@ -101,6 +101,10 @@ def _become_privileged() -> None:
                                 'root')
     for context in privileged.CONTEXTS:
         context.set_client_mode(False)
+
+
+def _is_bad(region: collections.abc.Mapping) -> bool:
+    return bool(region['problems']) or region['reset'].startswith(_FAILED)
 
 
 def _source(tree: trees.Tree) -> str:
@@ -161,21 +165,31 @@ def _problems(tree, host, own) -> list[str]:
 
 def _reset(tree, host, region, held) -> str:
     """Reset one free unit of a region; return what came of it."""
-    functions = {function.address: function for function in host.functions}
     units = [unit for unit in reset_methods.units(host)
              if unit in region.units]
     if not units:
         return f'{_NOT_TRIED}: its kind resets units itself'
-    free = [unit for unit in units if not any(
-        address in held or functions[address].open for address in unit)]
+    free = [unit for unit in units if _is_free(host, unit, held)]
     if not free:
         return f'{_NOT_TRIED}: no unit is free'
-    unit = next((unit for unit in free if not any(
-        reset_methods.has_host_driver(functions[address])
-        for address in unit)), None)
-    if unit is None:
+    unbound = [unit for unit in free if not _has_host_driver(host, unit)]
+    if not unbound:
         return f'{_NOT_TRIED}: all free units have a driver of the host'
     resets, begin = reset.Resets(), time.monotonic()
-    if resets.reset(tree, host, unit):
+    if resets.reset(tree, host, unbound[0]):
         return f'reset in {time.monotonic() - begin:.1f} s'
     return f'{_FAILED}: {"; ".join(resets.refused().values())}'
+
+
+def _is_free(host, unit, held) -> bool:
+    return not any(address in held for address in unit) and not any(
+        function.open for function in _functions(host, unit))
+
+
+def _has_host_driver(host, unit) -> bool:
+    return any(map(reset_methods.has_host_driver, _functions(host, unit)))
+
+
+def _functions(host, unit) -> list[model.Function]:
+    return [function for function in host.functions
+            if function.address in unit]

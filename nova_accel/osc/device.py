@@ -2,6 +2,7 @@
 """``openstack accel device``: the devices of compute nodes."""
 
 import collections.abc
+import itertools
 
 from osc_lib.command import command
 
@@ -72,8 +73,9 @@ class ShowDevice(command.ShowOne):
     def take_action(self, parsed_args):
         client = self.app.client_manager.nova_accel
         device = client.device(parsed_args.device)
-        consumers = client.consumers(
-            units.provider for units in device.regions if units.used)
+        consumers = list(itertools.chain.from_iterable(client.consumers(
+            units.provider for units in device.regions if units.used
+        ).values()))
         return zip(*{
             'host': device.host,
             'address': device.address,
@@ -85,19 +87,14 @@ class ShowDevice(command.ShowOne):
             'islands': columns.Lines(sorted(device.properties.islands)),
             'partitions': columns.Lines(sorted(device.properties.partitions)),
             'drained': str(device.drained) if device.drained else None,
-            'regions': columns.Lines([
-                f'{units.resource_class}{f" {units.name}" * bool(units.name)}:'
-                f' {units.status}, {units.used} used, {units.free} free'
-                + ''.join(f', {reason}' for reason in units.reasons)
-                for units in device.regions]),
+            'regions': columns.Lines(list(map(_region, device.regions))),
             'traits': columns.Lines(sorted({
                 trait for units in device.regions for trait in units.traits})),
             'servers': columns.Lines([
                 f'{consumer.uuid} {consumer.name}'.strip()
-                for found in consumers.values() for consumer in found]),
+                for consumer in consumers]),
             'projects': columns.Lines(sorted({
-                consumer.project
-                for found in consumers.values() for consumer in found})),
+                consumer.project for consumer in consumers})),
         }.items(), strict=True)
 
 
@@ -117,6 +114,13 @@ class SetDevice(command.Command):
         client = self.app.client_manager.nova_accel
         device = client.device(parsed_args.device)
         draining.apply(client, device.uuid, [device], parsed_args)
+
+
+def _region(units) -> str:
+    name = f'{units.resource_class} {units.name}'.strip()
+    return ', '.join([
+        f'{name}: {units.status}', f'{units.used} used', f'{units.free} free',
+        *units.reasons])
 
 
 def add_device(parser) -> None:

@@ -215,15 +215,24 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
     parts = ranking.rounds(enough)
     if not parts:
         _log(instance_uuids[0], wanted, ranking)
-    group = spec_obj.instance_group
-    placed = list(group.hosts) if group else []
-    for chosen in parts:
+    for chosen in _same_group(spec_obj, parts):
         for answer in _answers(hosts):
             answer.restart(has_more_hosts=chosen is not parts[-1])
         yield {uuid: summary for uuid, summary in provider_summaries.items()
                if summary['root_provider_uuid'] in chosen}
+
+
+def _same_group(spec_obj, parts: list[set[str]],
+                ) -> collections.abc.Iterator[set[str]]:
+    """Yield each round, with the server group as it was before the first.
+
+    Nova adds the hosts of servers that it has placed.
+    """
+    group = spec_obj.instance_group
+    placed = list(group.hosts) if group else []
+    for chosen in parts:
+        yield chosen
         if group:
-            # Nova adds the hosts of servers that it has placed.
             group.hosts = list(placed)
             group.obj_reset_changes(['hosts'])
 

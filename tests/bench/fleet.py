@@ -147,7 +147,8 @@ def request(count: int,
             extra_specs=flavor_specs.expand(
                 device_profile.Profile(f'gpu-{count}', (group,) * count), {})),
         num_instances=1, numa_topology=None, pci_requests=None,
-        instance_group=None, image=objects.ImageMeta(
+        force_hosts=None, force_nodes=None, instance_group=None,
+        image=objects.ImageMeta(
             properties=objects.ImageMetaProps()),
         requested_destination=None, instance_uuid=str(uuid.uuid4()))
 

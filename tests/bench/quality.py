@@ -32,8 +32,6 @@ _BOUND = 'Bound, knowing the future'
 #: Hours of the day, hours before it, and how long a server lives on average.
 HOURS, BEFORE, LIFE = 24, 8, 4
 _SIZES = range(1, 9)
-#: Hosts on the shortlist.
-_SHORTLIST = 50
 
 _NOVAS = 'nova.scheduler.weights.all_weighers'
 _OURS = 'nova_accel.scheduler.weigher.AcceleratorWeigher'
@@ -134,7 +132,6 @@ def _by_nova(side):
     from nova.scheduler import filters
     from nova.scheduler import weights
 
-    from nova_accel.core.request import flavor_request
     from nova_accel.scheduler import filter as filter_
     from nova_accel.scheduler import shortlist
     from tests.bench import fleet as fleet_
@@ -146,22 +143,28 @@ def _by_nova(side):
     # Of each request that finds no host it has something to say.
     logging.getLogger('nova.filters').setLevel(logging.WARNING)
 
-    def listed(states, spec):
-        if side not in (OURS, PREFERRED) or len(states) <= _SHORTLIST:
-            return states
-        ranking = shortlist.rank(flavor_request.parse(
-            spec.flavor.extra_specs), {
-                state.uuid: state.allocation_candidates for state in states},
-            _SHORTLIST)
-        best, *_rest = [*ranking.rounds(_SHORTLIST), set()]
-        return [state for state in states if state.uuid in best]
+    def rounds(fleet, size, spec):
+        states = fleet.states(size)
+        if side not in (OURS, PREFERRED):
+            yield states
+            return
+        for examined in shortlist.rounds(
+                spec, ['server'],
+                {state.uuid: state.allocation_candidates for state in states},
+                fleet.summaries):
+            roots = {summary['root_provider_uuid']
+                     for summary in examined.values()}
+            yield [state for state in states if state.uuid in roots]
 
     def choose(fleet, size):
         spec = fleet_.request(size, 'preferred' if size > fleet_.OF_A_NODE
                               or side == PREFERRED else 'required')
-        states = filters.HostFilterHandler().get_filtered_objects(
-            ours, listed(fleet.states(size), spec), spec)
-        if not states:
+        for states in rounds(fleet, size, spec):
+            states = filters.HostFilterHandler().get_filtered_objects(
+                ours, states, spec)
+            if states:
+                break
+        else:
             return None
         best = handler.get_weighed_objects(weighers, states, spec)[0].obj
         host = fleet.by_root[best.uuid]

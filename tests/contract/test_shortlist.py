@@ -32,7 +32,6 @@ class Case:
             self.fleet.claim(host, [list(host.devices)[number]
                                     for number in numbers])
         self.spec = fleets.request(count, numa)
-        self.spec.force_hosts = self.spec.force_nodes = None
         self.found = {state.uuid: state.allocation_candidates
                       for state in self.fleet.states(count)}
         self.summaries = self.fleet.summaries

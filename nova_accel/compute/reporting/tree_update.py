@@ -39,10 +39,7 @@ def update(provider_tree, inventory: inventory.NodeInventory,
     in_use = one_time_use.in_use(inventory.offered, held)
     used = in_use | one_time_use.used(ours)
     wanted = providers.desired(inventory, disputed, used)
-    of_classes = [provider for provider in ours
-                  if naming.class_of_provider(provider.name)]
-    of_devices = [provider for provider in ours
-                  if provider not in of_classes]
+    of_classes, of_devices = _split(ours)
     stuck = providers.stuck(wanted, of_devices, allocated)
     why = providers.reason_not_offered(inventory)
     drained = {provider.uuid for provider in of_devices
@@ -58,6 +55,16 @@ def update(provider_tree, inventory: inventory.NodeInventory,
         _apply(provider_tree, change)
     if ours or wanted:
         _mark_host(provider_tree, inventory.node.uuid)
+
+
+def _split(ours: list[providers.Existing],
+           ) -> tuple[list[providers.Existing], list[providers.Existing]]:
+    """Return the providers that count units of a class, and the others."""
+    of_classes, of_devices = [], []
+    for provider in ours:
+        (of_classes if naming.class_of_provider(provider.name)
+         else of_devices).append(provider)
+    return of_classes, of_devices
 
 
 def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:

@@ -164,18 +164,8 @@ def _asked(demands: collections.abc.Iterable[csp.Demand], classes,
 def _why(view, constraint, number, classes, traits) -> Reason:
     """Return the reason for a constraint that cannot be kept alone."""
     problem = view.problem
-    one, several = PLACES[constraint.key]
     most = _most(view, constraint)
-    if not constraint.same:
-        words = ('free units are on only '
-                 f'{most} {one if most == 1 else several}')
-    elif constraint.key == csp.LINKS:
-        words = ('no legal set of linked devices is free for '
-                 f'{len(constraint.members)} groups')
-    elif len(constraint.members) == 1:
-        words = 'no unit is free there'
-    else:
-        words = f'at most {most} fit on one {one}'
+    words = _at_most(constraint, most)
     near = {name: nodes for asked, name, nodes in (
         (constraint.guest, 'guest', problem.guest),
         (constraint.network, 'network', problem.network))
@@ -188,12 +178,26 @@ def _why(view, constraint, number, classes, traits) -> Reason:
         source.parts[csp.PARTS.index(constraint.key)] is None
         for source in problem.sources)
     if is_unknown:
-        words += f'; the {one} of some devices of the host is unknown'
+        words += (f'; the {PLACES[constraint.key][0]} of some devices of the '
+                  'host is unknown')
     members = [problem.demands[member] for member in constraint.members]
     amounts = [demand.amount if constraint.same else 1 for demand in members]
     return Reason('rule', words, Shortage(
         _asked(members, classes, traits), sum(amounts), sum(amounts[:most]),
         tuple(near), is_unknown), number)
+
+
+def _at_most(constraint, most: int) -> str:
+    """Return the words for how many members can keep a constraint."""
+    one, several = PLACES[constraint.key]
+    if not constraint.same:
+        return f'free units are on only {most} {one if most == 1 else several}'
+    if constraint.key == csp.LINKS:
+        return ('no legal set of linked devices is free for '
+                f'{len(constraint.members)} groups')
+    if len(constraint.members) == 1:
+        return 'no unit is free there'
+    return f'at most {most} fit on one {one}'
 
 
 def _most(view, constraint) -> int:
