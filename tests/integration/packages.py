@@ -24,7 +24,7 @@ APT = (
 
 #: OpenStack 2026.2, the clients, and what it needs from us.
 PIP = (
-    'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova',
+    'ansible', 'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova',
     'openstack-placement', 'openstack-cyborg==17.0.0',
     'osc-placement', 'pymemcache', 'PyMySQL', 'python-memcached',
     'python-openstackclient', 'pyuwsgi')

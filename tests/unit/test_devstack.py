@@ -13,8 +13,8 @@ from tests.unit import ini
 _ROOT = pathlib.Path(__file__).parents[2]
 _PLUGIN = _ROOT / 'devstack'
 
-#: Functions that DevStack has.
-_FUNCTIONS = """
+#: What DevStack has.
+FUNCTIONS = """
 set -euo pipefail
 for function in ini_has_option iniadd iniget iniset; do
     eval "function $function { '%(python)s' -S '%(ini)s' \\
@@ -46,7 +46,7 @@ class DevStack:
         self.conf.write_text('')
 
     def run(self, mode, services='n-api n-cpu n-sch', **settings):
-        script = _FUNCTIONS % {
+        script = FUNCTIONS % {
             'python': sys.executable, 'ini': ini.__file__, 'plugin': _PLUGIN}
         done = subprocess.run(
             ['bash', '-c', f"{script}\nsource '{_PLUGIN}/plugin.sh' {mode}"],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested machines that offer what they have, and somebody who wants it."""
 
+import json
 import pathlib
 
 from tests.integration.nested import patience
@@ -35,6 +36,29 @@ def prepare(machine) -> None:
 def _boot(machine):
     machine.write('/etc/rc.local', _BOOT.read_text())
     machine.run('chmod +x /etc/rc.local && /etc/rc.local')
+
+
+def leave_to_nova(tenant, machine, **products: str) -> None:
+    """Have ``[pci] device_spec`` name devices of ours instead.
+
+    :param products: product id by class
+    """
+    ours, novas = [], []
+    for line in _CONF.read_text().splitlines():
+        is_novas = any(f'"product_id": "{product}"' in line
+                       for product in products.values())
+        (novas if is_novas else ours).append(line)
+    specs = [json.loads(line.split('=', 1)[1]) for line in novas]
+    for spec in specs:
+        del spec['resource_class']
+    machine.configure('\n'.join(
+        [*ours, '[pci]', *(f'device_spec = {json.dumps(spec)}'
+                          for spec in specs), '']))
+    machine.restart('nova-compute')
+    patience.until(
+        f'{machine.host} does not offer {" and ".join(products)}',
+        lambda: not tenant.ledger.can_be_had(machine.host).keys()
+        & products.keys() and tenant.service(machine.host))
 
 
 def offer(tenant, machine, more: str = '') -> None:

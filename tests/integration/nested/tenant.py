@@ -50,13 +50,16 @@ class Tenant:
         return self._flavors[name]
 
     def _make_flavor(self, name, resources) -> str:
-        specs = {'hw_rng:allowed': 'false'}
-        if resources:
-            self._make_profile(name, resources)
-            specs['accel:device_profile'] = name
+        if not resources:
+            return self.flavor_with(name)
+        self._make_profile(name, resources)
+        return self.flavor_with(name, **{'accel:device_profile': name})
+
+    def flavor_with(self, name: str, **specs: str) -> str:
+        """The id of a new flavor with these extra specs."""
         return cloud_resources.flavor(
-            self.cloud.connection, f'nested.{name}', _MEMORY, 1, specs,
-            disk=0).id
+            self.cloud.connection, f'nested.{name}', _MEMORY, 1,
+            {'hw_rng:allowed': 'false', **specs}, disk=0).id
 
     def _make_profile(self, name, resources):
         place.make(self.cloud.profiles)
@@ -66,17 +69,18 @@ class Tenant:
                 for resource_class, amount in resources.items()]}))
 
     def boot(self, host: str | None = None, status: str = 'ACTIVE',
-             **resources: int) -> 'Server':
+             flavor: str | None = None, **resources: int) -> 'Server':
         """A new server, and in the end its guest is up.
 
         :param host: where; otherwise the scheduler says it
         :param status: what it comes to
+        :param flavor: the id of a flavor; otherwise one for the resources
         """
         more = {'host': host} if host else {}
         image = self.cloud.connection.image.find_image(
             node.IMAGE, ignore_missing=False)
         created = self.compute.create_server(
-            name=_NAME, flavor_id=self.flavor(**resources),
+            name=_NAME, flavor_id=flavor or self.flavor(**resources),
             image_id=image.id, networks='none', **more)
         return self._come_up(created.id, status)
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible and DevStack configure the cloud as the installation guide does."""
+
+import json
+import pathlib
+
+import pytest
+import yaml
+
+from tests.integration import place
+from tests.integration import steps
+from tests.integration.cloud import cloud as clouds
+from tests.integration.cloud import install_guide
+from tests.integration.stage1 import outer as machines
+from tests.unit import ini
+from tests.unit import test_devstack
+
+_CONF = pathlib.Path('/etc/nova/nova.conf')
+_PYTHON = str(place.BIN / 'python')
+_GROUPS = ('nova_scheduler', 'nova_compute', 'nova_api')
+
+
+@pytest.fixture(autouse=True)
+def nova_conf(accelerators, outer):
+    """nova.conf of a cloud that does not have nova-accel."""
+    before = _CONF.read_text()
+    with outer.before_installation():
+        yield
+        accelerators.delete_all()
+        _CONF.write_text(before)
+
+
+def with_ansible(cloud, directory):
+    """Run the playbook."""
+    [wheel] = install_guide.COPY.glob('nova_accel-*.whl')
+    inventory = directory / 'inventory.yml'
+    inventory.write_text(yaml.safe_dump({'all': {
+        'children': {group: {'hosts': {'cloud': {}}} for group in _GROUPS},
+        'vars': {
+            'ansible_connection': 'local', 'ansible_become': False,
+            'ansible_python_interpreter': _PYTHON,
+            'nova_accel_python': _PYTHON, 'nova_accel_file': str(wheel),
+            'nova_accel_device_spec': [json.loads(machines.GPU_ENTRY)],
+            'nova_accel_restart': False}}}))
+    said = cloud.run(
+        'ansible-playbook', '-i', str(inventory),
+        str(place.ROOT / 'contrib/ansible/nova_accel.yml'))
+    assert 'failed=0' in said
+
+
+def with_devstack(cloud, _directory):
+    """Source the plugin as DevStack does after it has configured Nova."""
+    script = test_devstack.FUNCTIONS % {
+        'python': _PYTHON, 'ini': ini.__file__,
+        'plugin': place.ROOT / 'devstack'}
+    steps.run('bash', '-c', f'{script}\nsource '
+              f"'{place.ROOT}/devstack/plugin.sh' stack post-config", env={
+                  **clouds.environment(), 'PYTHON': _PYTHON,
+                  'DEST': '/opt/stack', 'NOVA_CONF': str(_CONF),
+                  'SERVICES': 'n-api n-cpu n-sch',
+                  'NOVA_ACCEL_PROFILE_DIR': str(cloud.profiles),
+                  'NOVA_ACCEL_DEVICE_SPEC': machines.GPU_ENTRY})
+
+
+@pytest.mark.parametrize('configure', [with_ansible, with_devstack])
+def test_server_gets_its_devices(cloud, accelerators, tmp_path, configure):
+    configure(cloud, tmp_path)
+    cloud.restart('nova-api', 'nova-scheduler', 'nova-compute')
+    server = accelerators.boot(accelerators.of_gpus(2))
+    accelerators.check(server, machines.GPU, machines.GPU)
