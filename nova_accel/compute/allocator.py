@@ -154,7 +154,7 @@ class Allocator:
             if self._reclamation.sanitize(chosen.hostdevs,
                                           self._state.domains.holders()):
                 self._book(instance, chosen)
-                for item in chosen.once:
+                for item in chosen.one_time:
                     # Reserve before the guest is created, so that a crash in
                     # between cannot offer the device again.
                     self._placement_client.reserve(item)

@@ -220,7 +220,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             self._allocator.for_spawn(instance, allocations)
             return super().spawn(context, instance, image_meta,
                                  injected_files, admin_password, allocations,
@@ -229,14 +229,14 @@ class LibvirtDriver(driver.LibvirtDriver):
     def finish_migration(self, context, migration, instance, disk_info,
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             self._allocator.for_move(instance, allocations)
             return super().finish_migration(
                 context, migration, instance, disk_info, network_info,
                 image_meta, resize_instance, allocations, *args, **kwargs)
 
     def finish_revert_migration(self, context, instance, *args, **kwargs):
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             self._allocator.for_restart(instance, is_reverted=True)
             return super().finish_revert_migration(context, instance, *args,
                                                    **kwargs)
@@ -244,7 +244,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _hard_reboot(self, context, instance, *args, **kwargs):
         claimed = None
         try:
-            with self._claims.during(instance):
+            with self._claims.operation(instance):
                 # Nova is about to undefine the domain that holds the devices.
                 self._allocator.for_restart(instance)
                 claimed = self._claims.get(instance)
@@ -277,7 +277,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             # same devices. An evacuated server is rebuilt on another node.
             self._claims.claim(instance, self._claims.held(instance))
             return super().destroy(context, instance, *args, **kwargs)
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             return super().destroy(context, instance, *args, **kwargs)
 
     def cleanup(self, context, instance, *args, **kwargs):
@@ -291,7 +291,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             if self._claims.get(instance) is None:
                 self._allocator.for_restart(instance)
             claimed = self._claims.get(instance) or ()
@@ -315,7 +315,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _create_guest(self, context, xml, instance, *args, **kwargs):
         held = hostdev.ours(libvirt_xml.parse(xml)[1])
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             with _deploy_failures():
                 if held:
                     # Unrescue starts the guest from its old XML.
@@ -338,7 +338,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     # Suspend and resume
 
     def suspend(self, context, instance, *args, **kwargs):
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             held = hostdev.ours(self._domains.attached(instance.uuid))
             self._claims.claim(instance, held)
             domain = self._host.get_guest(instance)
@@ -355,7 +355,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._local_host.invalidate()
 
     def resume(self, context, instance, *args, **kwargs):
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             held = self._claims.held(instance)
             if held:
                 self._claims.claim(instance, held)
@@ -382,7 +382,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                                      original_power_state, instance, *args,
                                      **kwargs):
         # Nova suspends a guest whose disk cannot be copied while it runs.
-        with self._claims.during(instance):
+        with self._claims.operation(instance):
             super()._resume_guest_after_snapshot(
                 context, live_snapshot, original_power_state, instance, *args,
                 **kwargs)

@@ -165,7 +165,7 @@ def test_lingering_claim_is_released_unless_an_operation_uses_it():
     held.claim(server, (*found['server'], *found['server']))
     assert not held.release_lingering('server', found['server'])
     found = held.lingering()
-    with held.during(types.SimpleNamespace(uuid='server')):
+    with held.operation(types.SimpleNamespace(uuid='server')):
         assert not held.release_lingering('server', found['server'])
     held.claim(server, (_DEVICE,))
     assert held.release_lingering('server', held.lingering()['server'])

@@ -17,13 +17,13 @@ class Preparation:
     """Checks and prepares the devices of guests that are about to start.
 
     :param local_host: reads the devices
-    :ivar given: prepared addresses that servers have had since nova-compute
-        started, also those that no entry names any more
+    :ivar handed_out: prepared addresses that servers have had since
+        nova-compute started, also those that no entry names any more
     """
 
     def __init__(self, local_host: local_host.LocalHost) -> None:
         self._local_host = local_host
-        self.given: set[model.Address] = set()
+        self.handed_out: set[model.Address] = set()
 
     def check(self, hostdevs: hostdev.Hostdevs,
               node: inventory.Node) -> None:
@@ -51,7 +51,7 @@ class Preparation:
         if host is None:
             return
         here = inventory.NodeInventory(host, node)
-        self.given.update(device.address for device in hostdevs
+        self.handed_out.update(device.address for device in hostdevs
                           if self._is_prepared(device, here))
         self._check(hostdevs, here)
         for device in hostdevs:
@@ -128,7 +128,7 @@ class Preparation:
         """Return what a kind has prepared, even if no entry names it now."""
         ready = set(preparer.prepared(host))
         if isinstance(preparer, kind.Inspector):
-            ready.update(filter(preparer.is_ready, tuple(self.given)))
+            ready.update(filter(preparer.is_ready, tuple(self.handed_out)))
         return ready
 
 

@@ -94,15 +94,15 @@ class Reclamation:
 
     def _unused(self, here) -> list[tuple[str, kind.Preparer, model.Address]]:
         """Return the prepared devices that no server holds or claims."""
-        given = tuple(self._preparation.given)
+        handed_out = tuple(self._preparation.handed_out)
         preparers = self._local_host.preparers()
         ready = {name: self._preparation.ready(preparer, here.host)
                  for name, preparer in preparers.items()}
-        gone = set(given).difference(*ready.values())
+        gone = set(handed_out).difference(*ready.values())
         # Read last, so that a device prepared meanwhile counts as used.
         in_use = set(self._claims.addresses_in_use()
                      if gone or any(ready.values()) else ())
-        self._preparation.given.difference_update(gone - in_use)
+        self._preparation.handed_out.difference_update(gone - in_use)
         return [(name, preparers[name], address) for name in ready
                 for address in sorted(ready[name] - in_use)]
 

@@ -34,13 +34,13 @@ class Chosen:
 
     :param unallocated: what the devices have beyond the allocations
     :param surplus: what the allocations have beyond the devices
-    :param once: the providers, of these devices, that are for one-time use
+    :param one_time: the providers, of these devices, that are for one-time use
     """
 
     hostdevs: hostdev.Hostdevs
     unallocated: allocations.Allocations
     surplus: allocations.Allocations
-    once: tuple[inventory.Offered, ...] = ()
+    one_time: tuple[inventory.Offered, ...] = ()
 
 
 class DeviceClaims:
@@ -301,7 +301,7 @@ class DeviceClaims:
         return self._claimed.get(instance.uuid)
 
     @contextlib.contextmanager
-    def during(self, instance) -> collections.abc.Iterator[None]:
+    def operation(self, instance) -> collections.abc.Iterator[None]:
         """End the claim of a server when its operation ends or fails.
 
         Operations can be nested; the end of the outermost one ends the claim.

@@ -13,7 +13,7 @@ import typing
 
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
-from nova_accel.core.device_spec import discovery
+from nova_accel.core.device_spec import unit_checks
 
 #: PCI Code and ID Assignment Specification: base class and subclass of
 #: devices that are suggested even if no kind suggests an entry.
@@ -152,7 +152,7 @@ class _Search:
             function = self._functions[address]
             if function.console:
                 found[address] = model.Refusal(address, function.ids,
-                                               discovery.CONSOLE)
+                                               unit_checks.CONSOLE)
         return found
 
     def _add_card(self, card, trials) -> None:

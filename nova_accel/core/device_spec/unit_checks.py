@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check whether a unit can be offered, whatever its kind is.
+
+No other program claims it, the host does not use it, and IOMMU groups, the
+smallest isolated sets, are not split. A check raises ``kind.Refused`` with the
+reason and a remedy.
+"""
+
+import collections
+import collections.abc
+import functools
+
+from nova_accel.core import holding
+from nova_accel.core import hostdev
+from nova_accel.core import kind as kinds
+from nova_accel.core import model
+from nova_accel.core import naming
+from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import unsafe_host
+from nova_accel.core.device_spec import virtual_functions
+
+#: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
+MAX_DOMAIN = 0xffff
+
+# PCI Code and ID Assignment Specification: a non-volatile memory controller.
+_DISK = 0x0108
+
+_NO_IOMMU = ('this host has no IOMMU groups',
+             'switch the IOMMU on in firmware and with intel_iommu=on, or '
+             'amd_iommu=on, on the kernel command line')
+
+_DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
+           'make use of', 'load vfio-pci with disable_denylist=1 if the '
+           'guests can be trusted, or take it out of device_spec')
+
+#: About a function with the host's console: offered, but never suggested.
+CONSOLE = 'the console of the host is on it, or may be'
+
+
+class WithheldUnit(kinds.Refused):
+    """Raised about a unit that is offered again once its state is over."""
+
+    def __init__(self, withheld: model.Withheld,
+                 address: model.PciAddress) -> None:
+        super().__init__(withheld.reason, withheld.remedy, address)
+        self.state = withheld.state
+
+
+class UnitChecks:
+    """The checks of the units of one machine.
+
+    :param machine: the kind.Machine, with the entries that name each function
+    :param problems: gets what an operator should know of units that pass
+
+    The other parameters are those of ``discovery.offer``.
+    """
+
+    def __init__(self, machine, problems: list[str], foreign, withheld, held,
+                 hazards, allow_unsafe_host) -> None:
+        self._machine = machine
+        self._functions = machine.functions
+        self._named = machine.named
+        self._problems = problems
+        self._foreign = foreign
+        self._withheld = withheld
+        self._ask_held = held
+        self._hazards = hazards
+        self._allow_unsafe_host = allow_unsafe_host
+
+    @functools.cached_property
+    def _hostdevs(self) -> hostdev.Hostdevs:
+        return tuple(device for _uuid, device in holding.each(
+            self._ask_held()))
+
+    @functools.cached_property
+    def _held(self) -> collections.abc.Set[model.Address]:
+        return {device.address for device in self._hostdevs}
+
+    @functools.cached_property
+    def _lost(self) -> dict[model.PciAddress, list[hostdev.Hostdev]]:
+        """Held mdevs that a reboot of the host has removed, by card."""
+        there = {uuid for function in self._functions.values()
+                 for mdev_type in function.mdev_types
+                 for uuid in mdev_type.instances}
+        lost = collections.defaultdict(list)
+        for device in self._hostdevs:
+            if device.card and str(device.address) not in there:
+                lost[device.card].append(device)
+        return lost
+
+    def check_named(self, function: model.Function, entry) -> None:
+        """Check a function that an entry names, before its kind is asked."""
+        self._check_card(function)
+        self._check_num_vfs(function, entry)
+
+    def _check_card(self, function) -> None:
+        if function.physfn and function.physfn not in self._functions:
+            raise kinds.Refused(f'its physical function {function.physfn} is '
+                                'not there')
+
+    def _check_num_vfs(self, function, entry) -> None:
+        """Refuse what an entry with num_vfs names, except VFs of its cards."""
+        if not entry.num_vfs:
+            return
+        card = self._functions.get(function.physfn)
+        if card and not entry.matches(card):
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and names virtual functions but '
+                f'not their card {card.address} ({card.ids})',
+                'name the card')
+        if not function.physfn and not function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it can have no virtual '
+                'functions', 'name devices more narrowly, or switch SR-IOV '
+                'on in the firmware')
+        if not function.physfn and virtual_functions.wanted(
+                function, entry) > function.total_vfs:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs {entry.num_vfs}, and it can have '
+                f'{function.total_vfs}', 'write a number that it can have, or '
+                '"all"')
+        if not function.physfn:
+            raise kinds.Refused(
+                f'{entry.label} says num_vfs, and it has no virtual functions',
+                'restart nova-compute, which sets their number when it '
+                'starts; its log says why it cannot')
+
+    def check_unit(self, unit: model.Unit, pool: kinds.Pool, entry) -> None:
+        """Check a unit of a Pool.
+
+        :param entry: the spec_entry.Entry that names it
+        """
+        functions = [self._functions[address] for address in unit]
+        if entry.one_time_use:
+            _check_whole_device(pool, functions)
+        self._check_lost(pool, functions[0])
+        if pool.mdevs:
+            self._check_parent(functions[0])
+        else:
+            self._check_functions(unit, functions, pool, entry)
+        # Last, as such a unit would be offered otherwise.
+        self._check_withheld(functions)
+
+    def _check_functions(self, unit, functions, pool, entry) -> None:
+        """Check a unit that is assigned as functions, not as an mdev."""
+        self._check_isolation(functions, entry)
+        _check_data(functions, entry)
+        if pool.resets:
+            self._check_driver(functions, is_managed(entry, pool))
+            self._check_reset(unit, entry)
+            self._check_use(functions, entry)
+
+    def _check_parent(self, function) -> None:
+        """Check the parent of mdevs, which the host keeps with its driver."""
+        if function.unreadable:
+            raise kinds.Refused('it cannot be read')
+        self._check_card(function)
+        self._check_claims(function)
+        self._check_whole(function.address)
+        self._check_whole(function.physfn)
+
+    def _check_whole(self, address) -> None:
+        """Refuse a part of a function that a server holds.
+
+        While the server is stopped, the function is bound to its driver again
+        and shows the parts that it can have.
+        """
+        if address and address in self._held:
+            raise kinds.Refused(
+                f'a server holds {address} as a whole', 'no action needed, '
+                'it is kept for the server; move or delete the server to use '
+                'its parts')
+
+    def _check_parts(self, function) -> None:
+        """Refuse a card whose virtual functions a server holds.
+
+        A reboot of the host has removed them, and its entry does not create
+        them any more.
+        """
+        if function.total_vfs and (
+                needed := virtual_functions.needed(function, self._held)):
+            raise kinds.Refused(
+                f'a server holds {function.vf(needed - 1)} of it, which is '
+                'not there', 'name its virtual functions again with num_vfs, '
+                'and restart nova-compute; or move or delete the server')
+
+    def _check_withheld(self, functions) -> None:
+        """Refuse withheld functions, and the VFs of withheld cards."""
+        for function in functions:
+            for address in (function.address, function.physfn):
+                if found := self._withheld.get(address):
+                    raise WithheldUnit(found, address)
+
+    def _check_lost(self, pool, function) -> None:
+        """Refuse other uses of a card while a held mdev is missing.
+
+        A reboot of the host has removed it, and no entry creates it again.
+        """
+        for device in self._lost.get(function.physfn or function.address, ()):
+            if not (pool.mdevs and naming.is_of_variant(device.alias,
+                                                        pool.variant)):
+                raise kinds.Refused(
+                    'a server holds an mdev of this card, which is not there',
+                    'name its mdev_type again, and restart nova-compute; or '
+                    'move or delete the server')
+
+    def _check_isolation(self, unit, entry) -> None:
+        if not self._machine.groups:
+            raise kinds.Refused(*_NO_IOMMU)
+        self._check_host()
+        for function in unit:
+            try:
+                self._check_function(function)
+            except kinds.Refused as refused:
+                refused.because_of = function.address
+                raise
+        named = next((f for f in unit if entry in self._named.get(
+            f.address, ())), unit[0])
+        if named.iommu_group is None:
+            raise kinds.Refused('it is in no IOMMU group')
+        for function in unit:
+            self._check_named_with(named, function, entry)
+        self._check_groups(unit)
+
+    def _check_groups(self, unit) -> None:
+        """Refuse a part of an IOMMU group, and one that mixes cards."""
+        together = {function.address for function in unit}
+        for function in {f.iommu_group: f for f in unit}.values():
+            if not together.issuperset(self._machine.bundle(function)):
+                raise kinds.Refused(f'IOMMU group {function.iommu_group} '
+                                    'would be split')
+        cards = {function.physfn for function in unit}
+        if len(cards) > 1:
+            raise kinds.Refused(f'IOMMU group {unit[0].iommu_group} mixes '
+                                'virtual functions of a card with other '
+                                'functions')
+
+    def _check_host(self) -> None:
+        """Refuse functions on a host that cannot isolate guests.
+
+        Mdevs are not checked: the host keeps their parent.
+        """
+        for hazard in self._hazards:
+            if not self._allow_unsafe_host:
+                raise kinds.Refused(hazard.reason, hazard.remedy)
+            self._problems.append(
+                f'{hazard.reason}; devices are offered anyway, as '
+                f'{unsafe_host.OPTION} says')
+
+    def _check_function(self, function) -> None:
+        if function.unreadable:
+            raise kinds.Refused('it cannot be read')
+        if isinstance(function.address, model.ParentName):
+            raise kinds.Refused('it is on no PCI bus',
+                                'name the mdev_type that it has to create')
+        if function.is_bridge:
+            raise kinds.Refused(
+                'it is a bridge', 'take it out of device_spec'
+                if function.address in self._named else
+                'put the card into a slot that has an IOMMU group of its own')
+        if function.address.domain > MAX_DOMAIN:
+            raise kinds.Refused('its PCI domain is above ffff, which libvirt '
+                                'cannot name')
+        if function.use:
+            raise kinds.Refused(f'the host uses it: {function.use}')
+        # The count and the VFs are not read at the same time.
+        vfs = max(function.num_vfs, self._machine.vfs[function.address])
+        if vfs:
+            raise kinds.Refused(
+                f'it has {vfs} virtual functions enabled',
+                'name the virtual functions in device_spec, or write 0 to '
+                'its sriov_numvfs')
+        self._check_card(function)
+        self._check_whole(function.physfn)
+        self._check_parts(function)
+        mdevs = sum(len(mdev_type.instances)
+                    for mdev_type in function.mdev_types)
+        if mdevs:
+            raise kinds.Refused(
+                f'it has {mdevs} mediated devices',
+                'remove them, or name their type in device_spec')
+        self._check_claims(function)
+
+    def _check_claims(self, function) -> None:
+        """Refuse functions that another program claims, or their card."""
+        ours = self._named.get(function.address)
+        for claim in self._foreign:
+            if claim.matches(function):
+                raise kinds.Refused(
+                    f'{claim.label} claims it as well'
+                    + (f' as {ours[0].label}' if ours else ''),
+                    'leave it to one of the two')
+            if function.physfn and claim.matches(
+                    self._functions[function.physfn]):
+                raise kinds.Refused(
+                    f'{claim.label} claims its physical function '
+                    f'{function.physfn}', 'leave the card to one of the two')
+
+    def _check_driver(self, unit, managed) -> None:
+        """Refuse denied functions, and unmanaged ones without vfio driver."""
+        for function in unit:
+            if not managed and not function.vfio:
+                raise kinds.Refused(
+                    f'its driver is {function.driver or "none"}, which is not '
+                    'a vfio driver, and its entry says managed no',
+                    'bind it to vfio-pci or to the vfio driver of its vendor, '
+                    'or let libvirt bind it with '
+                    '"managed": "yes"', function.address)
+            if function.denied and not function.vfio:
+                raise kinds.Refused(*_DENIED, function.address)
+
+    def _check_reset(self, unit, entry) -> None:
+        if reset_methods.ways(unit, self._functions, entry.reset) is None:
+            if entry.reset != reset_methods.IF_POSSIBLE:
+                raise kinds.Refused(*reset_methods.why_not_resettable(unit,
+                                                                      self._functions,
+                                                                      entry.reset))
+            self._problems.append(
+                f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
+                f'by itself, and is offered as {entry.label} says')
+
+    def _check_use(self, unit, entry) -> None:
+        """Report the console of the host, and VFs that guests may not use."""
+        for function in unit:
+            if function.console:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as '
+                    f'{entry.label} says, though {CONSOLE}')
+            if function.physfn and function.mdev_types:
+                self._problems.append(
+                    f'{function.address} ({function.ids}): offered as a PCI '
+                    f'function, as {entry.label} says, though it can create '
+                    'mediated devices; name one of its types as mdev_type if '
+                    'a guest cannot use the function itself')
+
+    def _check_named_with(self, named, function, entry) -> None:
+        """Refuse a unit if an entry does not name all its functions."""
+        if entry not in self._named.get(function.address, ()):
+            what = ('it can only be assigned together with'
+                    if function.iommu_group != named.iommu_group
+                    else f'IOMMU group {named.iommu_group} has')
+            raise kinds.Refused(
+                f'{what} {function.address} ({function.ids}), which '
+                f'{entry.label} does not name',
+                'name all of them in one entry')
+
+
+def _check_whole_device(pool, functions) -> None:
+    """Refuse one_time_use for parts of a device, whose use is not tracked."""
+    if pool.mdevs or len(set(pool.units)) > 1 or functions[0].physfn:
+        raise kinds.Refused(
+            'its entry says one_time_use, which is for whole devices, and '
+            'this is a part of one', 'take one_time_use out of its entry')
+
+
+def _check_data(functions, entry) -> None:
+    """Refuse disks, as a reset does not erase them, unless allowed."""
+    for function in functions:
+        if function.class_code >> 8 == _DISK and not (
+                entry.one_time_use or entry.keeps_data):
+            raise kinds.Refused(
+                'it is an NVMe disk, and the next server would find what this '
+                'one has written', 'write "one_time_use": "yes" in its entry, '
+                'and wipe it each time before you free it; or "keeps_data": '
+                '"yes", if all its servers belong to one owner',
+                function.address)
+
+
+def is_managed(entry, pool) -> bool:
+    return next((managed for managed in (entry.managed, pool.managed)
+                 if managed is not None), True)
