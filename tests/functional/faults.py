@@ -52,7 +52,7 @@ EFFECTS = {
 }
 
 #: Seconds.
-_LONG, _DAY = 60, 86400
+_LONG = 60
 
 
 class Death(BaseException):
@@ -289,9 +289,12 @@ class MortalCloud(cloud.Cloud):
     def setUp(self):
         super().setUp()
         self.flags(rpc_response_timeout=self.PATIENCE,
-                   long_rpc_timeout=self.PATIENCE,
-                   # A service that restarts often sends no heartbeat.
-                   service_down_time=_DAY)
+                   long_rpc_timeout=self.PATIENCE)
+        # A service that restarts often sends no heartbeat. Services have
+        # already read service_down_time, a minute.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.servicegroup.drivers.db.DbDriver.is_up',
+            lambda _driver, _service: True))
         self._wait_for_the_living()
         self._use_own_databases()
         self._take_turns_in_placement()
