@@ -22,7 +22,8 @@ _REPLACED = {
     'compute1': 'cloud',
     '--network private': f'--network {resources.NETWORK}',
     '--vcpus 8 --ram 65536 --disk 40': '--vcpus 1 --ram 256 --disk 1',
-    # libvirt refuses what Nova defines for it here; the reason is not known.
+    # libvirt 9.0 refuses the attribute "secure" of a loader, which Nova writes
+    # beside firmware="efi".
     ' --property hw_firmware_type=uefi': ''}
 _NOVA = ('nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute')
 
