@@ -22,7 +22,7 @@ APT = (
     'mariadb-server', 'memcached', 'pkg-config', 'python3-dev',
     'qemu-system-x86', 'qemu-utils', 'rabbitmq-server')
 
-#: OpenStack 2026.2, the clients, and what it needs from us.
+#: OpenStack 2026.2, the clients, what it needs from us, and Ansible.
 PIP = (
     'ansible', 'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova',
     'openstack-placement', 'openstack-cyborg==17.0.0',

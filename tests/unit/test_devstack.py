@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 _PLUGIN = _ROOT / 'devstack'
 
 #: What DevStack has.
-FUNCTIONS = """
+_FUNCTIONS = """
 set -euo pipefail
 for function in ini_has_option iniadd iniget iniset; do
     eval "function $function { '%(python)s' -S '%(ini)s' \\
@@ -29,6 +29,13 @@ NOVA_FILTERS=ComputeFilter
 STACK_USER=$(id -un)
 source '%(plugin)s/settings'
 """
+
+
+def script(mode):
+    """Return a script that sources the plugin as DevStack does."""
+    functions = _FUNCTIONS % {
+        'python': sys.executable, 'ini': ini.__file__, 'plugin': _PLUGIN}
+    return f"{functions}\nsource '{_PLUGIN}/plugin.sh' {mode}"
 
 
 class DevStack:
@@ -46,10 +53,8 @@ class DevStack:
         self.conf.write_text('')
 
     def run(self, mode, services='n-api n-cpu n-sch', **settings):
-        script = FUNCTIONS % {
-            'python': sys.executable, 'ini': ini.__file__, 'plugin': _PLUGIN}
         done = subprocess.run(
-            ['bash', '-c', f"{script}\nsource '{_PLUGIN}/plugin.sh' {mode}"],
+            ['bash', '-c', script(mode)],
             cwd=_ROOT, capture_output=True, text=True, timeout=60,
             env={'PATH': '/usr/bin:/bin', 'PYTHON': sys.executable,
                  'PYTHONPATH': str(self.site), 'DEST': '/opt/stack',

@@ -52,7 +52,7 @@ class Preparation:
             return
         here = inventory.NodeInventory(host, node)
         self.handed_out.update(device.address for device in hostdevs
-                          if self._is_prepared(device, here))
+                               if self._is_prepared(device, here))
         self._check(hostdevs, here)
         for device in hostdevs:
             group, _provider = naming.parse_alias(device.alias)

@@ -12,7 +12,6 @@ from tests.integration import steps
 from tests.integration.cloud import cloud as clouds
 from tests.integration.cloud import install_guide
 from tests.integration.stage1 import outer as machines
-from tests.unit import ini
 from tests.unit import test_devstack
 
 _CONF = pathlib.Path('/etc/nova/nova.conf')
@@ -50,16 +49,12 @@ def with_ansible(cloud, directory):
 
 def with_devstack(cloud, _directory):
     """Source the plugin as DevStack does after it has configured Nova."""
-    script = test_devstack.FUNCTIONS % {
-        'python': _PYTHON, 'ini': ini.__file__,
-        'plugin': place.ROOT / 'devstack'}
-    steps.run('bash', '-c', f'{script}\nsource '
-              f"'{place.ROOT}/devstack/plugin.sh' stack post-config", env={
-                  **clouds.environment(), 'PYTHON': _PYTHON,
-                  'DEST': '/opt/stack', 'NOVA_CONF': str(_CONF),
-                  'SERVICES': 'n-api n-cpu n-sch',
-                  'NOVA_ACCEL_PROFILE_DIR': str(cloud.profiles),
-                  'NOVA_ACCEL_DEVICE_SPEC': machines.GPU_ENTRY})
+    steps.run('bash', '-c', test_devstack.script('stack post-config'), env={
+        **clouds.environment(), 'PYTHON': _PYTHON,
+        'DEST': '/opt/stack', 'NOVA_CONF': str(_CONF),
+        'SERVICES': 'n-api n-cpu n-sch',
+        'NOVA_ACCEL_PROFILE_DIR': str(cloud.profiles),
+        'NOVA_ACCEL_DEVICE_SPEC': machines.GPU_ENTRY})
 
 
 @pytest.mark.parametrize('configure', [with_ansible, with_devstack])
