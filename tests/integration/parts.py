@@ -48,6 +48,8 @@ PARTS = {
               install=_MACHINE, machines=1),
     '3': Part('servers that move between two such', 'stage3',
               install=_MACHINE, machines=2),
+    '4': Part('the page "Get started", to a guest that lists its devices',
+              'stage4', install=_MACHINE, machines=1),
     'smoke': Part('one device of 2, and the next server that has it',
                   'stage2', install=_MACHINE, words=('-m', 'smoke'),
                   machines=1),

@@ -38,6 +38,8 @@ class Parts:
     key: pathlib.Path
     guest_linux: pathlib.Path
     guest_initramfs: pathlib.Path
+    #: Of a guest that runs one command.
+    guest_with_lspci: pathlib.Path
 
 
 def install(steps: Steps) -> None:
@@ -65,7 +67,7 @@ def load() -> Parts:
         paths = json.loads(_FILE.read_text())
     except FileNotFoundError:
         raise Failure(f'there is no {_FILE}: the machine was not built; '
-                      'parts 2 and 3 do that, and `python -m '
+                      'parts 2 to 4 do that, and `python -m '
                       'tests.integration.machine install`') from None
     return Parts(**{name: pathlib.Path(path)
                     for name, path in paths.items()})
@@ -82,7 +84,8 @@ def _build(steps, wheel):
         disk=root.disk(steps, linux, added, wheel, key),
         key=key,
         guest_linux=guest.linux(steps),
-        guest_initramfs=guest.initramfs(steps))
+        guest_initramfs=guest.initramfs(steps),
+        guest_with_lspci=guest.with_lspci(steps))
 
 
 def _wheel():

@@ -6,6 +6,7 @@ of its own, on the host bridge of a NUMA node: ``px0``, buses from 0x40, and
 ``px1``, buses from 0x80.
 """
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import dataclasses
 import pathlib
@@ -70,9 +71,12 @@ def arguments(folder: pathlib.Path, number: int) -> list[str]:
     :param folder: where images of disks are, or are made
     :param number: of the machine, from 1; serial numbers differ by it
     """
-    return [*_backends(folder),
-            *(word for device in _devices(number)
-              for word in ('-device', _option(device)))]
+    return [*_backends(folder), *words(_devices(number))]
+
+
+def words(devices: Iterable[dict[str, object]]) -> list[str]:
+    """Devices as words for QEMU's command line."""
+    return [word for each in devices for word in ('-device', _option(each))]
 
 
 def arguments_of(name: str, number: int) -> dict[str, object]:
@@ -81,12 +85,12 @@ def arguments_of(name: str, number: int) -> dict[str, object]:
     :param name: its id
     :raises KeyError: if there is no such device
     """
-    return {device['id']: device for device in _devices(number)}[name]
+    return {each['id']: each for each in _devices(number)}[name]
 
 
-def _option(device):
+def _option(properties):
     return ','.join(f'{key}={_word(value)}'
-                    for key, value in device.items())
+                    for key, value in properties.items())
 
 
 def _word(value):
@@ -97,24 +101,21 @@ def _word(value):
 
 
 def _backends(folder):
-    words = ['-netdev', 'user,id=igb-net,restrict=on']
+    backends = ['-netdev', 'user,id=igb-net,restrict=on']
     for name in ('nvme', 'pair0', 'pair1'):
         image = folder / f'{name}.img'
         if not image.exists():
             with image.open('wb') as file:
                 file.truncate(_DISK)
-        words += ['-drive',
-                  f'file={image},if=none,id={name}-disk,format=raw']
-    return words
+        backends += ['-drive',
+                     f'file={image},if=none,id={name}-disk,format=raw']
+    return backends
 
 
 def _devices(number) -> Iterator[dict[str, object]]:
-    for node in (0, 1):
-        yield _device('pxb-pcie', f'px{node}', 'pcie.0',
-                      addr=f'{0x10 + node:x}.0', bus_nr=64 * (node + 1),
-                      numa_node=node)
+    yield from host_bridges()
     # An endpoint of the root complex, which nothing resets either.
-    yield _device('edu', 'edu', 'pcie.0', addr='05.0')
+    yield device('edu', 'edu', 'pcie.0', addr='05.0')
     ports = _Ports()
     for card in CARDS:
         if card.node is not None:
@@ -125,30 +126,38 @@ def _devices(number) -> Iterator[dict[str, object]]:
             yield _accelerator(card, number, 'pcie.0', addr='07.0')
     # Two behind a bridge of conventional PCI: one group of the IOMMU.
     yield ports.add('bridge', 0)
-    yield _device('pcie-pci-bridge', 'bridge', 'port-bridge')
-    yield _device('edu', 'edu-bridged', 'bridge', addr='1.0')
-    yield _device('pci-testdev', 'testdev', 'bridge', addr='2.0')
+    yield device('pcie-pci-bridge', 'bridge', 'port-bridge')
+    yield device('edu', 'edu-bridged', 'bridge', addr='1.0')
+    yield device('pci-testdev', 'testdev', 'bridge', addr='2.0')
     yield ports.add('igb', 1)
-    yield _device('igb', 'igb', 'port-igb', netdev='igb-net', romfile='')
+    yield device('igb', 'igb', 'port-igb', netdev='igb-net', romfile='')
     yield from _disks(ports, number)
+
+
+def host_bridges() -> Iterator[dict[str, object]]:
+    """The host bridge of each NUMA node."""
+    for node in (0, 1):
+        yield device('pxb-pcie', f'px{node}', 'pcie.0',
+                     addr=f'{0x10 + node:x}.0', bus_nr=64 * (node + 1),
+                     numa_node=node)
 
 
 def _disks(ports, number):
     yield ports.add('nvme', 1)
     yield {'driver': 'nvme-subsys', 'id': 'nvme-subsystem'}
-    yield _device('nvme', 'nvme', 'port-nvme', serial=f'nvme-{number}',
-                  subsys='nvme-subsystem', sriov_max_vfs=4,
-                  sriov_vq_flexible=16, sriov_vi_flexible=8,
-                  max_ioqpairs=18, msix_qsize=9)
-    yield _device('nvme-ns', 'nvme-namespace', 'nvme', drive='nvme-disk',
-                  nsid=1, shared=True)
+    yield device('nvme', 'nvme', 'port-nvme', serial=f'nvme-{number}',
+                 subsys='nvme-subsystem', sriov_max_vfs=4,
+                 sriov_vq_flexible=16, sriov_vi_flexible=8,
+                 max_ioqpairs=18, msix_qsize=9)
+    yield device('nvme-ns', 'nvme-namespace', 'nvme', drive='nvme-disk',
+                 nsid=1, shared=True)
     # Two functions of one slot.
     yield ports.add('pair', 1)
     for function in (0, 1):
         name = f'pair{function}'
-        yield _device('nvme', name, 'port-pair', addr=f'0.{function}',
-                      multifunction=True, serial=f'{name}-{number}',
-                      drive=f'{name}-disk')
+        yield device('nvme', name, 'port-pair', addr=f'0.{function}',
+                     multifunction=True, serial=f'{name}-{number}',
+                     drive=f'{name}-disk')
 
 
 def _accelerator(card, number, bus, **properties):
@@ -156,7 +165,7 @@ def _accelerator(card, number, bus, **properties):
         properties |= {'total-vfs': card.vfs, 'vf-device-id': card.vf_device,
                        'vf-offset': card.vf_offset,
                        'vf-memory-size': card.vf_memory}
-    return _device(
+    return device(
         'accelerator', card.name, bus,
         **{'vendor-id': card.vendor, 'device-id': card.device,
            'subdevice-id': card.subsystem, 'class-id': card.kind,
@@ -166,9 +175,10 @@ def _accelerator(card, number, bus, **properties):
            **card.more, **properties})
 
 
-def _device(driver, name, bus, **properties):
-    return {'driver': driver, 'id': name, 'bus': bus,
-            **properties}
+def device(driver: str, name: str, bus: str,
+           **properties: object) -> dict[str, object]:
+    """A device, as QMP's ``device_add`` takes it."""
+    return {'driver': driver, 'id': name, 'bus': bus, **properties}
 
 
 class _Ports:
@@ -185,8 +195,8 @@ class _Ports:
         # Firmware leaves no room for what VFs will need.
         room = {'mem-reserve': 8 * _MIB,
                 'pref64-reserve': _room(card)} if card else {}
-        return _device('pcie-root-port', f'port-{name}', f'px{node}',
-                       addr=f'{at:x}.0', chassis=slot, slot=slot, **room)
+        return device('pcie-root-port', f'port-{name}', f'px{node}',
+                      addr=f'{at:x}.0', chassis=slot, slot=slot, **room)
 
 
 def _room(card):

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest in the machine: a small kernel, and one program that speaks."""
+"""Guests in the machine: a small kernel, and what runs on it.
+
+That is one program that speaks, or one command with its output.
+"""
 
 from collections.abc import Mapping
 import json
 import pathlib
 import re
+import shutil
 
 from tests.integration.machine import kept
 from tests.integration.machine import kernel
@@ -13,7 +17,7 @@ from tests.integration.steps import Steps
 from tests.integration.steps import run
 
 PACKAGES = ('bc', 'bison', 'build-essential', 'cpio', 'flex', 'libelf-dev',
-            'libssl-dev', 'linux-source-6.1', 'lz4', 'xz-utils')
+            'libssl-dev', 'linux-source-6.1', 'lz4', 'pciutils', 'xz-utils')
 
 FILES = pathlib.Path(__file__).parent / 'files'
 _SOURCE = pathlib.Path('/usr/src/linux-source-6.1.tar.xz')
@@ -23,6 +27,12 @@ _SOURCE = pathlib.Path('/usr/src/linux-source-6.1.tar.xz')
 #: are programmed one by one; of its ports, firmware does what is needed.
 COMMAND_LINE = ('console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off '
                 'nokaslr no_timer_check highres=off pcie_ports=compat')
+
+#: And more, for `with_lspci`; the words of the command follow.
+RUN = f'{COMMAND_LINE} rdinit=/bin/sh -- /start'
+
+_LSPCI = pathlib.Path('/usr/bin/lspci')
+_IDS = pathlib.Path('/usr/share/misc/pci.ids')
 
 _EVENT = re.compile(r'GUEST (\{.*\})\s*$', re.MULTILINE)
 
@@ -89,3 +99,30 @@ def initramfs(steps: Steps) -> pathlib.Path:
             run('rm', '-r', tree)
 
     return kept.kept('guest-initramfs', [source], make)
+
+
+def with_lspci(steps: Steps) -> pathlib.Path:
+    """A shell and lspci, to run one command with."""
+    script, ids = FILES / 'start', _IDS.resolve()
+    said = run('ldd', _LSPCI)
+    libraries = [pathlib.Path(each) for each in
+                 re.findall(r'(/\S+) \(0x', said)]
+
+    def make(path):
+        with steps.step('a guest with lspci'):
+            tree = path.with_suffix('.tree')
+            for each in ('bin', 'dev', 'proc', 'sys'):
+                (tree / each).mkdir(parents=True, exist_ok=True)
+            shutil.copy('/bin/busybox', tree / 'bin')
+            (tree / 'bin/sh').symlink_to('busybox')
+            shutil.copy(script, tree / 'start')
+            for file in (*libraries, _IDS):
+                into = tree / file.parent.relative_to('/')
+                into.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, into)
+            shutil.copy(_LSPCI, tree / 'bin')
+            kernel.archive(tree, path)
+            shutil.rmtree(tree)
+
+    return kept.kept('guest-with-lspci', [script, ids, _LSPCI, *libraries],
+                     make)

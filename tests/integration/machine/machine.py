@@ -19,6 +19,9 @@ from tests.integration.steps import Failure
 from tests.integration.steps import run
 from tests.integration.steps import wait
 
+#: Which devices a machine has: a folder for files, and its number.
+Equipment = Callable[[pathlib.Path, int], list[str]]
+
 #: MiB; half of it on each of two NUMA nodes.
 MEMORY = 3072
 PROCESSORS = 2
@@ -54,15 +57,19 @@ class Machine:
     """One of two, which are joined by a network of their own.
 
     :param number: 1 or 2
+    :param equipment: words for QEMU's command line, as those of
+        `devices.arguments`
     """
 
-    def __init__(self, number: int, parts: built.Parts):
+    def __init__(self, number: int, parts: built.Parts,
+                 equipment: Equipment = devices.arguments):
         self.number = number
         #: The name of the machine, and of its compute service.
         self.host = f'{clock.MACHINE}{number}'
         #: Where the other machine finds it.
         self.address = f'10.78.0.{number}'
         self._parts = parts
+        self._equipment = equipment
         self._state = place.STATE / self.host
         self._logs = place.LOG / self.host
         place.make(place.RUN, self._state, self._logs)
@@ -180,7 +187,7 @@ class Machine:
             f'mac={_mac(1, number)}',
             '-virtfs',
             f'local,path={self._logs},mount_tag=log,security_model=none',
-            *devices.arguments(self._state, number)]
+            *self._equipment(self._state, number)]
 
     def _wait(self, begin):
         resets = 0

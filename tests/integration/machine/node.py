@@ -14,6 +14,7 @@ from tests.integration.cloud import leftovers
 from tests.integration.cloud import resources
 from tests.integration.machine import built
 from tests.integration.machine import clock
+from tests.integration.machine import devices
 from tests.integration.machine import guest
 from tests.integration.machine import machine as machines
 from tests.integration.machine import root
@@ -32,7 +33,6 @@ _LAST_WORD = datetime.timedelta(seconds=5)
 _CONFIGURATION = '''\
 [DEFAULT]
 my_ip = {address}
-compute_driver = accel.LibvirtDriver
 reserved_host_memory_mb = 256
 # So that a guest may be asked to end, by its power button.
 shutdown_timeout = 60
@@ -109,13 +109,17 @@ def image(cloud: clouds.Cloud, parts: built.Parts):
 
 
 def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
-       prepare: Prepare = lambda _machine: None) -> list[machines.Machine]:
+       prepare: Prepare = lambda _machine: None,
+       equipment: machines.Equipment = devices.arguments,
+       ) -> list[machines.Machine]:
     """Machines that are compute nodes: those that are on, and new ones.
 
     :param prepare: what is to be done with new ones, as for `join`
+    :param equipment: the devices of new ones
     """
     parts = built.load()
-    made = [machines.Machine(number + 1, parts) for number in range(count)]
+    made = [machines.Machine(number + 1, parts, equipment)
+            for number in range(count)]
     new = [machine for machine in made if not machine.is_on]
     if new:
         with shown.step(f'power on {", ".join(each.host for each in new)}'):
@@ -147,12 +151,14 @@ def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
 
 
 @contextlib.contextmanager
-def nodes(cloud: clouds.Cloud, shown: steps.Steps,
-          count: int, prepare: Prepare) -> Iterator[list[machines.Machine]]:
+def nodes(cloud: clouds.Cloud, shown: steps.Steps, count: int,
+          prepare: Prepare,
+          equipment: machines.Equipment = devices.arguments,
+          ) -> Iterator[list[machines.Machine]]:
     """As `up`; machines that were not on before are gone at the end."""
     before = {number for number in range(1, count + 1)
               if machines.Machine(number, built.load()).is_on}
-    made = up(cloud, shown, count, prepare)
+    made = up(cloud, shown, count, prepare, equipment)
     try:
         yield made
     finally:
