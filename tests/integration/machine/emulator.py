@@ -57,7 +57,14 @@ _EDITS = (
     ('target/i386/tcg/system/svm_helper.c',
      r'do_interrupt_x86_hardirq\(env, vector, 1\);',
      'do_interrupt_x86_hardirq(env, vector, 1);\n'
-     '            cs->exception_index = -1;'))
+     '            cs->exception_index = -1;'),
+    # PCIe switches keep the devices below them apart, as those of servers do:
+    # without access control (ACS) they are one group of the IOMMU.
+    ('hw/pci-bridge/xio3130_downstream.c', r'\n    return;\n\nerr:',
+     '\n    pcie_acs_init(d, XIO3130_AER_OFFSET + PCI_ERR_SIZEOF);\n'
+     '    return;\n\nerr:'),
+    ('hw/pci-bridge/xio3130_downstream.c', r'pcie_cap_arifwd_reset\(d\);',
+     'pcie_cap_arifwd_reset(d);\n    pcie_acs_reset(d);'))
 
 
 def build(steps: Steps) -> pathlib.Path:
