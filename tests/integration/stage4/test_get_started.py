@@ -103,7 +103,7 @@ class Newcomer:
             self._cloud.profiles.mkdir(exist_ok=True)
             (self._cloud.profiles / 'gpu.yaml').write_text(block)
         elif first.startswith('Offered: '):
-            self._compare('the log', self._log, f'...\n{block}')
+            self._compare('the log', self._log, f'...\n...{block}')
         elif first.startswith(_PROMPT):
             self._compare(first, self._console, f'...\n{block}')
         elif first.startswith('openstack '):
