@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional tests: Nova's own harness, with us in it.
+"""Functional tests: Nova's functional harness with nova_accel.
 
-They run in green threads, or in native ones where the environment variable
-OS_NOVA_DISABLE_EVENTLET_PATCHING is "true": so Nova 34 runs nova-compute.
+The tests run in green threads. With the environment variable
+OS_NOVA_DISABLE_EVENTLET_PATCHING set to "true" they run in native threads, as
+nova-compute of Nova 34 does.
 """
 
-# Before anything else is imported: what oslo.db keeps for each thread has to
-# be for each green one. Nova 31 does it when this is imported.
+# Patch before any other import, so that the thread-local data of oslo.db
+# belongs to green threads. Nova 31 patches when this module is imported.
 from nova import monkey_patch
 
 if hasattr(monkey_patch, 'patch'):
@@ -18,11 +19,11 @@ import faulthandler
 import gc
 import logging
 
-# Garbage is looked for less often: an eighth of the time went there.
+# Collect garbage less often: it took an eighth of the time.
 gc.set_threshold(100_000, 20, 20)
 
-# Says at the end of each test, past all capturing, that it was the end.
+# It logs at the end of each test, and the fixtures do not capture that.
 logging.getLogger('nova.thread_pool_factory').disabled = True
 
-# A thread that does not end keeps the process from ending: say which.
+# A thread that does not end blocks the exit of the process. Print its stack.
 atexit.register(faulthandler.dump_traceback_later, 120, exit=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small cloud in one process: Nova's functional harness with nova_accel.
 
-nova-api, nova-scheduler, nova-conductor, nova-compute and Placement are real;
-libvirt is Nova's fake. The hardware is a recording.
+nova-api, nova-scheduler, nova-conductor, nova-compute and Placement are real.
+libvirt is Nova's fake. The hardware is a recording of a host's sysfs.
 """
 
 import collections
@@ -39,40 +39,42 @@ CONF = nova.conf.CONF
 ROOT = pathlib.Path(__file__).parent.parent.parent
 DATA = ROOT / 'tests' / 'data'
 
-#: Eight H100, four per NUMA node, two behind each PCIe switch.
+#: A host with eight H100: four per NUMA node, two behind each PCIe switch.
 EIGHT_GPUS = DATA / 'hosts' / 'l1-8gpu.json'
 GPU_SPEC = ('{"vendor_id": "10de", "product_id": "2330", '
             '"resource_class": "CUSTOM_GPU_H100", "traits": "CUSTOM_NVLINK"}')
 GPU = 'CUSTOM_GPU_H100'
 
-#: Four of them, to save time: one pair behind one switch on each NUMA node.
-#: And one of these pairs.
+#: Four of these GPUs, to save time: one pair behind one switch on each NUMA
+#: node. PAIR_SPEC is one of these pairs.
 FOUR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "[48][34]"}}'
 PAIR_SPEC = GPU_SPEC[:-1] + ', "address": {"bus": "4[34]"}}'
 
-#: An A100 with four VFs, each of which makes one mdev; and VFs of a QAT.
+#: A host with an A100 with four VFs, each of which supports one mdev, and with
+#: VFs of a QAT card.
 A100 = DATA / 'hosts' / 'l1.json'
 VGPU_SPEC = ('{"vendor_id": "10de", "product_id": "20b0", '
              '"mdev_type": "nvidia-471"}')
 VGPU = 'VGPU'
 
-#: On that machine, the VFs of two cards, two and four, of one class.
+#: The VFs of two cards of that host, two and four VFs, in one resource class.
 VF_SPECS = ['{"vendor_id": "8086", "product_id": "37c9", '
             '"resource_class": "CUSTOM_VF"}',
             '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}']
 
-#: How many times longer to wait than Nova's harness does, for busy machines.
+#: Factor for the timeouts of Nova's harness, which are short for a busy
+#: machine.
 PATIENCE = 6
 
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
 
 class Cloud(base.ServersTestBase):
-    """Test cases with computes that offer the recorded GPUs."""
+    """Base of test cases with computes that offer the recorded GPUs."""
 
     ADDITIONAL_FILTERS = ['NUMATopologyFilter', 'AcceleratorFilter']
     ADMIN_API = True
-    #: Entries of device_spec; more devices where a test needs them.
+    #: Entries of device_spec. Some test cases need more devices.
     DEVICE_SPEC = (FOUR_SPEC,)
     microversion = 'latest'
 
@@ -87,10 +89,11 @@ class Cloud(base.ServersTestBase):
             'nova.scheduler.filters.all_filters',
             'nova_accel.scheduler.filter.AcceleratorFilter'],
             group='filter_scheduler')
-        # Nova's wheel installs it there; Nova's fixtures expect its source.
+        # Nova's fixtures expect the file in Nova's source tree. Nova's wheel
+        # installs it here.
         self.flags(api_paste_config=f'{sys.prefix}/etc/nova/api-paste.ini',
                    group='wsgi')
-        # Only devices are to run out.
+        # Only devices may run out.
         self.flags(instances=-1, cores=-1, ram=-1, group='quota')
         #: The sysfs_root that each nova-compute started with.
         self.sysfs_roots = {}
@@ -99,7 +102,7 @@ class Cloud(base.ServersTestBase):
         self.useFixture(hypervisor.Mdevs())
         self.migration = self.useFixture(
             hypervisor.Migration(self.computes))
-        # A resize calls these two, which need real disks.
+        # A resize calls these two functions, which need real disks.
         self.useFixture(fixtures.MockPatch(
             'nova.virt.libvirt.LibvirtDriver._get_instance_disk_info',
             return_value=[]))
@@ -110,8 +113,8 @@ class Cloud(base.ServersTestBase):
 
     def start_compute(self, hostname='compute1', *args, **facts):
         if not args:
-            # The first versions that can migrate the state of devices. A
-            # restart passes the connection that exists.
+            # The first versions that can migrate the state of devices. With
+            # args this is a restart, which passes the existing connection.
             facts = {'libvirt_version': 10_000_000,
                      'qemu_version': 8_002_002, **facts}
         self.sysfs_roots[hostname] = CONF.nova_accel.sysfs_root
@@ -120,7 +123,7 @@ class Cloud(base.ServersTestBase):
     # Actions of the operator
 
     def write_profile(self, name, **profile):
-        """Write a profile's file, with another modification time."""
+        """Write a profile's file, and change its modification time."""
         path = pathlib.Path(self.profiles, f'{name}.yaml')
         path.write_text(yaml.safe_dump({'name': name, **profile},
                                        sort_keys=False))
@@ -136,7 +139,7 @@ class Cloud(base.ServersTestBase):
         extra_spec = dict(more.pop('extra_spec', {}))
         if profile:
             extra_spec['accel:device_profile'] = profile
-        # Small, so that the devices run out first.
+        # A small flavor, so that the devices run out first.
         small = {'vcpu': 1, 'memory_mb': 256, 'disk': 1, 'ephemeral': 0}
         return self._create_flavor(extra_spec=extra_spec, **{**small, **more})
 
@@ -173,7 +176,7 @@ class Cloud(base.ServersTestBase):
             expected_state=state, **more)
 
     def rejected(self, flavor):
-        """Return status and text of nova-api's refusal of a server."""
+        """Request a server that nova-api refuses; return status and text."""
         from nova.tests.functional.api import client
         error = self.assertRaises(
             client.OpenStackApiException, self.api.post_server,
@@ -182,13 +185,13 @@ class Cloud(base.ServersTestBase):
         return error.response.status_code, error.response.text
 
     def set_task_state(self, server, state):
-        """Set it in the database, as if nova-compute had stopped in a task."""
+        """Set the state in the database, as after a crash of nova-compute."""
         instance = objects.Instance.get_by_uuid(
             context.get_admin_context(), server['id'])
         instance.task_state = state
         instance.save()
 
-    # The harness waits until it has polled a number of times.
+    # The harness gives up after a number of polls.
 
     def _wait_for_server_parameter(self, server, expected_params,
                                    max_retries=10, **more):
@@ -200,13 +203,13 @@ class Cloud(base.ServersTestBase):
             assert_func, PATIENCE * max_retries, **more)
 
     def _wait_for_migration_status(self, server, expected_statuses):
-        """Wait for a server's newest migration; Nova waits for any."""
+        """Wait for a server's newest migration; Nova accepts any migration."""
         def newest():
             migrations = [migration for migration in self.api.api_get(
                 '/os-migrations').body['migrations']
                 if migration['instance_uuid'] == server['id']]
             self.assertTrue(migrations)
-            # Each cell numbers its own migrations.
+            # The ids alone do not give the order: each cell has its own.
             migration = max(migrations, key=lambda migration: (
                 migration['created_at'], migration['id']))
             self.assertIn(migration['status'], expected_statuses)
@@ -224,7 +227,7 @@ class Cloud(base.ServersTestBase):
         return self.connection(host).lookupByUUIDString(server['id'])
 
     def held_by_domain(self, host='compute1'):
-        """Return the hostdevs of each libvirt domain, by its UUID."""
+        """Return the hostdevs of each libvirt domain, by domain UUID."""
         return libvirt_xml.read(self.connection(host).listAllDomains(
             fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
             | fakelibvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), fakelibvirt)
@@ -243,7 +246,7 @@ class Cloud(base.ServersTestBase):
         return {str(hostdev.address): hostdev.alias for hostdev in held}
 
     def held(self, host='compute1'):
-        """Return the UUIDs of the domains with a device, by its address."""
+        """Return the UUIDs of the domains with a device, by address."""
         found = {}
         for uuid, hostdevs in self.held_by_domain(host).items():
             for hostdev in hostdevs:
@@ -264,13 +267,13 @@ class Cloud(base.ServersTestBase):
         return answer.body
 
     def providers(self, host='compute1'):
-        """Return our providers of a host's devices, by name."""
+        """Return nova_accel's resource providers of a host's devices."""
         return {name: provider
                 for name, provider in self._providers(host).items()
                 if naming.class_of_provider(name) is None}
 
     def class_provider(self, resource_class, host='compute1'):
-        """Return the UUID of a host's provider that counts a class."""
+        """Return the UUID of a host's provider of a whole class."""
         return self._providers(host)[f'{host}_accel_{resource_class}']['uuid']
 
     def _providers(self, host):
@@ -283,7 +286,7 @@ class Cloud(base.ServersTestBase):
     def allocated(self, server):
         """Return a server's units by provider name and class.
 
-        Check that the providers of the classes count the same amounts.
+        Check that its allocations of the class providers are the same amounts.
         """
         allocations = self._get_allocations_by_server_uuid(server['id'])
         names = {provider['uuid']: name for host in self.computes
@@ -302,7 +305,10 @@ class Cloud(base.ServersTestBase):
         return held
 
     def as_placement_has_it(self, server):
-        """Return a server's raw allocations of all our providers, by name."""
+        """Return a server's unconverted allocations, by provider name.
+
+        These are the allocations of all providers of nova_accel.
+        """
         names = {provider['uuid']: name for host in self.computes
                  for name, provider in self._providers(host).items()}
         allocations = self._get_allocations_by_server_uuid(server['id'])
@@ -310,14 +316,15 @@ class Cloud(base.ServersTestBase):
                 for uuid, allocation in allocations.items() if uuid in names}
 
     def tree_as_placement_has_it(self, host='compute1'):
-        """Return the totals by class of all our providers, by name."""
+        """Return the totals by class of nova_accel's providers, by name."""
         return {name: {resource_class: record['total']
                        for resource_class, record in
                        super(Cloud, self)._get_provider_inventory(
                            provider['uuid']).items()}
                 for name, provider in self._providers(host).items()}
 
-    # Units of devices, shown as amounts of their class
+    # The harness's observations, with units of devices as amounts of their
+    # class
 
     def _get_provider_inventory(self, provider):
         return plain(super()._get_provider_inventory(provider))
@@ -333,7 +340,7 @@ class Cloud(base.ServersTestBase):
 
 
 class BackgroundWork(fixtures.Fixture):
-    """Work that nova-compute continues in the background."""
+    """Track the work that nova-compute continues in the background."""
 
     def _setUp(self):
         self._runners = []
@@ -350,13 +357,13 @@ class BackgroundWork(fixtures.Fixture):
         return any(runner.is_busy() for runner in self._runners)
 
     def wait(self):
-        """Wait until all of it has ended."""
+        """Wait until all background work has ended."""
         while self.is_busy():
             time.sleep(0.005)
 
 
 class AuditClock(fixtures.Fixture):
-    """The clock of the audits."""
+    """Replace the clock of the audits."""
 
     def _setUp(self):
         self._ahead = 0
@@ -370,16 +377,16 @@ class AuditClock(fixtures.Fixture):
 
 
 def migratable(spec):
-    """Return an entry whose devices can be live migrated."""
+    """Return the entry with ``live_migratable``."""
     return spec[:-1] + ', "live_migratable": "yes"}'
 
 
 def unit(resource_class):
-    """Return the class in which a device's provider counts its units."""
+    """Return the resource class of a device provider's units."""
     return naming.unit_class(resource_class)
 
 
 def plain(resources):
-    """Replace the classes of units by the classes that they belong to."""
+    """Replace each class of units by the class that the units belong to."""
     return {naming.class_of_units(name) or name: value
             for name, value in resources.items()}

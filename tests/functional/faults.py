@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that behave, and can be killed, like processes of their own.
+"""Services that act like separate processes, and can be killed.
 
-Nova's harness runs all services as threads of one process, green or native
-ones, and treats casts as calls. Here casts are casts, so that operations
-overlap; each nova-compute has its own CONF.host and Placement client; and one
-of them can be killed.
+Nova's harness runs all services as green or native threads of one process, and
+treats casts as calls. Here casts are casts, so that operations overlap. Each
+nova-compute has its own CONF.host and Placement client. A test can kill a
+nova-compute.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from placement import handler
 from tests.functional import cloud
 from tests.functional import pace
 
-# Since Nova 34 all services of a process share them.
+# Since Nova 34 all services of a process share thread pools.
 pools = importutils.try_import('nova.thread_pool_factory')
 
-# Before Nova's fixtures replace it.
+# Keep the original function, which Nova's fixtures replace.
 _target_cell = nova_context.target_cell
 
-#: Calls by which a nova-compute changes something outside of itself. Where it
-#: dies between two of these makes no difference.
+#: Calls with which a nova-compute changes something outside of its process. If
+#: it dies between two of these calls, the exact place makes no difference.
 EFFECTS = {
     'nova.tests.fixtures.libvirt:Connection': ('defineXML',),
     'nova.tests.fixtures.libvirt:Domain': (
@@ -51,26 +51,27 @@ EFFECTS = {
     'oslo_messaging._drivers.impl_fake:FakeDriver': ('_send',),
 }
 
-#: Seconds.
+#: A long timeout, in seconds.
 _LONG = 60
 
 
 class Death(BaseException):
-    """Ends the threads of killed services at the end of the test."""
+    """Raised at the end of a test to end the threads of killed services."""
 
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """Work of one service.
+    """A task of one service.
 
-    :param host: the service's, if it is known
+    :param host: host of the service, if it is known
+    :param dead: whether the service was killed
     """
 
     host: str | None = None
     dead: bool = False
 
 
-# The test's own work, and that of nova-api.
+# The work of the test itself and of nova-api.
 _NOBODYS = _Task()
 
 _current: contextvars.ContextVar[_Task] = contextvars.ContextVar(
@@ -80,9 +81,9 @@ _current: contextvars.ContextVar[_Task] = contextvars.ContextVar(
 class Fault:
     """The death of a nova-compute.
 
-    :param nth: before which of its effects it dies
-    :param every: count every effect. Otherwise several of one name in a row,
-        as when one state after the other is saved, count as one
+    :param nth: number of the effect before which it dies
+    :param every: count every effect. Otherwise equal effects in a row, such as
+        several saves of an instance, count as one
     """
 
     def __init__(self, host: str, nth: int, every: bool = False):
@@ -105,7 +106,8 @@ class Fault:
 
 
 class Processes(fixtures.Fixture):
-    """Track which service a thread works for, and whether work is left."""
+    """Track the service that each thread works for, and its unfinished work.
+    """
 
     def __init__(self):
         super().__init__()
@@ -114,7 +116,7 @@ class Processes(fixtures.Fixture):
         self.down: set[str] = set()
         self._working: set[_Task] = set()
         self._frozen: set[_Task] = set()
-        #: Number of tasks that were begun.
+        #: Number of tasks that have begun.
         self._begun = 0
         self._counting = threading.Lock()
         self._ended = pace.Bell()
@@ -137,13 +139,13 @@ class Processes(fixtures.Fixture):
             for method in methods:
                 self._wrap(owner, method, functools.partial(
                     self._effect, f'{owner}.{method}'))
-        # Where a live migration waits for its end, which may not come.
+        # A live migration polls this until it ends, which may not happen.
         self._wrap('nova.tests.fixtures.libvirt:Domain', 'jobStats',
                    self._look)
 
     @contextlib.contextmanager
     def on(self, host):
-        """Work as the nova-compute of a host does."""
+        """Run the calling thread's work as the nova-compute of a host."""
         token = _current.set(_Task(host))
         try:
             yield
@@ -167,14 +169,14 @@ class Processes(fixtures.Fixture):
             task.dead = task.dead or task.host == host
 
     def bury(self):
-        """End the frozen threads, without any further effect."""
+        """End the frozen threads without further effects."""
         self._over.set()
         while self._frozen or any(task.dead for task in list(self._working)):
             time.sleep(0.005)
 
     def _is_busy(self):
-        # In the order in which a message passes, so that none is missed; one
-        # sent meanwhile is seen the next time.
+        # Check the places in the order in which a message passes them, so that
+        # none is missed. The next call sees a message sent in the meantime.
         return bool(_undelivered(self.down) or self._taking or self._alive())
 
     def _alive(self):
@@ -184,7 +186,7 @@ class Processes(fixtures.Fixture):
                                       or task.host != dying)]
 
     def _begin(self):
-        """Return a task of the calling service, and a context for it."""
+        """Begin a task of the calling service; return it and its context."""
         task = _Task(_current.get().host)
         context = contextvars.copy_context()
         context.run(_current.set, task)
@@ -209,7 +211,7 @@ class Processes(fixtures.Fixture):
         return submitted
 
     def _spawn(self, spawn):
-        """The same where Nova 31 has no executor."""
+        """Wrap Nova 31's function that spawns without an executor."""
         def spawned(runner, function, *args, **kwargs):
             task, context = self._begin()
 
@@ -263,7 +265,8 @@ class Processes(fixtures.Fixture):
                 and self.fault.strikes(effect))
 
     def _freeze(self, task):
-        # No except, no finally, no __exit__: a killed process frees nothing.
+        # Block here. An exception would run the except and finally clauses,
+        # which a killed process does not run.
         task.dead = True
         self._working.discard(task)
         self._frozen.add(task)
@@ -282,16 +285,16 @@ class MortalCloud(cloud.Cloud):
 
     CAST_AS_CALL = False
 
-    #: Seconds to wait for the answer of a nova-compute: short if it is killed,
-    #: long if it is only slow.
+    #: Seconds to wait for the answer of a nova-compute. Test cases that kill
+    #: it set a short time.
     PATIENCE = _LONG
 
     def setUp(self):
         super().setUp()
         self.flags(rpc_response_timeout=self.PATIENCE,
                    long_rpc_timeout=self.PATIENCE)
-        # A service that restarts often sends no heartbeat. Services have
-        # already read service_down_time, a minute.
+        # A service that restarts often sends no heartbeat. The services have
+        # already read service_down_time, so a change would have no effect.
         self.useFixture(fixtures.MonkeyPatch(
             'nova.servicegroup.drivers.db.DbDriver.is_up',
             lambda _driver, _service: True))
@@ -303,7 +306,7 @@ class MortalCloud(cloud.Cloud):
         self._audit_clock = self.useFixture(cloud.AuditClock())
 
     def _wait_for_the_living(self):
-        """Wait long for other services, which are never killed."""
+        """Use a long timeout for services that are never killed."""
         send = impl_fake.FakeDriver.send
 
         def send_patiently(driver, target, *args, timeout=None, **kwargs):
@@ -315,9 +318,10 @@ class MortalCloud(cloud.Cloud):
             impl_fake.FakeDriver, 'send', send_patiently))
 
     def _use_own_databases(self):
-        """Nova's fixture switches all services to a cell and back.
+        """Give each service its own choice of the cell database.
 
-        With real casts they would get in each other's way.
+        Nova's fixture switches all services to a cell and back, which fails
+        with operations that overlap.
         """
         cell = db.create_context_manager(
             self.cell_mappings['cell1'].database_connection)
@@ -330,8 +334,8 @@ class MortalCloud(cloud.Cloud):
     def _take_turns_in_placement(self):
         """Handle one request to Placement at a time.
 
-        Its database is one connection in memory: a rollback of one request
-        could undo a commit of another.
+        All requests share one connection to a database in memory. A rollback
+        of one request could undo a commit of another.
         """
         turn = threading.Lock()
         handle = handler.PlacementHandler.__call__
@@ -344,7 +348,7 @@ class MortalCloud(cloud.Cloud):
             handler.PlacementHandler, '__call__', handle_alone))
 
     def _migrate_for_good(self):
-        """Live migrate as with PERSIST_DEST and UNDEFINE_SOURCE."""
+        """Live migrate with PERSIST_DEST and UNDEFINE_SOURCE."""
         create = fakelibvirt.Connection.createXML
         domains = fakelibvirt.Domain
         migrate, stop, undefine = (
@@ -366,18 +370,18 @@ class MortalCloud(cloud.Cloud):
             domains, 'migrateToURI3', migrate_away))
 
     def start_compute(self, hostname='compute1', *args, **kwargs):
-        # A new process has its own client of Placement.
+        # A new process has a new Placement client.
         report.PLACEMENTCLIENT = None
         super().start_compute(hostname, *args, **kwargs)
         self.processes.down.discard(hostname)
         return hostname
 
     def kill(self, host):
-        """Kill a nova-compute as SIGKILL does; libvirt continues."""
+        """Kill a nova-compute as SIGKILL does; its domains keep running."""
         service = self.computes[host]
         self.processes.forget(host)
         service.rpcserver.stop()
-        # Since Nova 33 there is a second one.
+        # Since Nova 33 a service has a second RPC server.
         if alternative := getattr(service, 'rpcserver_alt', None):
             alternative.stop()
         service.tg.stop()
@@ -388,11 +392,11 @@ class MortalCloud(cloud.Cloud):
         # The locks of a process end with it.
         lockutils._semaphores = lockutils.Semaphores()
         lockutils._fair_locks = lockutils.FairLocks()
-        # Before the harness waits for all work to be done.
+        # This cleanup runs before the harness waits for all work to end.
         self.addCleanup(self.processes.bury)
 
     def run_periodic_tasks(self):
-        """Run the periodic tasks that concern us on each host."""
+        """Run PERIODIC_TASKS on each host whose nova-compute is alive."""
         self._audit_clock.skip_interval()
         for host in self.computes:
             if host not in self.processes.down:
@@ -409,8 +413,8 @@ class MortalCloud(cloud.Cloud):
                 getattr(manager, task)(context)
 
 
-#: Tasks of nova.compute.manager.ComputeManager; last the one that sees what
-#: the others have done.
+#: Tasks of nova.compute.manager.ComputeManager. The last one must see the
+#: changes of the others.
 PERIODIC_TASKS = (
     '_cleanup_running_deleted_instances',
     '_cleanup_incomplete_migrations',
@@ -421,7 +425,7 @@ PERIODIC_TASKS = (
 
 
 def _is_loop(function) -> bool:
-    """Whether it is an endless loop of oslo.service."""
+    """Return whether a function is an endless loop of oslo.service."""
     return function.__module__.startswith('oslo_service.')
 
 
@@ -438,7 +442,7 @@ def _dispatch(dispatch):
 
 
 def _undelivered(down) -> bool:
-    """Whether there is a message that a running service will take."""
+    """Return whether a message waits for a service that is not down."""
     return any(
         queue for exchange in
         impl_fake.FakeExchangeManager._exchanges.values()

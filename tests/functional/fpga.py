@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGAs that do what the kernel's and a vendor's do when programmed.
+"""FPGAs that can be programmed through sysfs or by a vendor's command.
 
-A bitstream is a text here: ``function`` and the id that its ports show when
-it has been programmed; anything else cannot be programmed.
+A bitstream is a text here: the word ``function`` and the id that the ports
+show after programming. Programming any other text fails.
 """
 
 import pathlib
@@ -17,14 +17,14 @@ def bitstream(function, padding=''):
 
 
 class Kernel(fixtures.Fixture):
-    """An FPGA manager's ``firmware`` attribute, and a vendor's command.
+    """A kernel with FPGA managers, and a vendor's command.
 
-    :param machine: the directory that has the sysfs
+    :param machine: directory with the files of a recording
     """
 
     def __init__(self, machine):
         self._machine = pathlib.Path(machine)
-        #: Name of the card and content, for each time.
+        #: The address of the card and the bitstream of each programming.
         self.programmed = []
 
     def _setUp(self):
@@ -41,7 +41,7 @@ class Kernel(fixtures.Fixture):
             'nova_accel.host.operations.write', write))
 
     def _program(self, manager, name):
-        """As drivers/fpga/fpga-mgr.c does it."""
+        """Program a bitstream as drivers/fpga/fpga-mgr.c does."""
         file = self._machine / 'lib/firmware' / name
         if not file.exists():
             (manager / 'state').write_text('firmware request error\n')
@@ -60,7 +60,7 @@ class Kernel(fixtures.Fixture):
         self.show(card.name, words[1].decode())
 
     def show(self, card, function):
-        """Have all ports of a card show a function."""
+        """Make all ports of a card show a function id."""
         devices = self._machine / 'sys/bus/pci/devices'
         for path in devices.iterdir():
             physfn = path / 'physfn'
@@ -69,10 +69,10 @@ class Kernel(fixtures.Fixture):
                     afu_id.write_text(f'{function}\n')
 
     def command(self, text):
-        """A vendor's command: a file for the shell.
+        """Write a vendor's command, a shell script, and return its path.
 
-        :param text: in which ``$1`` is the card and ``$2`` the bitstream;
-            ``show`` programs it
+        :param text: shell commands, in which ``$1`` is the card and ``$2`` the
+            bitstream file; the shell function ``show`` programs the card
         """
         path = self._machine / 'program'
         path.write_text(f'''#!/bin/sh
@@ -89,6 +89,6 @@ show() {{
         return str(path)
 
     def by_command(self):
-        """The cards that the command programmed, for each time."""
+        """Return the card of each programming by the command, in order."""
         path = self._machine / 'programmed'
         return path.read_text().split() if path.exists() else []

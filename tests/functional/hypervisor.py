@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's fake libvirt, changed to treat hostdevs as libvirt does.
 
-The fake invents aliases, supports mdevs only in part, drops PCI buses, and
-keeps one definition of a domain where libvirt keeps two: the persistent one
-and that of the running guest.
+The fake invents aliases, supports mdevs only in part and drops PCI buses. It
+keeps one definition of a domain. libvirt keeps two: the persistent definition
+and the definition of the running guest.
 """
 
 import copy
@@ -19,7 +19,7 @@ Mdevs = kernel.Mdevs
 
 
 class Hostdevs(fixtures.Fixture):
-    """Keep hostdevs as they were defined, attached and detached."""
+    """Keep the hostdevs of domains as they were defined or attached."""
 
     def _setUp(self):
         self._wrap('_parse_definition', _parse_definition)
@@ -52,13 +52,13 @@ def _parse_definition(theirs, domain, xml):
     # The hostdevs of the running guest.
     domain.plugged = copy.deepcopy(domain.hostdevs)
     domain.saved = None
-    # Detachments that the guest has not answered yet.
+    # Hostdevs whose detachment the guest has not completed yet.
     domain.asked = []
     return theirs(domain, xml)
 
 
 def _define(theirs, connection, xml):
-    """Change the definition of a running guest only, as libvirt does."""
+    """Define a domain; if it runs, change only its persistent definition."""
     name = etree.fromstring(xml).findtext('name')
     domain = connection._vms.get(name)
     if domain is None or domain._state not in (
@@ -133,15 +133,15 @@ def _source(element):
 
 
 class Migration(fixtures.Fixture):
-    """Live migration, which the fake lacks.
+    """Implement live migration, which the fake lacks.
 
     :param computes: nova-compute services by host
     """
 
     def __init__(self, computes):
         self._computes = computes
-        #: Called with the domain and the XML for the destination, before it
-        #: starts there; raises what libvirt is to raise.
+        #: Called with the domain and the destination's XML before the domain
+        #: starts there. It can raise the error that libvirt raises.
         self.on_move = lambda domain, xml: None
 
     def _setUp(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of the kernel's resets of functions, and of its SR-IOV.
+"""A model of the kernel's function resets and SR-IOV support.
 
-Modelled after Documentation/ABI/testing/sysfs-bus-pci.
+The model follows Documentation/ABI/testing/sysfs-bus-pci.
 """
 
 import pathlib
@@ -12,22 +12,22 @@ import fixtures
 from nova_accel.core import model
 from nova_accel.host import operations
 
-#: Offset of the first VF's routing id from its card's, if the recording has no
-#: VF.
+#: Offset of the first VF's routing id from the routing id of its card, if the
+#: recording has no VF.
 VF_OFFSET = 8
 
 
 class Functions(fixtures.Fixture):
-    """A kernel that resets functions, and makes and removes VFs.
+    """A kernel that resets functions, and creates and removes VFs.
 
-    It passes other writes on to the previous function.
+    It passes all other writes to sysfs on to the previous function.
 
-    :param machine: directory that has a recording's files
+    :param machine: directory with the files of a recording
     """
 
     def __init__(self, machine):
         self._bus = pathlib.Path(machine) / 'sys/bus/pci/devices'
-        # A VF as the recording has it, by the place of its card.
+        # A recorded VF of each card, by the card's path.
         self._examples = {}
         #: Functions that were reset, in order.
         self.resets = []
@@ -37,11 +37,11 @@ class Functions(fixtures.Fixture):
         self.broken = set()
         #: Number of VFs that a card has resources for.
         self.room = 256
-        #: Whether the driver makes all VFs of a card, or none.
+        #: Whether the driver creates either all VFs of a card or none.
         self.all_or_none = False
         #: Called with a function before it is reset.
         self.on_reset = lambda address: None
-        #: Called with a function before it is taken from its driver.
+        #: Called with a function before it is unbound from its driver.
         self.on_unbind = lambda address: None
 
     def _setUp(self):
@@ -71,7 +71,7 @@ class Functions(fixtures.Fixture):
                                 symlinks=True)
 
     def _offset(self, card):
-        """Return the offset of the first VF's routing id from its card's."""
+        """Return the offset of a card's first VF, as a routing id."""
         example = self._examples.get(card)
         return (_routing(example.name) - _routing(card.name) if example
                 else VF_OFFSET)
@@ -84,7 +84,7 @@ class Functions(fixtures.Fixture):
                                     number % 8))
 
     def reboot(self):
-        """Remove all VFs and their mdevs."""
+        """Remove all VFs and their mdevs, as a reboot of the host does."""
         for path in self._bus.glob('*/sriov_numvfs'):
             self._set_vfs(path, '0')
 
@@ -92,7 +92,7 @@ class Functions(fixtures.Fixture):
         return (self._bus / address).resolve()
 
     def offer_reset(self, *addresses, methods='flr pm\n'):
-        """Give functions reset methods, or none."""
+        """Set the reset methods of functions; None removes them."""
         for address in addresses:
             place = self.place(address)
             (place / 'config').write_text('')
@@ -177,6 +177,6 @@ class Functions(fixtures.Fixture):
 
 
 def _routing(name):
-    """Return device and function of an address as one number."""
+    """Return the device and function number of an address as one number."""
     at = model.PciAddress.parse(name)
     return at.slot * 8 + at.function

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of python-openstackclient, against the functional cloud."""
+"""Run commands of python-openstackclient against the functional cloud."""
 
 import importlib.metadata
 import io
@@ -17,15 +17,17 @@ PROJECT = '6f70656e737461636b20342065766572'
 
 
 class Openstack:
-    """The client of one user.
+    """The openstack client of one user.
 
     :param compute: URL of nova-api
     :param placement: URL of Placement
-    :param user: both services take ``admin`` for an administrator
+    :param user: name of the user; both services accept ``admin`` as an
+        administrator
     """
 
     def __init__(self, compute, placement, user='admin', project=PROJECT):
-        # Nova's tests know a user by these headers, Placement by the token.
+        # Nova's test harness reads the user from these headers. Placement's
+        # reads it from the token.
         authenticated = session.Session(
             token_endpoint.Token(compute, f'{user}:{project}'),
             additional_headers={'X-Auth-User': user,
@@ -39,9 +41,9 @@ class Openstack:
         self.cloud.nova_accel = plugin.make_client(self.cloud)
 
     def run(self, command, *arguments, output='json'):
-        """Run a command as cliff does, and return what it prints.
+        """Run a command as cliff does, and return its output.
 
-        :returns: parsed JSON; with another output the text
+        :returns: parsed JSON, or the text if ``output`` is another format
         """
         [entry] = importlib.metadata.entry_points(
             group='openstack.nova_accel.v1', name=command.replace(' ', '_'))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's functional harness, without needless polling and work.
+"""Fixtures that save polling and repeated work in Nova's functional harness.
 
-The harness polls twice a second for a change of a server, its message bus
-polls twenty times a second for messages, and each idle worker wakes up a
-hundred times a second. Here all of them wait for an event. Work that is equal
-in all tests is done once: the aliases of tables, and compiled SQL.
+The harness polls twice a second for a change of a server. Its message bus
+polls twenty times a second for messages. Each idle worker wakes up a hundred
+times a second. With these fixtures all of them wait for an event. Aliases of
+tables and compiled SQL are the same in all tests, so they are made once.
 """
 
 import functools
@@ -24,13 +24,13 @@ import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy import pool
 
-#: Seconds after which an idle thread checks whether it has to end. A stop
-#: also wakes it up.
+#: Seconds after which an idle thread checks whether it must end. A stop also
+#: wakes it up.
 _IDLE = 1
 
 
 class Bell:
-    """Wakes up all threads that wait for it."""
+    """An event that wakes up all threads that wait for it."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -89,22 +89,22 @@ class Waits(fixtures.Fixture):
 
 
 def _is_settled(instance, *_arguments):
-    """Whether no operation of a server is in progress.
+    """Return whether a server has no operation in progress.
 
-    The harness limits its number of polls, so do not wake it at each step.
+    The harness limits its number of polls, so it must not wake at each step.
     """
     return instance.task_state is None
 
 
 class _Nothing:
-    """An empty work item, which wakes up a worker."""
+    """An empty work item. It wakes up a worker."""
 
     def run(self):
         pass
 
 
 class Workers(fixtures.Fixture):
-    """Make idle native threads sleep until they get work or have to end."""
+    """Make idle native threads sleep until they get work or must end."""
 
     def _setUp(self):
         begin = _thread.ThreadWorker.__init__
@@ -116,8 +116,9 @@ class Workers(fixtures.Fixture):
 
         def stop_at_once(worker):
             stop(worker)
-            # Garbage collection stops workers whose executor is gone. It can
-            # interrupt a put or get of this queue, which then holds its lock.
+            # Garbage collection of an executor stops its workers. It can
+            # interrupt a put or get that holds the lock of this queue, and a
+            # put here would then block.
             if worker.executor_ref() is not None:
                 worker.work_queue.put(_Nothing())
 
@@ -127,9 +128,10 @@ class Workers(fixtures.Fixture):
 
 
 class _Statements(dict):
-    """Compiled SQL by statement, shared by all databases.
+    """A cache of compiled SQL by statement, shared by all databases.
 
-    SQLAlchemy has a cache per dialect object, so per database.
+    SQLAlchemy's cache keys contain the dialect object, which differs between
+    databases.
     """
 
     def get(self, key, default=None):
@@ -148,7 +150,7 @@ _STATEMENTS = _Statements()
 
 
 def _forget_transaction(_connection, record):
-    """Tell oslo.db that the pool rolled a transaction back."""
+    """Make oslo.db forget a transaction that the pool rolled back."""
     record.info.pop('in_transaction', None)
 
 
@@ -158,9 +160,9 @@ _alias = functools.cache(sqlalchemy.alias)
 class Databases(fixtures.Fixture):
     """Keep database connections, compiled statements and aliases of tables.
 
-    oslo.db opens the SQLite file for each transaction, and reads its schema
-    again. Placement creates the aliases of its tables, with all columns, for
-    each request.
+    oslo.db opens the SQLite file and reads its schema for each transaction.
+    Placement creates the aliases of its tables, with all columns, for each
+    request.
     """
 
     def _setUp(self):
@@ -182,7 +184,7 @@ class Databases(fixtures.Fixture):
 
 
 class Settings(fixtures.Fixture):
-    """Do not read options from the environment, nor validate API responses.
+    """Skip options from the environment, and the validation of API responses.
 
     Nova's own tests validate the responses.
     """
@@ -195,7 +197,7 @@ class Settings(fixtures.Fixture):
 
 
 class Api(fixtures.Fixture):
-    """Build nova-api without /v2, a second set of the same routes."""
+    """Build nova-api without /v2, which has the same routes as /v2.1."""
 
     def _setUp(self):
         build = urlmap.urlmap_factory

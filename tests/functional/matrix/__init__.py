@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation on a server, with every kind of device.
+"""Tests of every operation on a server with every kind of device.
 
-The table of doc/source/user/operations.rst; test_table.py compares the two.
+They are the cells of the table in doc/source/user/operations.rst.
+test_table.py compares the table with the tests.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts with devices of one kind, and checks of their servers."""
+"""The base of the matrix: two hosts with devices, and checks of servers."""
 
 import collections
 import pathlib
@@ -24,7 +24,7 @@ EVERY = (fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
 
 
 def operation(*names, outcome='yes'):
-    """Name the rows of the matrix that a test covers, and their cells."""
+    """Name the rows of the table that a test covers, and their content."""
     def named(test):
         test.operations = names
         test.outcome = outcome
@@ -41,7 +41,7 @@ def source(element):
 
 
 class SavedMemory(fixtures.Fixture):
-    """Keep the saved state of a domain that is defined again."""
+    """Make the fake libvirt keep the saved state of a redefined domain."""
 
     def _setUp(self):
         define = fakelibvirt.Connection.defineXML
@@ -59,9 +59,10 @@ class SavedMemory(fixtures.Fixture):
 
 
 class NeverShort(fixtures.Fixture):
-    """Check each server at the moment that it becomes ACTIVE.
+    """Check that each server has all its devices when it becomes ACTIVE.
 
-    :param held: function from a server's uuid and host to its elements
+    :param held: function that returns the hostdev elements of a server; it
+        gets the server's UUID and host
     """
 
     def __init__(self, held):
@@ -93,7 +94,7 @@ class NeverShort(fixtures.Fixture):
 
 
 class Matrix(cloud.Cloud):
-    """Shared parts of the tests of one kind."""
+    """Base of the tests with one kind of device."""
 
     kind: kinds.Kind
     CELLS = {}
@@ -115,7 +116,8 @@ class Matrix(cloud.Cloud):
         self.addCleanup(lambda: self.assertEqual([], short.found))
 
     def machine(self):
-        """Make a host's own machine, in which mdevs can be made."""
+        """Return the directory of a new machine, in which mdevs can be made.
+        """
         path = self.directory_host(self.kind.recording)
         devices = [path / 'sys/bus/pci/devices' / address
                    for address in self.kind.alike]
@@ -126,12 +128,12 @@ class Matrix(cloud.Cloud):
         return path
 
     def start_compute(self, hostname='compute1', *args, **kwargs):
-        # It looks when it starts, and at nothing else from then on.
+        # A nova-compute reads this option only when it starts.
         self.flags(sysfs_root=f'{self.machines[hostname]}/sys',
                    group='nova_accel')
         return super().start_compute(hostname, *args, **kwargs)
 
-    # What the tenant does
+    # Actions of the tenant
 
     def server(self, profile='small', host='compute1', **more):
         """Boot a server, and check that it has its devices."""
@@ -141,25 +143,25 @@ class Matrix(cloud.Cloud):
         return server
 
     def second_server(self):
-        """Return a server that does not have the first free devices."""
+        """Boot a server with other devices than the first free ones."""
         first = self.server()
         server = self.server()
         self._delete_server(first)
         return server
 
     def make_disk(self, server):
-        """Make a root disk, which Nova's harness leaves out."""
+        """Create the root disk, which Nova's harness does not create."""
         directory = pathlib.Path(CONF.instances_path, server['id'])
         directory.mkdir(exist_ok=True)
         directory.joinpath('disk').touch()
 
     def act(self, server, action, status='ACTIVE'):
-        """Act on a server, and wait until this is done."""
+        """Perform an action on a server, and wait until it is done."""
         self.api.post_server_action(server['id'], action)
         return self._wait_for_server_parameter(
             server, {'status': status, 'OS-EXT-STS:task_state': None})
 
-    # What the operator does
+    # Actions of the operator
 
     def down(self, host):
         """Stop a host."""
@@ -177,15 +179,15 @@ class Matrix(cloud.Cloud):
         for host in HOSTS:
             self.restart_compute_service(host)
 
-    # What can be seen of it
+    # Observations
 
     def domains(self, host):
-        """Return the XML of each domain, by UUID."""
+        """Return the parsed XML of each domain, by UUID."""
         return {domain.UUIDString(): etree.fromstring(domain.XMLDesc(0))
                 for domain in self.connections[host].listAllDomains(EVERY)}
 
     def elements_of(self, uuid, host):
-        """Return the hostdev aliases of one domain, by source."""
+        """Return the hostdev aliases of one domain, by source address."""
         domain = self.domains(host).get(uuid)
         return {} if domain is None else {
             source(element): element.find('alias').get('name')
@@ -210,10 +212,10 @@ class Matrix(cloud.Cloud):
     def host_of(self, server):
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
 
-    # What has to be true
+    # Assertions
 
     def assertHas(self, server, profile, host):
-        """A server has its profile's devices in Placement and libvirt."""
+        """Check that a server has its devices in Placement and libvirt."""
         allocated = self.allocated(server)
         promised = collections.Counter()
         for resources in allocated.values():
@@ -222,7 +224,7 @@ class Matrix(cloud.Cloud):
         self.assertDefined(server, allocated, host)
 
     def assertDefined(self, server, allocated, host):
-        """A domain has the hostdevs of these allocations, no others."""
+        """Check that a domain has exactly the hostdevs of its allocations."""
         names = {provider['uuid']: name
                  for name, provider in self.providers(host).items()}
         elements = self.elements_of(server['id'], host)
@@ -242,13 +244,13 @@ class Matrix(cloud.Cloud):
                          [self.taken(host) for host in hosts])
 
     def assertTaken(self, host, profile='large'):
-        """No other server can get the devices of a server on this host."""
+        """Check that a new server with the profile does not fit on a host."""
         rival = self.boot(self.flavors[profile], host=host, state='ERROR')
         self.assertIn('No valid host', rival['fault']['message'])
         self._delete_server(rival)
 
     def assertFree(self, host):
-        """A new server can get all devices of this host."""
+        """Check that a new server can get all devices of a host."""
         self.assertNothingOn(host)
         self._run_periodics()
         self.assertEqual({}, self.mdevs(host))

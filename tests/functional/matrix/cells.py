@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that moves to another cell."""
+"""Cross-cell resize."""
 
 from nova.policies import base as policies
 from nova.policies import servers as server_policies
@@ -15,7 +15,7 @@ class Cells(base.Matrix):
 
     def setUp(self):
         super().setUp()
-        # Nobody may, by default.
+        # The default policy allows no user a cross-cell resize.
         self.policy.set_rules({
             server_policies.CROSS_CELL_RESIZE: policies.RULE_ADMIN_API},
             overwrite=False)
@@ -27,7 +27,7 @@ class Cells(base.Matrix):
         action = {'resize': {'flavorRef': self.flavors['large']}}
         self.act(server, action, 'VERIFY_RESIZE')
         self.assertHas(server, 'large', 'compute2')
-        # Nova undefines it here, and keeps its allocations.
+        # Nova undefines the domain on the source, and keeps the allocations.
         self.assertEqual(({}, was[1]), self.taken('compute1'))
         self.assertTaken('compute1')
         self._revert_resize(server)

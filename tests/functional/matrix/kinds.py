@@ -20,15 +20,20 @@ QAT = '0000:85:00.0'
 class Kind:
     """A machine, and profiles for its devices.
 
-    Two small servers fill a host, and so does a large one.
+    Two small servers, or one large server, fill a host.
 
-    :param name: the column's heading
+    :param name: heading of the column
+    :param recording: the recorded host
     :param specs: entries of ``device_spec``
-    :param units: functions that are given away, or make mdevs, by Device
-    :param alike: Devices to be taken for the same model
-    :param small: groups of a profile, as are the others
-    :param other: of classes that small and large do not have
-    :param apart: what no NUMA node has together, demanded of one
+    :param units: by address of the device, the functions that a server gets
+        or on which mdevs are created
+    :param small: groups of the profile ``small``
+    :param large: groups of the profile ``large``
+    :param other: groups of the profile ``other``; small and large do not use
+        its resource classes
+    :param apart: groups of the profile ``apart``; it requires one NUMA node
+        for devices that are on different nodes
+    :param alike: addresses of devices that should have the same model
     """
 
     name: str
@@ -42,7 +47,10 @@ class Kind:
     alike: tuple[str, ...] = ()
 
     def entries(self, **more) -> list[str]:
-        """Return the ``device_spec``, with more keys for PCI functions."""
+        """Return the entries of ``device_spec``.
+
+        :param more: keys to add to the entries that are not for mdevs
+        """
         return [json.dumps(spec if 'mdev_type' in spec else {**spec, **more})
                 for spec in self.specs]
 
@@ -52,7 +60,7 @@ class Kind:
                 for name in ('small', 'large', 'other', 'apart')}
 
     def promise(self, profile: str | None) -> collections.Counter[str]:
-        """Return the units of a profile by class; none without a profile."""
+        """Return the amounts that a profile requests, by resource class."""
         promised = collections.Counter()
         for group in self.profiles[profile] if profile else ():
             for name, amount in group['resources'].items():
@@ -60,7 +68,7 @@ class Kind:
         return promised
 
     def device(self, function: str) -> str:
-        """Return the address of the device of a function."""
+        """Return the address of the device that a function belongs to."""
         [device] = [device for device, units in self.units.items()
                     if function in units]
         return device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that leave a server where it is."""
+"""Operations that do not move a server."""
 
 import contextlib
 import threading
@@ -17,8 +17,9 @@ from tests.functional.matrix import base
 OTHER_IMAGE = 'a2459075-d96c-40d5-893e-577ff92e721c'
 
 
-#: Where a deletion comes in: the driver's method, and what leads to it. Not
-#: where Nova goes on behind it: in a rebuild, a rescue or a move.
+#: Methods of the driver that a deletion interrupts, and the action that calls
+#: each. Rebuild, rescue and moves are not here, as Nova continues them after
+#: the deletion.
 INTERRUPTED = (
     ('_hard_reboot', {'reboot': {'type': 'HARD'}}),
     ('power_off', {'os-stop': None}),
@@ -26,14 +27,14 @@ INTERRUPTED = (
     ('snapshot', {'shelve': None}),
 )
 
-#: Where a nova-compute that dies leaves a server.
+#: Task states in which a crash of nova-compute leaves a server.
 STUCK = ('rebuilding', 'resize_migrating', 'resize_finish', 'migrating')
 
 
 class Lifecycle(base.Matrix):
 
     def keeps(self, server, *actions, status='ACTIVE'):
-        """Act on a server, which keeps its devices meanwhile."""
+        """Perform actions on a server, and check that it keeps its devices."""
         before = self.taken('compute1')
         *first, last = actions
         for action in first:
@@ -69,7 +70,8 @@ class Lifecycle(base.Matrix):
             self._wait_for_state_change(server, 'ACTIVE')
             self.assertHas(server, 'small', 'compute2')
             self._delete_server(server)
-        # Nova skips its filters in the last case; the driver looks again.
+        # Nova skips its filters for an availability zone with a host. The
+        # driver refuses the server.
         for where, reason in (({'host': 'compute1'}, 'No valid host'),
                               ({'az': 'nova:compute1'},
                                'fit on one NUMA node')):
@@ -119,7 +121,7 @@ class Lifecycle(base.Matrix):
                 with contextlib.suppress(client.OpenStackApiException):
                     self.api.post_server_action(server['id'], action)
             self.assertEqual([server['id']], deleted)
-            # On its way it may be in ERROR.
+            # It may be in ERROR before it is deleted.
             self._wait_until_deleted({**server, 'status': 'ERROR'})
             self.assertNothingOn('compute1')
         for state in STUCK:
@@ -159,7 +161,7 @@ class Lifecycle(base.Matrix):
             return 'deleted'
 
     def reap(self):
-        """Run the task that deletes domains of deleted servers."""
+        """Run the periodic task that deletes domains of deleted servers."""
         for compute in self.computes.values():
             compute.manager._cleanup_running_deleted_instances(
                 context.get_admin_context())
@@ -171,7 +173,7 @@ class Lifecycle(base.Matrix):
         self._delete_server(server)
         self.assertEqual({}, self.allocated(server))
         self.up('compute1')
-        # Its domain is there still, with what Placement has back.
+        # Its domain still has the devices, though Placement has no allocation.
         self.assertTaken('compute1')
         self.reap()
         self._run_periodics()
@@ -216,7 +218,7 @@ class Lifecycle(base.Matrix):
 
     @base.operation('Snapshot', 'Backup')
     def test_snapshot(self):
-        # It copies the disk, and there is none.
+        # A live snapshot copies the disk, which does not exist here.
         self.useFixture(fixtures.MockPatch(
             'nova.virt.libvirt.LibvirtDriver._live_snapshot'))
         server = self.server()
@@ -226,7 +228,7 @@ class Lifecycle(base.Matrix):
 
     @base.operation('Snapshot with disable_libvirt_livesnapshot')
     def test_cold_snapshot(self):
-        # The guest is suspended for it.
+        # Nova suspends the guest during a cold snapshot.
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
         server = self.server()
         self.keeps(server, {'createImage': {'name': 'cold'}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migration."""
+"""Live migration of servers."""
 
 import contextlib
 
@@ -9,11 +9,11 @@ from nova.tests.functional.api import client
 
 from tests.functional.matrix import base
 
-#: Steps of Nova's driver, in the order of a migration.
+#: Methods of Nova's driver, in the order in which a migration calls them.
 STEPS = ('check_can_live_migrate_destination', 'check_can_live_migrate_source',
          'pre_live_migration')
 
-#: What Nova says of a migration that came to nothing.
+#: Statuses of a migration that failed.
 OVER = ('error', 'failed', 'cancelled')
 
 
@@ -27,7 +27,8 @@ class LiveMigration(base.Matrix):
 
     def live_migrate(self, server, *ends):
         before = self.migrations(server)
-        # The harness has the API wait for the conductor's answer.
+        # In the harness the API call waits for the conductor, and fails if
+        # the migration does.
         with contextlib.suppress(client.OpenStackApiException):
             self.api.post_server_action(server['id'], {'os-migrateLive': {
                 'host': 'compute2', 'block_migration': 'auto'}})
@@ -41,7 +42,7 @@ class LiveMigration(base.Matrix):
         return status
 
     def migrations(self, server):
-        """Return the states of its migrations, by id."""
+        """Return the statuses of a server's migrations, by id."""
         return {migration['id']: migration['status'] for migration
                 in self.api.api_get('/os-migrations?instance_uuid='
                                     + server['id']).body['migrations']}
@@ -50,7 +51,7 @@ class LiveMigration(base.Matrix):
     def test_live_migrate(self):
         self.movable()
         server = self.server()
-        # It cannot have there what it has here.
+        # This server has the devices that the migration would choose first.
         other = self.server('small', 'compute2')
         self.live_migrate(server, 'completed')
         self.assertHas(server, 'small', 'compute2')
@@ -69,7 +70,7 @@ class LiveMigration(base.Matrix):
         self.assertHas(server, 'small', 'compute1')
         self.assertEqual(was, self.taken('compute1'))
         self.assertFree('compute2')
-        # In some cases Nova says ERROR of a guest that runs as before.
+        # In some cases Nova sets ERROR although the guest runs as before.
         self.api.post_server_action(
             server['id'], {'os-resetState': {'state': 'active'}})
 
@@ -94,7 +95,7 @@ class LiveMigration(base.Matrix):
             error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
 
     def abort(self, domain, xml):
-        """The tenant aborts the migration while the guest moves."""
+        """Abort the migration while the guest moves, as a tenant does."""
         here = f'/servers/{domain.UUIDString()}/migrations'
         [migration] = self.api.api_get(here).body['migrations']
         self.api.api_delete(f'{here}/{migration["id"]}')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that move a server."""
+"""Operations that move a server, and restarts of hosts and services."""
 
 from nova_accel.host import operations
 from tests.functional.matrix import base
@@ -8,7 +8,8 @@ from tests.functional.matrix import base
 class Moves(base.Matrix):
 
     def moves(self, before, after, action, between=lambda: None):
-        """Perform an action and revert it, then again and confirm it."""
+        """Perform a move and revert it, then perform it again and confirm it.
+        """
         server = self.server(before)
         was = self.taken('compute1')
         self.act(server, action, 'VERIFY_RESIZE')
@@ -28,9 +29,9 @@ class Moves(base.Matrix):
         self.assertFree('compute1')
 
     def settle(self, action, server):
-        """Confirm or revert, though the computes share a process."""
-        # CONF.host is the last compute that was started; the driver compares
-        # it with the host that it is asked to clean up.
+        """Confirm or revert a move, with the CONF.host of compute1."""
+        # The computes share one process, so CONF.host is the last one that
+        # started. The driver compares it with the host to clean up.
         self.flags(host='compute1')
         action(server)
 
@@ -76,7 +77,7 @@ class Moves(base.Matrix):
         action = {'resize': {'flavorRef': self.flavor('small')}}
         self.act(server, action, 'VERIFY_RESIZE')
         self.assertHas(server, 'small', 'compute1')
-        # What it had is kept for the case of a revert.
+        # Its old devices are kept for a revert.
         self.assertTaken('compute1', 'small')
         self.settle(self._revert_resize, server)
         self.assertEqual(was, self.taken('compute1'))
@@ -147,7 +148,8 @@ class Moves(base.Matrix):
         server = self.second_server()
         before = self.taken('compute1')
         self.host_boots('compute1')
-        # A periodic task would do this, but it cannot call itself here.
+        # A periodic task would stop the server, but in the harness a
+        # nova-compute cannot call itself.
         self.act(server, {'os-stop': None}, 'SHUTOFF')
         self.assertTaken('compute1')
         self.act(server, {'os-start': None})

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table in doc/source/user/operations.rst, from the tests."""
+"""Print the rows of the table in doc/source/user/operations.rst.
+
+The rows are made from the tests.
+"""
 
 from tests.functional.matrix import cells
 from tests.functional.matrix import operations
@@ -17,7 +20,7 @@ def rows() -> str:
 
 
 def _cells():
-    """Return the cells by row and column."""
+    """Return the content of the cells, by row and column."""
     columns = [case for case in vars(test_matrix).values()
                if isinstance(case, type)]
     found = {'Operation': {case.kind.name: case.kind.name

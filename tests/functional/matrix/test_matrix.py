@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix: a kind is a column, a method a row or two."""
+"""The matrix of operations and kinds of devices.
+
+A test case is a column of the table. A test covers one or more rows.
+"""
 
 from tests.functional.matrix import cells
 from tests.functional.matrix import kinds
@@ -16,7 +19,7 @@ class FunctionTest(operations.Operations):
 
 class MdevTest(operations.Operations):
     kind = kinds.MDEV
-    # Every mdev is, unless its entry says otherwise.
+    # By default mdevs are live migratable.
     test_live_migration_that_is_refused = None
 
 

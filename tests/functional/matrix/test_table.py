@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented table of operations agrees with the tests."""
+"""Compare the documented table of operations with the tests."""
 
 from nova import test
 
