@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of [pci] alias and of Cyborg are taken over as they run."""
+"""Adoption of running servers with devices of [pci] alias or of Cyborg."""
 
 import contextlib
 import json
@@ -68,7 +68,7 @@ class AdoptionCase(cloud.Cloud):
             yield found
 
     def free(self):
-        """Return the addresses that Placement has free units of."""
+        """Return the addresses of the devices with free units in Placement."""
         free = set()
         for name, provider in self.providers().items():
             used = sum(self._get_provider_usages(provider['uuid']).values())
@@ -79,7 +79,7 @@ class AdoptionCase(cloud.Cloud):
         return free
 
     def devices(self):
-        """Return Nova's devices that are not free, by address."""
+        """Return the status of Nova's PCI devices in use, by address."""
         found = objects.PciDeviceList.get_by_compute_node(
             context.get_admin_context(), self.node_id())
         return {device.address: device.status for device in found
@@ -131,7 +131,10 @@ class AliasTest(AdoptionCase):
         self.check_keeps(self.server)
 
     def test_server_that_is_migrated(self):
-        """Its request specification has the request of before."""
+        """An adopted server can migrate with its old request spec.
+
+        The request spec still has the PCI request.
+        """
         self.take_over()
         self.start_compute('compute2')
         self._migrate_server(self.server)
@@ -141,7 +144,10 @@ class AliasTest(AdoptionCase):
         self.assertEqual(set(self.ADDRESSES), self.free())
 
     def test_server_that_is_evacuated(self):
-        """Its request specification has flavor and request of before."""
+        """An adopted server can be evacuated with its old request spec.
+
+        The request spec still has the old flavor and the PCI request.
+        """
         self.take_over()
         self.start_compute('compute2')
         self.computes['compute1'].stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: sysfs, Placement and libvirt disagree, and this is reported."""
+"""The audit, which reports where sysfs, Placement and libvirt disagree."""
 
 import contextlib
 import io
@@ -25,9 +25,9 @@ NOBODY = '5e5d6d0f-5c5d-4a5a-9e0e-0a3d5b1c2d3e'
 
 
 class Audited(cloud.Cloud):
-    """Test cases with one GPU on compute1, whose devices can be removed.
+    """Base of test cases with one GPU on compute1 that can be removed.
 
-    :cvar entries: of device_spec
+    :cvar entries: entries of device_spec
     """
 
     entries = [cloud.GPU_SPEC[:-1] + ', "address": "0000:43:00.0"}']
@@ -43,7 +43,7 @@ class Audited(cloud.Cloud):
         self.gpu = self.flavor('gpu')
 
     def skip_time(self):
-        """Let every audit be due."""
+        """Replace the clock, so that ``look`` can make an audit due."""
         self.ahead, now = 0, time.monotonic
         self.useFixture(fixtures.MonkeyPatch(
             'time.monotonic', lambda: now() + self.ahead))
@@ -53,7 +53,10 @@ class Audited(cloud.Cloud):
         self._run_periodics()
 
     def found(self):
-        """Return the findings of the command, which nova-compute logs, too."""
+        """Return the findings of ``nova-accel host check``.
+
+        Check that nova-compute logs the same findings.
+        """
         self.look()
         self.look()
         findings = self.disagreements()
@@ -61,7 +64,7 @@ class Audited(cloud.Cloud):
         return findings
 
     def said(self):
-        """The findings in the log that are not resolved; each line once."""
+        """Return the unresolved findings in the log; check for duplicates."""
         said = []
         for level, line in re.findall(
                 r'(WARNING|INFO) \[nova_accel\.compute\.reporting\.audit\] '
@@ -75,7 +78,7 @@ class Audited(cloud.Cloud):
         return said
 
     def state(self, name=PROVIDER):
-        """Return a provider's total, reserved units, and reasons."""
+        """Return a provider's total, reserved units and reason traits."""
         provider = self._providers('compute1')[name]['uuid']
         [inventory] = self._get_provider_inventory(provider).values()
         return (inventory['total'], inventory['reserved'],
@@ -83,7 +86,7 @@ class Audited(cloud.Cloud):
                  if trait in providers.REASONS})
 
     def allocations(self, consumer):
-        """Return a consumer's allocations in the form that Placement takes."""
+        """Return a consumer's allocations in the format of a PUT request."""
         return self.placement.get(f'/allocations/{consumer}',
                                   version='1.28').body
 
@@ -100,7 +103,10 @@ class Audited(cloud.Cloud):
         self.allocate(consumer, left)
 
     def define(self, server, host='compute1', **changes):
-        """Define a copy of a server's domain of compute1 by hand."""
+        """Define a copy of a server's domain of compute1.
+
+        :param changes: pairs of a text and its replacement in the XML
+        """
         xml = self.domain(server).defined_xml
         for before, after in changes.values():
             self.assertIn(before, xml)
@@ -128,11 +134,11 @@ class DisputedTest(Audited):
                       f'held, 0 are allocated: {server["id"]} should not '
                       'have it; ', finding)
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
-        # Its server keeps it, and no other server gets it.
+        # The server keeps the device, and no other server gets it.
         other = self.boot(self.gpu, state='ERROR')
         self.assertIn('No valid host', other['fault']['message'])
         self.assertEqual(held, self.hostdevs(server))
-        # The remedy.
+        # Apply the remedy of the finding.
         self.assertIn('shelve and unshelve it', finding)
         self._shelve_server(server)
         self.look()
@@ -183,7 +189,10 @@ class DisputedTest(Audited):
             'OS-EXT-SRV-ATTR:host'])
 
     def test_allocations_that_a_move_left(self):
-        """Nova forgets them when a server is deleted while it moves."""
+        """The audit deletes a migration's allocations that Nova left.
+
+        Nova leaves them when a server is deleted while it moves.
+        """
         self.start_compute('compute2')
         server = self.boot(self.gpu, host='compute1')
         address = set(self.hostdevs(server))
@@ -211,7 +220,7 @@ class DisputedTest(Audited):
             f'{" and ".join(sorted([twin, server["id"]]))}; delete or move '
             'all of them but one; they cannot run at the same time'],
             self.found())
-        # One of them has an allocation; there is nothing to withhold.
+        # The device has an allocation, so no unit is withheld.
         self.assertEqual((1, 0, set()), self.state())
         self._delete_server(server)
         [finding] = self.found()
@@ -225,7 +234,7 @@ class DisputedTest(Audited):
         domain.destroy()
         domain.undefine()
         self.look()
-        # An operation in progress looks the same.
+        # An operation in progress looks the same, so one audit is not enough.
         self.assertEqual([], self.said())
         [finding] = self.found()
         self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
@@ -238,7 +247,7 @@ class DisputedTest(Audited):
 
 
     def test_missing_device_with_an_unknown_consumer(self):
-        """The command in the remedy frees its class as well."""
+        """The command in the remedy also removes the class's allocation."""
         self.leave_to(NOBODY, self.boot(self.gpu))
         (self.machine / 'sys/bus/pci/devices/0000:43:00.0').unlink()
         [command] = [match[1] for finding in self.disagreements() if (
@@ -262,10 +271,10 @@ class DisputedTest(Audited):
 
 
 class NovaManageTest(Audited):
-    """``nova-manage placement`` with our providers."""
+    """``nova-manage placement`` with nova_accel's resource providers."""
 
     def manage(self, command, *args, **kwargs):
-        """Return the exit code of a command, and its output."""
+        """Return the exit code and the output of a command."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = getattr(manage.PlacementCommands(), command)(
@@ -273,7 +282,7 @@ class NovaManageTest(Audited):
         return code, printed.getvalue()
 
     def ours(self):
-        """Return the UUIDs of our providers."""
+        """Return the UUIDs of nova_accel's resource providers."""
         return {provider['uuid']
                 for provider in self._providers('compute1').values()}
 
@@ -287,7 +296,7 @@ class NovaManageTest(Audited):
         self.assertEqual(self.ours(),
                          set(self.allocations(NOBODY)['allocations']))
         self.boot(self.gpu, state='ERROR')
-        # A server that is being scheduled looks the same.
+        # A server that is being scheduled looks the same, so the audit waits.
         self.look()
         self.look()
         self.assertEqual([], self.said())
@@ -302,7 +311,7 @@ class NovaManageTest(Audited):
                       f'{NOBODY}"', line)
         self.look()
         self.assertEqual([line], self.said())
-        # The command.
+        # Do what the command in the remedy does.
         self.placement.delete(f'/allocations/{NOBODY}')
         self.look()
         self.assertEqual([], self.said())
@@ -327,7 +336,7 @@ class NovaManageTest(Audited):
         self.assertEqual(0, self.heal(plain))
         self.assertEqual([self.compute_rp_uuids['compute1']],
                          list(self.allocations(plain['id'])['allocations']))
-        # Before an audit withholds its device.
+        # The reboot comes before an audit, which would withhold the device.
         self._reboot_server(server, hard=True)
         self.assertEqual({PROVIDER: {cloud.GPU: 1}}, self.allocated(server))
 
@@ -371,7 +380,7 @@ class PoolTest(Audited):
 
 class GoneTest(Audited):
 
-    # A pair, and the slot to which one of them moves.
+    # Two GPUs, and the slot to which a test moves one of them.
     entries = [cloud.GPU_SPEC[:-1] + ', "address": {"bus": "4[34a]"}}']
 
     def setUp(self):
@@ -392,10 +401,10 @@ class GoneTest(Audited):
             'server: it cannot be started here', finding)
 
     def move(self, to='0000:4a:00.0'):
-        """Move the card to another slot, as when the host was down."""
+        """Move the card to another slot, as with a host that is off."""
         link = self.sysfs(self.address)
         place = link.resolve()
-        # os.rename does nothing here.
+        # The base class replaces os.rename with a mock.
         place.replace(place.with_name(to))
         self.sysfs(to).symlink_to(link.readlink().with_name(to))
         link.unlink()
@@ -407,7 +416,7 @@ class GoneTest(Audited):
     def test_device_that_disappears(self):
         self.take_away()
         self.assertEqual((1, 1, {providers.MISSING}), self.state(self.name))
-        # The other device can still be used.
+        # Servers can still use the other device.
         other = self.boot(self.gpu)
         self.assertEqual(2, len(self.providers()))
         self._stop_server(self.server)
@@ -438,7 +447,8 @@ class GoneTest(Audited):
         self.start_compute('compute2')
         self.take_away()
         self._migrate_server(self.server)
-        # The computes share CONF.host; the driver compares with it.
+        # The computes share CONF.host. The driver compares it with the host
+        # to clean up.
         self.flags(host='compute1')
         self._confirm_resize(self.server)
         self.assertEqual(1, len(self.hostdevs(self.server, 'compute2')))
@@ -466,7 +476,7 @@ class GoneTest(Audited):
         self._stop_server(self.server)
         self.move()
         self.restart_compute_service('compute1')
-        # The services are one process: the error arrives here, too.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(client.OpenStackApiException, self._start_server,
                           self.server)
         event = self._wait_for_instance_action_event(

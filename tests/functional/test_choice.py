@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices a server gets, in the scheduler and where that is skipped."""
+"""The choice of a server's devices, by the scheduler or by nova-compute."""
 
 import fixtures
 from nova import exception
@@ -26,14 +26,14 @@ class ChoiceTest(cloud.Cloud):
         return {address[5:7] for address in self.hostdevs(server, host)}
 
     def profile(self, count, *affinity, **more):
-        """Return a flavor whose profile asks for a number of GPUs."""
+        """Return a flavor whose profile requests a number of GPUs."""
         self.write_profile('gpus', groups=[
             {'name': 'gpu', 'resources': {cloud.GPU: 1}, 'count': count,
              'numa': 'off'}], affinity=list(affinity), **more)
         return self.flavor('gpus')
 
     def answers(self):
-        """Return how many candidates Placement returned each time."""
+        """Return a list that gets the number of candidates of each request."""
         counts = []
         client = report.SchedulerReportClient
         original = client.get_allocation_candidates
@@ -90,7 +90,7 @@ class ChoiceTest(cloud.Cloud):
         self.boot(self.profile(2, preferred))
 
     def test_behind_one_host_bridge(self):
-        # Each node has one.
+        # Each NUMA node has one host bridge.
         self.boot(self.profile(1))
         three = self.profile(3, {'same': 'pcie_root'})
         for _time in range(2):
@@ -126,7 +126,7 @@ class ChoiceTest(cloud.Cloud):
         flavor = self.flavor('vfs')
         for _time in range(2):
             self.assertEqual({'44', '85'}, self.buses(self.boot(flavor)))
-        # Units are left, but all of one card.
+        # The units that are left are all of one card.
         self.boot(flavor, state='ERROR')
         self.assertIn('distinct device', self.stdlog.logger.output)
 
@@ -144,7 +144,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
 
     def one_with_a_trait(self):
-        """One device has it, so the provider of the class has it, too."""
+        """Give one device a trait; the provider of the class gets it, too."""
         self.flags(device_spec=[
             f'{{"address": "0000:84:00.0", "resource_class": "{cloud.GPU}", '
             '"traits": "CUSTOM_NEW"}', cloud.GPU_SPEC], group='nova_accel')
@@ -176,7 +176,7 @@ class ChoiceTest(cloud.Cloud):
         pair = self.profile(2, {'same': 'pcie_switch'})
         server = self.boot(pair, az='nova:compute1')
         self.assertIn(self.buses(server), SWITCHES)
-        # Which also compares what is promised of the class.
+        # This also checks the allocation of the class.
         self.assertEqual(
             {f'compute1_accel_{address}': {cloud.GPU: 1}
              for address in self.hostdevs(server)}, self.allocated(server))
@@ -186,7 +186,11 @@ class ChoiceTest(cloud.Cloud):
         self.assertIn(self.buses(self.boot(pair)), SWITCHES)
 
     def test_forced_host_leaves_devices_of_an_arriving_server(self):
-        """Allocated by the filter to a server unknown to nova-compute."""
+        """A forced server gets no device that is allocated to another one.
+
+        The filter allocated that device to a server that nova-compute does not
+        know yet.
+        """
         [taken] = self.allocated(self.boot(self.profile(1)))
         server = self.boot(self.profile(1))
         [promised] = self.allocated(server)
@@ -202,7 +206,10 @@ class ChoiceTest(cloud.Cloud):
         self.assertFalse({taken, promised} & set(self.allocated(server)))
 
     def test_devices_that_another_scheduler_took(self):
-        """It does so between Placement's answer and the claim."""
+        """The server gets other devices if its first choice was taken.
+
+        Another scheduler takes them between Placement's answer and the claim.
+        """
         pair = self.profile(2, {'same': 'pcie_switch'})
         original = patches.claim_resources.original
         taken = []
@@ -226,7 +233,7 @@ class ChoiceTest(cloud.Cloud):
 
         self.useFixture(fixtures.MockPatchObject(
             utils, 'claim_resources', claim))
-        # Wrapped as it is when nova-scheduler starts.
+        # Wrap the mock as nova-scheduler wraps the function when it starts.
         patches.claim_resources.install()
         server = self.boot(pair)
         self.assertIn(self.buses(server), SWITCHES)
@@ -242,7 +249,8 @@ class ChoiceTest(cloud.Cloud):
         def fail_once(driver, context, xml, instance, *args, **kwargs):
             if went:
                 return start(driver, context, xml, instance, *args, **kwargs)
-            # The hosts look alike, so it was chosen on the other one, too.
+            # The hosts are alike, so the scheduler chose the same device on
+            # the alternate host.
             [name] = self.allocated({'id': instance.uuid})
             host, other = sorted(self.computes, key=lambda host: (
                 not name.startswith(host)))
@@ -269,7 +277,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertNotIn(taken, self.allocated(server))
 
     def promise(self, *providers):
-        """Have Placement allocate these, whichever were chosen."""
+        """Make Placement allocate these devices instead of the chosen ones."""
         original = utils.claim_resources
 
         def claim(ctx, client, spec_obj, instance_uuid, candidate, *args,
@@ -287,7 +295,11 @@ class ChoiceTest(cloud.Cloud):
             utils, 'claim_resources', claim))
 
     def test_allocated_devices_that_break_a_rule(self):
-        """As if the guest got other NUMA nodes than were free before."""
+        """nova-compute replaces allocated devices that break a rule.
+
+        This happens if the guest gets other NUMA nodes than the scheduler
+        expected.
+        """
         self.promise(*(
             provider['uuid'] for name, provider in self.providers().items()
             if name.endswith((':43:00.0', ':48:00.0'))))
@@ -298,7 +310,11 @@ class ChoiceTest(cloud.Cloud):
                          self.allocated(server))
 
     def test_devices_that_placement_allocated_twice(self):
-        """As with two concurrent claims in MariaDB."""
+        """nova-compute replaces a device that another server has.
+
+        Placement can allocate a device twice if MariaDB gets two concurrent
+        claims.
+        """
         first = self.boot(self.profile(1))
         [name] = self.allocated(first)
         provider = self.providers()[name]['uuid']
@@ -309,7 +325,7 @@ class ChoiceTest(cloud.Cloud):
                       self.stdlog.logger.output)
         self.assertFalse(set(self.hostdevs(first))
                          & set(self.hostdevs(second)))
-        # Each has in Placement what it has, and nothing else.
+        # The allocations of each server are exactly its hostdevs.
         for server in first, second:
             self.assertEqual(
                 {f'compute1_accel_{address}': {cloud.GPU: 1}
@@ -317,7 +333,7 @@ class ChoiceTest(cloud.Cloud):
                 self.allocated(server))
 
     def offer_twice(self, provider):
-        """Have Placement allocate the one unit of a provider again."""
+        """Make Placement allocate the one unit of a provider twice."""
         path = f'/resource_providers/{provider}/inventories'
         body = self.placement.get(path).body
         for record in body['inventories'].values():
@@ -326,12 +342,12 @@ class ChoiceTest(cloud.Cloud):
 
 
 class WithoutFilterTest(cloud.Cloud):
-    """AcceleratorFilter is not enabled; the weigher is."""
+    """A cloud with AcceleratorWeigher but without AcceleratorFilter."""
 
     ADDITIONAL_FILTERS = ['NUMATopologyFilter']
 
     def setUp(self):
-        # As in a process that never had the filter.
+        # Remove the patch that the filter has installed in this process.
         self.useFixture(fixtures.MockPatchObject(
             utils.ResourceRequest, 'from_request_spec',
             classmethod(patches.from_request_spec.original)))
@@ -346,7 +362,11 @@ class WithoutFilterTest(cloud.Cloud):
         self.start_compute('compute1')
 
     def test_resize_on_one_host_to_another_device(self):
-        """Its own devices are the old flavor's; no others were chosen."""
+        """A resize to another class on the same host gets a new device.
+
+        The server has devices of the old flavor, and the scheduler has chosen
+        no others.
+        """
         self.flags(allow_resize_to_same_host=True)
         self.write_profile('nic', groups=[{'resources': {'CUSTOM_NIC': 1}}])
         self.gpu_profile('gpu')
@@ -357,7 +377,10 @@ class WithoutFilterTest(cloud.Cloud):
                          self.allocated(server))
 
     def assert_behind_one_switch(self, *classes):
-        """nova-compute chooses them, and writes the choice to Placement."""
+        """Check that nova-compute chooses devices behind one switch.
+
+        Check also that it writes the choice to Placement.
+        """
         self.write_profile('two', groups=[
             {'resources': {name: 1}} for name in classes],
             affinity=[{'same': 'pcie_switch'}])

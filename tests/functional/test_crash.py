@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute is killed before each thing that it does, and starts again.
+"""Crashes of nova-compute before each of its effects, and a restart.
 
-No device is lost, none is given twice, and no server is stuck.
+Afterwards no device is lost, no device has two servers, and each server can be
+deleted.
 """
 
 import itertools
@@ -13,14 +14,17 @@ from tests.functional import faults
 
 
 class Crash(faults.MortalCloud):
-    """Hosts with a pair of devices each, and a server that has one."""
+    """Base of test cases with hosts of two devices each.
+
+    A server has both devices of its host.
+    """
 
     HOSTS = ('compute1',)
     DEVICE_SPEC = (cloud.migratable(cloud.PAIR_SPEC),)
 
     PATIENCE = 5
 
-    #: Whether to die before each effect, even of one name in a row.
+    #: Whether to count equal effects in a row separately.
     EVERY = False
 
     def setUp(self):
@@ -33,8 +37,9 @@ class Crash(faults.MortalCloud):
     def die_at_each_step(self, *operations, victim='compute1'):
         """Kill the victim before its first effect, its second, and so on.
 
-        :param operations: what is done with a server, beginning with its
-            boot; death waits in the last
+        :param operations: operations on a server, beginning with its boot;
+            the victim dies in the last one
+        :param victim: host of the nova-compute to kill
         """
         problems = []
         for nth in itertools.count(1):
@@ -51,7 +56,10 @@ class Crash(faults.MortalCloud):
         self.assertEqual('', '\n'.join(problems))
 
     def live(self, fault, *operations):
-        """The life of a server, until its host's nova-compute comes back."""
+        """Perform operations on a server, with a fault in the last one.
+
+        Restart the nova-compute that died, and return the server.
+        """
         *before, last = operations
         server = None
         for operation in before:
@@ -72,7 +80,7 @@ class Crash(faults.MortalCloud):
         return self.request(host='compute1')
 
     def doing(self, **action):
-        """An operation: what to call with a server."""
+        """Return an operation that requests an action of a server."""
         def do(server):
             self.api.post_server_action(server['id'], action)
             return server
@@ -85,7 +93,7 @@ class Crash(faults.MortalCloud):
     # Checks afterwards
 
     def aftermath(self, fault, server):
-        """Return what is wrong, and delete all servers."""
+        """Return the problems after a crash, and delete all servers."""
         problems = [*self.short(server), *self.shared()]
         others = self.fill()
         problems += self.shared()
@@ -97,10 +105,11 @@ class Crash(faults.MortalCloud):
         return [f'{fault}: {problem}' for problem in problems]
 
     def short(self, server):
-        """Yield problems of a server that lacks devices, also after a reboot.
+        """Yield the problems of a server that runs without all its devices.
 
-        An administrator sets a server in an interrupted state to active; its
-        reboot may be refused, but it must not run without its devices.
+        Reboot it, too. If the server was interrupted, first set its state to
+        active, as an administrator does. Nova may refuse the reboot, but the
+        server must not run without its devices.
         """
         status = self.find(server, 'status')
         host = self.find(server, 'OS-EXT-SRV-ATTR:host')
@@ -178,7 +187,7 @@ class Crash(faults.MortalCloud):
         self.processes.settle()
 
     def find(self, server, field):
-        """Return a field of a server; None if there is no server."""
+        """Return a field of a server, or None if the server is deleted."""
         try:
             return self.api.get_server(server['id']).get(field)
         except client.OpenStackApiNotFoundException:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of a file, from the file to a guest."""
+"""Devices that an operator's regions file declares."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ _SPARE = '0000:48:00.0'
 
 
 class DeclaredTest(cloud.Cloud):
-    """Two GPUs in one unit, and one that is broken."""
+    """A host with two GPUs in one unit, and one broken GPU."""
 
     def setUp(self):
         super().setUp()
@@ -64,7 +64,7 @@ class DeclaredTest(cloud.Cloud):
         self.declare(broken='its fan')
         self._run_periodics()
         self.boot(self.one, state='ERROR')
-        # It keeps what it has, also over a reboot.
+        # The server keeps the device, also after a reboot.
         self._reboot_server(server, hard=True)
         self.assertEqual({_SPARE}, set(self.hostdevs(server)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices are on the NUMA cells of the guest, and stay there."""
+"""Devices on the NUMA cells of the guest."""
 
 import pathlib
 
@@ -35,7 +35,7 @@ class GuestTopologyTest(cloud.Cloud):
                            vcpu=2, **more)
 
     def boot_on_both(self, cells=2):
-        """Boot a server with one device on each node."""
+        """Boot a server with one device of each host NUMA node."""
         self.gpu_profile('three', count=3, numa='required')
         three = self.flavor('three')
         for _time in range(2):
@@ -46,7 +46,7 @@ class GuestTopologyTest(cloud.Cloud):
         return etree.fromstring(self.domain(server, host).defined_xml)
 
     def nodes(self, server, host='compute1'):
-        """Return by hostdev its host node, and the one of its guest cell."""
+        """Return the host node of each hostdev, and of its guest cell."""
         xml = self.definition(server, host)
         return {
             bus: (test_affinity.NODES[bus], cell and int(xml.find(
@@ -54,7 +54,7 @@ class GuestTopologyTest(cloud.Cloud):
             for bus, cell in self.cells(xml).items()}
 
     def cells(self, xml):
-        """Return the guest cell by host address, or by uuid of the mdev."""
+        """Return the guest cell of each hostdev, by PCI bus or mdev UUID."""
         controllers = {
             int(element.get('index')): element for element in xml.iterfind(
                 'devices/controller[@type="pci"][@index]')}
@@ -80,7 +80,7 @@ class GuestTopologyTest(cloud.Cloud):
             self.assertEqual(own, cells)
 
     def places(self, server):
-        """Return the guest address by host address of attached hostdevs."""
+        """Return the guest address of each attached hostdev, by PCI bus."""
         return {
             element.find('source/address').get('bus'):
             dict(element.find('address').attrib)
@@ -154,13 +154,15 @@ class GuestTopologyTest(cloud.Cloud):
     def test_rescue_and_unrescue(self):
         server = self.boot(self.flavor_of(1, 2))
         places = self.places(server)
-        # nova-compute keeps the definition there; the harness creates no file.
+        # nova-compute stores the domain XML in this directory, which the
+        # harness does not create.
         pathlib.Path(CONF.instances_path, server['id']).mkdir()
         self._rescue_server(server)
         self.assert_on_its_cells(server, 1)
         self._unrescue_server(server)
         self.assertEqual(places, self.places(server))
-        # Definitions of the fake libvirt have no cells.
+        # The fake libvirt's XML has no guest cells, so the host nodes cannot
+        # be compared here.
         self.assertNotIn(None, self.cells(self.definition(server)).values())
 
     def test_without_cells(self):
@@ -178,7 +180,7 @@ class GuestTopologyTest(cloud.Cloud):
             'devices/controller[@model="pcie-expander-bus"]'))
 
     def test_mdev(self):
-        """An mdev is created after its guest address is planned."""
+        """An mdev is on its cell, though it is created after the planning."""
         self.directory_host(cloud.A100)
         self.flags(device_spec=[cloud.VGPU_SPEC], group='nova_accel')
         self.start('compute2')
@@ -189,6 +191,6 @@ class GuestTopologyTest(cloud.Cloud):
         [(uuid, cell)] = self.cells(xml).items()
         self.assertEqual(uuid, xml.find(
             'devices/hostdev[@type="mdev"]/source/address').get('uuid'))
-        # The node of the card in the recording.
+        # In the recording the card is on node 0.
         self.assertEqual('0', xml.find(
             f'numatune/memnode[@cellid="{cell}"]').get('nodeset'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No new server gets a device that is not healthy."""
+"""Health checks: new servers do not get an unhealthy device."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from nova_accel.host.kinds import pci
 from tests.functional import cloud
 from tests.functional import test_reset
 
-#: How often to look at each recording that nothing happens to.
+#: Number of checks of each recording in QuietTest.
 _ROUNDS = int(os.environ.get('NOVA_ACCEL_ROUNDS', 20))
 
 ONE = test_reset.ONE
@@ -45,7 +45,7 @@ class HealthCase(test_reset.Reset):
                                                        encoding='latin-1')
 
     def is_withheld(self):
-        """Look at the devices once; whether the first one is withheld."""
+        """Run the periodic tasks; return whether device ONE is withheld."""
         self._run_periodics()
         withheld = PROVIDER not in self.totals()
         self.assertEqual(withheld, UNHEALTHY in self.traits())
@@ -130,7 +130,7 @@ class HealthTest(HealthCase):
         self.assertTrue(self.is_withheld())
         self.ahead += 3601
         self.assertFalse(self.is_withheld())
-        # Only errors from before a restart that nobody withheld a device for.
+        # After its time the error does not withhold the device again.
         self.restart_compute_service('compute1')
         self.assertFalse(self.is_withheld())
 

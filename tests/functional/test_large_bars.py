@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests whose devices have large BARs get the address bits for them."""
+"""Physical address bits of guests whose devices have large BARs."""
 
 import fixtures
 from lxml import etree
@@ -12,10 +12,12 @@ from tests.unit import build
 
 class LargeBars(cloud.Cloud):
 
-    #: What libvirt says of itself, and of the host's CPU, if it does.
+    #: Version of libvirt.
     LIBVIRT = 10_000_000
+    #: Address bits of the host's CPU in libvirt's capabilities, or None if
+    #: they are not there.
     BITS = 52
-    #: The BARs of each card, as its ``resource`` has them.
+    #: Content of the ``resource`` attribute of each card, with its BARs.
     RESOURCE = build.H100_RESOURCE
 
     def setUp(self):
@@ -41,14 +43,14 @@ class LargeBars(cloud.Cloud):
         self.gpu_profile('two', count=2)
 
     def width(self, server):
-        """Return the address bits in the guest's XML."""
+        """Return the attributes of the maxphysaddr elements of a guest."""
         domain = etree.fromstring(self.domain(server).defined_xml)
         return [dict(width.attrib)
                 for width in domain.findall('./cpu/maxphysaddr')]
 
     def explicit_flavor(self, profile, bits):
-        # Nova's validators do not know these; older API versions do not ask
-        # them.
+        # Nova's validators do not know these extra specs. Older microversions
+        # skip the validators.
         self.api.microversion, latest = '2.85', self.api.microversion
         try:
             return self.flavor(profile, extra_spec={

@@ -14,7 +14,7 @@ from tests.functional import cloud
 
 
 class MovingTest(cloud.Cloud):
-    """Two hosts with four GPUs each."""
+    """Base of test cases with two hosts of four GPUs each."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.FOUR_SPEC),)
 
@@ -34,7 +34,10 @@ class MovingTest(cloud.Cloud):
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
 
     def assertHas(self, server, host, count):
-        """A server has devices of one host in Placement and in its XML."""
+        """Check that a server has devices of one host, and of no other.
+
+        Check this in Placement and in libvirt.
+        """
         self.assertEqual(host, self.host_of(server))
         held = self.hostdevs(server, host)
         self.assertEqual(count, len(held))
@@ -49,29 +52,30 @@ class MovingTest(cloud.Cloud):
             self.assertEqual({}, self.hostdevs(server, other))
 
     def assertAllFree(self, host):
-        """One server can get every device that a host offers."""
+        """Check that one server can get all devices that a host offers."""
         count = len(self.providers(host))
         self.gpu_profile('all', count, numa='off')
         self._delete_server(self.boot(self.flavor('all'), host=host))
 
     def replace_machine(self, host):
-        """Restart a nova-compute with a recording that a test can change."""
+        """Restart a nova-compute with a sysfs that the test can change."""
         path = self.directory_host()
         self.restart_compute_service(host)
         return path
 
     def fail_to_move(self, server, reason, migration='error'):
-        """Try a live migration that fails; the server keeps its devices.
+        """Try a live migration that fails; check that all devices stay.
 
-        Its status afterwards, ACTIVE or ERROR, depends on which of Nova's
-        threads is the last to write it.
+        The status of the server is then ACTIVE or ERROR. It depends on which
+        of Nova's threads writes it last.
         """
         before = self.hostdevs(server), self.allocated(server)
         try:
             self.api.post_server_action(server['id'], {'os-migrateLive': {
                 'host': None, 'block_migration': 'auto'}})
         except client.OpenStackApiException:
-            # The harness has the API wait for the conductor's answer.
+            # In the harness the API call waits for the conductor, and fails
+            # if the migration does.
             pass
         else:
             self._wait_for_migration_status(server, [migration])
@@ -88,12 +92,12 @@ class MovingTest(cloud.Cloud):
 
 
 class ChoiceTest(MovingTest):
-    """Which of eight devices of the destination are chosen."""
+    """Choice of devices on a destination with eight devices."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
     def test_alike_devices_are_chosen_among_others(self):
-        """The scheduler does not see how devices differ."""
+        """The server gets devices like its own; the scheduler cannot tell."""
         path = self.replace_machine('compute2')
         there = self.addresses('compute2')
         for address in there[:4]:
@@ -106,7 +110,10 @@ class ChoiceTest(MovingTest):
                              set(there[4:]))
 
     def test_numa_rule_ignores_ports_of_the_source_host(self):
-        """Nova knows only those ports until the server has moved."""
+        """Ports of the source do not restrict the devices of the destination.
+
+        Nova knows only the ports of the source until the server has moved.
+        """
         self.gpu_profile('four', count=4)
         full = self.boot(self.flavor('four'), host='compute2')
         address = min(self.hostdevs(full, 'compute2'))
@@ -139,7 +146,7 @@ class LiveMigrationTest(MovingTest):
         self.assertAllFree('compute2')
 
     def test_server_without_devices(self):
-        """Nova's own fields are as Nova leaves them."""
+        """A server without devices migrates as with Nova alone."""
         server = self.boot(self.flavor(), host='compute1')
         self._live_migrate(server)
         self.assertHas(server, 'compute2', 0)
@@ -158,7 +165,7 @@ class LiveMigrationTest(MovingTest):
         self.assertEqual(before, self.hostdevs(server, 'compute2'))
 
     def test_claimed_device_is_not_given_to_another_server(self):
-        """While the guest moves, no other server gets its new devices."""
+        """A server that boots during the move does not get the devices."""
         server = self.boot(self.two, host='compute1')
         three = self.flavor(self.gpu_profile('three', 3, 'off').stem)
         other = {}
@@ -242,9 +249,10 @@ class LiveMigrationThatFailsTest(MovingTest):
                               'QEMU is too old')
 
     def lie(self, restart=False):
-        """Have the source name a device that was not chosen for the server.
+        """Make the source name a device that was not chosen for the server.
 
-        :param restart: whether the destination forgets what it has chosen
+        :param restart: whether the destination restarts, and so forgets its
+            choice
         """
         live_migrate = manager.ComputeManager.live_migration
 
@@ -278,7 +286,7 @@ class LiveMigrationThatFailsTest(MovingTest):
 
 
 class PostCopyTest(MovingTest):
-    """With [libvirt] live_migration_permit_post_copy.
+    """Hosts with [libvirt] live_migration_permit_post_copy.
 
     QEMU refuses post-copy for guests with VFIO devices.
     """
@@ -293,7 +301,8 @@ class PostCopyTest(MovingTest):
             return migrate(domain, uri, params, flags)
 
         def ask(driver, *_arguments):
-            # Called where Nova finds out whether it can switch to it.
+            # Nova calls this where it checks whether it can switch to
+            # post-copy.
             self.can_switch = driver._is_post_copy_enabled(
                 fakelibvirt.VIR_MIGRATE_POSTCOPY)
             return []

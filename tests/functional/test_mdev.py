@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: made for a guest, removed after it."""
+"""Mediated devices, which are created for a guest and removed after it."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from tests.functional import cloud
 
 
 class FunctionTest(cloud.Cloud):
-    """A server holds a function on which an entry now makes mdevs."""
+    """A server has a function on which a new entry creates mdevs."""
 
     PLAIN = '{"address": "0000:44:00.*", "resource_class": "CUSTOM_VF"}'
 
@@ -52,7 +52,8 @@ class FunctionTest(cloud.Cloud):
         self._stop_server(self.server)
         self.make_mdevs_of_it(resource_class='CUSTOM_VF')
         flavor = self.flavor('vf')
-        # Placement counts its function as one of the three that are left.
+        # Placement counts the server's function as one of the three that are
+        # left.
         for _function in range(2):
             self.boot(flavor)
         self.boot(flavor, state='ERROR')
@@ -137,7 +138,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
 
     def small(self):
-        """Return a flavor of the other type."""
+        """Return a flavor that requests the other type."""
         return self._create_flavor(extra_spec={
             'resources:CUSTOM_VGPU_SMALL': 1})
 
@@ -150,7 +151,10 @@ class MdevTest(cloud.Cloud):
         self.boot(self.vgpu, state='ERROR')
 
     def test_mdevs_made_before_another_type_was_offered(self):
-        """The card has no provider any more under which they were made."""
+        """Servers keep mdevs of a provider that does not exist any more.
+
+        With two types a card has one provider for each type.
+        """
         for _number in range(3):
             self.boot(self.vgpu)
         self.offer_another_type()
@@ -164,7 +168,7 @@ class MdevTest(cloud.Cloud):
         self.assertNotIn('cannot be created', self.stdlog.logger.output)
 
     def reboot_host(self, server):
-        """Reboot the host; the server is started again after it."""
+        """Reboot the host, and then start the server again."""
         self.lose_mdevs()
         self.domain(server).destroy()
         self.restart_compute_service('compute1')
@@ -196,20 +200,23 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
 
     def test_server_gets_no_mdev_of_another_type(self):
-        """The card's provider is the same for both types."""
+        """A server does not get an mdev of the new type after a host reboot.
+
+        The resource provider of the card is the same for both types.
+        """
         server = self.boot(self.vgpu)
         self.offer_only_another_type()
         self.lose_mdevs()
         self.domain(server).destroy()
         self.restart_compute_service('compute1')
-        # The services are one process: the error arrives here.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
             server['id'], {'reboot': {'type': 'HARD'}})
         self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.mdevs())
         self.assertIn('no entry names', self.stdlog.logger.output)
-        # No other server gets its place meanwhile.
+        # No other server can use the card meanwhile.
         self.assertIn('a server holds an mdev of this card',
                       self.stdlog.logger.output)
         self.boot(self.small(), state='ERROR')
@@ -231,7 +238,7 @@ class MdevTest(cloud.Cloud):
         theirs = '0d9d2ca2-5ec2-5a3c-8a4b-6a5d3c2f1e0b'
         server = self.boot(self.vgpu)
         self.offer_nothing()
-        # An mdev of the card that we did not make.
+        # Create an mdev on the card as another program does.
         operations.Operations(f'{self.machine}/sys').create_mdev(
             '0000:44:00.5', 'nvidia-471', theirs)
         [ours] = self.hostdevs(server)
@@ -239,7 +246,7 @@ class MdevTest(cloud.Cloud):
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual([theirs], list(self.mdevs()))
-        # An mdev that has the same UUID is not ours any more.
+        # Another program creates an mdev with the same UUID. It is kept, too.
         operations.Operations(f'{self.machine}/sys').create_mdev(
             '0000:44:00.6', 'nvidia-471', ours)
         self._run_periodics()
@@ -261,7 +268,10 @@ class MdevTest(cloud.Cloud):
         return server, before, set(self.hostdevs(server))
 
     def test_reverted_resize_on_the_same_host(self):
-        """Another type could take the place of released mdevs."""
+        """A server gets its mdevs back; they are not released before.
+
+        Another type could take the place of released mdevs.
+        """
         server, before, after = self.resize_on_the_host()
         self.assertEqual(before | after, set(self.mdevs()))
         self._revert_resize(server)
@@ -314,7 +324,8 @@ class MdevTest(cloud.Cloud):
             {'resources': {'CUSTOM_VGPU_SMALL': 1}}])
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
-            # The services are one process: the error arrives here.
+            # The services share one process, so the error is also raised
+            # here.
             self.assertRaises(
                 client.OpenStackApiException, self.api.post_server_action,
                 server['id'],
@@ -338,7 +349,8 @@ class MdevTest(cloud.Cloud):
         self.lose_mdevs()
         self.domain(server).destroy()
         self.restart_compute_service('compute1')
-        # Before the guest starts: another type could take its place.
+        # The mdev is created before the guest starts, so that another type
+        # cannot take its place.
         self.assertEqual(set(before), set(self.mdevs()))
         self._reboot_server(server, hard=True)
         self.assertEqual(set(before), set(self.hostdevs(server)))
@@ -363,7 +375,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual({}, self.mdevs())
 
     def leave_behind(self):
-        """Leave an mdev that no server holds, and return its UUID."""
+        """Leave an mdev that belongs to no server, and return its UUID."""
         with fixtures.MockPatch(
                 'nova.virt.libvirt.guest.Guest.create',
                 side_effect=Exception('no')), fixtures.MockPatch(
@@ -374,7 +386,7 @@ class MdevTest(cloud.Cloud):
         return left
 
     def note_what_is_set_aside(self):
-        """Return a list that has the devices that are set aside."""
+        """Return a list of the devices that are currently set aside."""
         aside, set_aside = [], device_claims.DeviceClaims.set_aside
 
         @contextlib.contextmanager
@@ -392,10 +404,10 @@ class MdevTest(cloud.Cloud):
 
     @contextlib.contextmanager
     def held_open(self, mdev):
-        """A program has an mdev open; the kernel waits to remove it.
+        """Hold an mdev open, as a program does; its removal then blocks.
 
-        :returns: a context: the tries to remove it, and an event that ends
-            the wait
+        The context gives the list of attempts to remove the mdev, and an event
+        that ends the wait.
         """
         write, closed, tries = operations.write, threading.Event(), []
 
@@ -414,7 +426,10 @@ class MdevTest(cloud.Cloud):
                 self.background.wait()
 
     def test_leftover_that_a_program_has_open_delays_no_server(self):
-        """The kernel waits until the program closes it."""
+        """A server boots while the removal of an mdev blocks.
+
+        The kernel waits until the program closes the mdev.
+        """
         left = self.leave_behind()
         aside = self.note_what_is_set_aside()
         with self.held_open(left) as (tries, closed):
@@ -446,7 +461,7 @@ class MdevTest(cloud.Cloud):
             self.assertTrue(self.background.is_busy())
 
     def test_mdev_assigned_meanwhile_is_not_released(self):
-        # As if read before the server was assigned it.
+        # Simulate a read from before the server got the mdev.
         self.useFixture(fixtures.MockPatchObject(
             device_claims.DeviceClaims, 'addresses_in_use',
             return_value=set()))
@@ -479,10 +494,10 @@ class MdevTest(cloud.Cloud):
         self.assertIn(providers.REFUSED, self._get_provider_traits(
             provider['uuid']))
         self.boot(self.vgpu, state='ERROR')
-        # It does not start without it, keeps its definition, and can be
-        # deleted.
+        # The server does not start without its mdev. It keeps its domain, and
+        # can be deleted.
         held = self.held()
-        # The services are one process: the error is raised here.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(client.OpenStackApiException, self._start_server,
                           server)
         self.assertNotEqual(
@@ -503,7 +518,7 @@ class MdevTest(cloud.Cloud):
         self.boot(self.vgpu)
 
     def types(self, name):
-        """Return the directories of a type, one of each parent."""
+        """Return the sysfs directories of a type, one for each parent."""
         return sorted(self.machine.glob(
             f'sys/devices/**/mdev_supported_types/{name}'))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack accel``: what operators see and steer."""
+"""The ``openstack accel`` commands."""
 
 import os
 
@@ -10,7 +10,7 @@ from nova_accel.core import errors
 from tests.functional import cloud
 from tests.functional import openstack
 
-#: How many servers to boot beside a drained device.
+#: Number of servers to boot on a host with a drained device.
 _BOOTS = int(os.environ.get('NOVA_ACCEL_BOOTS', 5))
 _FIRST = '0000:43:00.0'
 _GPUS = [f'0000:{bus}:00.0' for bus in ('43', '44', '83', '84')]
@@ -130,7 +130,7 @@ class ListTest(OpenstackCase):
 
 
 class MetricsTest(OpenstackCase):
-    """What ``nova-accel metrics`` reads from Placement."""
+    """The metrics that ``nova-accel metrics`` reads from Placement."""
 
     def metrics(self):
         found = prometheus_client.CollectorRegistry()
@@ -198,7 +198,7 @@ class DrainTest(OpenstackCase):
                            *(arguments or ('--drain', 'fan is loud')))
 
     def free(self):
-        """Return the free units of each device, and those of the class."""
+        """Return the addresses of free devices, and the class's free units."""
         inventory = self._get_provider_inventory(
             self.class_provider(cloud.GPU))[cloud.GPU]
         return ({at for at, row in self.devices().items() if row['Free']},
@@ -295,7 +295,7 @@ class DrainMdevTest(OpenstackCase):
 
 
 class CapacityTest(OpenstackCase):
-    """Two hosts of four devices, two on each NUMA node."""
+    """Two hosts with four devices each, two on each NUMA node."""
 
     def setUp(self):
         super().setUp()
@@ -342,9 +342,9 @@ class CapacityTest(OpenstackCase):
                                output='csv').splitlines()[0].replace('"', ''))
 
     def test_servers_of_each_profile_that_fit(self):
-        """The scheduler places exactly as many."""
+        """Exactly as many servers as ``capacity list`` shows can boot."""
         for _host in ('compute1', 'compute2'):
-            # Half a node of each host.
+            # Take one of the two devices of a NUMA node.
             self.boot(self.one, host=_host)
         rows = {row['Profile']: row for row in self.capacity(
             '--by', 'profile', '--long', *self.with_files())}
@@ -377,7 +377,7 @@ class CapacityTest(OpenstackCase):
         server = self.boot(three, state='ERROR')
         self.assertIn('has no valid host for three: same numa_node',
                       self.stdlog.logger.output)
-        # The server has what its profile asks for, so no files are needed.
+        # The server's flavor has the expanded profile, so no files are needed.
         for arguments in (['--server', server['id']], ['--profile', 'three']):
             self.assertEqual(shown['reason'],
                              self.explain(*arguments)['reason'])
@@ -426,7 +426,7 @@ class CapacityTest(OpenstackCase):
             error = self.assertRaises(errors.AccelError, self.explain,
                                       *arguments)
             self.assertIn(words, str(error))
-        # Other profiles are listed.
+        # A profile with an error does not hide the others.
         self.boot(self.one)
         one, two = self.capacity('--by', 'profile')
         self.assertEqual(('one', 7, 'two', None), (

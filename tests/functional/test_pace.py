@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the tests fast does not make them hang."""
+"""Tests of the fixtures in pace.py."""
 
 import gc
 import queue
@@ -16,7 +16,10 @@ from tests.functional import pace
 class WorkersTest(test.NoDBTestCase):
 
     def test_an_executor_is_garbage_while_its_queue_is_locked(self):
-        """Its workers are told to end wherever garbage is collected."""
+        """The garbage collection of an executor does not deadlock.
+
+        It stops the workers, and can run while the queue's lock is held.
+        """
         self.useFixture(pace.Workers())
         executor = futurist.ThreadPoolExecutor(max_workers=1)
         executor.submit(int).result()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How nova-api expands the profile that a flavor names."""
+"""The device profile of a flavor, which nova-api expands."""
 
 import json
 import pathlib
@@ -188,14 +188,18 @@ class ProfileTest(cloud.Cloud):
         self.assertNotIn('group_policy', server['flavor']['extra_specs'])
         self.assertNotIn('did not specify any group policy',
                          self.stdlog.logger.output)
-        # In Placement one provider has all devices of the class, but they are
-        # two cards.
+        # In Placement one provider has all devices of the class. isolate still
+        # gives two cards.
         server = self.boot(self.flavor(
             'both', extra_spec={'group_policy': 'isolate'}))
         self.assertEqual(2, len(self.allocated(server)))
 
     def test_aggregates_are_asked_for_what_the_operator_wrote(self):
-        """The filter takes a key without a colon for one of aggregates."""
+        """AggregateInstanceExtraSpecsFilter ignores nova_accel's extra specs.
+
+        The filter compares extra specs without a scope with the metadata of
+        aggregates.
+        """
         manager = self.scheduler.manager.host_manager
         self.useFixture(fixtures.MockPatchObject(manager, 'enabled_filters', [
             aggregate_instance_extra_specs.AggregateInstanceExtraSpecsFilter(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device goes to another server only after a reset that worked."""
+"""Device resets: a server gets a device only after a successful reset."""
 
 import contextlib
 import threading
@@ -21,7 +21,7 @@ PROVIDER = f'compute1_accel_{ONE}'
 
 
 class Reset(cloud.Cloud):
-    """Test cases with GPUs, each without a driver, that can be reset."""
+    """Base of test cases with GPUs that have a reset and no driver."""
 
     entries = [cloud.FOUR_SPEC]
     recording = cloud.EIGHT_GPUS
@@ -44,12 +44,12 @@ class Reset(cloud.Cloud):
         self.gpu = self.flavor('gpu')
 
     def check_nobody_has(self, address):
-        """Check that no server holds a device that is reset."""
+        """Check that no domain has a device that is reset."""
         for host in self.computes:
             self.assertNotIn(address, self.held(host))
 
     def totals(self):
-        """Return the units that servers can get, by provider."""
+        """Return the units that are not reserved, by provider."""
         found = {name: next((record['total'] - record['reserved'] for record in
                              self._get_provider_inventory(
                                  provider['uuid']).values()), 0)
@@ -64,7 +64,7 @@ class Reset(cloud.Cloud):
 
     @contextlib.contextmanager
     def slow(self):
-        """Let resets end only with the context."""
+        """Make resets end only at the end of the context."""
         over = threading.Event()
         self.kernel.on_reset = lambda address: over.wait(60)
         with fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1):
@@ -75,7 +75,7 @@ class Reset(cloud.Cloud):
         self.kernel.on_reset = self.check_nobody_has
 
     def later(self):
-        """Let time pass until a failed reset is tried again."""
+        """Advance the clock until a failed reset is tried again."""
         self.ahead += 601
         self._run_periodics()
 
@@ -119,7 +119,7 @@ class WholeTest(Reset):
             self._run_periodics()
             # The result of the reset is not known yet.
             self.assertEqual({PROVIDER: 1}, self.totals())
-            # A failed reset is not tried again at once, however long it took.
+            # The reset takes longer than the time until the next try.
             self.ahead += 601
         self.background.wait()
         self._run_periodics()
@@ -137,12 +137,12 @@ class WholeTest(Reset):
         self.assertEqual([ONE], self.kernel.resets)
         self._delete_server(server)
         self.assertEqual([ONE] * 2, self.kernel.resets)
-        # The last reset is forgotten with the process.
+        # A new process does not know of the last reset.
         self.restart_compute_service('compute1')
         self.assertEqual([ONE] * 3, self.kernel.resets)
 
     def test_unsafe_host_offers_no_devices(self):
-        """After its next boot only servers keep their devices."""
+        """An existing server keeps its device on a host that became unsafe."""
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         (self.machine / 'proc').mkdir(exist_ok=True)
@@ -203,7 +203,7 @@ class WholeTest(Reset):
         self._delete_server(server)
         self._run_periodics()
         self.assertEqual({}, self.totals())
-        # The operator repairs it.
+        # The operator repairs the device and binds its driver again.
         self.kernel.broken = set()
         self.kernel.bind(ONE, 'nvidia')
         self.later()
@@ -339,7 +339,7 @@ class SeveralTest(Reset):
         self._wait_for_state_change(waiting, 'ACTIVE')
 
     def test_another_device_replaces_those_whose_reset_fails(self):
-        """All but the last fail, and Placement gets the allocation of that."""
+        """All resets but one fail; the server gets that device, allocated."""
         for address in GPUS:
             self.kernel.bind(address, 'nvidia')
         self.kernel.broken = set(GPUS[:-1])

@@ -17,9 +17,9 @@ class ResizeTest(cloud.Cloud):
         self.two = self.flavor('two')
 
     def settle(self, server, action):
-        """Confirm or revert with the CONF.host of the right nova-compute."""
-        # In the harness CONF.host is the last host that was started, and the
-        # driver compares it with the host to clean up.
+        """Confirm or revert a resize, with the CONF.host of compute1."""
+        # The computes share CONF.host. The driver compares it with the host
+        # to clean up.
         self.flags(host='compute1')
         action(server)
 

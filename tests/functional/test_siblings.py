@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several servers in one request."""
+"""Multi-create: several servers in one request."""
 
 from tests.functional import cloud
 
@@ -24,7 +24,7 @@ class SiblingsTest(cloud.Cloud):
         self.assertEqual(4, len(self.held()))
         for server in servers:
             self.assertEqual(2, len(self.hostdevs(server)))
-        # None of them has an alternate host.
+        # Neither server has an alternate host, and that is not reported.
         self.assertNotIn('has no valid host', self.stdlog.logger.output)
 
     def test_one_too_many(self):
@@ -40,7 +40,7 @@ class SiblingsTest(cloud.Cloud):
         self.assertEqual(4, len(self.held('compute2')))
 
     def test_pools(self):
-        """Two cards, one of which has fewer free units."""
+        """Servers fill two cards with different numbers of free units."""
         self.flags(sysfs_root=str(cloud.A100), device_spec=cloud.VF_SPECS,
                    group='nova_accel')
         self.start_compute('compute1')

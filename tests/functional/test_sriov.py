@@ -65,7 +65,7 @@ class SriovTest(cloud.Cloud):
         self.by_hand(4)
         self._run_periodics()
         self.boot(self.vf, state='ERROR')
-        # The services are one process: the error arrives here.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(client.OpenStackApiException,
                           self.api.post_server_action, server['id'],
                           {'os-start': None})

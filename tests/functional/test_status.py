@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel-status upgrade check``, with a real Placement."""
+"""``nova-accel-status upgrade check`` with a real Placement."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from tests.functional import openstack
 class StatusTest(cloud.Cloud):
 
     def check(self):
-        """Return the result and the details of the check of Placement."""
+        """Return the result and the details of the Placement check."""
         with tempfile.TemporaryDirectory() as folder:
             conf = pathlib.Path(folder, 'nova.conf')
             conf.write_text(f"""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU types, set on virtual functions for a guest and cleared after it.
+"""vGPU types, which are set on VFs for a guest, and cleared after it.
 
-The machine and its driver are modelled: tests/nvidia.py.
+tests/nvidia.py models the machine and its driver.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class VgpuTest(cloud.Cloud):
         return driver
 
     def totals(self):
-        """Return available units by provider, if it has an inventory."""
+        """Return the units that are not reserved, by provider."""
         found = {}
         for name, provider in self.providers().items():
             for record in self._get_provider_inventory(
@@ -62,7 +62,7 @@ class VgpuTest(cloud.Cloud):
         return tree.findall('devices/hostdev')
 
     def has(self, server):
-        """Return the one VF of a server, and its current type."""
+        """Return the VF of a server, and the current type of the VF."""
         [address] = self.hostdevs(server)
         return address, self.driver.current().get(address)
 
@@ -70,7 +70,7 @@ class VgpuTest(cloud.Cloud):
         return self.api.get_server(server['id'])['fault']['message']
 
     def nothing_disagrees(self):
-        """No device is held twice, or as another class."""
+        """Check that ``nova-accel host check`` finds nothing."""
         self.assertEqual([], self.disagreements())
 
     def nothing_takes_it(self, server):
@@ -94,7 +94,7 @@ class VgpuTest(cloud.Cloud):
             f'ua-accel-ACCEL0-{self.providers()[SMALLS]["uuid"]}-0'
             '-10de[0-9a-f]{4}-t[0-9a-f]{8}',
             element.find('alias').get('name')))
-        # The other size is withheld while this one is there.
+        # The large type is withheld while the card has small vGPUs.
         self._run_periodics()
         self.assertEqual({SMALLS: 3}, self.totals())
         self.boot(self.large, state='ERROR')
@@ -125,13 +125,14 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual({SMALLS: {SMALL: 2}}, self.allocated(server))
         self.assertEqual({'0000:41:00.4': 1154, '0000:41:00.5': 1154},
                          self.driver.current())
-        # Of two, there is one left: the server has both or none.
+        # Only one vGPU is left, so a second server gets none.
         self.boot(self.flavor('both'), state='ERROR')
         self.assertEqual(2, len(self.held()))
         self.assertEqual(set(self.hostdevs(server)), set(self.held()))
 
     def test_vf_whose_type_was_not_cleared_is_not_reused(self):
-        """Not even a server that boots while the other one is deleted."""
+        """A new server gets the VF of a deleted one only after it is cleared.
+        """
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
             'nova_accel.compute.devices.reclaim.Reclamation.release_unused'))
@@ -170,13 +171,16 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([1154, 1155], [self.has(server)[1]
                                         for server in (small, large)])
         self._run_periodics()
-        # 8 GB are left.
+        # The 8 GB that are left are too few for another vGPU.
         self.assertEqual({SMALLS: 1, LARGES: 1}, self.totals())
         self.nothing_disagrees()
         self.boot(self.small, state='ERROR')
 
     def test_other_type_takes_the_card_first(self):
-        """Placement allocates both, and the driver has room for one."""
+        """The server fails if the other type takes the card before it.
+
+        Placement allocates both, but the driver has room for one only.
+        """
         server = self.boot(self.large)
         self._delete_server(server)
         self._run_periodics()
@@ -225,7 +229,8 @@ class VgpuTest(cloud.Cloud):
         self.driver.reboot()
         self.assertEqual({}, self.driver.current())
         self.restart_compute_service('compute1')
-        # Before a guest starts, and before the other size takes the card.
+        # The types are set before a guest starts, so that the large type
+        # cannot take the card.
         self.assertEqual(before, self.driver.current())
         self._run_periodics()
         self.assertEqual({SMALLS: 3}, self.totals())
@@ -249,7 +254,7 @@ class VgpuTest(cloud.Cloud):
         self._stop_server(server)
         self.driver.reboot()
         self.driver.on_write = self.refuse
-        # The services are one process: the error arrives here, too.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(client.OpenStackApiException, self._start_server,
                           server)
         event = self._wait_for_instance_action_event(
@@ -268,7 +273,7 @@ class VgpuTest(cloud.Cloud):
         self._suspend_server(server)
         self._run_periodics()
         self.assertEqual(before, self.has(server))
-        # The host was off in between.
+        # The host reboots while the server is suspended.
         self.driver.reboot()
         self._resume_server(server)
         self.assertEqual(before, self.has(server))
@@ -278,7 +283,8 @@ class VgpuTest(cloud.Cloud):
             spec[:-1] + ', "live_migratable": "yes"}'
             for spec in (LARGE_SPEC, SMALL_SPEC)], group='nova_accel')
         other = self.start_machine('compute2')
-        # Another VF than here.
+        # Occupy this VF, so that the server gets another one than on the
+        # source.
         other.set('0000:41:00.4', 1148)
         other.mode = nvidia.MIXED
         other.list()
@@ -288,7 +294,7 @@ class VgpuTest(cloud.Cloud):
             (xml, other.current()))
         self._live_migrate(server)
         [(xml, there)] = moving
-        # Ready before the guest comes.
+        # The type is set before the guest arrives.
         self.assertEqual({'0000:41:00.4': 1148, '0000:41:00.5': 1154}, there)
         [element] = etree.fromstring(xml).findall('devices/hostdev')
         self.assertEqual(('0x5', 'no'), (
@@ -304,11 +310,12 @@ class VgpuTest(cloud.Cloud):
         server = self.boot(self.small, host='compute1')
         self._migrate_server(server)
         self._run_periodics()
-        # Until it is confirmed, it may go back.
+        # The type stays until the migration is confirmed: the server may
+        # revert.
         self.assertEqual([1154], list(self.driver.current().values()))
         self.assertEqual([1154], list(other.current().values()))
-        # CONF.host is the last compute that was started; the driver compares
-        # it with the host that it is asked to clean up.
+        # The computes share CONF.host. The driver compares it with the host
+        # to clean up.
         self.flags(host='compute1')
         self._confirm_resize(server)
         self._run_periodics()
@@ -324,7 +331,8 @@ class VgpuTest(cloud.Cloud):
                          {vf: number for vf, number
                           in self.driver.current().items()
                           if vf != '0000:41:00.4'})
-        # One of a type that an entry names is ours.
+        # A type that an entry names is cleared, as nova_accel could have set
+        # it.
         self.assertNotIn('0000:41:00.4', self.driver.current())
 
     def offer(self, *specs):
@@ -371,23 +379,27 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([1154], list(other.current().values()))
 
     def test_entry_names_another_type_now(self):
-        """The card's provider is the same for both types."""
+        """A server keeps its type when the entry names another one.
+
+        The resource provider of the card is the same for both types.
+        """
         self.offer(LARGE_SPEC)
         server = self.boot(self.large)
         self.offer(SMALL_SPEC)
         self._reboot_server(server, hard=True)
         self.assertEqual(1155, self.has(server)[1])
-        # Nobody knows then how to make what it had; but it is no other.
+        # After a host reboot no entry gives the old type, and the server does
+        # not get the new one.
         self.reboot_host(server)
         self.assertIsNone(self.has(server)[1])
-        # The services are one process: the error arrives here, too.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(client.OpenStackApiException, self._reboot_server,
                           server, hard=True)
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('is no longer what the server had',
                       self.fault(server))
         self.assertEqual([[server['id']]], list(self.held().values()))
-        # What it was is back with its entry.
+        # The entry is back, and with it the old type.
         self.offer(LARGE_SPEC)
         self._reboot_server(server, hard=True)
         self.assertEqual(1155, self.has(server)[1])
@@ -399,7 +411,7 @@ class VgpuTest(cloud.Cloud):
         self.driver.set('0000:41:00.6', 1154)
         self._delete_server(server)
         self._run_periodics()
-        # Of what is not known as ours, others have set the type.
+        # No entry names the type now, so another program may have set it.
         self.assertEqual({'0000:41:00.6': 1154}, self.driver.current())
 
     def resize_on_the_host(self):
@@ -417,7 +429,7 @@ class VgpuTest(cloud.Cloud):
         server, before = self.resize_on_the_host()
         self.assertEqual([1154, 1155],
                          sorted(self.driver.current().values()))
-        # It has the room that goes back to it.
+        # The small vGPU is kept for a revert, so a large one has no room.
         self.boot(self.large, state='ERROR')
         self._revert_resize(server)
         self.assertEqual(before, self.has(server))
@@ -425,7 +437,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual([1154], list(self.driver.current().values()))
 
     def test_vf_is_kept_for_a_revert(self):
-        """A periodic task runs during the revert."""
+        """Servers that boot during a revert do not get the kept VF."""
         server, before = self.resize_on_the_host()
         revert = manager.ComputeManager._revert_allocation
 
@@ -468,7 +480,8 @@ class VgpuTest(cloud.Cloud):
         finish = manager.ComputeManager.finish_revert_resize
 
         def cast(*args, **kwargs):
-            # Who casts hears of no error, and here it is a call.
+            # The caller of a cast gets no error, but the harness makes it a
+            # call.
             with contextlib.suppress(RuntimeError):
                 finish(*args, **kwargs)
 
@@ -510,7 +523,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(2, len(self.driver.current()))
 
     def test_type_set_by_the_operator(self):
-        """For entries that take VFs as they are."""
+        """A VF of an entry without ``vgpu_type`` keeps the operator's type."""
         regions = pathlib.Path(self.useFixture(
             fixtures.TempDir()).path, 'regions.json')
         regions.write_text(json.dumps({'regions': [{

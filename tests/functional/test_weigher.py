@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice among several hosts, with all of Nova's weighers and ours."""
+"""The choice of a host, with Nova's weighers and AcceleratorWeigher."""
 
 from tests.functional import cloud
 
@@ -14,7 +14,7 @@ class _Weighed(cloud.Cloud):
         super().setUp()
 
     def gpus(self, count):
-        """Create a flavor with so many devices."""
+        """Create a flavor with a number of GPUs."""
         return self.flavor(self.gpu_profile(
             f'gpus-{count}', count, 'preferred').stem)
 
@@ -30,7 +30,7 @@ class _Weighed(cloud.Cloud):
 
 
 class DevicesTest(_Weighed):
-    """Two hosts of eight devices."""
+    """Two hosts with eight GPUs each."""
 
     DEVICE_SPEC = (cloud.GPU_SPEC,)
 
@@ -42,7 +42,7 @@ class DevicesTest(_Weighed):
     def test_packs(self):
         two = self.gpus(2)
         self.assertEqual(1, len({self.host(two) for _time in range(4)}))
-        # So eight devices of one host are still free.
+        # All four servers are on one host, so the other still has eight GPUs.
         self.host(self.gpus(8))
 
     def test_spreads(self):
@@ -69,11 +69,11 @@ class DevicesTest(_Weighed):
 
 
 class PlainTest(_Weighed):
-    """A host without devices, and one with."""
+    """One host without devices, and one host with devices."""
 
     def setUp(self):
         super().setUp()
-        # All hosts share one nova.conf here, so this one must not read its
+        # All hosts share one configuration here. compute1 must not read its
         # entries again.
         self.flags(device_spec=[], group='nova_accel')
         self.start_compute('compute1')
