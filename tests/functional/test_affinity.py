@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices on the same node, and near the guest."""
+"""NUMA affinity of devices to each other and to the guest."""
 
 import time
 from unittest import mock
@@ -31,21 +31,21 @@ class AffinityTest(cloud.Cloud):
     def nodes(self, server):
         return {NODES[bus] for bus in self.buses(server)}
 
-    def test_required(self):
+    def test_required_affinity(self):
         self.gpu_profile('two', count=2, numa='required')
         flavor = self.flavor('two')
         servers = [self.boot(flavor) for _time in range(4)]
         self.assertEqual([1] * 4, [len(self.nodes(server))
                                    for server in servers])
 
-    def test_closest_first(self):
+    def test_closest_devices_are_chosen_first(self):
         self.gpu_profile('two', count=2, numa='preferred')
         flavor = self.flavor('two')
         for _time in range(4):
             self.assertIn(self.buses(self.boot(flavor)), SWITCHES)
 
     def fill(self):
-        """Leave one device free on each node."""
+        """Boot servers that leave one free device on each node."""
         self.gpu_profile('three', count=3, numa='required')
         flavor = self.flavor('three')
         return [self.boot(flavor) for _time in range(2)]
@@ -65,7 +65,7 @@ class AffinityTest(cloud.Cloud):
         self.assertEqual(
             {0, 1}, self.nodes(self.boot(self.flavor('two'))))
 
-    def test_off(self):
+    def test_affinity_off(self):
         self.fill()
         self.gpu_profile('two', count=2, numa='off')
         server = self.boot(self.flavor('two'))
@@ -73,7 +73,7 @@ class AffinityTest(cloud.Cloud):
         self.assertFalse([key for key in server['flavor']['extra_specs']
                           if key.startswith('nova_accel:numa')])
 
-    def test_filters_skipped_driver_checks(self):
+    def test_driver_checks_affinity_on_a_forced_host(self):
         self.fill()
         self.gpu_profile('two', count=2, numa='required')
         server = self.boot(self.flavor('two'), state='ERROR',
@@ -87,7 +87,7 @@ class AffinityTest(cloud.Cloud):
             context.get_admin_context(), server['id'])
         return {cell.id for cell in topology.cells}
 
-    def test_on_the_guests_node(self):
+    def test_devices_are_on_the_node_of_the_guest(self):
         self.gpu_profile('gpu', numa='required')
         flavor = self.flavor('gpu', extra_spec={'hw:numa_nodes': '1'})
         for _time in range(4):
@@ -98,8 +98,7 @@ class AffinityTest(cloud.Cloud):
         self.gpu_profile('gpu', numa='required')
         self.gpu_profile('near', numa='preferred')
         numa = {'hw:numa_nodes': '1'}
-        # Nova alone would fill one node before it begins the next, and it
-        # has room for all of them.
+        # With this option Nova alone would put all guests on one node.
         self.flags(packing_host_numa_cells_allocation_strategy=True,
                    group='compute')
         flavors = [self.flavor(name, extra_spec=numa)
@@ -110,7 +109,10 @@ class AffinityTest(cloud.Cloud):
         self.assertEqual(8, len(self.held()))
 
     def test_guest_goes_where_devices_are_left(self):
-        """The filters were skipped, and no devices are chosen yet."""
+        """A guest on a forced host goes to the node with free devices.
+
+        Nova skips the filters, so no devices are chosen yet.
+        """
         self.flags(packing_host_numa_cells_allocation_strategy=True,
                    group='compute')
         numa = {'hw:numa_nodes': '1'}
@@ -132,7 +134,8 @@ class AffinityTest(cloud.Cloud):
         self.gpu_profile('four', count=4, numa='required')
         self.gpu_profile('gpu', numa='required')
         [node] = self.nodes(self.boot(self.flavor('four', extra_spec=numa)))
-        # All processors of the other node, on which the free devices are.
+        # This guest takes all CPUs of the other node, which has the free
+        # devices.
         full = self.boot(self.flavor(extra_spec=numa, vcpu=4))
         self.assertEqual({1 - node}, self.guest_nodes(full))
         self.boot(self.flavor('gpu', extra_spec=numa), state='ERROR')

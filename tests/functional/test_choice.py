@@ -54,7 +54,7 @@ class ChoiceTest(cloud.Cloud):
             self._delete_server(self.boot(self.profile(count)))
         self.assertEqual([2] * 4, counts)
 
-    def test_all_of_a_host(self):
+    def test_server_gets_all_devices_of_a_host(self):
         server = self.boot(self.profile(8))
         self.assertEqual(8, len(self.allocated(server)))
         self.assertEqual({'ACCEL0', 'ACCEL7'}, {
@@ -69,13 +69,13 @@ class ChoiceTest(cloud.Cloud):
         self.boot(self.profile(4, {'same': 'numa_node'}))
         self.boot(self.profile(2, {'same': 'pcie_switch'}))
 
-    def test_spread(self):
+    def test_devices_are_spread_without_pack_devices(self):
         self.flags(pack_devices=False, group='nova_accel')
         one = self.profile(1)
         first, second = (self.buses(self.boot(one)) for _time in range(2))
         self.assertEqual({0, 1}, {NODES[bus] for bus in first | second})
 
-    def test_behind_one_switch(self):
+    def test_devices_behind_one_switch(self):
         pair = self.profile(2, {'same': 'pcie_switch'})
         for _time in range(4):
             self.assertIn(self.buses(self.boot(pair)), SWITCHES)
@@ -89,7 +89,7 @@ class ChoiceTest(cloud.Cloud):
         preferred = {'same': 'pcie_switch', 'policy': 'preferred'}
         self.boot(self.profile(2, preferred))
 
-    def test_behind_one_host_bridge(self):
+    def test_devices_behind_one_host_bridge(self):
         # Each NUMA node has one host bridge.
         self.boot(self.profile(1))
         three = self.profile(3, {'same': 'pcie_root'})
@@ -102,7 +102,7 @@ class ChoiceTest(cloud.Cloud):
         self.assertIn('distinct pcie_root: 1 hosts, 1 candidates',
                       self.stdlog.logger.output)
 
-    def test_pairs(self):
+    def test_each_pair_of_groups_is_behind_one_switch(self):
         self.write_profile('pairs', groups=[
             {'name': name, 'resources': {cloud.GPU: 1}, 'count': 2,
              'numa': 'off'} for name in ('left', 'right')], affinity=[

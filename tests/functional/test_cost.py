@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of reads of libvirt, Placement and sysfs does not grow."""
+"""The number of reads of libvirt, Placement and sysfs."""
 
 import fixtures
 
@@ -17,7 +17,7 @@ GPU = '''<hostdev mode="subsystem" type="pci" managed="yes"><source>
 
 
 class ProvidersTest(cloud.Cloud):
-    """A host with four devices, each of which is a provider."""
+    """A host with four devices, each with its own resource provider."""
 
     def assertReads(self, most, operation):
         with self.placement_requests() as requests:
@@ -45,7 +45,7 @@ class DomainsTest(cloud.Cloud):
             DOMAIN.format(number, devices)).createWithFlags(0)
 
     def descriptions(self, operation):
-        """Return how often an operation reads the XML of a domain."""
+        """Return how often an operation reads a domain's XML."""
         asked, describe = [], libvirt_xml.describe
         with fixtures.MockPatchObject(
                 libvirt_xml, 'describe',
@@ -54,7 +54,7 @@ class DomainsTest(cloud.Cloud):
         return len(asked)
 
     def operations(self):
-        """Return the number of descriptions by operation."""
+        """Return the number of reads of XML, by operation."""
         servers = []
         return {
             f'{verb} {name}': self.descriptions(operation)
@@ -75,7 +75,7 @@ class DomainsTest(cloud.Cloud):
         self._run_periodics()
         crowded = self.operations()
         more = {name: crowded[name] - alone[name] for name in alone}
-        # Each has a definition and a running guest.
+        # Each domain has an XML of its definition and one of its guest.
         self.assertEqual(
             {name: 2 * 5 if name == 'round' else 0 for name in more}, more)
 
@@ -102,7 +102,8 @@ class DomainsTest(cloud.Cloud):
             providers.DISPUTED in self._get_provider_traits(provider['uuid'])
             for provider in self.providers().values()].count(True))
         self._run_periodics()
-        # Once when the server comes, and once when it goes.
+        # One more request when the server is created, and one when it is
+        # deleted.
         self.assertEqual(before + 2, requests())
 
 
@@ -117,7 +118,7 @@ class StartTest(cloud.Cloud):
         self.write_profile('vgpu', groups=[{'resources': {cloud.VGPU: 1}}])
 
     def reads(self):
-        """Return how often sysfs is read while nova-compute starts."""
+        """Restart nova-compute; return how often it reads sysfs."""
         read, init_host = reader.read, type(
             self.computes['compute1'].driver).init_host
         made, counting = [], []

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's tests of servers with Cyborg's accelerators, with our profiles.
+"""Nova's tests of servers with accelerators of Cyborg, with nova_accel.
 
-The flows are those of ``AcceleratorServer*`` in nova.tests.functional.
-test_servers, and after each step the same is asserted: what Placement says of
-every host, and, in the place of bound accelerator requests, what libvirt does.
-What Nova refuses with Cyborg is expected to succeed.
+The flows are the ones of ``AcceleratorServer*`` in
+nova.tests.functional.test_servers. As there, a check of the
+allocations of all hosts follows each step. Instead of accelerator requests,
+these tests check libvirt's hostdevs. Operations that Nova refuses with Cyborg
+succeed here.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ class Flow(cloud.Cloud):
         self.pair = self.flavor('pair')
 
     def ledger(self, host):
-        """Return the allocations of a host, by provider."""
+        """Return the allocations of a host, by provider and consumer."""
         uuids = {host: self.compute_rp_uuids[host], **{
             name: provider['uuid']
             for name, provider in self.providers(host).items()}}
@@ -56,7 +57,10 @@ class Flow(cloud.Cloud):
             for address in domain.findall('./devices/hostdev/source/address')]
 
     def assertHas(self, server, devices=2, host='compute1'):
-        """It has devices on one host only, in Placement and libvirt."""
+        """Check that a server has devices on one host only.
+
+        Check this in Placement and in libvirt.
+        """
         self.assertEqual(host, self._show_server(server)[
             'OS-EXT-SRV-ATTR:host'])
         held = self.held(host)
@@ -74,12 +78,12 @@ class Flow(cloud.Cloud):
             self.assertEqual({}, self.held(host))
 
     def assertNothingLeft(self):
-        # Nova says that a server is in ERROR before it has cleaned up.
+        # Nova sets a server to ERROR before it has cleaned up.
         self._wait_for_assert(lambda: self.assertNothingOn(*self.HOSTS))
 
     @contextlib.contextmanager
     def failing(self, *errors):
-        """Let a number of starts of guests fail."""
+        """Make the next starts of guests fail, each with one of the errors."""
         start = libvirt_driver.LibvirtDriver._create_guest_with_network
         remaining = list(errors)
 
@@ -98,7 +102,7 @@ class Flow(cloud.Cloud):
         self._force_down(host, True)
 
     def bring_back(self, host):
-        # In this order: it is not up before it has seen what was evacuated.
+        # nova-compute must clean up evacuated servers before it is up.
         self.restart_compute_service(host)
         self._force_down(host, False)
 
@@ -108,7 +112,7 @@ class Flow(cloud.Cloud):
 
 
 class CreateTest(Flow):
-    """AcceleratorServerTest"""
+    """The tests of AcceleratorServerTest."""
 
     HOSTS = ('compute1',)
 
@@ -134,11 +138,11 @@ class CreateTest(Flow):
         self.take_down('compute1')
         self._delete_server(server)
         self.assertEqual({}, self.ledger('compute1'))
-        # Its definition is still there, and so nobody else has its devices.
+        # Its domain still exists, so no other server gets its devices.
         self.bring_back('compute1')
         self.assertEqual([[server['id']]] * 2,
                          list(self.held('compute1').values()))
-        # Nova does so every half an hour.
+        # A periodic task of Nova, which runs every half an hour.
         self.computes['compute1'].manager._cleanup_running_deleted_instances(
             context.get_admin_context())
         self.assertNothingLeft()
@@ -146,7 +150,7 @@ class CreateTest(Flow):
 
 
 class RescheduleTest(Flow):
-    """AcceleratorServerReschedTest"""
+    """The tests of AcceleratorServerReschedTest."""
 
     def no_devices(self):
         return exception.ComputeResourcesUnavailable(reason='no')
@@ -172,18 +176,19 @@ class Operation(Flow):
         self.devices = self.hostdevs(self.server)
 
     def assertKept(self):
-        """It has the same devices, not just as many."""
+        """Check that the server still has the same devices."""
         self.assertHas(self.server)
         self.assertEqual(self.devices, self.hostdevs(self.server))
 
     def confirm(self):
-        # One process, two computes: CONF.host is the one started last.
+        # The computes share CONF.host. The driver compares it with the host
+        # to clean up.
         self.flags(host='compute1')
         self._confirm_resize(self.server)
 
 
 class OperationTest(Operation):
-    """AcceleratorServerOpsTest"""
+    """The tests of AcceleratorServerOpsTest."""
 
     def assertUnshelved(self):
         server = self._unshelve_server(self.server)
@@ -230,7 +235,7 @@ class OperationTest(Operation):
     def test_create_image(self):
         self.create_image()
 
-    def test_create_image_of_a_guest_that_is_suspended_for_it(self):
+    def test_create_image_with_cold_snapshot(self):
         self.flags(disable_libvirt_livesnapshot=True, group='workarounds')
         self.create_image()
         self._wait_for_log('Beginning cold snapshot process')
@@ -242,7 +247,8 @@ class OperationTest(Operation):
         self.assertKept()
 
     def test_rescue_and_unrescue(self):
-        # Where nova-compute keeps the definition; nothing made it here.
+        # nova-compute stores the domain XML in this directory, which the
+        # harness does not create.
         pathlib.Path(CONF.instances_path, self.server['id']).mkdir()
         self._rescue_server(self.server)
         self.assertKept()
@@ -262,7 +268,7 @@ class OperationTest(Operation):
         self.assertHas(self.server, host='compute2')
 
     def test_devices_of_an_evacuated_server_are_free(self):
-        """Though it is rebuilt on its new host meanwhile."""
+        """The source frees devices, even during a rebuild on the new host."""
         self.take_down('compute1')
         self._evacuate_server(self.server, {'host': 'compute2'},
                               expected_host='compute2')
@@ -273,7 +279,10 @@ class OperationTest(Operation):
         self.boot(self.pair, host='compute1')
 
     def test_evacuated_server_keeps_its_devices(self):
-        """Placement keeps those of the other host until it is up again."""
+        """A hard reboot after an evacuation keeps the devices of the new host.
+
+        Placement also has allocations of the old host until that is up again.
+        """
         self.take_down('compute1')
         self._evacuate_server(self.server, {'host': 'compute2'},
                               expected_host='compute2')
@@ -299,7 +308,7 @@ class OperationTest(Operation):
         self.assertUnshelved()
 
     def test_shelve_and_unshelve_with_old_computes(self):
-        # Nothing of ours is in Nova's messages.
+        # nova_accel adds nothing to Nova's RPC messages, so old versions work.
         self.flags(compute='5.0', group='upgrade_levels')
         rpcapi.reset_globals()
         self._shelve_server(self.server)
@@ -308,7 +317,7 @@ class OperationTest(Operation):
 
 
 class RefusedWithCyborgTest(Operation):
-    """Operations that Nova refuses with Cyborg's devices."""
+    """Operations that Nova refuses for servers with devices of Cyborg."""
 
     def test_resize(self):
         self.gpu_profile('one')
@@ -330,7 +339,7 @@ class RefusedWithCyborgTest(Operation):
 
 
 class LiveMigrationTest(base.LibvirtMigrationMixin, Operation):
-    """Live migration, if hypervisor and devices support it."""
+    """Live migration with versions and devices that support it."""
 
     DEVICE_SPEC = (cloud.migratable(cloud.PAIR_SPEC),)
     VERSIONS = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions: by function, and programmed for a server."""
+"""FPGA regions, requested by function or programmed for a server."""
 
 import hashlib
 import io
@@ -14,8 +14,9 @@ from nova_accel.core import naming
 from tests.functional import cloud
 from tests.functional import fpga
 
-#: A card with two functions to one region, one with a region for each of its
-#: two, and one with an FPGA manager that takes bitstreams.
+#: A host with three cards. The first has two functions of one region. The
+#: second has two functions, each with its own region. The third has an FPGA
+#: manager that accepts bitstreams.
 FPGAS = cloud.DATA / 'hosts' / 'fpga-modelled.json'
 SHARED = 'compute1_accel_0000:45:00.0'
 PORTS = [f'compute1_accel_0000:46:00.0_FPGA_region{n}' for n in (0, 1)]
@@ -34,7 +35,7 @@ def trait(function):
 
 
 class Fpgas(cloud.Cloud):
-    """A compute with FPGAs; each test offers those that it needs."""
+    """Base of test cases with FPGAs. Each test offers the cards it needs."""
 
     def setUp(self):
         super().setUp()
@@ -48,13 +49,14 @@ class Fpgas(cloud.Cloud):
                    group='nova_accel')
 
     def offer_shared(self, text='show $1 $2', **more):
-        """Offer the card with two functions, programmed by a command."""
+        """Offer the card with a shared region, and a command to program it.
+        """
         self.offer({'vendor_id': '8086', 'product_id': '09c5', 'program': [
             self.kernel.command(text), '{address}', '{bitstream}'], **more})
         self.start_compute('compute1')
 
     def image(self, content, image=IMAGE, **more):
-        """Put a bitstream into Glance."""
+        """Upload a bitstream to Glance."""
         properties = more.pop('properties', {})
         self.glance.create(None, {
             'id': image, 'name': 'bitstream', 'size': len(content),
@@ -78,7 +80,7 @@ class Fpgas(cloud.Cloud):
         return self.flavor(f'function-{function}')
 
     def traits(self, name):
-        """Return a provider's traits that come from its kind."""
+        """Return the traits of a provider that are specific to FPGAs."""
         return {trait for trait in self._get_provider_traits(
             self.providers()[name]['uuid'])
             if not trait.startswith((naming.MARKER_TRAIT, 'OWNER_NOVA'))}
@@ -103,7 +105,7 @@ class Fpgas(cloud.Cloud):
 
 
 class FunctionTest(Fpgas):
-    """Regions that are programmed already."""
+    """Regions that are already programmed."""
 
     def setUp(self):
         super().setUp()
@@ -134,7 +136,7 @@ class FunctionTest(Fpgas):
         server = self.boot(flavor)
         self.assertEqual(['0000:46:00.2'], list(self.hostdevs(server)))
         self.assertEqual({PORTS[1]: {'FPGA': 1}}, self.allocated(server))
-        # There is no other.
+        # No other region has the function.
         self.boot(flavor, state='ERROR')
         self._delete_server(server)
         self._run_periodics()
@@ -164,7 +166,7 @@ class FunctionTest(Fpgas):
         server = self.boot(self.with_function(LOOPBACK))
         [address] = self.hostdevs(server)
         self.kernel.show(f'{address[:-1]}0', CRYPTO)
-        # The service that casts answers itself here, where none is remote.
+        # The services share one process, so the error is also raised here.
         self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
             server['id'], {'reboot': {'type': 'HARD'}})
@@ -172,7 +174,7 @@ class FunctionTest(Fpgas):
         self.assertIn(trait(LOOPBACK), self.said())
         self.assertIn(f'function {CRYPTO} is programmed now', self.said())
 
-    def test_without_a_program(self):
+    def test_entry_without_program_refuses_a_bitstream(self):
         self.image(fpga.bitstream(CRYPTO))
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn('has no "program"', self.said())
@@ -194,7 +196,7 @@ class FunctionTest(Fpgas):
         return path
 
     def bind_vfio(self, function):
-        """Bind it to vfio-pci: its driver shows the function no more."""
+        """Bind a function to vfio-pci, so that sysfs has no FPGA region."""
         device = (self.machine / 'sys/bus/pci/devices' / function).resolve()
         for link in (self.machine / 'sys/class/fpga_region').iterdir():
             if device in link.resolve().parents:
@@ -204,9 +206,9 @@ class FunctionTest(Fpgas):
 
 
 class CommandTest(Fpgas):
-    """A vendor's command."""
+    """Regions that a vendor's command programs."""
 
-    def test_programmed_and_shared(self):
+    def test_region_is_programmed_and_shared(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:function_id': CRYPTO.upper(),
                                'accel:region_type_id': REGION.upper()})
@@ -217,7 +219,8 @@ class CommandTest(Fpgas):
         self._run_periodics()
         self.assertIn(trait(CRYPTO), self.traits(SHARED))
         self.assertNotIn(trait(LOOPBACK), self.traits(SHARED))
-        # The other function of the region goes to who wants the same.
+        # The other PCI function of the region goes to a server with the same
+        # bitstream.
         second = self.boot(flavor)
         self.assertEqual({'0000:45:00.1', '0000:45:00.2'},
                          {*self.hostdevs(first), *self.hostdevs(second)})
@@ -226,7 +229,7 @@ class CommandTest(Fpgas):
         for server in (first, second):
             self._delete_server(server)
         self._run_periodics()
-        # It stays, for who asks for the function.
+        # The region stays programmed, for servers that request the function.
         self.boot(self.with_function(CRYPTO))
         self.assertEqual(1, len(self.cached()))
 
@@ -239,7 +242,7 @@ class CommandTest(Fpgas):
         self.assertIn(f'hold the region: {held["id"]}', self.said())
         self.assertEqual({}, self.allocated(server))
         self._run_periodics()
-        # It is not the region's fault.
+        # The region is still offered.
         self.boot(self.with_function(LOOPBACK))
         self._delete_server(held)
 
@@ -277,7 +280,7 @@ class CommandTest(Fpgas):
             self._delete_server(server)
             self._run_periodics()
 
-    def test_shared_though_the_image_does_not_say_what_it_is(self):
+    def test_region_is_shared_if_the_image_names_no_function(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         self.boot(self.with_bitstream())
@@ -288,7 +291,8 @@ class CommandTest(Fpgas):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         first = self.boot(self.with_bitstream())
-        # With it goes what it knows and sysfs does not say.
+        # sysfs does not show the bitstream, so a new process does not know
+        # it.
         self.restart_compute_service('compute1')
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn(f'hold the region: {first["id"]}', self.said())
@@ -315,7 +319,7 @@ class CommandTest(Fpgas):
         self.boot(self.flavor('both'), state='ERROR')
         self.assertEqual([], self.kernel.by_command())
 
-    def test_after_the_host_was_rebooted(self):
+    def test_region_is_programmed_again_after_a_host_reboot(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         servers = [self.boot(self.with_bitstream()) for _number in range(2)]
@@ -323,7 +327,7 @@ class CommandTest(Fpgas):
             self.domain(server).destroy()
         self.kernel.show('0000:45:00.0', LOOPBACK)
         self.restart_compute_service('compute1')
-        # Glance cannot be asked, and it is here.
+        # Glance does not answer, so the cached bitstream is used.
         self.useFixture(fixtures.MockPatchObject(
             self.glance, 'show', side_effect=exception.GlanceConnectionFailed(
                 server='x', reason='down')))
@@ -342,7 +346,7 @@ class CommandTest(Fpgas):
         self._resume_server(server)
         self.assertEqual(['0000:45:00.0'], self.kernel.by_command())
 
-    def test_a_failure_withholds_the_region(self):
+    def test_failed_command_withholds_the_region(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared('printf "\\377\\000no\\n"; exit 3')
         server = self.boot(self.with_bitstream(), state='ERROR')
@@ -351,13 +355,13 @@ class CommandTest(Fpgas):
         for _round in range(2):
             self._run_periodics()
             self.assertEqual(0, self.total(SHARED))
-        # Somebody sees to it.
+        # The operator programs the region.
         self.kernel.show('0000:45:00.0', STREAM)
         self._run_periodics()
         self.assertEqual(2, self.total(SHARED))
         self.boot(self.with_function(STREAM))
 
-    def test_a_command_that_hangs(self):
+    def test_command_that_hangs_is_killed(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared('sleep 100 & echo wait; sleep 100',
                           program_timeout=3)
@@ -375,18 +379,18 @@ class CommandTest(Fpgas):
         self.assertIn(f'the region shows function {LOOPBACK}, not {CRYPTO}',
                       self.said())
 
-    def test_a_command_that_is_not_there(self):
+    def test_command_that_does_not_exist(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer({'vendor_id': '8086', 'product_id': '09c5',
                     'program': ['/nowhere/program', '{bitstream}']})
         self.start_compute('compute1')
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn("'/nowhere/program' cannot be run", self.said())
-        # Nothing was begun.
+        # The command did not start, so the region is still offered.
         self._run_periodics()
         self.assertEqual(2, self.total(SHARED))
 
-    def test_a_bitstream_for_another_region(self):
+    def test_bitstream_for_another_region(self):
         self.image(fpga.bitstream(CRYPTO),
                    properties={'accel:region_id': 'f' * 32})
         self.offer_shared()
@@ -396,14 +400,14 @@ class CommandTest(Fpgas):
         self._run_periodics()
         self.assertEqual(2, self.total(SHARED))
 
-    def test_a_bitstream_for_a_card_of_another_vendor(self):
+    def test_bitstream_for_a_card_of_another_vendor(self):
         self.image(fpga.bitstream(CRYPTO), properties={'vendor': 'Xilinx'})
         self.offer_shared()
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn("is made for cards of 'Xilinx'", self.said())
 
 
-class WaitingTest(Fpgas):
+class RevertTest(Fpgas):
 
     def test_region_kept_for_a_revert_is_not_programmed(self):
         for image, function in (IMAGE, LOOPBACK), (OTHER_IMAGE, CRYPTO):
@@ -425,7 +429,7 @@ class WaitingTest(Fpgas):
 
 
 class GlanceTest(Fpgas):
-    """Bitstreams that cannot be downloaded or used."""
+    """Bitstreams that cannot be downloaded or are not valid."""
 
     def setUp(self):
         super().setUp()
@@ -494,7 +498,7 @@ class GlanceTest(Fpgas):
         self.boot(self.with_bitstream())
         self.assertEqual(fpga.bitstream(CRYPTO), copy.read_bytes())
 
-    def test_of_another_kind(self):
+    def test_device_of_another_kind_is_not_programmed(self):
         self.offer({'vendor_id': '8086', 'product_id': '09c5',
                     'resource_class': 'FPGA'})
         self.restart_compute_service('compute1')
@@ -504,9 +508,9 @@ class GlanceTest(Fpgas):
 
 
 class ExtraSpecTest(Fpgas):
-    """Validation of our key by the flavors API."""
+    """Validation of ``nova_accel:bitstream_*`` by the flavors API."""
 
-    def test_an_image_is_a_uuid(self):
+    def test_image_must_be_a_uuid(self):
         self.start_compute('compute1')
         flavor = self.flavor()
         for key, value, valid in (
@@ -523,9 +527,9 @@ class ExtraSpecTest(Fpgas):
 
 
 class ManagerTest(Fpgas):
-    """The kernel's FPGA manager."""
+    """Regions that the kernel's FPGA manager programs."""
 
-    def test_programmed(self):
+    def test_manager_programs_the_region(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer({'vendor_id': '10ee', 'program': 'fpga_manager'})
         self.start_compute('compute1')
@@ -533,10 +537,10 @@ class ManagerTest(Fpgas):
         self.assertEqual(['0000:47:00.0'], list(self.hostdevs(server)))
         self.assertEqual([('0000:47:00.0', fpga.bitstream(CRYPTO))],
                          self.kernel.programmed)
-        # The file is there as long as the kernel needs it.
+        # The file is removed when the kernel does not need it any more.
         self.assertEqual([], list((self.machine / 'lib/firmware').iterdir()))
 
-    def test_refused(self):
+    def test_refused_bitstream_withholds_the_region(self):
         self.image(b'for something else')
         self.offer({'vendor_id': '10ee', 'program': 'fpga_manager'})
         self.start_compute('compute1')
@@ -544,7 +548,7 @@ class ManagerTest(Fpgas):
         self.assertIn("is in state 'write error'", self.said())
         self._run_periodics()
         self.assertEqual(0, self.total(WHOLE))
-        # Nor is it offered again by a restart.
+        # After a restart the region is still not offered.
         self.restart_compute_service('compute1')
         self._run_periodics()
         self.assertEqual(0, self.total(WHOLE))
@@ -553,7 +557,7 @@ class ManagerTest(Fpgas):
         self._run_periodics()
         self.assertEqual(1, self.total(WHOLE))
 
-    def test_a_kernel_that_does_not_take_files(self):
+    def test_kernel_without_the_firmware_attribute(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer({'vendor_id': '8086', 'product_id': '09c5',
                     'program': 'fpga_manager'})

@@ -86,13 +86,13 @@ class GuestTopologyTest(cloud.Cloud):
             dict(element.find('address').attrib)
             for element in self.domain(server).plugged}
 
-    def test_on_both(self):
+    def test_devices_on_both_nodes(self):
         server = self.boot_on_both()
         self.assert_on_its_cells(server, 2)
         self.assertEqual({'0', '1'},
                          set(self.cells(self.definition(server)).values()))
 
-    def test_on_a_node_that_the_guest_is_not_on(self):
+    def test_device_on_a_node_without_a_guest_cell(self):
         server = self.boot_on_both(cells=1)
         [own] = {cell for _own, cell in self.nodes(server).values()
                  if cell is not None}
@@ -108,7 +108,7 @@ class GuestTopologyTest(cloud.Cloud):
         self.assertEqual(places, self.places(server))
         self.assertEqual(2, len(places))
 
-    def test_resume_where_something_else_is_there(self):
+    def test_resume_when_the_guest_address_is_in_use(self):
         server = self.boot_on_both()
         devices = set(self.places(server))
         self._suspend_server(server)
@@ -128,7 +128,7 @@ class GuestTopologyTest(cloud.Cloud):
             element.find('source/address').get('bus')
             for element in self.domain(server).plugged})
 
-    def test_hard_reboot_switched_off_and_on(self):
+    def test_hard_reboot_with_guest_numa_affinity_off_and_on(self):
         server = self.boot_on_both()
         for on in (False, True):
             self.flags(guest_numa_affinity=on, group='nova_accel')
@@ -165,13 +165,13 @@ class GuestTopologyTest(cloud.Cloud):
         # be compared here.
         self.assertNotIn(None, self.cells(self.definition(server)).values())
 
-    def test_without_cells(self):
+    def test_guest_without_numa_cells(self):
         self.gpu_profile('gpu')
         server = self.boot(self.flavor('gpu'))
         self.assertEqual({None}, set(
             self.cells(self.definition(server)).values()))
 
-    def test_other_machine(self):
+    def test_other_machine_type_has_no_expander_bus(self):
         self.flags(hw_machine_type=['x86_64=pc'], group='libvirt')
         server = self.boot(self.flavor_of(1, 1))
         xml = self.definition(server)

@@ -149,7 +149,7 @@ class HealthTest(HealthCase):
         self.background.wait()
         self.assertFalse(self.is_withheld())
 
-    def test_what_a_kind_finds(self):
+    def test_finding_of_a_kind_withholds_the_device(self):
         with mock.patch.object(
                 pci.Functions, 'examine', lambda _kind, function: (
                     ['its fan has stopped'] if str(function.address) == ONE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links of cards, from the operator's file to the scheduler."""
+"""Links between cards, which the operator's link_domains file declares."""
 
 import pathlib
 
@@ -63,7 +63,7 @@ class LinkDomainsTest(cloud.Cloud):
         self.assertEqual(2, len(self.held()))
 
     def test_server_with_joined_cards(self):
-        # On two nodes, so that only the rule makes them a choice.
+        # The cards are on different nodes, so only the rule can choose them.
         joined = {'0000:43:00.0', '0000:88:00.0'}
         self.file.write_text(f'islands: [{{devices: {sorted(joined)}}}]')
         self.start_compute('compute1')
@@ -76,7 +76,7 @@ class LinkDomainsTest(cloud.Cloud):
                       self.stdlog.logger.output)
 
     def test_broken_pair_is_used_before_a_whole_one(self):
-        # All of them are linked, and each pair spans both nodes.
+        # One partition has all GPUs. Each pair has GPUs of both nodes.
         gpus = [f'0000:{bus}:00.0' for bus in test_affinity.NODES]
         pairs = [{gpus[index], gpus[index + 4]} for index in range(4)]
         self.file.write_text('partitions: [' + ', '.join(

@@ -42,7 +42,7 @@ class FunctionTest(cloud.Cloud):
         self.restart_compute_service('compute1')
         self._run_periodics()
 
-    def test_hard_reboot_keeps_it(self):
+    def test_hard_reboot_keeps_the_function(self):
         for more in {}, {'resource_class': 'CUSTOM_VF'}:
             self.make_mdevs_of_it(**more)
             self._reboot_server(self.server, hard=True)
@@ -87,7 +87,7 @@ class MdevTest(cloud.Cloud):
                             path.resolve().parts[-3])
                 for path in bus.glob('*')}
 
-    def test_offered(self):
+    def test_card_offers_a_unit_for_each_vf(self):
         provider = self.providers()['compute1_accel_0000:44:00.0']
         inventory = self._get_provider_inventory(provider['uuid'])
         self.assertEqual(4, inventory[cloud.VGPU]['total'])
@@ -123,7 +123,7 @@ class MdevTest(cloud.Cloud):
         self.assertEqual({'compute1_accel_0000:44:00.0': {cloud.VGPU: 2}},
                          self.allocated(server))
 
-    def test_full(self):
+    def test_full_card(self):
         for _number in range(4):
             self.boot(self.vgpu)
         self.assertEqual(4, len(set(self.mdevs().values())))
@@ -337,7 +337,7 @@ class MdevTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual([uuid], list(self.mdevs()))
 
-    def test_hard_reboot_keeps_it(self):
+    def test_hard_reboot_keeps_the_mdev(self):
         server = self.boot(self.vgpu)
         before = self.mdevs(), self.hostdevs(server)
         self._reboot_server(server, hard=True)

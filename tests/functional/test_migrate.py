@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel migrate pci``, from a host of Nova's to one of ours."""
+"""``nova-accel migrate pci``, from PCI devices of Nova to nova_accel."""
 
 import json
 import pathlib
@@ -16,7 +16,8 @@ from tests.functional import openstack
 _IDS = {'vendor_id': fakelibvirt.PCI_VEND_ID,
         'product_id': fakelibvirt.PCI_PROD_ID}
 _CLASS = 'CUSTOM_PCI_{vendor_id}_{product_id}'.format(**_IDS).upper()
-#: The recorded GPUs, as if they were the devices of the fake libvirt.
+#: The recorded GPUs, with the resource class that the plan gives to the
+#: devices of the fake libvirt.
 _SPEC = cloud.PAIR_SPEC.replace(cloud.GPU, _CLASS)
 
 
@@ -39,7 +40,7 @@ class MigratePciTest(cloud.Cloud):
             'openstack.connect', return_value=client.cloud.sdk_connection))
 
     def migrate(self, first=1):
-        """Apply the plan from a step on; its files are those of nova-api."""
+        """Apply the plan from a step on; write profiles for nova-api."""
         self.assertEqual(0, main.main([
             '--config-file', str(self.conf), 'migrate', 'pci', '--apply',
             '--directory', self.profiles, '--from', str(first)]))
@@ -67,7 +68,8 @@ class MigratePciTest(cloud.Cloud):
             self.api.api_get(f'/flavors/{flavor}/os-extra_specs').body[
                 'extra_specs'])
         self.assertEqual(1, len(self.hostdevs(self.boot(flavor), 'new')))
-        # The plan has another flavor like this one.
+        # The server's own flavor now has the profile, and a resize needs
+        # another flavor.
         self._resize_server(server, self.flavor('a'))
         self.assertEqual(1, len(self.hostdevs(server, 'new')))
         self._confirm_resize(server)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of a server without a host learns what no host has."""
+"""The fault of a server without a valid host, with the reason."""
 
 from nova import context
 from nova import objects
@@ -11,14 +11,14 @@ NOVAS_OWN = 'There are not enough hosts available.'
 
 
 class NoValidHostTest(cloud.Cloud):
-    """compute1 has two GPUs on each of two NUMA nodes."""
+    """A host with two GPUs on each of its two NUMA nodes."""
 
     def setUp(self):
         super().setUp()
         self.start_compute('compute1')
 
     def fault(self, flavor, **more):
-        """Return the fault of a server that gets no host, without "No ..."."""
+        """Boot a server that gets no host; return the reason in its fault."""
         server = self.boot(flavor, state='ERROR', **more)
         return self.reason_of(server)
 
@@ -74,14 +74,14 @@ class NoValidHostTest(cloud.Cloud):
         self.assertEqual('No host was found with 2 CUSTOM_NONE',
                          self.fault(self.flavor('none')))
 
-    def test_devices_are_there_but_not_the_memory(self):
+    def test_host_with_the_devices_lacks_memory(self):
         self.gpu_profile('gpu')
         self.assertEqual(
             'Hosts with the devices lack something else that is asked for, '
             'such as vCPUs, memory or disk',
             self.fault(self.flavor('gpu', memory_mb=1 << 30)))
 
-    def test_only_hosts_that_the_server_may_be_on_count(self):
+    def test_only_allowed_hosts_are_considered(self):
         self.start_compute('compute2')
         self.boot(self.gpus(4, numa='off'), host='compute1')
         self.assertEqual(
@@ -116,7 +116,7 @@ class NoValidHostTest(cloud.Cloud):
             objects.InstanceFault.get_latest_for_instance(
                 context.get_admin_context(), server['id']).message)
 
-    def test_opt_out(self):
+    def test_explain_no_valid_host_is_off(self):
         self.flags(explain_no_valid_host=False, group='nova_accel')
         self.assertEqual(NOVAS_OWN, self.fault(self.gpus(4)))
         self.assertEqual('', self.fault(self.gpus(5)).strip())
@@ -126,7 +126,7 @@ class NoValidHostTest(cloud.Cloud):
         self.assertEqual('', self.fault(self.flavor(
             memory_mb=1 << 30)).strip())
 
-    def test_text_tells_no_names(self):
+    def test_fault_names_no_host_and_no_device(self):
         text = self.fault(self.gpus(4)) + self.fault(self.gpus(5))
         for name in 'compute1', *self.compute_rp_uuids.values(), '0000:':
             self.assertNotIn(name, text)

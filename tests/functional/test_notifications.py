@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications tell each change of a device once."""
+"""Versioned notifications of each change of a device."""
 
 from tests.functional import cloud
 from tests.functional import openstack
@@ -8,14 +8,14 @@ from tests.functional import test_reset
 
 
 class Listener:
-    """Test cases that see the notifications about devices."""
+    """Mixin for test cases that read the notifications about devices."""
 
     def setUp(self):
         super().setUp()
         self.told()
 
     def told(self):
-        """Return what was told since the last call: type and payload."""
+        """Return type and payload of the notifications since the last call."""
         found = [(one['event_type'], one)
                  for one in self.notifier.versioned_notifications
                  if one['event_type'].startswith('accel_')]
@@ -31,13 +31,13 @@ class Listener:
 
 
 class DeviceTest(Listener, test_reset.Reset):
-    """One GPU of compute1, whose resets fail as the test likes."""
+    """One GPU on compute1, whose resets the tests can make fail."""
 
     entries = [cloud.GPU_SPEC[:-1] + f', "address": "{test_reset.ONE}"}}']
     functions = [test_reset.ONE]
 
     def fail(self):
-        """Let the reset after a server fail, and return the server."""
+        """Delete a server whose GPU then fails its reset."""
         self.start_compute('compute1')
         server = self.boot(self.gpu)
         self.kernel.broken = {test_reset.ONE}
@@ -70,14 +70,14 @@ class DeviceTest(Listener, test_reset.Reset):
         self._run_periodics()
         self.assertEqual([], self.told())
 
-    def test_restart_tells_nothing_again(self):
+    def test_restart_sends_no_notification_again(self):
         self.fail()
         self.assertIn('accel_device.reset.error', self.types())
         self.restart_compute_service('compute1')
         self._run_periodics()
         self.assertEqual([], self.types())
 
-    def test_recovery_while_it_restarts(self):
+    def test_recovery_during_a_restart(self):
         self.fail()
         self.told()
         self.kernel.broken = set()
@@ -178,7 +178,7 @@ class ServerTest(Listener, cloud.Cloud):
             ('accel_instance.detach', 2, server['tenant_id']),
             (event_type, len(payload['devices']), payload['tenant_id']))
 
-    def test_failed_boot_tells_nothing_in_the_end(self):
+    def test_failed_boot_sends_no_notifications(self):
         self.boot(self.pair)
         self.boot(self.pair)
         self.told()
@@ -195,7 +195,7 @@ class MoveTest(Listener, test_live_migration.MovingTest):
         self.told()
 
     def nodes(self):
-        """Return what was told, with the compute node, in any order."""
+        """Return the type and compute node of new notifications, sorted."""
         return sorted((event_type, payload['node'])
                       for event_type, payload in self.told())
 
@@ -231,7 +231,7 @@ class MoveTest(Listener, test_live_migration.MovingTest):
 
 class OffTest(Listener, cloud.Cloud):
 
-    def test_unversioned_notifications_have_none(self):
+    def test_no_notifications_if_unversioned(self):
         self.flags(notification_format='unversioned', group='notifications')
         self.start_compute('compute1')
         self.gpu_profile('one')

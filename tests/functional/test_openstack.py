@@ -67,7 +67,7 @@ class ListTest(OpenstackCase):
         self.assertEqual(rows, self.openstack.run('accel device list'))
         self.assertEqual(12, len(rows))
 
-    def test_place_and_holder_of_each_device(self):
+    def test_location_and_server_of_each_device(self):
         self.start_compute('compute1')
         server = self.boot(self.one)
         [address] = self.hostdevs(server)
@@ -113,7 +113,7 @@ class ListTest(OpenstackCase):
             row[name] for name in ('Name', 'Devices', 'Used', 'Free',
                                    'Withheld')))
 
-    def test_nothing_for_tenants(self):
+    def test_tenant_is_refused(self):
         self.start_compute('compute1')
         error = self.assertRaises(errors.AccelError, self.user('fake').run,
                                   'accel device list')
@@ -362,7 +362,7 @@ class CapacityTest(OpenstackCase):
         for state in ('ACTIVE', 'ACTIVE', 'ERROR'):
             self.boot(self.two, state=state)
 
-    def test_reason_is_that_of_the_scheduler(self):
+    def test_explanation_is_the_reason_of_the_scheduler(self):
         self.gpu_profile('three', 3)
         three = self.flavor('three', name='three')
         asked = f'3 free {cloud.GPU}'

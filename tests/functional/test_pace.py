@@ -15,7 +15,7 @@ from tests.functional import pace
 @unittest.skipUnless(hasattr(queue.Queue(), 'mutex'), 'of native threads')
 class WorkersTest(test.NoDBTestCase):
 
-    def test_an_executor_is_garbage_while_its_queue_is_locked(self):
+    def test_executor_is_collected_while_its_queue_is_locked(self):
         """The garbage collection of an executor does not deadlock.
 
         It stops the workers, and can run while the queue's lock is held.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of nova-compute to Placement, and when it writes."""
+"""The resource providers that nova-compute reports to Placement."""
 
 import pathlib
 import shutil
@@ -65,7 +65,10 @@ class PlacementTest(cloud.Cloud):
             for name, provider in self.providers().items()})
 
     def test_one_time_use_device_waits_for_the_operator(self):
-        """It is used from its choice on, even before the next report."""
+        """A one_time_use device stays reserved until the operator frees it.
+
+        It is reserved as soon as a server gets it.
+        """
         self.flags(sysfs_root=str(cloud.A100), device_spec=[
             '{"address": "0000:81:00.0", "resource_class": "CUSTOM_SSD", '
             '"one_time_use": "yes"}'], group='nova_accel')
@@ -81,13 +84,14 @@ class PlacementTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({name: {'CUSTOM_SSD': (1, 1)}}, self.totals())
         self.boot(flavor, state='ERROR')
-        # As "openstack resource provider inventory set --amend" does it.
+        # Do what "openstack resource provider inventory set --amend" does.
         url = (f'/resource_providers/{self.providers()[name]["uuid"]}'
                '/inventories/CUSTOM_UNIT_OF_CUSTOM_SSD')
         self.placement.put(
             url, {**self.placement.get(url).body, 'reserved': 0},
             version='1.26')
-        # As on SIGHUP; otherwise it is seen some minutes later.
+        # A SIGHUP makes nova-compute read the change at once, not minutes
+        # later.
         self.computes['compute1'].manager.reset()
         self._run_periodics()
         self.boot(flavor)
@@ -171,7 +175,7 @@ class PlacementTest(cloud.Cloud):
         self.assertEqual([{'PGPU': (1, 0)}] * 4,
                          list(self.totals().values()))
 
-    def test_operator_stops_offering(self):
+    def test_held_device_of_a_removed_entry_is_reserved(self):
         self.start_compute('compute1')
         self.gpu_profile('gpu')
         server = self.boot(self.flavor('gpu'))
@@ -180,8 +184,11 @@ class PlacementTest(cloud.Cloud):
         [(name, _resources)] = self.allocated(server).items()
         self.assertEqual({name: {cloud.GPU: (1, 1)}}, self.totals())
 
-    def test_nova_conf_that_is_read_again(self):
-        """As after SIGHUP, which gives nova-compute changed options."""
+    def test_changed_device_spec_is_applied(self):
+        """nova-compute applies a changed device_spec without a restart.
+
+        A SIGHUP makes it read nova.conf again.
+        """
         self.start_compute('compute1')
         self.gpu_profile('gpu')
         server = self.boot(self.flavor('gpu'))
@@ -277,7 +284,8 @@ class PlacementTest(cloud.Cloud):
         self.assertEqual({cloud.GPU: (1, 0), 'CUSTOM_LICENCE': (3, 0)},
                          self.totals()[name])
         self.assertEqual(4, len(servers))
-        # Nova takes it for a fault if it finds there what it is to add.
+        # If the provider already had the additional inventory, Nova would
+        # report an error.
         self.flags(device_spec=[
             cloud.GPU_SPEC[:-1] + ', "address": "0000:44:00.0"}'],
             group='nova_accel')

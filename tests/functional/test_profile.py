@@ -23,7 +23,7 @@ class ProfileTest(cloud.Cloud):
             self.assertIn(word, text)
         return text
 
-    def test_unknown(self):
+    def test_unknown_profile(self):
         answer = self.assertRejected(self.flavor('nobody'),
                                      "'nobody' is not known")
         self.assertNotIn(self.profiles, answer)
@@ -38,7 +38,7 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual(400, error.response.status_code)
         self.assertIn(words, error.response.text)
 
-    def test_unknown_at_resize(self):
+    def test_unknown_profile_at_resize(self):
         self.assertResizeRejected(self.boot(self.flavor()),
                                   self.flavor('nobody'),
                                   "'nobody' is not known")
@@ -46,7 +46,7 @@ class ProfileTest(cloud.Cloud):
     def no_name(self, value=''):
         return self.flavor(extra_spec={'accel:device_profile': value})
 
-    def test_no_name(self):
+    def test_empty_profile_name(self):
         for value in ('', '  '):
             self.assertRejected(
                 self.no_name(value), 'accel:device_profile: '
@@ -57,11 +57,11 @@ class ProfileTest(cloud.Cloud):
         self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
         self.assertRejected(self.no_name(), 'names no device profile')
 
-    def test_no_name_at_resize(self):
+    def test_empty_profile_name_at_resize(self):
         self.assertResizeRejected(self.boot(self.flavor()), self.no_name(),
                                   'names no device profile')
 
-    def test_no_name_of_a_server_from_before(self):
+    def test_existing_server_with_an_empty_profile_name(self):
         with fixtures.MockPatch('nova_accel.api.expansion.expand'):
             server = self.boot(self.no_name())
         self.assertEqual('', server['flavor']['extra_specs'][
@@ -79,7 +79,7 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual(1, len(self.allocated(server)))
         self._delete_server(server)
 
-    def test_unknown_is_left_to_cyborg_where_there_is_one(self):
+    def test_unknown_profile_is_left_to_cyborg(self):
         self.flags(endpoint_override='http://127.0.0.1:1', group='cyborg')
         _status, text = self.rejected(self.flavor('nobody'))
         self.assertNotIn('not known', text)
@@ -101,7 +101,7 @@ class ProfileTest(cloud.Cloud):
         self.gpu_profile('gpu', count=2)
         self.assertEqual(2, len(self.hostdevs(self.boot(flavor))))
 
-    def test_a_copy_of_its_flavor_renews_what_a_server_has(self):
+    def test_resize_to_a_copy_of_the_flavor_applies_a_changed_profile(self):
         self.flags(allow_resize_to_same_host=True)
         self.gpu_profile('gpu', numa='required')
         flavor = self.flavor('gpu')
@@ -113,7 +113,7 @@ class ProfileTest(cloud.Cloud):
         self.assertEqual('preferred', server['flavor']['extra_specs'][
             'nova_accel:numa_ACCEL0'])
 
-    def test_what_is_taken_out_of_a_file_goes(self):
+    def test_profile_removed_from_a_file_is_unknown(self):
         path = pathlib.Path(self.profiles, 'all.json')
         good = [{'name': name, 'groups': [{'resources': {cloud.GPU: 1}}]}
                 for name in ('gpu', 'nic')]
@@ -124,7 +124,7 @@ class ProfileTest(cloud.Cloud):
         self.assertRejected(gpu, "'gpu' is not known")
         self.boot(nic)
 
-    def test_a_bare_off(self):
+    def test_off_without_quotes(self):
         pathlib.Path(self.profiles, 'gpu.yaml').write_text(
             f'name: gpu\ngroups:\n- resources: {{{cloud.GPU}: 1}}\n'
             '  numa: off\n')
@@ -133,35 +133,35 @@ class ProfileTest(cloud.Cloud):
         self.assertNotIn('nova_accel:numa_ACCEL0',
                          server['flavor']['extra_specs'])
 
-    def test_last_good_content_stays(self):
+    def test_broken_file_keeps_the_last_valid_profile(self):
         flavor = self.flavor('gpu')
         path = self.gpu_profile('gpu')
         self.boot(flavor)
         path.write_text('name: gpu\ngroups: [')
         self.boot(flavor)
 
-    def test_flavor_that_asks_for_the_class_itself(self):
+    def test_flavor_that_also_requests_the_class(self):
         self.gpu_profile('gpu')
         for key in (f'resources:{cloud.GPU}', f'resources1:{cloud.GPU}'):
             self.assertRejected(
                 self.flavor('gpu', extra_spec={key: '1'}),
                 f'also asks for {cloud.GPU}', key)
 
-    def test_more_than_a_flavor_holds(self):
+    def test_profile_too_large_for_a_flavor(self):
         self.write_profile('big', groups=[{
             'resources': {cloud.GPU: 1},
             'traits': {f'CUSTOM_{"X" * 60}_{number}_{index}': 'required'
                        for number in range(3)}} for index in range(64)])
         self.assertRejected(self.flavor('big'), 'a flavor holds')
 
-    def test_a_bitstream_that_is_none(self):
+    def test_bitstream_that_is_not_a_uuid(self):
         pathlib.Path(self.profiles, 'fpga.json').write_text(json.dumps(
             [{'name': 'fpga', 'groups': [
                 {'resources:FPGA': '1', 'accel:bitstream_id': 'abc'}]}]))
         self.assertRejected(self.flavor('fpga'),
                             "bitstream 'abc' is not a uuid")
 
-    def test_cyborgs_format(self):
+    def test_profile_in_cyborgs_format(self):
         pathlib.Path(self.profiles, 'theirs.json').write_text(json.dumps(
             {'device_profiles': [{'name': 'theirs', 'uuid': 'x', 'groups': [
                 {f'resources:{cloud.GPU}': '1',
@@ -169,7 +169,7 @@ class ProfileTest(cloud.Cloud):
         server = self.boot(self.flavor('theirs'))
         self.assertEqual(2, len(self.hostdevs(server)))
 
-    def test_affinity_beside_cyborgs_groups(self):
+    def test_affinity_with_groups_in_cyborgs_format(self):
         path = pathlib.Path(self.profiles, 'theirs.json')
         flavor = self.flavor('theirs')
         for groups, state in ((2, 'ACTIVE'), (3, 'ERROR')):
@@ -194,7 +194,7 @@ class ProfileTest(cloud.Cloud):
             'both', extra_spec={'group_policy': 'isolate'}))
         self.assertEqual(2, len(self.allocated(server)))
 
-    def test_aggregates_are_asked_for_what_the_operator_wrote(self):
+    def test_aggregate_filter_ignores_added_extra_specs(self):
         """AggregateInstanceExtraSpecsFilter ignores nova_accel's extra specs.
 
         The filter compares extra specs without a scope with the metadata of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server keeps its devices, and no other server gets them."""
+"""Operations and failures in which a server keeps its devices."""
 
 import contextlib
 from unittest import mock
@@ -40,7 +40,7 @@ class RecordTest(cloud.Cloud):
         self.one = self.flavor('one')
 
     def pool(self):
-        """Offer a pool of two VFs instead, and return its flavor."""
+        """Offer two VFs instead of the GPUs; return a flavor for one VF."""
         self.flags(sysfs_root=str(cloud.DATA / 'hosts' / 'l1.json'),
                    device_spec=[QAT], group='nova_accel')
         self.restart_compute_service('compute1')
@@ -48,7 +48,10 @@ class RecordTest(cloud.Cloud):
         return self.flavor('vf')
 
     def refused_by_this_process(self, server, action):
-        """Call an action whose error is raised here, in the same process."""
+        """Perform an action that fails.
+
+        The services share one process, so the error is also raised here.
+        """
         self.assertRaises(
             client.OpenStackApiException, self.api.post_server_action,
             server['id'], action)
@@ -105,12 +108,15 @@ class RecordTest(cloud.Cloud):
             self.refused_by_this_process(
                 server, {'rebuild': {'imageRef': cloud.IMAGE}})
             self._wait_for_state_change(server, 'ERROR')
-        # Nova removes all its allocations.
+        # Nova removes all allocations of the server.
         self.assertEqual({}, self._get_allocations_by_server_uuid(
             server['id']))
 
     def recover(self, server, action):
-        """Recover a server by an action; others do not get its device."""
+        """Recover a server by an action, and check its device.
+
+        No other server gets the device.
+        """
         self.api.post_server_action(server['id'], action)
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(
@@ -163,7 +169,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
         self.assertEqual(1, len(self.allocated(server)))
 
-    def test_nothing_is_left_after_a_rebuild_that_failed(self):
+    def test_no_device_is_left_after_a_rebuild_that_failed(self):
         server = self.boot(self.one)
         self.fail_rebuild(server)
         self._run_periodics()
@@ -210,7 +216,8 @@ class RecordTest(cloud.Cloud):
         others = []
 
         def create_late(driver, *args, **kwargs):
-            # Between the choice and the definition another server comes.
+            # Another server boots after the choice of the device, and before
+            # the domain is defined.
             if not others:
                 others.append(None)
                 others[0] = self.boot(flavor)
@@ -223,7 +230,7 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(1, len(self.hostdevs(others[0])))
         self.assertApart()
 
-    def test_domain_that_libvirt_does_not_describe(self):
+    def test_domain_whose_xml_libvirt_does_not_return(self):
         flavor = self.pool()
         first = self.boot(flavor)
         describe = fakelibvirt.Domain.XMLDesc
@@ -238,7 +245,7 @@ class RecordTest(cloud.Cloud):
 
         with mock.patch.object(fakelibvirt.Domain, 'XMLDesc', fail):
             self.boot(flavor, state='ERROR')
-            # A server without devices has nothing to do with it.
+            # Servers without devices still boot.
             self.boot(self.flavor())
             self.boot(self.flavor(extra_spec={'resources:VCPU': '1'}))
         self.assertApart()
@@ -255,7 +262,7 @@ class RecordTest(cloud.Cloud):
             {str(device.address) for device in self.attached(server)})
 
     def test_device_detached_too_late_is_attached_again(self):
-        """The guest answers the request of a suspension that has failed."""
+        """The guest completes a detachment after its suspend has failed."""
         server = self.boot(self.one)
         element = etree.tostring(self.domain(server).plugged[0],
                                  encoding='unicode')
@@ -332,7 +339,10 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
 
     def test_start_during_a_reboot_that_fails_for_another_reason(self):
-        """Nova decides about servers without devices."""
+        """nova-compute does not start if a server without devices fails.
+
+        nova_accel does not change how Nova treats these servers.
+        """
         other = self.boot(self.flavor())
         self.domain(other).destroy()
         self.set_task_state(other, 'reboot_started_hard')
@@ -342,7 +352,7 @@ class RecordTest(cloud.Cloud):
                               'compute1')
 
     def test_start_during_a_reboot_that_nova_could_not_try(self):
-        """nova-compute does not start without Neutron."""
+        """nova-compute does not start if Neutron fails, as with Nova alone."""
         server = self.boot(self.one)
         self.domain(server).destroy()
         self.set_task_state(server, 'reboot_started_hard')
@@ -351,7 +361,7 @@ class RecordTest(cloud.Cloud):
             self.assertRaises(RuntimeError, self.restart_compute_service,
                               'compute1')
 
-    def test_another_card_at_the_address(self):
+    def test_server_does_not_start_with_another_card_at_its_address(self):
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server = self.boot(self.one)
@@ -395,7 +405,10 @@ class RecordTest(cloud.Cloud):
         return server
 
     def test_start_with_part_of_an_iommu_group(self):
-        """The ACS settings differ since the host was booted."""
+        """A server does not start if it has part of an IOMMU group only.
+
+        After a boot with other ACS settings the IOMMU groups differ.
+        """
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server = self.boot(self.one)
@@ -456,7 +469,7 @@ class RecordTest(cloud.Cloud):
         self.assertIsNone(machine.cached())
 
     def swap_volume(self, server):
-        """Swap a volume in the driver, with nothing to copy."""
+        """Swap a volume in the driver, without data to copy."""
         driver = self.computes['compute1'].driver
         guest = driver._host.get_guest(objects.Instance.get_by_uuid(
             context.get_admin_context(), server['id']))
@@ -467,7 +480,7 @@ class RecordTest(cloud.Cloud):
                                 return_value=copied),
               mock.patch.object(driver, '_delete_guest_configuration')):
             driver._swap_volume(guest, 'vdb', mock.Mock(), 0)
-        # The fake has another domain for a new definition.
+        # The fake creates a new domain object for a new definition.
         again = self.domain(server)
         again._state, again.plugged = domain._state, domain.plugged
 
@@ -545,7 +558,7 @@ class RecordTest(cloud.Cloud):
 
     @contextlib.contextmanager
     def silent(self, server):
-        """Placement does not answer which allocations a server has."""
+        """Make Placement fail requests for the allocations of a server."""
         get = report.SchedulerReportClient.get
 
         def answer(client, url, *args, **kwargs):
@@ -568,7 +581,7 @@ class RecordTest(cloud.Cloud):
         with self.silent(server):
             self._reboot_server(server, hard=True)
             self.assertEqual(held, self.hostdevs(server))
-            # Its devices are not known now.
+            # Without a domain nova-compute does not know the devices.
             self.undefine(server)
             self.refused_by_this_process(server, REBOOT)
             self._wait_for_state_change(server, 'ERROR')
@@ -582,7 +595,10 @@ class RecordTest(cloud.Cloud):
         self.restart_compute_service('compute1')
 
     def test_class_on_the_flavor_and_the_host_boots(self):
-        """Its card may appear later than nova-compute."""
+        """A server is in ERROR if its card appears later than nova-compute.
+
+        A hard reboot then starts it with the same device.
+        """
         machine = self.directory_host()
         self.restart_compute_service('compute1')
         server, held = self.class_alone()
@@ -601,8 +617,11 @@ class RecordTest(cloud.Cloud):
         self._wait_for_state_change(server, 'ACTIVE')
         self.assertEqual(held, self.hostdevs(server))
 
-    def test_nova_makes_no_mdev_of_our_class_when_the_host_boots(self):
-        """Nova has no copy of its provider tree then."""
+    def test_nova_allocates_no_mdev_of_nova_accels_class(self):
+        """Nova allocates no mdev for nova_accel's VGPU class.
+
+        When the host boots, Nova has no copy of its provider tree.
+        """
         driver = self.computes['compute1'].driver
         root = self.compute_rp_uuids['compute1']
         driver.mdev_classes = {'VGPU'}
@@ -612,7 +631,10 @@ class RecordTest(cloud.Cloud):
                 'resources': {'VGPU': 1}}}))
 
     def test_class_on_the_flavor_and_an_interrupted_move(self):
-        """The allocations are of the other host."""
+        """A server keeps its device if its allocations are of another host.
+
+        Without its domain it does not start.
+        """
         self.start_compute('compute2')
         server, held = self.class_alone(host='compute1')
         self.promise_elsewhere(server)
@@ -644,7 +666,7 @@ class RecordTest(cloud.Cloud):
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
             self.refused_by_this_process(server, REBOOT)
-        # It has no definition any more: only the claim keeps its device.
+        # The server has no domain, so only the claim keeps its device.
         self.assertEqual({}, self.hostdevs(server))
         self.placement.delete(f'/allocations/{server["id"]}')
         ended = f'Ended the claim of server {server["id"]}'
@@ -674,7 +696,7 @@ class RecordTest(cloud.Cloud):
             server = self.boot(plain)
             self._reboot_server(server, hard=True)
 
-    def test_our_trait_on_the_compute_node(self):
+    def test_nova_accel_trait_on_the_compute_node(self):
         root = self.compute_rp_uuids['compute1']
         self._set_provider_traits(root, [
             *self._get_provider_traits(root), 'CUSTOM_NOVA_ACCEL'])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server gets its devices, from the API to the XML, and releases them."""
+"""The devices of a server, from the API request to the domain's XML."""
 
 import fixtures
 from lxml import etree
@@ -38,7 +38,7 @@ class ServerTest(cloud.Cloud):
             ''.join(etree.tostring(hostdev, encoding='unicode').split('\n'))
             .replace('  ', ''))
 
-    def test_kept_flavor_is_an_ordinary_one(self):
+    def test_flavor_of_the_server_has_the_expanded_profile(self):
         server = self.boot(self.flavor('h100'))
         kept = self.api.get_server(server['id'])['flavor']['extra_specs']
         self.assertNotIn('accel:device_profile', kept)
@@ -66,7 +66,7 @@ class ServerTest(cloud.Cloud):
         self.assertCountEqual(
             servers, [server for [server] in held.values()])
 
-    def test_full(self):
+    def test_server_on_a_full_host_is_in_error(self):
         flavor = self.flavor('h100')
         for _time in range(4):
             self.boot(flavor)
@@ -74,7 +74,7 @@ class ServerTest(cloud.Cloud):
         self.assertIn('No valid host', server['fault']['message'])
         self.assertEqual(4, len(self.held()))
 
-    def test_delete_frees(self):
+    def test_delete_frees_the_device(self):
         flavor = self.flavor('h100')
         servers = [self.boot(flavor) for _time in range(4)]
         [freed] = self.hostdevs(servers[3])
@@ -118,9 +118,9 @@ class ServerTest(cloud.Cloud):
         [alias] = self.hostdevs(server).values()
         self.assertTrue(alias.startswith('ua-accel-flavor-'), alias)
 
-    def test_expired_device_makes_nova_try_the_next_host(self):
+    def test_held_devices_make_nova_try_the_next_host(self):
         self.start_compute('compute2')
-        # Somebody gave compute1's cards to a domain of his own.
+        # A domain that Nova did not create has all cards of compute1.
         addresses = ''.join(
             f'<hostdev mode="subsystem" type="pci" managed="yes"><source>'
             f'<address domain="0x0000" bus="0x{bus}" slot="0x00" '
@@ -138,9 +138,9 @@ class ServerTest(cloud.Cloud):
         flavor = self.flavor('h100')
         servers = [self.boot(flavor) for _time in range(4)]
         [address] = self.hostdevs(servers[0])
-        # The ledger loses a server that goes on running.
+        # Placement loses the allocations of a running server.
         self.placement.delete(f'/allocations/{servers[0]["id"]}')
-        # With a host named there is no other to try.
+        # Name the host, so that Nova tries no other one.
         failed = self.boot(flavor, state='ERROR', az='nova:compute1')
         self.assertIn('0 are free: … is held by …',
                       failed['fault']['message'])
@@ -153,14 +153,17 @@ class ServerTest(cloud.Cloud):
         self.restart_compute_service('compute1')
         for bus in ('43', '44', '83', '84'):
             (machine / f'sys/bus/pci/devices/0000:{bus}:00.0').unlink()
-        # nova-compute has not looked since; Placement still offers four.
+        # nova-compute has not reported this yet, so Placement has four units.
         flavor = self.flavor(extra_spec={f'resources:{cloud.GPU}': '1'})
         server = self.boot(flavor, state='ERROR', az='nova:compute1')
         self.assertIn(f'this host has no device of {cloud.GPU}',
                       server['fault']['message'])
 
     def test_class_on_the_flavor_and_placement_fails_at_spawn(self):
-        """Nova treats a failed answer as no allocations."""
+        """The boot fails if Placement's answer fails.
+
+        Nova treats a failed answer as no allocations.
+        """
         self.flags(device_spec=[], group='nova_accel')
         self.useFixture(fixtures.MockPatch(
             'nova.scheduler.client.report.SchedulerReportClient.'
@@ -171,7 +174,10 @@ class ServerTest(cloud.Cloud):
                       server['fault']['message'])
 
     def test_spawn_uses_the_host_read_for_its_claim(self):
-        """Reading hundreds of functions takes long."""
+        """spawn does not read sysfs again after the claim.
+
+        It takes long to read hundreds of functions.
+        """
         driver = self.computes['compute1'].driver
         reads, read, spawn = [], reader.read, driver.spawn
         self.useFixture(fixtures.MockPatchObject(
@@ -181,7 +187,7 @@ class ServerTest(cloud.Cloud):
             driver, 'spawn', lambda *args, **kwargs: (
                 reads.append('spawn'), spawn(*args, **kwargs),
                 reads.append('spawned'))[1]))
-        # However long ago the claim was, where the machine is busy.
+        # On a busy machine the claim can be long ago.
         self.useFixture(fixtures.MockPatchObject(
             local_host, 'CACHE_SECONDS', 60))
         self.boot(self.flavor('pair'))

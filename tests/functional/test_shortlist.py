@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts that Nova examines, where it does not examine all of them."""
+"""The shortlist of hosts that nova-scheduler examines."""
 
 import fixtures
 from nova.scheduler import host_manager
@@ -14,11 +14,11 @@ class ShortlistTest(cloud.Cloud):
 
     def setUp(self):
         super().setUp()
-        # Two hosts for a request of one server.
+        # A request of one server then examines two hosts.
         self.flags(shortlist_size=1, group='nova_accel')
         for number in range(1, self.HOSTS + 1):
             self.start_compute(f'compute{number}')
-        #: The hosts of each round.
+        #: The hosts that each round of the scheduler examined.
         self.rounds = []
         original = host_manager.HostManager.get_host_states_by_uuids
 
@@ -40,7 +40,10 @@ class ShortlistTest(cloud.Cloud):
         return self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
 
     def several(self, flavor, count, more, **host):
-        """Boot servers in one request; return the hosts of all servers."""
+        """Boot servers in one request; return the hosts of all servers.
+
+        :param more: top-level keys of the request, such as scheduler hints
+        """
         self.api.post_server({'server': self._build_server(
             image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none', **host)
             | {'min_count': count, 'max_count': count}, **more})
@@ -48,7 +51,7 @@ class ShortlistTest(cloud.Cloud):
                 for server in self.api.get_servers()}
 
     def apart(self):
-        """Return what servers on hosts of their own are created with."""
+        """Return the scheduler hint of a new anti-affinity group."""
         group = self.api.post_server_groups({
             'name': 'apart', 'policy': 'anti-affinity'})
         return {'os:scheduler_hints': {'group': group['id']}}
@@ -89,11 +92,12 @@ class ShortlistTest(cloud.Cloud):
         one = self.gpus()
         for number in range(1, self.HOSTS + 1):
             self.assertEqual(number, len(self.several(one, 1, apart)))
-        # The fullest hosts have members of the group.
+        # All hosts were examined once, as the fullest ones have members of
+        # the group.
         self.assertIn(self.HOSTS, map(len, self.rounds))
         self.assertNotIn('has no valid host', self.stdlog.logger.output)
 
-    def test_none_fits(self):
+    def test_no_host_fits(self):
         apart = self.gpus(2, numa='off', affinity=[{'distinct': 'numa_node'}])
         for number in range(1, self.HOSTS + 1):
             self.boot(apart, host=f'compute{number}')
@@ -123,7 +127,8 @@ class ShortlistTest(cloud.Cloud):
         one = self.gpus()
         for number in (1, 2):
             self.several(one, 1, apart, host=f'compute{number}')
-        # Two servers: three hosts at first, two of which have members.
+        # For two servers the shortlist has three hosts. Two of them have
+        # members of the group.
         del self.rounds[:]
         self.assertEqual(
             {f'compute{number}' for number in range(1, 5)},

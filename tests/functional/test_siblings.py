@@ -16,7 +16,7 @@ class SiblingsTest(cloud.Cloud):
             self._wait_for_state_change(server, state)
         return servers
 
-    def test_exactly_full(self):
+    def test_servers_that_fill_a_host(self):
         self.start_compute('compute1')
         servers = self.several(
             self.flavor(self.gpu_profile('two', 2).stem), 2)
@@ -27,7 +27,7 @@ class SiblingsTest(cloud.Cloud):
         # Neither server has an alternate host, and that is not reported.
         self.assertNotIn('has no valid host', self.stdlog.logger.output)
 
-    def test_one_too_many(self):
+    def test_more_servers_than_fit(self):
         self.start_compute('compute1')
         self.several(self.flavor(self.gpu_profile('two', 2).stem), 3, 'ERROR')
         self.assertEqual({}, self.held())

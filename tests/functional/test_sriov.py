@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of VFs of an entry is set, unless a server holds a VF."""
+"""The number of VFs of a card, which an entry's ``num_vfs`` sets."""
 
 from nova.tests.functional.api import client
 
@@ -20,7 +20,7 @@ class SriovTest(cloud.Cloud):
         self.vf = self.flavor('vf')
 
     def start(self, number, **more):
-        """Start, or restart, with an entry that names the card."""
+        """Start or restart nova-compute with an entry that sets num_vfs."""
         self.name(number)
         if 'compute1' in self.computes:
             self.restart_compute_service('compute1')
@@ -37,7 +37,7 @@ class SriovTest(cloud.Cloud):
         return int((self.kernel.place(card) / 'sriov_numvfs').read_text())
 
     def total(self):
-        """Return the total of the only provider."""
+        """Return the total of the card's provider, the only one."""
         [(name, provider)] = self.providers().items()
         self.assertEqual(PROVIDER, name)
         [inventory] = self._get_provider_inventory(
@@ -52,8 +52,11 @@ class SriovTest(cloud.Cloud):
     def said(self, text):
         return self.stdlog.logger.output.count(text)
 
-    def test_a_card_whose_virtual_functions_were_enabled_by_hand(self):
-        """No other server gets them, and its server does not start."""
+    def test_vfs_enabled_by_hand_on_a_held_pf(self):
+        """A server has the PF, and the operator enables VFs.
+
+        No server gets the VFs, and the server of the PF does not start.
+        """
         self.by_hand(0)
         self.flags(device_spec=[
             '{"vendor_id": "8086", "address": "0000:85:*.*", '
@@ -75,7 +78,7 @@ class SriovTest(cloud.Cloud):
         self.by_hand(0)
         self._reboot_server(server, hard=True)
 
-    def test_a_smaller_number_and_a_reboot_of_the_host(self):
+    def test_smaller_number_and_a_host_reboot(self):
         self.start(6)
         servers = [self.boot(self.vf) for _function in range(6)]
         before = [self.hostdevs(server) for server in servers]
@@ -146,15 +149,15 @@ class SriovTest(cloud.Cloud):
         self.assertEqual((2, 2), (self.number(), self.total()))
         self.assertEqual(1, self.said('says num_vfs 17: it can have 16'))
 
-    def test_more_vfs_than_there_are_resources_for(self):
+    def test_more_vfs_than_the_host_has_resources_for(self):
         self.kernel.room = 8
         self.start(10)
         self.assertEqual((2, 2), (self.number(), self.total()))
         self.assertEqual(1, self.said(
             f'Device {CARD} cannot have 10 virtual functions: [Errno 12]'))
 
-    def test_a_driver_that_makes_another_number(self):
-        """As Intel's for QAT does (adf_sriov.c)."""
+    def test_driver_that_enables_another_number(self):
+        """The driver enables all VFs, as Intel's QAT driver (adf_sriov.c)."""
         self.kernel.all_or_none = True
         self.start(8)
         self.assertEqual((16, 16), (self.number(), self.total()))
@@ -165,7 +168,7 @@ class SriovTest(cloud.Cloud):
         self.assertEqual(1, self.said('its driver made so many'))
 
     def test_resize_within_the_pool(self):
-        """Resize to more and to fewer, and back."""
+        """Servers resize to more and fewer VFs, and confirm or revert."""
         self.flags(allow_resize_to_same_host=True)
         self.start(6)
         flavors = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers whose devices were allocated before providers of classes existed."""
+"""Upgrade from a version without a resource provider for each class."""
 
 from tests.functional import cloud
 
@@ -20,7 +20,7 @@ class UpgradeTest(cloud.Cloud):
         self._run_periodics()
 
     def _go_back(self):
-        """Restore the old providers: each device counts the class."""
+        """Restore the old providers: each device has units of the class."""
         tree = self._providers('compute1')
         allocated = self._get_allocations_by_server_uuid(self.server['id'])
         others = {
@@ -52,7 +52,7 @@ class UpgradeTest(cloud.Cloud):
         self.assertIn(answer.status, (200, 204), answer.body)
 
     def free(self):
-        """Return available units, by the end of the provider's name."""
+        """Return the units that are not reserved, by provider name."""
         return {
             name.removeprefix('compute1_'): sum(
                 record['total'] - record['reserved'] for record in

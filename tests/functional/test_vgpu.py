@@ -110,7 +110,7 @@ class VgpuTest(cloud.Cloud):
         self._run_periodics()
         self.assertEqual({LARGES: 2}, self.totals())
 
-    def test_full(self):
+    def test_full_card(self):
         servers = [self.boot(self.small) for _number in range(3)]
         self.boot(self.small, state='ERROR')
         self.assertEqual(3, len({self.has(server)[0] for server in servers}))

@@ -39,27 +39,27 @@ class DevicesTest(_Weighed):
         self.start_compute('compute1')
         self.start_compute('compute2')
 
-    def test_packs(self):
+    def test_servers_are_packed(self):
         two = self.gpus(2)
         self.assertEqual(1, len({self.host(two) for _time in range(4)}))
         # All four servers are on one host, so the other still has eight GPUs.
         self.host(self.gpus(8))
 
-    def test_spreads(self):
+    def test_servers_are_spread(self):
         self.flags(accel_pack_weight_multiplier=-10.,
                    accel_island_weight_multiplier=0., group='nova_accel')
         two = self.gpus(2)
         self.assertEqual(['compute1', 'compute2'],
                          sorted(self.host(two) for _time in range(2)))
 
-    def test_the_tightest(self):
+    def test_tightest_host_is_chosen(self):
         self.host(self.gpus(1), host='compute1')
         self.host(self.gpus(3), host='compute2')
         self.assertEqual('compute2', self.host(self.gpus(4)))
         self.assertEqual('compute2', self.host(self.gpus(1)))
         self.assertEqual('compute1', self.host(self.gpus(1)))
 
-    def test_an_aggregate_has_its_own_multiplier(self):
+    def test_aggregate_has_its_own_multipliers(self):
         for host in ('compute1', 'compute2'):
             self.aggregate(host, accel_pack_weight_multiplier='-10',
                            accel_island_weight_multiplier='0')
@@ -81,7 +81,7 @@ class PlainTest(_Weighed):
         self.start_compute('compute2')
         self.assertEqual({}, self.providers('compute1'))
 
-    def test_servers_without_devices_keep_off(self):
+    def test_servers_without_devices_avoid_gpu_hosts(self):
         flavor = self.flavor()
         self.assertEqual({'compute1'},
                          {self.host(flavor) for _time in range(3)})
@@ -92,6 +92,6 @@ class PlainTest(_Weighed):
             {'status': 'disabled'})
         self.assertEqual('compute2', self.host(self.flavor()))
 
-    def test_multiplier(self):
+    def test_negative_multiplier_prefers_gpu_hosts(self):
         self.flags(accel_avoid_weight_multiplier=-10., group='nova_accel')
         self.assertEqual('compute2', self.host(self.flavor()))
