@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run steps of another thread at a chosen point of a test."""
+"""Steps of other threads at a chosen point of a test."""
 
 import threading
 import types
 
 
 class Meanwhile:
-    """Runs steps in other threads until they end or wait for a lock.
+    """Run steps in other threads until they end or wait for a lock.
 
-    :param module: the module that creates the locks, from now on
+    :param module: module whose locks are watched; it must create them later
     """
 
     def __init__(self, monkeypatch, module):
@@ -36,7 +36,7 @@ class Meanwhile:
 
 
 class _Lock:
-    """A lock that sets an event when a thread has to wait for it."""
+    """A lock that sets an event when a thread must wait for it."""
 
     def __init__(self, waits):
         self._lock = threading.Lock()

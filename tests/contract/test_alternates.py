@@ -19,7 +19,7 @@ _SERVER = 'a6a12670-7014-4cff-a563-cea949b57fb3'
 
 @pytest.fixture
 def passed():
-    """A fleet and a host that passed the filter, with two devices chosen."""
+    """Return a fleet, and a host for which the filter chose two devices."""
     fleet = fleets.Fleet(1)
     [state] = filter_.AcceleratorFilter().filter_all(
         fleet.states(2), fleets.request(2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitstreams: their image metadata, and who may use a cached copy."""
+"""Bitstreams: their image metadata, and access to a cached copy."""
 
 import hashlib
 import os
@@ -27,9 +27,9 @@ _DOWN = exception.GlanceConnectionFailed(server='x', reason='down')
 
 
 class _Glance:
-    """An image service.
+    """A fake of Nova's image API.
 
-    :param said: the image, or an exception to raise
+    :param said: the image that it returns, or an exception that it raises
     """
 
     def __init__(self, said):
@@ -88,7 +88,7 @@ def test_refused_user_gets_no_cached_copy(service, token, answer):
         _DOWN, glanceclient.HTTPInternalServerError(),
         glanceclient.HTTPBadGateway(), keystone.ConnectFailure(),
         keystone.ServiceUnavailable())),
-    # Without a token: the host boots and starts its servers.
+    # There is no token when the host boots and starts its servers.
     (None, _REFUSED), (None, keystone.EmptyCatalog())])
 def test_cached_copy_is_used_if_glance_is_unavailable(service, token, answer):
     service.said = _said(properties={'vendor': 'Intel', 'other': 'x'})
@@ -110,7 +110,7 @@ def test_cached_copy_is_used_if_glance_is_unavailable(service, token, answer):
                                    'os_hash_value': ''},
     {'properties': ['x']}, {'properties': 5}, {'size': '12'}, {'size': -1},
     {'size': len(_CONTENT) - 1}, {'status': None},
-    # An MD5 does not replace an incomplete hash.
+    # An MD5 checksum does not replace an incomplete hash.
     *({key: None, 'checksum': hashlib.md5(_CONTENT).hexdigest()}
       for key in ('os_hash_algo', 'os_hash_value'))])
 def test_invalid_image_metadata_is_refused(service, odd):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the filter and the weigher with brute force, on random fleets.
+"""Comparison of filter and weigher with brute force, on random hosts.
 
-The real filter and weigher run on host summaries and Placement's answers.
-``pytest --hypothesis-profile=long tests/contract/test_brute_force.py`` tries
+The real filter and weigher run on host summaries and answers of Placement.
+``pytest --hypothesis-profile=long tests/contract/test_brute_force.py`` runs
 20,000 requests.
 """
 
@@ -90,7 +90,7 @@ class _Host:
             offered, links=_named(links))}
 
     def said(self):
-        """Return Placement's summaries of its providers."""
+        """Return Placement's summaries of the host's resource providers."""
         free = {units.provider: units.free for units in self.available}
         return {provider.uuid: {
             'resources': {name: {'capacity': total,
@@ -103,7 +103,7 @@ class _Host:
 
     @property
     def has_hidden_link(self):
-        """Whether a device without units is linked."""
+        """Return whether a device without units has a link."""
         linked = frozenset().union(*self.links.partitions, *self.links.islands)
         return bool(linked - {units.place.device for units in self.available})
 
@@ -185,7 +185,7 @@ def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
 
 
 def _check_right(host, groups, rules, state):
-    """Check that the claim has enough units and meets the rules."""
+    """Check that the chosen units are available and meet the rules."""
     claimed = choose_devices.devices(state.allocation_candidates[0])
     assert sum(claimed.values()) == sum(
         sum(group.resources.values()) for group in groups.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's claims of the devices that the filter chose."""
+"""Claims of the devices that the filter chose."""
 
 import logging
 import random
@@ -27,10 +27,10 @@ _ONE, _OTHER = (f'a6a12670-7014-4cff-a563-cea949b57fb{number}'
 
 
 class _Client:
-    """Placement, which can refuse claims.
+    """A fake Placement client whose claims can fail.
 
-    :param claimed: its answer to each claim
-    :param found: its candidates when asked again
+    :param claimed: result of each claim
+    :param found: candidates for the next request
     """
 
     def __init__(self, claimed, found=()):
@@ -45,7 +45,7 @@ class _Client:
 
 
 class _Resources:
-    """The part of a ResourceRequest that a claim changes."""
+    """The part of a ResourceRequest that a claim uses."""
 
     def get_request_group(self, _suffix):
         return objects.RequestGroup()
@@ -59,7 +59,7 @@ def installed(monkeypatch):
 
 
 def _passed(count, hosts=1):
-    """Return the fleet, its hosts with devices chosen, and the request."""
+    """Return a fleet, its hosts that passed the filter, and the request."""
     fleet = fleets.Fleet(hosts)
     spec = fleets.request(count)
     spec.project_id = spec.user_id = 'x'
@@ -80,7 +80,10 @@ def _infos(caplog):
 
 
 def test_placed_server_logs_no_rejection(caplog):
-    """Nova also filters for alternates after it has placed the server."""
+    """A placed server without an alternate host logs no rejection.
+
+    Nova runs the filters again for alternates of a server that is placed.
+    """
     caplog.set_level(logging.INFO)
     _fleet, [state], spec = _passed(8)
     spec.instance_uuid = _ONE
@@ -122,10 +125,10 @@ def test_failed_claim_without_candidates_is_logged(caplog):
 
 
 class _Placement:
-    """Placement with one host of 32 GPUs, four behind each switch.
+    """A fake Placement with one host of 32 GPUs, four behind each switch.
 
-    Before each request it lets all other schedulers run, so that all of them
-    have their candidates before the first one claims.
+    Before each request it switches to the other schedulers. So all of them
+    have candidates before the first one claims devices.
     """
 
     def __init__(self):
@@ -171,7 +174,7 @@ def _said(resource_class, capacity, used):
 
 
 def _schedule(placement):
-    """Whether a scheduler with its own state places a server."""
+    """Return whether a scheduler with its own host state places a server."""
     state = host_manager.HostState('host', 'host', 'cell')
     state.uuid = build.ROOT
     state.stats = {host_summary.KEY: host_summary.dumps(placement.offered)}

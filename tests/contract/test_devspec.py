@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our entries match the same functions as Nova's ``[pci] device_spec``."""
+"""Matching of functions, compared with Nova's ``[pci] device_spec``."""
 
 import json
 
@@ -17,7 +17,7 @@ utils = pytest.importorskip('nova.pci.utils')
 
 _IDS = st.sampled_from(['10de', '8086', '20b0', '0001'])
 
-# Few values, so that patterns often match addresses.
+# There are few values, so that patterns often match addresses.
 _ADDRESSES = st.builds(model.PciAddress, st.sampled_from([0, 1, 0xffff]),
                        st.sampled_from([0, 8, 0x81]),
                        st.sampled_from([0, 1, 0x1f]), st.sampled_from([0, 7]))
@@ -51,7 +51,7 @@ _SPECS = st.fixed_dictionaries({}, optional={
 
 
 def _novas(spec, function, cards):
-    """Whether Nova's entry matches, or None if Nova refuses it."""
+    """Return whether Nova's entry matches, or None if Nova refuses it."""
     with pytest.MonkeyPatch.context() as patch:
         # Nova reads from sysfs whether an address is a card with VFs.
         patch.setattr(utils, 'is_physical_function',
@@ -74,7 +74,7 @@ def _ours(spec, function):
 
 @settings(max_examples=2000, deadline=None, derandomize=True, database=None)
 @given(_SPECS, _FUNCTIONS)
-def test_entry_matches_the_same_functions_as_novas(spec, function):
+def test_entry_matches_the_same_functions_as_in_nova(spec, function):
     cards = {str(function.physfn)}
     assert _ours(spec, function) == _novas(spec, function, cards)
 

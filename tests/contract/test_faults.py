@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault of a server that Nova shows for an error of ours."""
+"""The fault of a server that Nova shows for an error of nova_accel."""
 
 import logging
 

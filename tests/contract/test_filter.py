@@ -42,7 +42,7 @@ def registered():
 
 
 def _region(bus):
-    """Return a region of two units, on its own card."""
+    """Return a region with two units on its own card."""
     return build.offered(build.region('FPGA', 2, bus))
 
 
@@ -54,7 +54,10 @@ def _said(resource_class, capacity, used):
 
 
 def _candidate(amount, order, used):
-    """Return Placement's candidate; each card has two units, some in use."""
+    """Return a candidate of Placement; each card has two units.
+
+    :param used: number of units in use, by bus of the card
+    """
     summaries = {_CLASS: _said('FPGA', 2 * len(order), sum(used.values())), **{
         _region(bus).uuid: _said('CUSTOM_UNIT_OF_FPGA', 2, used.get(bus, 0))
         for bus in order}}
@@ -81,7 +84,7 @@ def _spec(**specs):
 
 
 def _chosen(order, amount=1, used=None, **specs):
-    """Return the units by bus of the candidate that Nova will claim."""
+    """Return the number of chosen units, by bus of the card."""
     host = _host(order, _candidate(amount, order, used or {}))
     assert filter_.AcceleratorFilter().host_passes(host, _spec(
         **{'resources_ACCEL0:FPGA': str(amount), **specs}))
@@ -99,8 +102,11 @@ def test_unused_region_is_chosen_for_programming(order):
         'nova_accel:bitstream_ACCEL0': _IMAGE})
 
 
-def test_host_without_our_driver_is_rejected(caplog):
-    """Its server would become ACTIVE without its devices."""
+def test_host_without_nova_accels_driver_is_rejected(caplog):
+    """A host without nova_accel's driver is rejected.
+
+    A server would become ACTIVE there without its devices.
+    """
     caplog.set_level(logging.INFO)
     host = _host([1], _candidate(1, [1], {}))
     host.stats = {'num_instances': '0'}
@@ -108,7 +114,7 @@ def test_host_without_our_driver_is_rejected(caplog):
         host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
     assert 'driver: 1 hosts, 1 candidates (host: its nova-compute' in (
         caplog.text)
-    # Requests for other providers' classes on the host pass.
+    # The host passes for a request without devices of nova_accel.
     host.allocation_candidates = [_candidate(1, [1], {})]
     assert filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources:VGPU': '1'}))
@@ -120,10 +126,10 @@ def test_partly_used_region_is_chosen_without_programming(order):
 
 
 def _chain(seed):
-    """Return a host, and rules that only a long search finds contradictory.
+    """Return a host, and rules that it cannot meet, as a long search finds.
 
-    Each of 16 groups must be linked to the next, on a bipartite graph of 9 and
-    7 devices.
+    Each of 16 groups must be linked to the next one. The links are a bipartite
+    graph of 9 and 7 devices.
     """
     buses = list(range(1, 17))
     names = [str(_region(bus).device.address) for bus in buses]
@@ -144,7 +150,7 @@ def _chain(seed):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """The steps that searches have made, as a list."""
+    """Return a list that gets an item for each step of a search."""
     made = []
     original = search._Search._candidates
     monkeypatch.setattr(search._Search, '_candidates', lambda *args: (
@@ -160,7 +166,7 @@ def test_hard_hosts_share_the_search_budget_of_the_request(
     hosts = [_chain(seed) for seed in range(20)]
     assert not list(filter_.AcceleratorFilter().filter_all(
         _of_one_request([host for host, _spec in hosts]), hosts[0][1]))
-    # A few steps for each host, then those of the request.
+    # Each host has a few steps of its own. All share the request's steps.
     assert len(steps) < 4_000 + 20 * 2 * search_budget.FIRST_STEPS
     assert 'limit: 20 hosts, 20 candidates (host: the search' in caplog.text
 
@@ -198,7 +204,7 @@ def test_units_of_one_group_are_on_one_card():
 
 @pytest.mark.parametrize('used', [{}, {1: 2}])
 def test_class_from_provider_yaml_stays_in_the_claim(used):
-    """Whichever provider Placement found it on."""
+    """A class from provider.yaml keeps its provider in the claim."""
     licences = {_region(1).uuid: 1, _CLASS: 2}
     candidate = _candidate(1, [1, 2], used)
     for provider, amount in licences.items():
@@ -207,7 +213,7 @@ def test_class_from_provider_yaml_stays_in_the_claim(used):
     spec = _spec(**{'resources_ACCEL0:FPGA': '1',
                     'resources:CUSTOM_LICENCE': '3'})
     host = _host([1, 2], candidate)
-    # Twice, as for two servers of a request.
+    # Run the filter twice, as for two servers of a request.
     for _time in range(2):
         assert filter_.AcceleratorFilter().host_passes(host, spec)
         [claimed] = host.allocation_candidates
@@ -227,7 +233,7 @@ def test_candidate_with_only_an_operators_class_is_unchanged():
 
 
 def _with_traits(order, *buses):
-    """Return a candidate; the devices on these buses have a trait."""
+    """Return a candidate whose devices on the buses have a trait."""
     candidate = _candidate(1, order, {})
     summaries = candidate.answer.ours(build.ROOT)
     for provider in _CLASS, *(_region(bus).uuid for bus in buses):
@@ -281,7 +287,7 @@ def test_host_without_enough_units_on_one_card_is_rejected():
     [], [{'allocations': {build.ROOT: {'resources': {'VCPU': 1}}},
           'mappings': {'': [build.ROOT]}}]])
 def test_candidates_without_summaries_are_unchanged(found):
-    """A rebuild has such candidates."""
+    """Candidates without summaries, as in a rebuild, do not change."""
     host = _host([1], *copy.deepcopy(found))
     assert filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
@@ -296,7 +302,10 @@ def test_unknown_rule_rejects_the_host():
 
 
 def test_rebuild_passes_without_reading_the_flavor():
-    """The server keeps its devices, whatever version wrote its flavor."""
+    """A host passes for a rebuild, even if the flavor has an unknown rule.
+
+    The server keeps its devices.
+    """
     spec = _spec(**{
         'resources_ACCEL0:FPGA': '1',
         'nova_accel:affinity0': 'required same moon_phase 0-1'})
@@ -359,7 +368,7 @@ def _pool(node, count):
 
 
 def _numa_host(cells, *pools):
-    """Return a host with NUMA nodes, and functions for ports."""
+    """Return a host with NUMA nodes and with PCI pools for ports."""
     host = _host([1])
     host.numa_topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset={number}, pcpuset={number}, memory=1024,
@@ -374,7 +383,7 @@ def _numa_host(cells, *pools):
 
 
 def _around(host, ports=0, guest=None, **more):
-    """Return the context of a rule on the guest and the network."""
+    """Return the NUMA nodes of guest and network that a rule uses."""
     spec = _spec(**{'resources_ACCEL0:FPGA': '1', **affinity.dumps([
         affinity.Rule('numa_node', True, (
             'ACCEL0', affinity.GUEST, affinity.NETWORK))])})
@@ -420,7 +429,10 @@ def test_ports_with_unknown_numa_node():
 
 @pytest.mark.parametrize('nodes', itertools.permutations([None, 0, 1, 1]))
 def test_claim_takes_the_functions_that_the_scheduler_predicts(nodes):
-    """With pools as nova-compute reports them to the scheduler."""
+    """The scheduler predicts the functions that nova-compute's claim takes.
+
+    The scheduler uses the pools that nova-compute reports.
+    """
     nova.conf.CONF([], project='nova', default_config_files=[])
     topology = _numa_host(2).numa_topology
     entries = whitelist.Whitelist([jsonutils.dumps({
@@ -440,7 +452,10 @@ def test_claim_takes_the_functions_that_the_scheduler_predicts(nodes):
 
 
 def test_guest_is_placed_near_its_networks():
-    """NUMATopologyFilter passes the networks to the claim in the limits."""
+    """The guest is on the NUMA node of its networks.
+
+    NUMATopologyFilter passes the networks to the claim in the limits.
+    """
     host = _numa_host(2)
     assert _around(host, guest=_guest()).guest == {0}
     assert _around(host, guest=_guest(), network_metadata=(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Nova downloads the data of an image."""
+"""Nova's download of the data of an image."""
 
 import inspect
 import io
@@ -17,7 +17,7 @@ class _Chunks(list):
 
 
 class _Client:
-    """Returns the data of an image in chunks."""
+    """A fake Glance client that returns the data of an image in chunks."""
 
     def call(self, _context, _version, method, args):
         assert (method, args) == ('data', (_IMAGE,))
@@ -37,7 +37,7 @@ class _Verifier:
 
 
 class _Target:
-    """The part of a file object that our target has."""
+    """A download target with the methods that nova_accel's target has."""
 
     def __init__(self):
         self._file = io.BytesIO()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NUMA buses of a guest, written with Nova's configuration classes."""
+"""The PCI buses of guest NUMA cells, in Nova's configuration classes."""
 
 import inspect
 import pathlib
@@ -23,8 +23,8 @@ GOLDEN = (pathlib.Path(__file__).parents[1]
           / 'data' / 'golden' / 'numa-guest.xml')
 
 PROVIDER = '4f6c08b3-2324-54ab-b04c-61c99d0c476c'
-#: Three devices on the host's node 1, on two root bridges; one on node 0; one
-#: on a node that the guest is not on.
+#: Three devices on host node 1, on two root bridges. One device on node 0. One
+#: device on a node without a guest cell.
 LOCATED = {
     model.PciAddress(0, 0x83, 0, 0): model.Location(1, 'pci0000:80'),
     model.PciAddress(0, 0x83, 0, 1): model.Location(1, 'pci0000:80'),
@@ -47,7 +47,7 @@ def options():
 
 
 def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
-    """Return a guest that also has a device which libvirt puts on no PCI bus.
+    """Return a guest that also has a controller of another type than PCI.
 
     :param nodes: the host node of each guest cell
     """
@@ -75,7 +75,7 @@ def test_guest_xml_is_the_golden_file():
 
 
 def flat(made):
-    """Whether the guest has the hostdevs, and no buses of ours."""
+    """Return whether the guest has only hostdevs, without NUMA buses."""
     before = len(made.devices)
     written = devices(made)
     assert len(written.findall('hostdev')) == len(HOSTDEVS)
@@ -108,7 +108,7 @@ def test_disabled_option_gives_one_bus():
 
 
 @pytest.mark.parametrize('ports, first', [(0, 1), (1, 2), (28, 29)])
-def test_controller_indexes_follow_novas(ports, first):
+def test_controller_indexes_follow_those_of_nova(ports, first):
     written = devices(machine(ports=ports))
     indexes = [int(element.get('index')) for element
                in written.iterfind('controller[@type="pci"][@index]')]
@@ -135,6 +135,6 @@ def test_nova_numbers_memory_nodes_by_guest_cell():
 
 
 def test_nova_sets_no_pci_addresses():
-    """A device with a fixed address could collide with our ports."""
+    """Nova sets no PCI addresses, which could collide with the ports."""
     source = inspect.getsource(driver)
     assert 'LibvirtConfigGuestDeviceAddressPCI()' not in source

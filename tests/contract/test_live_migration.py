@@ -38,7 +38,7 @@ def place(number):
 
 
 class Guest:
-    """The part of Nova's Guest that its code uses."""
+    """The part of Nova's Guest that Nova's code uses here."""
 
     def __init__(self, hostdevs):
         # The guest addresses have the form of host addresses.
@@ -53,13 +53,13 @@ class Guest:
 
 
 def moved(source, destination):
-    """Return alias and host address of each hostdev at the destination."""
+    """Return the alias and host address of each hostdev after a migration."""
     data = objects.LibvirtLiveMigrateData(
         serial_listen_addr=None, bdms=[], supported_perf_events=[],
         serial_listen_ports=[], dst_wants_file_backed_memory=False,
         graphics_listen_addr_vnc=None)
     migration_message.announce(data, {device: 'alike' for device in source})
-    # Serialize, as over RPC.
+    # Serialize and deserialize the object, as RPC does.
     data = objects.LibvirtLiveMigrateData.obj_from_primitive(
         data.obj_to_primitive())
     announced = migration_message.take_announced(data)
@@ -97,7 +97,7 @@ def address(element):
 
 @pytest.mark.parametrize('slots', [(1, 2), (2, 1), (2, 3), (3, 1)])
 def test_each_function_is_replaced_by_its_counterpart(slots):
-    """Also if both hosts have the same addresses in another order."""
+    """Each function is replaced, even by an address that another one had."""
     source = [function(1, 0, HERE), function(2, 1, HERE)]
     destination = [function(slots[0], 0, THERE), function(slots[1], 1, THERE)]
     assert moved(source, destination) == [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every name of Nova that the code uses exists."""
+"""The names of Nova that the code uses."""
 
 import ast
 import importlib
@@ -32,7 +32,7 @@ def _names(tree):
 
 
 def _chain(node):
-    """Return the names of a.b.c, or '' first for other expressions."""
+    """Return the names of a.b.c; '' is the first of other expressions."""
     if isinstance(node, ast.Attribute):
         return [*_chain(node.value), node.attr]
     return [node.id if isinstance(node, ast.Name) else '']

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Nova tells that no host was found."""
+"""Nova's NoValidHost exception, whose reason nova_accel replaces."""
 
 import types
 from unittest import mock
@@ -35,7 +35,7 @@ def _spec(**extra_specs):
 
 
 def _select(spec, original=patches.select_destinations.original):
-    """Return the error of Nova's method for an answer without candidates."""
+    """Return the error of select_destinations without candidates."""
     scheduler = types.SimpleNamespace(
         _sentinel=object(), host_manager=None, placement_client=mock.Mock(
             get_allocation_candidates=mock.Mock(
@@ -70,12 +70,12 @@ def test_reason_is_replaced_and_stays_an_expected_exception():
         exception.NoValidHost(reason='')))
     assert str(error) == ('No valid host was found. No host was found with 2 '
                           'CUSTOM_GPU')
-    # nova-conductor makes it anew from these.
+    # nova-conductor creates the exception again from these arguments.
     assert exception.NoValidHost(*error.args, **error.kwargs).args == (
         error.args)
 
 
-def test_error_while_the_reason_is_made_leaves_novas_own():
+def test_error_while_the_reason_is_made_keeps_novas_reason():
     given = exception.NoValidHost(reason='x')
     with mock.patch.object(no_valid_host, '_of_placement',
                            side_effect=ValueError):

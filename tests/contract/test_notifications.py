@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications have the form of Nova's, and look like their samples.
+"""Versioned notifications: their format, and the samples in the documentation.
 
-``python -m tests.contract.test_notifications`` writes the samples anew.
+``python -m tests.contract.test_notifications`` writes the samples again.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _GPU = build.address('0000:43:00.0')
 
 
 def _item(*withheld):
-    """Return an offered GPU, and the states in which it is withheld."""
+    """Return an offered GPU that is withheld in the given states."""
     return build.offered(build.region(
         'CUSTOM_GPU_H100', bus=_GPU.bus, ids=((_GPU, '10de:2330'),),
         withheld=tuple(((_GPU,), state) for state in withheld)),
@@ -108,7 +108,7 @@ def _samples():
             for one in sent}
 
 
-def test_samples_are_what_is_sent():
+def test_samples_are_the_sent_notifications():
     made = _samples()
     assert len(made) == 7
     assert made == {path.stem: path.read_text()
@@ -122,7 +122,7 @@ def test_documentation_has_every_sample():
         assert f'literalinclude:: notification_samples/{name}.json' in page
 
 
-def test_none_is_sent_where_nova_sends_unversioned_ones_only():
+def test_none_is_sent_if_nova_sends_unversioned_ones_only():
     with _sent('unversioned') as sent:
         _send_all()
     assert not sent
@@ -148,7 +148,10 @@ def test_server_that_nova_does_not_know():
 
 
 def test_fields_change_with_the_version_only():
-    """If one differs, raise its version, and write the samples anew."""
+    """The hash of each payload class is that of its version.
+
+    If a hash differs, raise the version, and write the samples again.
+    """
     classes = [notifications.AccelDevicePayload,
                notifications.AccelAssignedDevicePayload,
                notifications.AccelInstancePayload]
@@ -163,7 +166,7 @@ def test_fields_change_with_the_version_only():
 
 
 def test_classes_are_not_in_novas_registry():
-    """Nova compares the classes there with a list of its own."""
+    """Classes are not in Nova's registry, which Nova compares with a list."""
     registry = nova_base.NovaObjectRegistry
     assert not any(one.__module__.startswith('nova_accel')
                    for one in registry.notification_classes)

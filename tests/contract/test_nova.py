@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The behaviour of Nova that the code relies on, in the installed Nova."""
+"""The internal API of the installed Nova that the code relies on."""
 
 import ast
 import inspect
@@ -43,7 +43,7 @@ def parameters(function):
 
 
 def calls(function_name):
-    """Yield (module, call) for each call of a name in Nova, without tests."""
+    """Yield the module and the call for each call of a name in Nova's code."""
     root = pathlib.Path(nova.__file__).parent
     for path in sorted(root.rglob('*.py')):
         if 'tests' in path.parts:
@@ -59,7 +59,7 @@ def calls(function_name):
 
 # nova-compute
 
-#: Overridden methods, and the parameters that our overrides name.
+#: Overridden methods, and the parameters that the overrides name.
 OVERRIDDEN = {
     '__init__': ['virtapi'],
     'init_host': [],
@@ -120,7 +120,7 @@ def test_nothing_else_is_overridden():
     assert methods == set(OVERRIDDEN) | OUR_OWN
 
 
-def test_our_own_methods_hide_none_of_novas():
+def test_own_methods_override_no_method_of_nova():
     assert not [name for name in OUR_OWN | OUR_ATTRIBUTES
                 if hasattr(libvirt_driver.LibvirtDriver, name)]
 
@@ -164,7 +164,7 @@ def test_init_host_calls_the_wrapped_method_for_each_server():
     [(module, call)] = calls('_init_instance')
     assert (module, ast.unparse(call)) == (
         'compute/manager.py', 'self._init_instance(context, instance)')
-    # Sequentially, with the object that is updated with the outcome.
+    # Nova calls it sequentially, with the object that gets the outcome.
     [loop] = [node for node in ast.walk(ast.parse(textwrap.dedent(
         inspect.getsource(compute_manager.ComputeManager.init_host))))
         if isinstance(node, ast.For) and '_init_instance' in ast.unparse(node)]
@@ -220,7 +220,7 @@ def test_called_methods_take_the_same_parameters(method, wanted):
     assert parameters(method) == wanted
 
 
-def test_provider_data_has_what_we_read():
+def test_provider_data_has_the_attributes_we_read():
     tree = provider_tree.ProviderTree()
     uuid = tree.new_root('root', '7d6a5fa9-5f0c-4f55-9f0f-d2a0a15e2b7d')
     data = tree.data(tree.new_child('child', uuid))
@@ -229,7 +229,7 @@ def test_provider_data_has_what_we_read():
 
 
 def test_hostdev_element_still_leaves_its_alias_out():
-    # If Nova writes it one day, remove ours from compute/guest/hostdev_xml.py.
+    # If Nova writes the alias, remove it from compute/guest/hostdev_xml.py.
     element = config.LibvirtConfigGuestHostdevPCI()
     element.domain = element.bus = element.slot = element.function = '0'
     element.alias = 'ua-x'
@@ -251,8 +251,8 @@ def test_nova_writes_address_bits_of_a_flavor():
         assert getattr(guest, name) is None
 
 
-def test_a_flavor_with_address_bits_needs_an_older_api_version():
-    # If Nova adds validators for them, update
+def test_flavor_with_address_bits_needs_an_older_microversion():
+    # If Nova adds validators for these extra specs, update
     # doc/source/admin/large-bars.rst and compute/guest/address_bits.py.
     assert not [name for name in validators.VALIDATORS
                 if name.startswith('hw:maxphysaddr')]
@@ -317,7 +317,7 @@ def test_filter_implements_novas_interface():
     assert issubclass(filter_.AcceleratorFilter, filters.BaseHostFilter)
 
 
-def test_first_candidate_is_what_nova_claims():
+def test_nova_claims_the_first_candidate():
     assert 'host.allocation_candidates[0]' in inspect.getsource(
         scheduler_manager.SchedulerManager._schedule)
 
@@ -339,7 +339,7 @@ def test_candidates_come_from_the_method_that_is_wrapped():
         inspect.getsource(method))
     assert 'placement_client.get_allocation_candidates(' in (
         inspect.getsource(scheduler_manager))
-    # Nova copies candidates for each host; see Candidate.__deepcopy__.
+    # Nova copies the candidates for each host. See Candidate.__deepcopy__.
     assert 'copy.deepcopy(' in inspect.getsource(
         scheduler_manager.SchedulerManager._schedule)
 
@@ -352,7 +352,7 @@ def test_request_can_be_limited_to_one_host():
     assert 'in_tree=a-uuid' in request.to_querystring()
 
 
-def test_host_state_has_what_the_filter_reads():
+def test_host_state_has_the_attributes_the_filter_reads():
     state = host_manager.HostState('host', 'node', None)
     for name in ('allocation_candidates', 'numa_topology', 'pci_stats',
                  'cpu_allocation_ratio', 'ram_allocation_ratio'):
@@ -386,7 +386,7 @@ def test_fit_function_has_the_parameters_we_wrap():
 
 
 def test_all_callers_use_the_wrapped_fit_function():
-    """They call it as an attribute of ``hardware``, which is replaced."""
+    """All callers use the attribute of ``hardware``, which is replaced."""
     callers = {module: ast.unparse(call.func) for module, call
                in calls('numa_fit_instance_to_host')}
     assert {str(module).rpartition('nova/')[2] for module in callers} == {

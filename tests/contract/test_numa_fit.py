@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sets of host nodes to which a guest is fitted."""
+"""The sets of host NUMA nodes that are tried for a guest."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ def registered():
 
 
 def _host(count, networked=(), full=()):
-    """Return a host whose nodes have two processors for guests each."""
+    """Return a host whose nodes have two dedicated CPUs each."""
     return objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset=set(), pcpuset={2 * number, 2 * number + 1},
         memory=1024, cpu_usage=0, memory_usage=0, mempages=[
@@ -62,7 +62,10 @@ def test_small_host_yields_all_sets(count, number, first, networked):
 @given(st.integers(9, 40), st.integers(1, 20), _NODES, _NODES)
 def test_large_host_yields_each_combination_of_preferred_nodes(
         count, number, first, networked):
-    """There may be millions of sets."""
+    """A large host yields few of possibly millions of sets.
+
+    They include each combination of preferred nodes.
+    """
     found = list(numa_fit.node_sets(_host(count, networked), number, first))
     assert len(found) == len(set(found)) <= numa_fit.MOST
     assert all(len(nodes) == number and networked & set(range(count)) <= nodes
@@ -75,7 +78,10 @@ def test_large_host_yields_each_combination_of_preferred_nodes(
 
 
 def test_full_node_is_given_up_after_few_fits(monkeypatch):
-    """None of 6435 sets with the device's node fits. Nova's own set does."""
+    """A preferred node that is full costs only a few fits.
+
+    None of the 6435 sets with this node fits. Nova's own set fits.
+    """
     asked = []
     original = getattr(hardware.numa_fit_instance_to_host, 'nova_accel',
                        hardware.numa_fit_instance_to_host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices with one_time_use, in Nova's provider tree."""
+"""Devices with one_time_use in Nova's provider tree."""
 
 from nova.compute import provider_tree
 import pytest
@@ -49,14 +49,14 @@ class _Node:
         return self._tree.data(self._uuid(at)).traits
 
     def reserved(self, at):
-        """Return reserved and total units; None without such a provider."""
+        """Return reserved and total units, or None without a provider."""
         if not self._tree.exists(self._uuid(at)):
             return None
         [record] = self._tree.data(self._uuid(at)).inventory.values()
         return record['reserved'], record['total']
 
     def left(self):
-        """Return how many units of the class can be allocated."""
+        """Return the number of units of the class that can be allocated."""
         [record] = self._tree.data('host1_accel_CUSTOM_X').inventory.values()
         return record['total'] - record['reserved'] - len(self.held)
 
@@ -88,7 +88,7 @@ def test_reserved_from_first_server_until_operator_frees_it(node):
     for _round in range(2):
         node.report()
         assert (node.reserved(_FIRST), node.left()) == ((1, 1), 1)
-    # Freed while its server still has it, it is reserved again.
+    # If the operator frees it while its server has it, it is reserved again.
     node.free(_FIRST)
     node.report()
     assert node.reserved(_FIRST) == (1, 1)
@@ -119,7 +119,7 @@ def test_reset_or_changed_entry_keeps_reservation(node, entry):
     assert node.reserved(_SECOND) == (0, 1)
 
 
-def test_withheld_device_is_not_mistaken_for_a_used_one(node):
+def test_withheld_device_does_not_stay_reserved(node):
     node.report()
     for _round in range(2):
         node.report(failed=[_SECOND])

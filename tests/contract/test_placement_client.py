@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of Placement, through Nova's client and ours."""
+"""Answers of Placement to nova_accel's client, which uses Nova's client."""
 
 from keystoneauth1 import exceptions as keystone
 import nova.conf
@@ -16,7 +16,7 @@ _SERVER = 'b069d97a-010a-4057-b70d-eca2b337fc9c'
 
 
 class _Placement:
-    """Gives all GET requests the same answer.
+    """A fake Placement that gives all GET requests the same answer.
 
     :param answer: an HTTP status and a body, or an exception
     :param puts: the answer to each PUT request
@@ -60,7 +60,7 @@ def _consumers(answer):
 @pytest.mark.parametrize('answer, consumers', [
     ((200, b'{"allocations": {"%s": {"resources": {"CUSTOM_UNIT_OF_GPU": 2}}}}'
       % _SERVER.encode()), {_SERVER: 2}),
-    # A new device that is not in Placement yet.
+    # A new device is not in Placement yet.
     ((404, b'{"errors": [{"status": 404, "title": "Not Found"}]}'), {})])
 def test_consumers_of_a_device_are_returned(answer, consumers):
     assert _consumers(answer) == consumers

@@ -26,7 +26,7 @@ def installed(monkeypatch):
 
 
 def _asked(specs):
-    """Return the policies in the query to Placement."""
+    """Return the group policies in the query to Placement."""
     spec = objects.RequestSpec(is_bfv=False, flavor=objects.Flavor(
         vcpus=1, memory_mb=64, root_gb=1, ephemeral_gb=0, swap=0,
         extra_specs=specs))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the allocations of all providers of a host are read for Nova."""
+"""Nova's read of the allocations of all resource providers of a host."""
 
 from unittest import mock
 
@@ -25,9 +25,9 @@ def options():
 
 @pytest.fixture
 def tracker(monkeypatch):
-    """A real ResourceTracker with a mocked report client."""
+    """Return a real ResourceTracker with a mocked report client."""
     client = mock.Mock()
-    # Nova 34 reads a part of the tree, older versions read all of it.
+    # Nova 34 reads a part of the tree. Older versions read the whole tree.
     for read in (client.get_provider_subtree_and_ensure_root,
                  client.get_provider_tree_and_ensure_root):
         read.return_value = provider_tree.ProviderTree()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's rootwrap filters also allow our privsep helper."""
+"""Nova's rootwrap filters, which also allow nova_accel's privsep helper."""
 
 import pathlib
 import sys
@@ -13,7 +13,7 @@ from nova_accel.host import privileged
 
 
 class _Conf:
-    """A configuration that was read from Nova's file."""
+    """A configuration that was read from nova.conf."""
 
     config_file = ('/etc/nova/nova.conf',)
     config_dir = None
@@ -27,13 +27,13 @@ class _Conf:
 
 @pytest.fixture(params=privileged.CONTEXTS, ids=str)
 def command(request, monkeypatch):
-    """The command that oslo.privsep runs with rootwrap, without sudo."""
+    """Return the command that oslo.privsep runs with rootwrap."""
     monkeypatch.setattr(priv_context, '_HELPER_COMMAND_PREFIX', [])
     monkeypatch.setattr(priv_context.cfg, 'CONF', _Conf(cfg.CONF))
     return request.param.helper_command('/tmp/tmpx/privsep.sock')
 
 
-def test_rootwrap_filters_of_nova_allow_our_helper(command):
+def test_rootwrap_filters_of_nova_allow_the_privsep_helper(command):
     theirs = pathlib.Path(sys.prefix, 'etc', 'nova', 'rootwrap.d')
     assert theirs.is_dir()
     assert command[0] == 'privsep-helper'

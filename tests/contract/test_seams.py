@@ -24,7 +24,7 @@ def _positional(function):
 
 @pytest.mark.parametrize('seam', seams.WRAPPED, ids=str)
 def test_nova_has_every_wrapped_function(seam):
-    """With the parameters that the wrapper names, in the same order."""
+    """Nova's function has the parameters that the wrapper names."""
     [_original, *named] = _positional(seam.wrapper)
     assert _positional(seam.original)[:len(named)] == named
     assert f'``{seam.name}``' in _PAGE or f'.{seam.name}``' in _PAGE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds in which Nova examines hosts."""
+"""The shortlist, and the rounds in which Nova examines hosts."""
 
 from nova import objects
 import nova.conf
@@ -21,9 +21,9 @@ def two_hosts_for_one_server():
 
 
 class Case:
-    """A request for devices of a fleet.
+    """A request for devices, and the hosts for it.
 
-    :param in_use: numbers of the devices in use, by host
+    :param in_use: for each host the numbers of its devices in use
     """
 
     def __init__(self, *in_use, count=2, numa='required'):
@@ -55,7 +55,7 @@ class Case:
             ranking.fitting, ranking.unsure, ranking.objections())]
 
     def forget_places(self, number):
-        """Remove the places of the devices of a host from Placement."""
+        """Remove the NUMA traits of a host's devices from Placement."""
         root = self.fleet.hosts[number].root
         for summary in self.summaries.values():
             if summary['root_provider_uuid'] == root:
@@ -83,8 +83,11 @@ def test_hosts_without_the_devices_are_never_examined():
     assert list(Case(*[[0, 1, 2, 4, 5, 6]] * 4).rounds()) == []
 
 
-def test_hosts_that_give_no_units_of_ours_are_always_examined():
-    """Nova's own driver has the class, or provider.yaml."""
+def test_hosts_without_units_of_nova_accel_are_always_examined():
+    """Hosts without units of nova_accel are in each round.
+
+    Their class can come from Nova's own driver or from provider.yaml.
+    """
     case = Case([], *[[0]] * 4)
     [candidate] = case.found[case.fleet.hosts[0].root]
     del candidate['allocations'][case.fleet.hosts[0].counter]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State that threads of nova-compute share; native threads since Nova 34.
+"""State that the threads of nova-compute share.
 
-Each test runs a step of another thread at the most harmful point.
+Since Nova 34 they are native threads. Each test runs a step of another thread
+at the most harmful point.
 """
 
 import logging
@@ -35,7 +36,7 @@ def options():
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The trees that were opened, which are empty."""
+    """Return a list that gets each opened tree; the trees are empty."""
     found = []
 
     def open_tree(_root):
@@ -47,7 +48,10 @@ def opened(monkeypatch):
 
 
 def test_tree_is_set_after_its_kinds_are_loaded(monkeypatch, opened):
-    """A thread that reads it earlier would find no kind for any device."""
+    """The tree is not set before its kinds are loaded.
+
+    Otherwise another thread could find no kind for a device.
+    """
     looked_at = local_host.LocalHost()
     early = []
     monkeypatch.setattr(loader, 'open_all',
@@ -58,7 +62,7 @@ def test_tree_is_set_after_its_kinds_are_loaded(monkeypatch, opened):
 
 
 def test_tree_is_opened_once(monkeypatch, opened):
-    """Kinds keep state, so there must be one of each."""
+    """Two threads open the tree once; its kinds keep state."""
     other = meanwhile.Meanwhile(monkeypatch, local_host)
     looked_at = local_host.LocalHost()
     open_tree = tree.open_tree
@@ -135,7 +139,10 @@ def test_finding_of_two_threads_is_logged_once():
 
 
 def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
-    """Its claim begins before its definition is removed."""
+    """A holder is found while its domain is redefined.
+
+    The claim begins before the domain is undefined.
+    """
     other = meanwhile.Meanwhile(monkeypatch, device_claims)
     defined = {'server': (_DEVICE,)}
 
@@ -161,7 +168,7 @@ def test_lingering_claim_is_released_unless_an_operation_uses_it():
         invalidate=lambda uuid: None))
     held.claim(server, (_DEVICE,))
     found = held.lingering()
-    # A rebuild has claimed the same devices since.
+    # Meanwhile a rebuild has claimed the same devices.
     held.claim(server, (*found['server'], *found['server']))
     assert not held.release_lingering('server', found['server'])
     found = held.lingering()
@@ -173,7 +180,7 @@ def test_lingering_claim_is_released_unless_an_operation_uses_it():
 
 
 def test_domain_can_be_invalidated_while_all_are_read(monkeypatch):
-    """An operation of a server ends while another thread reads all domains."""
+    """A thread reads all domains while an operation on a server ends."""
     there = [types.SimpleNamespace(UUIDString=lambda uuid=uuid: uuid)
              for uuid in ('one', 'two')]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of hosts, by the filter's choice and Nova's weighing."""
+"""The order of hosts after the filter, from AcceleratorWeigher."""
 
 import json
 
@@ -37,7 +37,7 @@ def _set(**multipliers):
 
 
 def _fleet(*in_use):
-    """Return hosts on which the devices of these numbers are in use."""
+    """Return a fleet; for each host the numbers of its devices in use."""
     fleet = fleets.Fleet(len(in_use))
     for host, numbers in zip(fleet.hosts, in_use, strict=True):
         fleet.claim(host, [list(host.devices)[number] for number in numbers])
@@ -51,7 +51,7 @@ def _states(fleet, count):
 
 
 def _order(states, spec):
-    """Return the names of hosts, best first."""
+    """Return the names of the hosts, the best one first."""
     [loaded] = weights.HostWeightHandler().get_matching_classes(
         ['nova_accel.scheduler.weigher.AcceleratorWeigher'])
     weighed = weights.HostWeightHandler().get_weighed_objects(
@@ -72,17 +72,18 @@ def test_host_with_fewest_free_devices_is_best():
 
 
 def test_host_with_partly_used_node_is_best():
-    # Six stay free: three and three, or two and four on the nodes.
+    # Both hosts have six free devices. host0 has three on each node. host1 has
+    # two and four.
     assert _best(2, [0, 4], [0, 1]) == 'host1'
     assert _best(3, [0, 1], [0, 4]) == 'host1'
 
 
 @pytest.mark.parametrize('in_use, best', [
-    # One device is free on each node, or the whole host.
+    # host0 has one free device on each node. All devices of host1 are free.
     (([0, 1, 2, 4, 5, 6], []), 'host1'),
-    # Both meet the rule, so packing decides.
+    # Both hosts meet the rule, so packing decides.
     (([0, 1, 4, 5, 6, 7], []), 'host0'),
-    # Both violate the rule equally, so packing decides.
+    # Both hosts violate the rule equally, so packing decides.
     (([0, 1, 2, 4, 5, 6], [0, 1, 2, 4, 5, 6, 7]), 'host0')])
 def test_host_that_meets_preferred_rules_is_best(in_use, best):
     assert _best(2, *in_use) == best
@@ -93,7 +94,7 @@ def _rooms(*left):
 
 
 def test_worse_third_host_does_not_shrink_the_lead():
-    """It exceeds the sum of all other weights."""
+    """The lead of the best host exceeds the sum of all other weights."""
     best, worse, _worst = host_weights.parts([7, 8, 1000], _rooms(0., 0., 0.))[
         'accel_preferred_weight_multiplier']
     assert 60 * (best - worse) > 10 + 10 + 6
@@ -138,7 +139,7 @@ def test_devices_of_earlier_servers_of_the_request_are_not_free():
 
 
 def _in_use(stats):
-    """Return the summary of a host with all devices in use."""
+    """Return the stats of a host whose devices are all in use."""
     tables = json.loads(stats[host_summary.KEY])
     for _address, _place, regions in tables['cards']:
         for region in regions:
@@ -156,7 +157,7 @@ def test_server_without_devices_avoids_hosts_with_devices():
 
 
 def test_class_from_provider_yaml_is_not_a_device():
-    """A licence from provider.yaml on the compute nodes' root providers."""
+    """A request for a class from provider.yaml avoids hosts with devices."""
     states = _fleet([], []).states(1)
     states[1].stats = {}
     for state in states:
@@ -168,13 +169,14 @@ def test_class_from_provider_yaml_is_not_a_device():
 
 
 def test_lead_exceeds_the_sum_of_novas_weighers():
-    """The least lead of a host without devices."""
+    """The smallest lead of a host without devices exceeds Nova's weights."""
     states = [host.state for host in fleets.Fleet(2).hosts]
     states[0].stats = _in_use(states[0].stats)
     states[1].stats = None
     busy, without = weigher.AcceleratorWeigher().weigh_objects(
         [nova_weights.WeighedObject(state, 0.) for state in states], _PLAIN)
-    # Weighers of CPU, RAM, disk, PCI, hypervisor version and I/O: at most 1.
+    # The weighers of CPU, RAM, disk, PCI, hypervisor version and I/O have at
+    # most 1 each.
     assert without - busy > 6
 
 
@@ -191,7 +193,7 @@ def test_any_host_stats_are_accepted(stats):
 
 
 def test_host_without_stats_attribute_is_weighed():
-    """The other hosts are weighed as usual."""
+    """A host without stats does not prevent the weighing of other hosts."""
     unread = host_manager.HostState('unread', 'unread', 'cell')
     unread.update(compute=objects.ComputeNode(uuid=_UUID, free_disk_gb=None))
     assert not hasattr(unread, 'stats')
@@ -201,7 +203,7 @@ def test_host_without_stats_attribute_is_weighed():
 
 
 def test_hosts_without_candidates_weigh_the_same():
-    """A rebuild has no candidates."""
+    """Hosts without candidates, as in a rebuild, weigh the same."""
     states, spec = _states(_fleet([], _HALF), 1)
     for state in states:
         state.allocation_candidates = []
@@ -219,7 +221,7 @@ def test_rounding_errors_do_not_count():
 
 
 def test_nova_leaves_weights_between_0_and_1_unchanged():
-    """The weigher relies on it to apply its own multipliers."""
+    """Nova does not normalize the weights; the weigher relies on this."""
     ours = weigher.AcceleratorWeigher()
     assert list(nova_weights.normalize(
         [0., 12.5, -3.], minval=ours.minval, maxval=ours.maxval)) == [

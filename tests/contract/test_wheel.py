@@ -11,7 +11,7 @@ def test_wheel_has_every_module():
     modules = {str(path.relative_to(_ROOT)).replace(
         'nova_accel/shim/', 'nova/virt/accel/')
         for path in (_ROOT / 'nova_accel').rglob('*.py')}
-    # Building leaves another dist-info in the source directory.
+    # A build leaves another dist-info in the source directory.
     [installed] = [found for found in metadata.distributions(
         name='nova-accel') if found.read_text('RECORD')]
     assert {str(path) for path in installed.files

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write hostdevs with Nova's configuration classes, and read them back."""
+"""Hostdevs, written with Nova's configuration classes and read back."""
 
 import pathlib
 
@@ -77,7 +77,7 @@ def test_all_assigned_host_functions_are_read():
 def test_golden_elements_are_written():
     golden = etree.parse(str(GOLDEN)).findall('.//hostdev[@type="pci"]')
     for planned, element in zip((FIRST, SECOND), golden, strict=True):
-        # libvirt adds these to the XML that it is given.
+        # libvirt adds these elements to the XML.
         for added in element.findall('driver') + element.findall('address'):
             element.remove(added)
         written = etree.fromstring(

@@ -102,7 +102,8 @@ class Fault:
         return len(self.met) >= self._nth
 
     def __str__(self):
-        return f'{self.host} dies before {len(self.met)}, {self.met[-1]}'
+        return (f'nova-compute of {self.host} dies before effect '
+                f'{len(self.met)}, {self.met[-1]}')
 
 
 class Processes(fixtures.Fixture):
@@ -158,7 +159,7 @@ class Processes(fixtures.Fixture):
         seen = None
         while self._is_busy() or seen != (seen := self._begun):
             if time.monotonic() > deadline:
-                raise TimeoutError(f'still at work: {self._alive()}')
+                raise TimeoutError(f'tasks did not end: {self._alive()}')
             self._ended.wait(0.05)
 
     def forget(self, host):

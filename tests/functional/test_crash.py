@@ -49,10 +49,10 @@ class Crash(faults.MortalCloud):
                 break
             problems += self.aftermath(fault, server)
         self.assertNotEqual('ERROR', self.find(server, 'status'),
-                            'no death, and yet it failed')
+                            'the server failed without a crash')
         self.delete(server)
         self.assertEqual(len(self.HOSTS), len(self.fill()))
-        self.assertNotEqual(1, nth, 'nothing happened')
+        self.assertNotEqual(1, nth, 'nova-compute had no effect')
         self.assertEqual('', '\n'.join(problems))
 
     def live(self, fault, *operations):
@@ -123,9 +123,9 @@ class Crash(faults.MortalCloud):
             return
         now = self.find(server, 'status')
         if now == 'ACTIVE' and self.running_short(server, host):
-            yield f'was {status}, is rebooted without devices'
+            yield f'was {status}, and runs without devices after a reboot'
         if now == 'ERROR' and here and settled:
-            yield f'was {status}, is not rebooted: ' + self.find(
+            yield f'was {status}, and its reboot failed: ' + self.find(
                 server, 'fault')['message']
 
     def running_short(self, server, host):

@@ -692,7 +692,7 @@ class RecordTest(cloud.Cloud):
         plain = self.flavor()
         with mock.patch.object(
                 libvirt_domains.LibvirtDomains, 'read',
-                side_effect=AssertionError('not asked for')):
+                side_effect=AssertionError('domains are read')):
             server = self.boot(plain)
             self._reboot_server(server, hard=True)
 

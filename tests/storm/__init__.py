@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storm of operations on servers with devices, at random, from a seed."""
+"""Storms: random operations on servers with devices, chosen by a seed."""

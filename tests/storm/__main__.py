@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let it storm: ``python -m tests.storm --seeds 20 --steps 200``."""
+"""Run storms: ``python -m tests.storm --seeds 20 --steps 200``."""
 
 import argparse
 from concurrent import futures
@@ -33,23 +33,24 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser('storm', description=__doc__)
     parser.add_argument('--seeds', type=int, default=20, metavar='N',
-                        help='the seeds from 1 to N (%(default)s)')
+                        help='run the seeds from 1 to N (%(default)s)')
     parser.add_argument('--seed', type=int, action='append', metavar='SEED',
-                        help='only this one; can be given several times')
+                        help='run only this seed; can be repeated')
     parser.add_argument('--steps', type=int, default=200,
-                        help='of each seed (%(default)s)')
+                        help='number of steps of each seed (%(default)s)')
     parser.add_argument('--jobs', type=int, default=1,
-                        help='seeds at the same time (%(default)s)')
+                        help='number of seeds to run at the same time '
+                        '(%(default)s)')
     parser.add_argument('--entries', action='store_true',
-                        help='operators change device_spec as well, hosts '
-                        'reboot, and nova-compute is killed')
+                        help='also change device_spec, reboot hosts and kill '
+                        'nova-compute')
     parser.add_argument('--json', action='store_true',
-                        help='one JSON document at the end, for programs')
+                        help='print one JSON document at the end')
     return parser.parse_args()
 
 
 def _blow(seed: int, arguments: argparse.Namespace) -> dict:
-    # A process for each: what one seed leaves is no business of the next.
+    # Each seed has its own process, so that seeds do not affect each other.
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.storm.seed', str(seed),
          str(arguments.steps),

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storm in which operators change device_spec, and hosts and services die.
+"""A storm that also changes device_spec, and crashes hosts and services.
 
-Two hosts have a card that makes mdevs, one with plain virtual functions, and
-one that is given whole; two have cards of vGPU types. Before a nova-compute
-starts, its device_spec can be another: another class, other traits, another
-type, more or fewer virtual functions, another kind, or no entry at all.
+Two hosts have three cards each: one for mdevs, one for plain VFs, and one
+whole device. Two other hosts have cards with vGPU types. Before a nova-compute
+starts, its device_spec can change: the class, the traits, the type, the number
+of VFs or the kind of an entry, or the entry is removed.
 
-Whatever it says, a server keeps its devices unchanged, no other server gets
-any part of them, and nothing is left once all servers are deleted.
+With any device_spec a server keeps its devices unchanged. No other server gets
+a part of them. After all servers are deleted, no mdevs, types or allocations
+are left.
 """
 
 import collections
@@ -35,27 +36,27 @@ CONF = nova.conf.CONF
 MDEV_HOST = cloud.DATA / 'hosts' / 'l1.json'
 VGPU_HOST = cloud.DATA / 'hosts' / 'l40s-modelled.json'
 
-#: The machine of each host.
+#: The recording of each host.
 MACHINES = {'compute1': MDEV_HOST, 'compute2': MDEV_HOST,
             'compute3': VGPU_HOST, 'compute4': VGPU_HOST}
 
-#: What each profile asks for.
+#: The resource class that each profile requests.
 CLASSES = {'vf': 'CUSTOM_VF', 'pair': 'CUSTOM_VF', 'vgpu': 'VGPU',
            'small': 'CUSTOM_SMALL', 'whole': 'CUSTOM_WHOLE'}
 
-#: Operations after which a server has what it had before.
+#: Operations that keep the devices of a server.
 KEEPING = frozenset({'reboot', 'rebuild', 'resume', 'start', 'stop',
                      'suspend'})
-#: Operations that leave something on two hosts.
+#: Operations after which a server can have devices on two hosts.
 MOVES = frozenset({'confirm', 'live', 'migrate', 'resize', 'revert'})
 
 
 class Card:
-    """What entries an operator can write for one card.
+    """A card, and the entries that an operator can write for it.
 
-    :param address: its own function
-    :param parts: what an entry can say of its virtual functions; a list for
-        several entries, each for another thing that they can be
+    :param address: address of its PF
+    :param parts: choices of entries for its VFs; each choice is a list of
+        entries, with one entry for each type
     """
 
     def __init__(self, address: str, parts: list[list[dict]] = ()):
@@ -63,7 +64,7 @@ class Card:
         self._parts = parts
 
     def first(self) -> list[dict]:
-        """Return the entries before and after all changes."""
+        """Return the entries at the beginning and the end of the storm."""
         return (self._of_parts(self._parts[0], 4) if self._parts
                 else self._whole())
 
@@ -114,7 +115,7 @@ CARDS = {
 
 
 class OwnEntries(fixtures.Fixture):
-    """Each nova-compute uses the device_spec that it started with."""
+    """Make each nova-compute keep the device_spec that it started with."""
 
     def _setUp(self):
         begin = local_host.LocalHost.__init__
@@ -129,7 +130,7 @@ class OwnEntries(fixtures.Fixture):
 
 
 class Unexpected(logging.Handler):
-    """Keeps the stack traces of unexpected errors."""
+    """Collect the stack traces of unexpected errors."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +153,7 @@ def _comes_from_us(exc_info) -> bool:
 
 
 class EntryStorm(storm.Storm):
-    """Servers with parts of cards, and with whole ones."""
+    """A storm of servers with parts of cards and with whole cards."""
 
     PROFILES = {'': 0, **{name: 1 for name in CLASSES}, 'pair': 2}
 
@@ -170,9 +171,9 @@ class EntryStorm(storm.Storm):
             host: [spec for card in CARDS[recording] for spec in card.first()]
             for host, recording in MACHINES.items()}
         self._regions = self._write_regions()
-        # The cards that are known to have an mdev or a virtual function.
+        # The card of each mdev or VF that was seen, by host and address.
         self._cards: dict[tuple[str, str], str] = {}
-        # The state of servers' devices when the servers ran.
+        # The type of each device when its server was first seen to run.
         self._meanings: dict[tuple, object] = {}
         super().setUp()
         self._unexpected = Unexpected()
@@ -211,7 +212,7 @@ class EntryStorm(storm.Storm):
         if MACHINES[host] == VGPU_HOST:
             self._managers[host] = self.useFixture(nvidia.VgpuManager(path))
 
-    # What happens
+    # Steps
 
     def _step(self):
         happens, = self._random.choices(
@@ -232,7 +233,7 @@ class EntryStorm(storm.Storm):
         self._use(host)
 
     def _use(self, host):
-        """Boot servers, and operate each server of a changed host."""
+        """Boot servers, and perform an operation on each server of a host."""
         self._check()
         self._do([
             *(self._boot(self._random.choice(list(CLASSES)))
@@ -244,7 +245,8 @@ class EntryStorm(storm.Storm):
         self._specs[host] = [
             spec for card in CARDS[MACHINES[host]]
             for spec in card.choose(self._random, self._regions)]
-        self._log.write(f'{host} is to offer {json.dumps(self._specs[host])}')
+        self._log.write(f'{host}: device_spec is now '
+                        f'{json.dumps(self._specs[host])}')
 
     def _restart(self):
         host = self._random.choice(storm.HOSTS)
@@ -277,7 +279,7 @@ class EntryStorm(storm.Storm):
         self._kernels[host].reboot()
 
     def _die_amid(self):
-        """A nova-compute dies in the middle of an operation."""
+        """Kill a nova-compute in the middle of an operation."""
         operation, host = self._one()
         fault = faults.Fault(host, self._random.randint(1, 6))
         self.processes.fault = fault
@@ -291,7 +293,7 @@ class EntryStorm(storm.Storm):
         self._look_after(operation)
 
     def _one(self) -> tuple[storm.Operation, str]:
-        """Choose an operation, and a host that usually takes part in it."""
+        """Choose an operation, and a host that usually is involved in it."""
         host = self._random.choice(storm.HOSTS)
         servers = sorted((server for server in self._servers().values()
                           if server['OS-EXT-SRV-ATTR:host']),
@@ -305,10 +307,10 @@ class EntryStorm(storm.Storm):
         return operation, host
 
     def _look_after(self, operation):
-        """Delete a server that was left in an interrupted state.
+        """Delete a server that a crash left in an interrupted state.
 
-        Also one that was being deleted: Nova forgets the deletion if it had to
-        confirm a resize first.
+        Also delete a server whose deletion was interrupted. Nova forgets the
+        deletion if it had to confirm a resize first.
         """
         server = self._servers().get(operation.server)
         if server and (operation.name in MOVES | {'delete'}
@@ -337,10 +339,10 @@ class EntryStorm(storm.Storm):
                                       f'and has {sorted(has)}')
 
     def _clear_sources(self, operations):
-        """Remove what Nova leaves of deleted servers.
+        """Remove the domains and allocations that Nova leaves behind.
 
-        A server that failed to start on the host to which it was resized is in
-        ERROR, and Nova deletes it on that host only.
+        A server is in ERROR if it failed to start on the destination of a
+        resize. Nova then deletes it on the destination only.
         """
         servers = self._servers()
         for operation in operations:
@@ -375,7 +377,7 @@ class EntryStorm(storm.Storm):
         self._check()
         self._check_left()
 
-    # What must be true
+    # Checks
 
     def _check(self):
         super()._check()
@@ -391,13 +393,13 @@ class EntryStorm(storm.Storm):
     def _rightly_held(self, server, held):
         if server['status'] != 'ERROR':
             return super()._rightly_held(server, held)
-        # Nova has left it between two hosts.
+        # Nova can leave its devices on two hosts.
         uuid = server['id']
         return {place: uuid for place, holder in held.items()
                 if holder == uuid}
 
     def _check_meanings(self, held):
-        """Check that the devices of servers are unchanged."""
+        """Check that the devices of servers have the same type as before."""
         active = {uuid for uuid, server in self._servers().items()
                   if server['status'] == 'ACTIVE'}
         for (host, address), uuid in held.items():
@@ -405,7 +407,7 @@ class EntryStorm(storm.Storm):
             if now is None:
                 if uuid in active and self._is_here(uuid, host):
                     raise storm.Violation(f'{uuid} runs with {address} of '
-                                          f'{host}, which is not there')
+                                          f'{host}, which is missing')
                 continue
             if uuid not in active:
                 continue
@@ -422,7 +424,7 @@ class EntryStorm(storm.Storm):
         return self._servers()[uuid]['OS-EXT-SRV-ATTR:host'] == host
 
     def _meaning(self, host, address):
-        """Return the type of a function or an mdev; None if missing."""
+        """Return the type of a function or an mdev, or None if missing."""
         place = self._place(host, address)
         if place is None:
             return None
@@ -440,9 +442,9 @@ class EntryStorm(storm.Storm):
         return None
 
     def _containing(self, host, address):
-        """Yield the functions that contain an mdev or a VF.
+        """Yield the functions that an mdev or a VF is a part of.
 
-        One that is missing is of the card that had it before.
+        A missing mdev or VF belongs to the card that had it before.
         """
         place = self._place(host, address)
         if place and 'mdev_supported_types' in place.parts:
@@ -454,7 +456,7 @@ class EntryStorm(storm.Storm):
             yield card
 
     def _check_promises(self, rightly):
-        """Check that each server has as many units allocated as it holds."""
+        """Check that each server holds as many units as it has allocated."""
         held = collections.Counter()
         for host in storm.HOSTS:
             for _uuid, device in holding.each(self.held_by_domain(host)):
@@ -476,8 +478,8 @@ class EntryStorm(storm.Storm):
             names = {provider['uuid']: name for host in storm.HOSTS
                      for name, provider in self._providers(host).items()}
             raise storm.Violation('\n'.join(
-                f'{consumer} has {held[provider, consumer]} of '
-                f'{names.get(provider, provider)}, and is promised '
+                f'{consumer} holds {held[provider, consumer]} of '
+                f'{names.get(provider, provider)}, and has allocations of '
                 f'{promised[provider, consumer]}'
                 for provider, consumer in sorted(held.keys()
                                                  | promised.keys())
@@ -492,7 +494,7 @@ class EntryStorm(storm.Storm):
             for uuid in broken))
 
     def _check_left(self):
-        """Check that the hosts and Placement are as before all servers."""
+        """Check that hosts and Placement are as at the beginning."""
         for host, path in self._paths.items():
             if left := [mdev.name for mdev in path.glob(
                     'sys/bus/mdev/devices/*')]:
@@ -505,7 +507,7 @@ class EntryStorm(storm.Storm):
                                   f'{trees}')
 
     def _trees(self):
-        """Return available units by class, by provider."""
+        """Return the units that are not reserved, by provider and class."""
         return {name: {resource_class: record['total'] - record['reserved']
                        for resource_class, record in
                        self._get_provider_inventory(

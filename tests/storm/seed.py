@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One storm in a process of its own: ``python -m tests.storm.seed 7 200``.
+"""Run one storm: ``python -m tests.storm.seed 7 200``.
 
-JSON on standard output.
+The arguments are the seed and the number of steps. The result is JSON on
+standard output.
 """
 
 import json
@@ -20,7 +21,7 @@ def main() -> int:
         try:
             print(json.dumps(_blow(seed, steps, entries)), file=out)
         except Exception:
-            # Not of the storm, which keeps its own.
+            # The storm returns its own errors, so this is another error.
             traceback.print_exc(file=err)
             raise
     return 0

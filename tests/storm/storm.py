@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One storm: four hosts of eight devices, and what tenants and operators do.
+"""A storm: random operations on servers, on four hosts with eight devices.
 
-After every step each device is in at most one definition, Placement says of
-each what the definitions say, and no server is short of a device.
+After each step each device is in at most one domain, the allocations are the
+same devices as the hostdevs, and each server has all its devices.
 """
 
 import collections
@@ -18,8 +18,8 @@ from tests.functional import faults
 
 HOSTS = ('compute1', 'compute2', 'compute3', 'compute4')
 
-#: Operations of a server by its status; one that is named twice is done twice
-#: as often.
+#: Operations on a server by its status. An operation that is here twice is
+#: chosen twice as often.
 CHOICES = {
     'ACTIVE': ('delete', 'delete', 'resize', 'resize', 'migrate', 'shelve',
                'live', 'live', 'rebuild', 'reboot', 'stop', 'suspend'),
@@ -54,7 +54,7 @@ class Violation(Exception):
 
 @dataclasses.dataclass
 class Log:
-    """The operations, and their number by outcome."""
+    """A log of operations, and their numbers by name and outcome."""
 
     step: int = 0
     lines: list[str] = dataclasses.field(default_factory=list)
@@ -70,11 +70,13 @@ class Log:
 
 @dataclasses.dataclass
 class Operation:
-    """An operation.
+    """An operation on a server.
 
-    :param call: performs it
-    :param server: uuid of its server
-    :param refused: status code, if nova-api refuses it
+    :param name: name of the operation
+    :param call: function that performs it
+    :param server: UUID of the server, if it exists already
+    :param words: details for the log
+    :param refused: status code of the response, if nova-api refuses it
     """
 
     name: str
@@ -97,14 +99,15 @@ class Storm(faults.MortalCloud):
 
     DEVICE_SPEC = (cloud.migratable(cloud.GPU_SPEC),)
 
-    #: Devices by profile.
+    #: Number of devices by profile.
     PROFILES = {'': 0, 'one': 1, 'two': 2, 'three': 3}
-    #: Numbers of operations at the same time, chosen at random.
+    #: Numbers of concurrent operations, to choose from.
     AT_ONCE = (1, 1, 2, 3, 4)
 
     def setUp(self):
         super().setUp()
-        # Two hosts for a server: each boot is ranked.
+        # The shortlist of a server has two of the four hosts, so that hosts
+        # are ranked at each boot.
         self.flags(shortlist_size=1, group='nova_accel')
         for host in HOSTS:
             self.start_compute(host)
@@ -122,7 +125,7 @@ class Storm(faults.MortalCloud):
     def blow(self, seed: int, steps: int, log: Log):
         """Perform the steps of a seed.
 
-        :raises Violation: at the first step after which the state is wrong
+        :raises Violation: after the first step with a wrong state
         """
         self._random = random.Random(seed)
         self._log = log
@@ -140,7 +143,7 @@ class Storm(faults.MortalCloud):
             self._do(self._several())
 
     def _several(self) -> list[Operation]:
-        """Choose operations on different servers, for the same time."""
+        """Choose concurrent operations, each on a different server."""
         servers = sorted(self._servers().values(),
                          key=lambda server: server['created'])
         self._random.shuffle(servers)
@@ -235,7 +238,7 @@ class Storm(faults.MortalCloud):
                 server and server['OS-EXT-SRV-ATTR:host']))))
 
     def _clear(self):
-        """Delete all servers, and check that nothing is left of them."""
+        """Delete all servers, and check that no devices are in use."""
         self._do([self._delete(server)
                   for server in self._servers().values()])
         self.run_periodic_tasks()
@@ -258,26 +261,26 @@ class Storm(faults.MortalCloud):
         for server in self._servers().values():
             rightly.update(self._rightly_held(server, held))
         if set(held) != set(rightly):
-            raise Violation('definitions that nobody needs: ' + ', '.join(
+            raise Violation('devices in needless domains: ' + ', '.join(
                 f'{host} {address} of {held[host, address]}'
                 for host, address in sorted(set(held) - set(rightly))))
         self._check_promises(rightly)
 
     def _check_promises(self, rightly):
-        """Check that Placement has the same devices as the domains.
+        """Check that the allocations are the devices of the domains.
 
-        :param rightly: consumers by host and address
+        :param rightly: the consumer of each device, by host and address
         """
         promised = self._promised()
         if rightly != promised:
             raise Violation(
-                f'held, but not promised: {_only(rightly, promised)}; '
-                f'promised, but not held: {_only(promised, rightly)}')
+                f'held, but not allocated: {_only(rightly, promised)}; '
+                f'allocated, but not held: {_only(promised, rightly)}')
 
     def _rightly_held(self, server, held):
-        """Return the devices of a server, also those on its resize source.
+        """Return the devices of a server, also on the source of a resize.
 
-        :returns: their consumer in Placement, by host and address
+        :returns: the consumer of each device, by host and address
         """
         uuid, status = server['id'], server['status']
         places = [(server['OS-EXT-SRV-ATTR:host'], uuid, self._size(server))]
@@ -304,7 +307,7 @@ class Storm(faults.MortalCloud):
                             f'{size}')
 
     def _held(self):
-        """Return the server of each device in domains, by host and address."""
+        """Return the server of each hostdev, by host and address."""
         found = {}
         for host in HOSTS:
             for address, holders in self.held(host).items():
@@ -315,7 +318,7 @@ class Storm(faults.MortalCloud):
         return found
 
     def _promised(self):
-        """Return the consumer of each device in Placement, likewise."""
+        """Return the consumer of each device, by host and address."""
         return {(host, name.removeprefix(f'{host}_accel_')): consumer
                 for host in HOSTS
                 for name, provider in self.providers(host).items()
