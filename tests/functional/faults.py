@@ -107,8 +107,7 @@ class Fault:
 
 
 class Processes(fixtures.Fixture):
-    """Track the service that each thread works for, and its unfinished work.
-    """
+    """Track the service of each thread, and its unfinished work."""
 
     def __init__(self):
         super().__init__()

@@ -2,10 +2,10 @@
 """Nova's tests of servers with accelerators of Cyborg, with nova_accel.
 
 The flows are the ones of ``AcceleratorServer*`` in
-nova.tests.functional.test_servers. As there, a check of the
-allocations of all hosts follows each step. Instead of accelerator requests,
-these tests check libvirt's hostdevs. Operations that Nova refuses with Cyborg
-succeed here.
+nova.tests.functional.test_servers. As there, each step is followed by a check
+of the allocations of all hosts. These tests also check libvirt's hostdevs, in
+place of accelerator requests. Operations that Nova refuses with Cyborg succeed
+here.
 """
 
 import contextlib

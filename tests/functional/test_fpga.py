@@ -49,8 +49,7 @@ class Fpgas(cloud.Cloud):
                    group='nova_accel')
 
     def offer_shared(self, text='show $1 $2', **more):
-        """Offer the card with a shared region, and a command to program it.
-        """
+        """Offer the card with a shared region, programmed by a command."""
         self.offer({'vendor_id': '8086', 'product_id': '09c5', 'program': [
             self.kernel.command(text), '{address}', '{bitstream}'], **more})
         self.start_compute('compute1')
@@ -291,8 +290,7 @@ class CommandTest(Fpgas):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
         first = self.boot(self.with_bitstream())
-        # sysfs does not show the bitstream, so a new process does not know
-        # it.
+        # sysfs does not show the bitstream, so it is unknown after a restart.
         self.restart_compute_service('compute1')
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn(f'hold the region: {first["id"]}', self.said())

@@ -131,8 +131,7 @@ class VgpuTest(cloud.Cloud):
         self.assertEqual(set(self.hostdevs(server)), set(self.held()))
 
     def test_vf_whose_type_was_not_cleared_is_not_reused(self):
-        """A new server gets the VF of a deleted one only after it is cleared.
-        """
+        """A new server gets the VF of a deleted one after it is cleared."""
         first = self.boot(self.small)
         self.useFixture(fixtures.MockPatch(
             'nova_accel.compute.devices.reclaim.Reclamation.release_unused'))
@@ -331,8 +330,7 @@ class VgpuTest(cloud.Cloud):
                          {vf: number for vf, number
                           in self.driver.current().items()
                           if vf != '0000:41:00.4'})
-        # A type that an entry names is cleared, as nova_accel could have set
-        # it.
+        # nova_accel clears a type that an entry names.
         self.assertNotIn('0000:41:00.4', self.driver.current())
 
     def offer(self, *specs):

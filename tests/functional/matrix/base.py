@@ -116,8 +116,7 @@ class Matrix(cloud.Cloud):
         self.addCleanup(lambda: self.assertEqual([], short.found))
 
     def machine(self):
-        """Return the directory of a new machine, in which mdevs can be made.
-        """
+        """Return the directory of a new machine that can create mdevs."""
         path = self.directory_host(self.kind.recording)
         devices = [path / 'sys/bus/pci/devices' / address
                    for address in self.kind.alike]

@@ -8,8 +8,7 @@ from tests.functional.matrix import base
 class Moves(base.Matrix):
 
     def moves(self, before, after, action, between=lambda: None):
-        """Perform a move and revert it, then perform it again and confirm it.
-        """
+        """Perform a move and revert it, then repeat and confirm it."""
         server = self.server(before)
         was = self.taken('compute1')
         self.act(server, action, 'VERIFY_RESIZE')
