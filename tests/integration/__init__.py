@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project's own integration test: a real cloud, and servers in it."""
+"""Integration test: scenarios in a real OpenStack cloud on one machine."""

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real cloud on this machine: ``python -m tests.integration``.
+"""Run an OpenStack cloud on this machine: ``python -m tests.integration``.
 
-Numbers and names are the parts of the test that are run, one after the other,
-in one cloud; without any, the numbered ones are. Or, instead: "up" brings a
-cloud up and holds it until Ctrl-C or "down". Meanwhile "run" runs pytest in
-it, with the arguments that follow, and "enter" a command or a shell, which has
-the clients and what they need.
+Numbers and names select the parts of the test. They run one after the other in
+one cloud. Without any, the numbered parts run. Instead, "up" brings a cloud up
+and keeps it until Ctrl-C or "down". Meanwhile "run ARGUMENTS" runs pytest in
+the cloud, and "enter" runs a command or a shell with the OpenStack clients.
 """
 
 import argparse
@@ -25,9 +24,9 @@ from tests.integration.cloud import guest
 from tests.integration.cloud import install_guide
 
 _GIB = 1 << 30
-#: Bytes of memory and of disk that a cloud of its own needs.
+#: Bytes of memory and disk that a cloud needs.
 _MEMORY, _DISK = 5 * _GIB, 6 * _GIB
-#: And that each machine in the machine does.
+#: Bytes of memory and disk that each nested machine needs.
 _MORE_MEMORY, _MORE_DISK = 4 * _GIB, 4 * _GIB
 
 
@@ -52,11 +51,11 @@ def _arguments():
         'what', nargs='*', metavar='WHAT',
         help=f'{", ".join(parts.PARTS)}; or up, down, run, enter')
     parser.add_argument('--keep', action='store_true',
-                        help='hold the cloud when the parts are over')
+                        help='keep the cloud up after the parts')
     parser.add_argument('--clean', action='store_true',
-                        help='delete all that earlier runs have kept first')
+                        help='first delete the cache of earlier runs')
     parser.add_argument('--json', action='store_true',
-                        help='one JSON document at the end, for programs')
+                        help='write one JSON document at the end')
     arguments = parser.parse_args()
     unknown = set(arguments.what) - {*parts.PARTS, 'up'}
     if unknown:
@@ -66,10 +65,10 @@ def _arguments():
 
 
 def _begin(arguments):
-    """Install what is needed, and go on in namespaces."""
+    """Install packages, then continue in new namespaces."""
     if namespaces.up():
-        raise steps.Failure('a cloud is up already: end it by "down", or run '
-                            'scenarios in it by "run"')
+        raise steps.Failure('a cloud is already up: end it with "down", or '
+                            'run tests in it with "run"')
     names = [name for name in arguments.what if name != 'up']
     if not arguments.what:
         names = [name for name in parts.PARTS if name.isdigit()]
@@ -97,12 +96,12 @@ def _begin(arguments):
 
 def _check_root():
     if os.getuid():
-        raise steps.Failure('this is for root, who can make namespaces, '
-                            'mounts and guests')
+        raise steps.Failure('run this as root: it makes namespaces, mounts '
+                            'and guests')
 
 
 def _fitting(names, there):
-    """Without the parts that need more than there is, if others do not."""
+    """Drop the parts that do not fit, unless none does."""
     fitting = [name for name in names
                if not _lacking(_machines([name]), there)]
     for name in set(names).difference(fitting) if fitting else ():
@@ -116,17 +115,20 @@ def _machines(names):
 
 
 def _lacking(machines, there):
-    """What is too little for a cloud with those, in words; else nothing."""
+    """Return which resource is too small, '' if none is.
+
+    :param machines: how many nested machines the cloud has
+    """
     for what, needed in (('memory', _MEMORY + machines * _MORE_MEMORY),
                          ('disk', _DISK + machines * _MORE_DISK)):
         if there[what] < needed:
-            return (f'{there[what] / _GIB:.1f} GiB of {what} are free here, '
-                    f'and {needed / _GIB:.0f} are needed')
+            return (f'{there[what] / _GIB:.1f} GiB of {what} are free, but '
+                    f'{needed / _GIB:.0f} are needed')
     return ''
 
 
 def _there():
-    """Bytes that are free, or are by what this writes over."""
+    """Return free bytes, including those of files that a run replaces."""
     ours = sum(path.lstat().st_blocks * 512 for path in
                place.WORK.rglob('*')) if place.WORK.exists() else 0
     return {'memory': _memory(),
@@ -165,13 +167,13 @@ def _run(words):
 
 def _enter(words):
     os.environ.update(cloud.environment())
-    # Of two that are called python, the one that runs scenarios.
+    # "python" must be the interpreter that runs the tests.
     os.environ['PATH'] = (f'{os.path.dirname(sys.executable)}:'
                           f'{os.environ["PATH"]}')
     namespaces.enter(*(words or ['bash']))
 
 
-#: What is done with a cloud that is up; their words are not ours to read.
+#: Commands for a running cloud; they parse their own arguments.
 _INTO = {'down': _down, 'run': _run, 'enter': _enter}
 
 

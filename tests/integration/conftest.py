@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scenarios have: the cloud that is up."""
+"""Fixture of the running cloud, and cleanup after failed tests."""
 
 from collections.abc import Iterator
 
@@ -14,9 +14,9 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.fixture(scope='session')
 def cloud() -> Iterator[clouds.Cloud]:
-    """The cloud; scenarios are run in its namespaces only."""
+    """Return the cloud in whose namespaces pytest runs."""
     if not namespaces.inside():
-        pytest.fail('this is not in a cloud: run it by "tox -e integration"',
+        pytest.fail('no cloud is running here: use "tox -e integration"',
                     pytrace=False)
     cloud = clouds.Cloud()
     yield cloud
@@ -24,16 +24,16 @@ def cloud() -> Iterator[clouds.Cloud]:
 
 
 def pytest_exception_interact(node):
-    """Note which scenarios fail."""
+    """Record that a test has failed."""
     node.stash[_FAILED] = True
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
-    """Have none of those after a scenario that failed fail because of it.
+    """Clean up after a failed test, so that later tests do not fail too.
 
-    What it shares with others ends as well, up to nested machines and the
-    cloud's own compute node. The next scenario has it made anew.
+    This also tears down the fixtures that it shares with other tests, for
+    example nested machines. The next test sets them up again.
     """
     failed = item.stash.get(_FAILED, False)
     try:
@@ -45,5 +45,5 @@ def pytest_runtest_teardown(item):
         raise
     finally:
         if failed:
-            # pytest does the same after the last one.
+            # pytest does the same after the last test.
             item.session._setupstate.teardown_exact(None)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces: a machine's view of its own for the cloud.
+"""Linux namespaces that separate the cloud from the machine.
 
-Network, mounts, processes and host name are the cloud's own. So its services
-listen on nothing but a loopback device that nobody else has, read an /etc of
-their own, collide with nothing on the machine, and are gone with the first
-process. ``python -m tests.integration.namespaces COMMAND...`` is that process,
-inside: it prepares the place, starts the command and reaps.
+The cloud has its own network, mounts, processes and host name. Its services
+listen only on the cloud's loopback device and read the cloud's own /etc. They
+do not collide with the machine's services. They end with the first process of
+the namespaces, ``python -m tests.integration.namespaces COMMAND...``. This
+process prepares mounts and network, starts the command and reaps processes.
 """
 
 import os
@@ -22,15 +22,17 @@ from tests.integration import steps
 HOST = 'cloud'
 
 _KINDS = ('--net', '--mount', '--pid', '--uts', '--ipc')
-#: Directories that services write to, which nobody else sees written.
+#: Directories whose changes stay within the cloud.
 _OVERLAID = ('/etc', '/var/lib/libvirt', '/var/cache/libvirt')
 _HOLDER = place.STATE / 'holder'
 
 
 def begin(*command: str) -> NoReturn:
-    """Become the holder of new namespaces, with a command in them.
+    """Replace this process by the holder of new namespaces.
 
-    With the holder, however it ends, all that is in them ends.
+    However the holder ends, all processes in the namespaces end with it.
+
+    :param command: runs in the namespaces
     """
     place.make(place.STATE)
     _HOLDER.write_text(str(os.getpid()))
@@ -41,9 +43,9 @@ def begin(*command: str) -> NoReturn:
 
 
 def enter(*command: str) -> NoReturn:
-    """Become a command in the namespaces of the cloud that is up.
+    """Replace this process by a command in the running cloud's namespaces.
 
-    :raises Failure: if there is none
+    :raises Failure: if no cloud is running
     """
     first = _first()
     if first is None:
@@ -54,12 +56,12 @@ def enter(*command: str) -> NoReturn:
 
 
 def inside() -> bool:
-    """Whether this process is in them already."""
+    """Whether this process runs in the cloud's namespaces."""
     return socket.gethostname() == HOST
 
 
 def end() -> None:
-    """Have the cloud that is up, if any, taken down."""
+    """Take down the running cloud, if any."""
     first = _first()
     if first is not None:
         os.kill(first, signal.SIGTERM)
@@ -71,7 +73,7 @@ def up() -> bool:
 
 
 def _first():
-    """The id, out here, of the first process in the namespaces."""
+    """Return the id outside of the namespaces of their first process."""
     try:
         holder = int(_HOLDER.read_text())
         name = pathlib.Path(f'/proc/{holder}/comm').read_text().strip()
@@ -85,8 +87,8 @@ def _first():
 def _prepare():
     steps.run('hostname', HOST)
     steps.run('ip', 'link', 'set', 'lo', 'up')
-    # That of the network namespace, with its devices; and without cgroups,
-    # which libvirt would find though they are the machine's.
+    # The new /sys shows the devices of the network namespace. It hides the
+    # machine's cgroups from libvirt.
     steps.run('umount', '--lazy', '--recursive', '/sys')
     steps.run('mount', '-t', 'sysfs', 'sysfs', '/sys')
     steps.run('mount', '-t', 'tmpfs', '-o', 'mode=755', 'tmpfs', '/run')
@@ -105,10 +107,10 @@ def _overlay(directory):
 
 
 def _hide(device):
-    """Have a device, if it is there, look as if it were not.
+    """Replace a device node, if it exists, by an inaccessible file.
 
-    A /dev/kvm that QEMU's user may not open makes libvirt ask QEMU again what
-    it can at every turn, which takes seconds.
+    If QEMU's user has no access to an existing /dev/kvm, libvirt probes QEMU's
+    capabilities again and again. Each time takes seconds.
     """
     if device.exists():
         nothing = place.RUN / 'nothing'
@@ -117,8 +119,8 @@ def _hide(device):
 
 
 def _reap(command) -> int:
-    """Start a command; wait for it, and for all that nobody else waits for."""
-    # The command has its own ways with these; we only must not end first.
+    """Run a command, and reap it and all orphaned processes."""
+    # The command handles SIGINT. This process must not end before it.
     signal.signal(signal.SIGINT, lambda *_: None)
     child = subprocess.Popen(command)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())

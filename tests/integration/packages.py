@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed: from apt on the machine, from pip in an environment.
+"""Debian packages on the machine, Python packages in an environment.
 
-Nothing of what apt installs is started, neither now nor by us later: the cloud
-starts its own, where they see nothing of the machine's.
+The machine's daemons from the Debian packages are never started. The cloud
+starts its own in its namespaces.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ APT = (
     'mariadb-server', 'memcached', 'pkg-config', 'python3-dev',
     'qemu-system-x86', 'qemu-utils', 'rabbitmq-server')
 
-#: OpenStack 2026.2, the clients, what it needs from us, and Ansible.
+#: OpenStack 2026.2, clients, drivers for the database and caches, and Ansible.
 PIP = (
     'ansible', 'glance==33.0.0', 'keystone==30.0.0', 'neutron==29.0.0', 'nova',
     'openstack-placement', 'openstack-cyborg==17.0.0',
     'osc-placement', 'pymemcache', 'PyMySQL', 'python-memcached',
     'python-openstackclient', 'pyuwsgi')
-#: What is compiled with what apt installs.
+#: Packages that are compiled against the Debian packages.
 COMPILED = ('libvirt-python',)
 
 #: uv's environment variables for pip's options.
@@ -38,14 +38,14 @@ _CONSTRAINTS = (place.CONSTRAINTS,
                 pathlib.Path(__file__).parent / 'constraints.txt')
 _PINNED = [word for file in _CONSTRAINTS for word in ('-c', str(file))]
 _POLICY = pathlib.Path('/usr/sbin/policy-rc.d')
-#: By which one that was left behind by a run that was killed is known.
+#: This text identifies the file that a killed run has left behind.
 _OURS = '#!/bin/sh\n# tests.integration, which installs packages\nexit 101\n'
 
 
 def apt(*packages: str) -> None:
-    """Install those of the packages that are not there yet.
+    """Install the missing ones of these Debian packages.
 
-    :raises Failure: if apt cannot
+    :raises Failure: if apt-get fails
     """
     log = place.LOG / 'apt.log'
     environment = {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}
@@ -55,7 +55,7 @@ def apt(*packages: str) -> None:
                             'this is for Debian 12')
     missing = [name for name in packages if not _installed(name)]
     if missing:
-        # Of a list that is old, half the packages are not there any more.
+        # An old package list names versions that the mirror has deleted.
         steps.run(*get, 'update', log=log, env=environment)
         with _nothing_started():
             steps.run(*get, 'install', '-y', '--no-install-recommends',
@@ -70,7 +70,10 @@ def _installed(name):
 
 @contextlib.contextmanager
 def _nothing_started():
-    """Have no package start its daemons, where that is not so already."""
+    """Keep packages from starting daemons, with a policy-rc.d.
+
+    A policy-rc.d of the machine's own is left alone.
+    """
     if _POLICY.exists() and _POLICY.read_text() != _OURS:
         yield
         return
@@ -83,7 +86,7 @@ def _nothing_started():
 
 
 def environment() -> None:
-    """Make the virtual environment of the cloud, but for COMPILED."""
+    """Make the cloud's virtual environment, without COMPILED."""
     if not (place.BIN / 'uv').exists():
         steps.run(sys.executable, '-m', 'venv', place.VENV)
         steps.run(place.BIN / 'pip', 'install', '-q', *_PINNED, 'uv')
@@ -91,7 +94,7 @@ def environment() -> None:
 
 
 def compiled() -> None:
-    """Add what is compiled, after apt."""
+    """Install COMPILED, which needs the Debian packages."""
     _kept(COMPILED)
 
 
@@ -107,8 +110,8 @@ def _kept(packages):
 def uv(python: str | os.PathLike, *packages: str) -> None:
     """Install packages with uv, which takes a third of pip's time.
 
-    :param python: that of the environment that they are for
-    :raises Failure: if it cannot
+    :param python: the interpreter of the environment to install into
+    :raises Failure: if uv fails
     """
     steps.run(place.BIN / 'uv', 'pip', 'install', '--compile-bytecode',
               '--python', python, *_PINNED, *packages,
@@ -116,7 +119,7 @@ def uv(python: str | os.PathLike, *packages: str) -> None:
 
 
 def _like_pip():
-    """An environment in which uv looks for packages where pip does."""
+    """Return environment variables that give uv the indexes of pip."""
     environment = {**os.environ, 'UV_CACHE_DIR': str(place.CACHE / 'uv'),
                    'UV_INDEX_STRATEGY': 'unsafe-best-match'}
     for line in steps.run(place.BIN / 'pip', 'config', 'list').splitlines():

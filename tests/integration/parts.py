@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the test: which scenarios, and what is made ready for them."""
+"""The parts of the integration test, and how each is prepared and run."""
 
 from collections.abc import Callable
 import dataclasses
@@ -19,12 +19,14 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Scenarios of a folder, or a module that is run instead.
+    """A folder of tests, or a module to run.
 
-    ``install`` are functions, as ``module:function``, that are called with the
-    steps before there is a cloud: on the machine itself, where they can
-    download and build. ``words`` are pytest's, or the module's. ``machines``
-    is how many nested machines there are at a time.
+    :param about: one line for the command line's help
+    :param install: functions, as ``module:function``, to call with the steps
+        before the cloud starts: outside of its namespaces they can download
+        and build
+    :param words: arguments for pytest or the module
+    :param machines: how many nested machines run at the same time
     """
 
     about: str
@@ -41,23 +43,23 @@ class Part:
 
 _MACHINE = ('machine.built:install',)
 
-#: By what they are asked for by on the command line.
+#: By the names that the command line accepts.
 PARTS = {
-    '1': Part('the cloud, with accelerators of a recorded machine', 'stage1'),
-    '2': Part('a compute node whose devices a kernel really drives', 'stage2',
+    '1': Part('a cloud with the devices of a recorded machine', 'stage1'),
+    '2': Part('a nested compute node with emulated devices', 'stage2',
               install=_MACHINE, machines=1),
-    '3': Part('servers that move between two such', 'stage3',
+    '3': Part('servers that move between two nested compute nodes', 'stage3',
               install=_MACHINE, machines=2),
     '4': Part('the page "Get started", to a guest that lists its devices',
               'stage4', install=_MACHINE, machines=1),
-    'smoke': Part('one device of 2, and the next server that has it',
+    'smoke': Part('one test of 2: two servers get the same device in turn',
                   'stage2', install=_MACHINE, words=('-m', 'smoke'),
                   machines=1),
-    'bench': Part('boots and deletes beside Cyborg',
+    'bench': Part('boots and deletes, compared with Cyborg',
                   module='versus.command'),
-    'plain': Part("boots without a device beside Nova's own PCI devices",
+    'plain': Part("boots without a device, compared with Nova's own devices",
                   module='versus.plain_command'),
-    'tempest': Part("Cyborg's scenarios of tempest with our devices",
+    'tempest': Part("Tempest with Cyborg's tests, on nova_accel's devices",
                     module='tempest.command',
                     install=('tempest.environment:install',)),
 }
@@ -65,23 +67,27 @@ PARTS = {
 
 @dataclasses.dataclass
 class Result:
-    """What came of a part: seconds, and the outcome of each scenario."""
+    """The result of a part.
+
+    :param outcomes: the outcome of each test: 'passed', 'failed', 'error' or
+        'skipped'
+    """
 
     seconds: float
     outcomes: dict[str, str]
 
     @property
     def good(self) -> bool:
-        """Whether there are scenarios and none of them failed."""
+        """Whether tests ran and none of them failed."""
         return bool(self.outcomes) and not any(
             outcome in ('failed', 'error')
             for outcome in self.outcomes.values())
 
 
 def run(name: str, say: Callable[[str], None], *words: str) -> Result:
-    """Run a part, in the namespaces of a cloud that is up.
+    """Run a part in the namespaces of the running cloud.
 
-    :param say: is called with each line that it says
+    :param say: called with each line of its output
     :param words: more arguments for pytest or the module
     """
     part = PARTS[name]
@@ -109,7 +115,7 @@ def _say(say, *words):
 
 
 def read(report: pathlib.Path) -> Result:
-    """What pytest reported; nothing at all if it could not even begin."""
+    """Return the results in pytest's report, none if pytest wrote none."""
     if not report.exists():
         return Result(0, {})
     suite = ElementTree.parse(report).find('testsuite')

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes by name, which any other process here can end and start again.
+"""Processes with names, which other processes can stop and start again.
 
-Who started one need not be there any more when it ends: what is known of it
-is a file with its process id and when it started, as the kernel counts. So a
-number that is somebody else's by now is never signalled.
+The process that started one may end first. A file for each name has its
+process id and its start time in clock ticks. So a process that got the same id
+later is never signalled.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ import time
 
 
 class Processes:
-    """:param run: the directory of what is known of them
-    :param log: the directory of what they say, NAME.log each
+    """:param run: the directory of the files with process ids
+    :param log: the directory of the logs, NAME.log each
     """
 
     def __init__(self, run: pathlib.Path, log: pathlib.Path):
@@ -29,7 +29,7 @@ class Processes:
 
     def start(self, name: str, command: Sequence[str],
               environment: Mapping[str, str], cwd: pathlib.Path) -> None:
-        """Start a process in a session of its own, unless it runs."""
+        """Start a process in its own session, unless it runs."""
         if self.alive(name):
             return
         with self.log(name).open('a') as log:
@@ -37,15 +37,15 @@ class Processes:
                 [str(word) for word in command], cwd=cwd, stdout=log,
                 stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
                 env={**os.environ, **environment})
-        # At once: nobody reads half of it.
+        # The rename is atomic: no reader gets half of the file.
         new = self._file(name).with_suffix('.new')
         new.write_text(f'{process.pid} {_started(process.pid)}')
         new.rename(self._file(name))
-        # It may outlive us, which is no accident.
+        # Avoid the ResourceWarning: the process may outlive this one.
         process.returncode = 0
 
     def pid(self, name: str) -> int | None:
-        """The id of a process that runs."""
+        """Return the id of a process, None if it does not run."""
         try:
             pid, started = map(int, self._file(name).read_text().split())
         except FileNotFoundError:
@@ -56,18 +56,18 @@ class Processes:
         return self.pid(name) is not None
 
     def names(self) -> list[str]:
-        """Those that run, the youngest first."""
+        """Return the names of the running processes, youngest first."""
         files = sorted(self._run.glob('*.pid'), reverse=True,
                        key=lambda file: file.stat().st_mtime)
         return [file.stem for file in files if self.alive(file.stem)]
 
     def lost(self) -> list[str]:
-        """Those that have ended though nobody here has ended them."""
+        """Return the names of processes that ended without stop or kill."""
         return [file.stem for file in self._run.glob('*.pid')
                 if not self.alive(file.stem)]
 
     def stop(self, *names: str, seconds: float = 10) -> None:
-        """Ask processes to end, and kill what is left after some seconds."""
+        """Send SIGTERM to processes, and SIGKILL after some seconds."""
         pids = self._pids(names)
         for pid in pids.values():
             _signal(pid, signal.SIGTERM)
@@ -77,7 +77,7 @@ class Processes:
         self._kill(pids)
 
     def kill(self, *names: str) -> None:
-        """End processes and their children without a word."""
+        """Send SIGKILL to processes and their children."""
         self._kill(self._pids(names))
         for name in names:
             self._file(name).unlink(missing_ok=True)
@@ -87,8 +87,8 @@ class Processes:
 
     def _kill(self, pids):
         for name, pid in pids.items():
-            # Its children too, which may have outlived it; as long as there
-            # is one, it may have the port that the next one listens on.
+            # Children may outlive the process and keep the port on which its
+            # successor listens.
             _signal(-pid, signal.SIGKILL)
             while _any_left(pid):
                 time.sleep(0.01)
@@ -106,28 +106,29 @@ def _signal(pid, number):
 
 
 def _any_left(group):
-    """Whether there is a process of a group that has not ended."""
+    """Whether a process group has a process that has not ended."""
     return any(_group(int(name)) == group for name in os.listdir('/proc')
                if name.isdigit())
 
 
 def _group(pid):
-    """Its process group; None if there is no such process any more."""
+    """Return a process's group, None if it has ended."""
     stat = _stat(pid)
     return int(stat[2]) if stat else None
 
 
 def _started(pid):
-    """Clock ticks since boot; 0 if there is no such process any more."""
+    """Return a process's start time in clock ticks, 0 if it has ended."""
     stat = _stat(pid)
     return int(stat[19]) if stat else 0
 
 
 def _stat(pid):
-    """What /proc/PID/stat has after the name, from its third field on.
+    """Return the fields of /proc/PID/stat from the third on.
 
-    None for a process that has ended: its first thread may have, and not yet
-    those that have its files open. Of the others, any may while this looks.
+    Return None if all threads have ended. While the first thread has ended but
+    another has not, the process still has its files open. A thread may end
+    while this function runs.
     """
     process = _fields(f'/proc/{pid}/stat')
     stats = [_fields(f'/proc/{pid}/task/{thread}/stat')
@@ -144,7 +145,7 @@ def _threads(pid):
 
 
 def _fields(path):
-    """None for a process, or a thread, that is not there any more."""
+    """Return the fields after the name, None if the thread has ended."""
     try:
         with open(path) as file:
             return file.read().rpartition(') ')[2].split()

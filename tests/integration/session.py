@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on in the namespaces: ``python -m tests.integration.session``.
+"""Bring up a cloud in the namespaces, and run parts of the test in it.
 
-A cloud is brought up, and parts of the test are run in it. With this, all that
-was started ends.
+``python -m tests.integration.session`` is this program. When it ends, all
+services end with it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> int:
     arguments = _arguments()
     shown = steps.Steps(sys.stderr if arguments.json else sys.stdout)
     shown.taken += [tuple(pair) for pair in json.loads(arguments.taken)]
-    # As Ctrl-C, so that what is to be done at the end is done.
+    # SIGTERM acts like Ctrl-C, so that the finally clause runs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cloud = clouds.Cloud()
     results = {}
@@ -50,14 +50,14 @@ def _arguments():
     parser.add_argument('--keep', action='store_true')
     parser.add_argument('--json', action='store_true')
     parser.add_argument('--taken', default='[]',
-                        help='steps before this, with their seconds')
+                        help='earlier steps, with their seconds')
     return parser.parse_args()
 
 
 def _hold(shown):
     shown.say(shown.table())
-    shown.say('The cloud is up, until Ctrl-C or "python -m tests.integration '
-              'down"; "run" and "enter" lead into it.')
+    shown.say('The cloud is up until Ctrl-C or "python -m tests.integration '
+              'down". Use it with "run" and "enter".')
     try:
         signal.pause()
     except KeyboardInterrupt:
@@ -77,7 +77,7 @@ def _report(shown, results, as_json):
     shown.say(shown.table())
     if results:
         shown.say(str(_table(results)))
-    shown.say(f'What the services said is in {place.LOG}.')
+    shown.say(f'The logs of the services are in {place.LOG}.')
 
 
 def _table(results):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps, with what they say while they run and how long they took."""
+"""Steps that show their progress and record how long they took."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -16,28 +16,27 @@ from keystoneauth1 import exceptions as keystoneauth_exceptions
 from openstack import exceptions as sdk_exceptions
 import prettytable
 
-#: After how many seconds a step that says nothing says that it still runs.
+#: The interval in seconds in which a long step shows that it still runs.
 _PATIENCE = 10
-#: Seconds until nobody waits any longer for what comes by itself. It would be
-#: there within one or two: only a machine with much else to do takes longer,
-#: and only who waits for what does not come waits for so long.
+#: How many seconds wait() waits. Usually one or two are enough. Only a busy
+#: machine takes longer.
 LIMIT = 600
 
 
 class Failure(Exception):
-    """What cannot go on: the thing, the reason, the remedy."""
+    """An error that ends a run; its text has a reason and a remedy."""
 
 
 class Final(Failure):
-    """What does not get better by waiting."""
+    """A failure for which waiting does not help."""
 
 
 class Steps:
-    """Shows steps as they come; remembers how long each took."""
+    """Shows steps as they run, and records how long each took."""
 
     def __init__(self, out=None):
         self._out = out or sys.stdout
-        #: Name and seconds of each step that is over.
+        #: Name and seconds of each completed step.
         self.taken: list[tuple[str, float]] = []
 
     def say(self, text: str) -> None:
@@ -45,7 +44,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Show a step; while it takes long, that it still runs."""
+        """Show a step, and during a long one that it still runs."""
         self.say(f'{name} ...')
         start = time.monotonic()
         over = threading.Event()
@@ -66,7 +65,7 @@ class Steps:
             self.say(f'{name}: {time.monotonic() - start:.0f} s so far')
 
     def table(self) -> str:
-        """How long everything took, for people."""
+        """Return a text table of the steps and their seconds."""
         table = prettytable.PrettyTable(['step', 'seconds'])
         table.align = {'step': 'l', 'seconds': 'r'}
         table.add_rows([[name, f'{seconds:.1f}']
@@ -75,7 +74,10 @@ class Steps:
 
 
 def at_once(*calls: Callable[[], object]) -> list:
-    """What the calls return; the first failure, once all are over."""
+    """Run calls in parallel and return their results.
+
+    When all have ended, raise the exception of the first that failed.
+    """
     with futures.ThreadPoolExecutor(len(calls)) as pool:
         pending = [pool.submit(call) for call in calls]
     return [each.result() for each in pending]
@@ -83,10 +85,10 @@ def at_once(*calls: Callable[[], object]) -> list:
 
 def run(*command: str | os.PathLike, log: pathlib.Path | None = None,
         **keywords) -> str:
-    """What a command says.
+    """Run a command and return its stdout.
 
-    :param log: a file that its output, errors too, is added to instead
-    :raises Failure: with the end of what it said, if it fails
+    :param log: a file to append stdout and stderr to; both are returned then
+    :raises Failure: if the command fails; has the end of its output
     """
     words = [str(word) for word in command]
     if log is None:
@@ -103,26 +105,28 @@ def run(*command: str | os.PathLike, log: pathlib.Path | None = None,
     if done.returncode:
         raise Failure(f'{" ".join(words)} ended with {done.returncode}: '
                       f'{said.strip()[-2000:]}'
-                      + (f'\nall of it is in {log}' if log else ''))
+                      + (f'\nthe complete output is in {log}' if log else ''))
     return said if log else done.stdout
 
 
-#: What is raised for a service that is on its way, or by its client.
+#: Exceptions from a service that is not ready yet, or from its client.
 _NOT_YET = (Failure, OSError, sdk_exceptions.SDKException,
             keystoneauth_exceptions.ClientException)
 
 
 def wait(what: str, until: Callable[[], object], seconds: float = LIMIT,
          pause: float = 0.2, clock: Callable[[], float] = time.monotonic):
-    """What a function returns, once that is true.
+    """Wait until a function returns something true, and return that.
 
-    :param clock: by which the seconds are counted
-    :raises Failure: with what it raised last, if it does not come to that;
-        at once if it raises Final
+    :param what: the awaited condition, for the failure's text
+    :param until: the function
+    :param clock: measures the seconds
+    :raises Failure: after the time limit, with the last exception of the
+        function; at once if it raises Final
     """
     end = clock() + seconds
     while True:
-        reason = 'it did not say why'
+        reason = 'no reason known'
         try:
             result = until()
             if result:
@@ -132,8 +136,7 @@ def wait(what: str, until: Callable[[], object], seconds: float = LIMIT,
         except _NOT_YET as error:
             reason = str(error)
         if clock() > end:
-            raise Failure(f'{what} is not there after {seconds:.0f} s: '
-                          f'{reason}')
+            raise Failure(f'{what}: not within {seconds:.0f} s: {reason}')
         time.sleep(pause)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 1: a real cloud, whose accelerators are those of a recording."""
+"""Stage 1: a real cloud whose accelerators come from a recorded host."""

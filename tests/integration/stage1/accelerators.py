@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which accelerators: what Placement, libvirt and Nova say of it."""
+"""Which server has which device, according to Placement, libvirt and Nova."""
 
 import collections
 import dataclasses
@@ -11,17 +11,17 @@ from tests.integration import steps
 from tests.integration.cloud import resources
 from tests.integration.stage1 import outer
 
-#: A disk of nothing: of these guests, nobody needs more than that they run.
+#: An empty disk: the guests of stage 1 only have to run.
 IMAGE = 'nothing'
 _NODE = 'cloud'
-#: Where pretend.py has put hostdevs.
+#: Where pretend.py stores the hostdevs in a domain's XML.
 _HELD = 'metadata/{*}held/{*}hostdev/{*}source/{*}address'
 
 
 class Accelerators:
-    """What the operator and the tenant do, and what is to be seen then.
+    """Actions of operator and tenant, and views of the resulting state.
 
-    :param cloud: with the compute node of stage 1
+    :param cloud: a cloud with the compute node of stage 1
     """
 
     def __init__(self, cloud):
@@ -32,23 +32,23 @@ class Accelerators:
     # The operator
 
     def profile(self, name: str, **profile) -> None:
-        """Write a profile's file, and see that its time differs."""
+        """Write a profile's file, always with a new modification time."""
         path = self._cloud.profiles / f'{name}.yaml'
         path.parent.mkdir(parents=True, exist_ok=True)
         before = path.stat().st_mtime_ns if path.exists() else 0
-        # What JSON is, YAML is.
+        # JSON is valid YAML.
         path.write_text(json.dumps({'name': name, **profile}))
         now = path.stat().st_mtime_ns
         os.utime(path, ns=(now, max(now, before + 1)))
 
     def flavor(self, name: str, profile: str = '', ram: int = 64, **specs):
-        """A flavor whose extra specs are these and its profile."""
+        """Return a flavor with these extra specs and a profile."""
         if profile:
             specs['accel:device_profile'] = profile
         return resources.flavor(self._cloud.connection, name, ram, 1, specs)
 
     def of_gpus(self, count: int, **more):
-        """A flavor with a profile of so many GPUs."""
+        """Return a flavor whose profile requests ``count`` GPUs."""
         name = f'gpus-{count}'
         self.profile(name, groups=[
             {'resources': {outer.GPU: 1}, 'count': count, **more}])
@@ -57,9 +57,9 @@ class Accelerators:
     # The tenant
 
     def post(self, flavor, name: str = 'server', compute=None, **more):
-        """Ask for a server, and wait for nothing.
+        """Create a server without waiting for it.
 
-        :param compute: whom to ask, if not the administrator's
+        :param compute: the compute client; the administrator's by default
         """
         image = self._cloud.connection.image.find_image(IMAGE)
         return (compute or self._compute).create_server(
@@ -67,14 +67,14 @@ class Accelerators:
             networks='none', **more)
 
     def boot(self, flavor, name: str = 'server', **more):
-        """A server that is ACTIVE.
+        """Create a server and wait until it is ACTIVE.
 
-        :raises openstack.exceptions.ResourceFailure: if it gets into ERROR
+        :raises openstack.exceptions.ResourceFailure: if it goes to ERROR
         """
         return self._cloud.wait(self.post(flavor, name, **more))
 
     def settle(self, *servers) -> list:
-        """Servers once each of them is ACTIVE or in ERROR."""
+        """Wait until each server is ACTIVE or in ERROR; return them."""
         def settled():
             now = [self._compute.get_server(server.id) for server in servers]
             return all(server.status in ('ACTIVE', 'ERROR')
@@ -82,28 +82,28 @@ class Accelerators:
         return steps.wait('a server that is ACTIVE or in ERROR', settled)
 
     def delete(self, *servers) -> None:
-        """Delete servers, and wait until they and their promises have gone."""
+        """Delete servers; wait until they and their allocations are gone."""
         gone = {server.id for server in servers}
         self._cloud.delete(*servers)
-        # Nova's database forgets a server before Placement does.
-        steps.wait('Placement without the servers that have gone',
+        # Nova deletes the server's record before its allocations.
+        steps.wait('Placement without allocations of deleted servers',
                    lambda: gone.isdisjoint(self.consumers()))
 
     def delete_all(self) -> None:
         self.delete(*self._compute.servers(all_projects=True, details=False))
 
     def fault(self, server) -> str:
-        """Why a server is in ERROR."""
+        """Return the fault message of a server in ERROR."""
         return self.shown(server)['fault']['message']
 
     def shown(self, server) -> dict:
-        """A server as nova-api shows it."""
+        """Return a server as nova-api shows it."""
         return self._compute.get(f'/servers/{server.id}').json()['server']
 
     # libvirt
 
     def held(self) -> dict[str, list[str]]:
-        """By PCI address, the servers whose definitions have it."""
+        """Map each PCI address to the servers whose domains have it."""
         found = collections.defaultdict(list)
         for uuid in self._domains():
             for address in self.devices(uuid):
@@ -111,7 +111,7 @@ class Accelerators:
         return dict(found)
 
     def devices(self, server) -> set[str]:
-        """The devices of a server: PCI addresses; none without a domain."""
+        """Return the PCI addresses in a server's domain, if it has one."""
         uuid = getattr(server, 'id', server)
         if uuid not in self._domains():
             return set()
@@ -128,7 +128,7 @@ class Accelerators:
     # Placement
 
     def inventories(self) -> dict[str, dict[str, int]]:
-        """Our providers by name: how much there is of each class."""
+        """Map each device provider to its capacity by resource class."""
         return {name: {
             kind: record['total'] - record['reserved']
             for kind, record in self._ask(
@@ -137,7 +137,10 @@ class Accelerators:
             for name, uuid in self._providers().items()}
 
     def allocations(self, server) -> dict[str, dict[str, int]]:
-        """What a server, or any consumer, was promised of our providers."""
+        """Return a consumer's allocations from the device providers.
+
+        :param server: a server, or a consumer's UUID
+        """
         uuid = getattr(server, 'id', server)
         allocations = self._ask(f'/allocations/{uuid}')['allocations']
         return {name: allocations[provider]['resources']
@@ -145,7 +148,7 @@ class Accelerators:
                 if provider in allocations}
 
     def promised(self) -> dict[str, dict[str, dict[str, int]]]:
-        """By provider and consumer, what is promised of our providers."""
+        """Return all allocations by device provider and consumer."""
         return {name: {consumer: allocation['resources']
                        for consumer, allocation in self._ask(
                            f'/resource_providers/{uuid}/allocations')[
@@ -153,7 +156,7 @@ class Accelerators:
                 for name, uuid in self._providers().items()}
 
     def consumers(self) -> set[str]:
-        """Whom any of our providers is promised."""
+        """Return all consumers with allocations from device providers."""
         return set().union(*self.promised().values())
 
     def _providers(self):
@@ -169,10 +172,10 @@ class Accelerators:
     # All three
 
     def check(self, server, *kinds: str) -> set[str]:
-        """See that a server has the devices that it was promised.
+        """Check that a server's devices match its allocations.
 
-        :param kinds: the class of each
-        :returns: their PCI addresses
+        :param kinds: the resource class of each expected device
+        :returns: the devices' PCI addresses
         """
         inventories = self.inventories()
         devices = self.devices(server)
@@ -185,34 +188,34 @@ class Accelerators:
             kind for address in devices for kind in expected[_provider(
                 address)])
         assert units == collections.Counter(map(unit, kinds)), (
-            f'server {server.name} has {sorted(devices)} in libvirt, and '
-            f'should have {kinds}')
+            f'server {server.name} has {sorted(devices)} in libvirt, but '
+            f'{kinds} were requested')
         assert self.allocations(server) == expected, (
-            f'server {server.name} has {sorted(devices)} in libvirt, and '
+            f'server {server.name} has {sorted(devices)} in libvirt, but '
             'other allocations in Placement')
         return devices
 
     def findings(self) -> list:
-        """What "nova-accel host check" finds that does not agree."""
+        """Return the inconsistencies that "nova-accel host check" finds."""
         try:
             said = self._cloud.run(*outer.through(
                 'nova-accel', '-q', 'host', 'check', '-f', 'json'))
         except steps.Failure as failure:
-            # It says 1 where there is any finding, and says which.
+            # With findings, the command prints them and exits with 1.
             return [str(failure)]
         return json.loads(said)
 
     def check_nothing_left(self) -> None:
-        """See that nobody has anything, once no server is there."""
-        assert self.held() == {}, 'domains still hold devices'
+        """Check that no devices are in use when no servers exist."""
+        assert self.held() == {}, 'domains still have devices'
         assert self.consumers() == set(), (
-            'Placement has promised devices to servers that have gone')
+            'Placement still has allocations of deleted servers')
         assert self.findings() == []
 
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """All that is so, to be compared with what is so later."""
+    """A snapshot of the state, to compare with a later one."""
 
     held: dict
     promised: dict
@@ -225,7 +228,7 @@ class Before:
 
 
 def unit(kind: str) -> str:
-    """The class in which a device's provider counts its units."""
+    """Return the resource class of the units of a device's provider."""
     return f'CUSTOM_UNIT_OF_{kind}'
 
 

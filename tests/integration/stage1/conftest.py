@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all scenarios of stage 1 begin with, and leave behind."""
+"""Fixtures of stage 1."""
 
 import pytest
 
@@ -12,7 +12,7 @@ TENANT = 'tenant'
 
 @pytest.fixture(scope='session')
 def outer(cloud):
-    """The compute node, with eight GPUs."""
+    """Run the compute node of stage 1, with eight GPUs."""
     with outers.Outer(cloud).instead() as outer:
         yield outer
 
@@ -29,7 +29,7 @@ def _accelerators(cloud, outer):
 
 @pytest.fixture
 def accelerators(_accelerators):
-    """Accelerators that nobody has, before and after."""
+    """Accelerators that are free before and after the test."""
     yield _accelerators
     _accelerators.delete_all()
     _accelerators.check_nothing_left()
@@ -37,7 +37,7 @@ def accelerators(_accelerators):
 
 @pytest.fixture(scope='session')
 def tenant(cloud):
-    """A connection of somebody who may not do what administrators may."""
+    """A connection of a user who is not an administrator."""
     keystone = cloud.connection.identity
     project = keystone.find_project(TENANT) or keystone.create_project(
         name=TENANT, domain_id='default')

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute node of stage 1: a recorded machine in place of this one's.
+"""The compute node of stage 1, with the sysfs of a recorded machine.
 
-Its sysfs is a copy that can be written to. Writes to its attributes are kept
-as they are, which is all that the reset of a function is here.
+The sysfs is a copy on disk. A write to an attribute only changes a file. So
+the reset of a function only writes its file ``reset``.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from tests.integration.cloud import install_guide
 from tests.integration.cloud import services
 
 RECORDINGS = place.ROOT / 'tests' / 'data' / 'hosts'
-#: Eight GPUs, four on each of two NUMA nodes, two behind each switch; and a
-#: NIC behind one switch of each node.
+#: Eight GPUs: four on each of two NUMA nodes, two behind each PCIe switch.
+#: Each node also has a NIC behind one of its switches.
 GPUS = RECORDINGS / 'l1-8gpu.json'
-#: The same, and whatever else there is, but fewer of each.
+#: Fewer GPUs and NICs, and devices of other kinds.
 KINDS = RECORDINGS / 'l1-kinds.json'
 
 GPU = 'CUSTOM_GPU_H100'
@@ -32,8 +32,8 @@ VF = 'CUSTOM_QAT_VF'
 VF_ENTRY = ('{"vendor_id": "8086", "product_id": "37c9", '
             f'"resource_class": "{VF}"}}')
 
-#: The periodic tasks come soon, so that nobody waits for them for long; a
-#: server whose host never heard of it is in ERROR after a while.
+#: Run the periodic tasks often, so that tests do not wait long for them. Put a
+#: server into ERROR if it is in BUILD for too long.
 _CONF = """
 [DEFAULT]
 update_resources_interval = 10
@@ -46,17 +46,20 @@ _PRETEND = pathlib.Path(__file__).with_name('pretend.py')
 
 
 def through(*command: str) -> tuple[str, ...]:
-    """A command of the cloud's environment, as nova-compute sees libvirt."""
+    """Return a command line that runs a command through pretend.py."""
     return f'{place.BIN}/python', '-P', str(_PRETEND), *command
 
 
 def machine(recording: pathlib.Path) -> pathlib.Path:
-    """Write a recorded machine; its sysfs is the folder ``sys`` of that."""
+    """Write a recorded machine to disk.
+
+    :returns: the directory; its ``sys`` is the sysfs
+    """
     root = pathlib.Path(tempfile.mkdtemp(
         prefix='machine-', dir=place.STATE))
     tree.open_tree(recording).write(root)
     for function in _functions(root):
-        # Nobody is there to be unbound, and no kernel to do it.
+        # No kernel is there to unbind a driver.
         (function / 'driver').unlink(missing_ok=True)
         (function / 'reset').touch()
         (function / 'reset_method').write_text('flr\n')
@@ -68,9 +71,9 @@ def _functions(root):
 
 
 class Outer:
-    """The compute node.
+    """The compute node of stage 1.
 
-    :param cloud: that is up
+    :param cloud: a cloud that is up
     """
 
     def __init__(self, cloud):
@@ -78,7 +81,7 @@ class Outer:
 
     @contextlib.contextmanager
     def instead(self):
-        """Have nova-compute be this one, for the time of the context."""
+        """Run this nova-compute instead of the cloud's own."""
         before = services.SERVICES['nova-compute']
         services.SERVICES['nova-compute'] = dataclasses.replace(
             before, command=through('nova-compute'))
@@ -91,16 +94,17 @@ class Outer:
             self._cloud.restart('nova-compute')
 
     def have(self, recording: pathlib.Path) -> None:
-        """Have nova-compute find another machine when it comes back."""
+        """Restart nova-compute with the devices of a recorded machine."""
         self._root = machine(recording)
         self._configure(_ENTRIES)
         self._cloud.restart('nova-compute')
 
     @contextlib.contextmanager
     def before_installation(self):
-        """Have nova.conf be without nova_accel, for the time of the context.
+        """Remove nova_accel from nova.conf during the context.
 
-        No service is restarted before it; afterwards those of Nova are.
+        No service restarts at the beginning. Nova's services restart at the
+        end.
         """
         self._cloud.configure('nova', '', install_guide.NAME)
         self._configure('')
@@ -117,7 +121,7 @@ class Outer:
             'nova', _CONF + _SYSFS.format(self._root) + entries, 'stage1')
 
     def was_reset(self) -> set[str]:
-        """The functions that were reset since this was asked last."""
+        """Return the functions that were reset since the last call."""
         found = set()
         for function in _functions(self._root):
             if (function / 'reset').read_text():

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command on a machine without vfio, with libvirt spared the devices.
+"""Run a command on a machine without vfio, and hide hostdevs from libvirt.
 
     python -P pretend.py COMMAND ARGUMENT...
 
-runs a command of this Python's environment, such as nova-compute, with two
-classes of libvirt-python replaced. What they define, libvirt stores without
-the ``<hostdev>`` elements of vfio, which are kept in the domain's
-``<metadata>``; what they read of it has them where they were. So libvirt is
-the record as ever, for as long as it remembers the domain, and it has one for
-the definition and one for the guest that runs, as it has of hostdevs. Nova and
-nova_accel are what they are everywhere.
+runs a command of this Python's environment, for example nova-compute. Two
+classes of libvirt-python are replaced. When the command defines a domain, the
+``<hostdev>`` elements of vfio move into the domain's ``<metadata>``. When the
+command reads the domain, they move back. So libvirt still stores the hostdevs,
+separately for the persistent definition and for the running guest. Nova and
+nova_accel run unchanged.
 
-What libvirt would do with a hostdev is not done: nothing is bound to vfio-pci,
-and QEMU has no device more.
+libvirt does not act on these hostdevs: it binds no device to vfio-pci, and
+QEMU gets no devices.
 """
 
 import pathlib
@@ -30,7 +29,7 @@ _VFIO = etree.XPath('./devices/hostdev[@type="pci" or @type="mdev"]')
 
 
 def put_away(xml: str) -> str:
-    """A domain's XML with its devices where libvirt does not look."""
+    """Move the hostdevs of a domain's XML into its metadata."""
     domain = etree.fromstring(xml)
     hostdevs = _VFIO(domain)
     if not hostdevs:
@@ -44,28 +43,28 @@ def put_away(xml: str) -> str:
 
 
 def bring_back(xml: str) -> str:
-    """A domain's XML as it was before :func:`put_away`."""
+    """Undo :func:`put_away`."""
     domain = etree.fromstring(xml)
     held = domain.find(_IN_METADATA)
     if held is None:
         return xml
     held.getparent().remove(held)
     for element in held.iter():
-        # setMetadata() puts all of it into the name space.
+        # setMetadata() puts all elements into the namespace.
         element.tag = etree.QName(element).localname
     domain.find('devices').extend(held)
     return etree.tostring(domain, encoding='unicode')
 
 
 def _held(hostdevs, tag=_HELD, names=None):
-    # They move: an element has one parent.
+    # This moves the elements: an lxml element has one parent.
     element = etree.Element(tag, nsmap=names)
     element.extend(hostdevs)
     return element
 
 
 class Connection(libvirt.virConnect):
-    """libvirt, to which domains come without their devices."""
+    """A connection that hides the hostdevs of domains from libvirt."""
 
     def defineXML(self, xml):
         return super().defineXML(put_away(xml))
@@ -78,7 +77,7 @@ class Connection(libvirt.virConnect):
 
 
 class Domain(libvirt.virDomain):
-    """A domain that has its devices whenever it is looked at."""
+    """A domain whose XML shows the hidden hostdevs."""
 
     def XMLDesc(self, flags=0):
         return bring_back(super().XMLDesc(flags))
@@ -97,7 +96,11 @@ class Domain(libvirt.virDomain):
             device for device in held if _source(device) != gone])
 
     def _change(self, flags, change):
-        """Change what is held by the guest, by its definition, or by both."""
+        """Change the hidden hostdevs.
+
+        :param flags: select the running guest, the definition, or both
+        :param change: takes the list of hostdevs and returns the new one
+        """
         for flag, which in (
                 (libvirt.VIR_DOMAIN_AFFECT_LIVE, 0),
                 (libvirt.VIR_DOMAIN_AFFECT_CONFIG,
@@ -105,7 +108,7 @@ class Domain(libvirt.virDomain):
             if flags & flag:
                 held = _held(change(_VFIO(etree.fromstring(
                     self.XMLDesc(which)))))
-                # libvirt puts the name into its space by itself.
+                # libvirt adds the namespace to the element's name.
                 self.setMetadata(
                     libvirt.VIR_DOMAIN_METADATA_ELEMENT,
                     etree.tostring(held, encoding='unicode')
@@ -119,14 +122,14 @@ def _is_vfio(xml: str) -> bool:
 
 
 def _source(hostdev):
-    """What a hostdev is of, by which libvirt finds the one to detach."""
+    """Return a hostdev's source, by which libvirt finds a device."""
     address = hostdev.find('source/address')
     return {name: int(value, 16) if name != 'uuid' else value
             for name, value in address.attrib.items() if name != 'type'}
 
 
 def install() -> None:
-    """Have libvirt's functions return ours: they look the names up here."""
+    """Replace libvirt's classes, which its functions look up by name."""
     libvirt.virConnect = Connection
     libvirt.virDomain = Domain
 

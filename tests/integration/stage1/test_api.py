@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator and the tenant ask nova-api for, and what it answers."""
+"""Requests of operator and tenant to nova-api, and its answers."""
 
 from openstack import exceptions
 import pytest
@@ -22,7 +22,7 @@ def test_placement_has_the_devices_and_nothing_else(accelerators):
     assert accelerators.inventories() == expected
 
 
-def test_ordinary_client(cloud, accelerators):
+def test_openstack_client(cloud, accelerators):
     accelerators.profile('client', groups=[{'resources': {GPU: 1}}])
     cloud.openstack('flavor', 'create', '--ram', '64', '--disk', '1',
                     'by-client')
@@ -36,7 +36,7 @@ def test_ordinary_client(cloud, accelerators):
     assert made['status'] == 'ACTIVE'
     server = cloud.connection.compute.get_server(made['id'])
     accelerators.check(server, GPU)
-    # As the operator wrote it, still.
+    # The server's creation did not change the flavor.
     shown = cloud.openstack('flavor', 'show', 'by-client')
     assert shown['properties'] == {'accel:device_profile': 'client'}
     cloud.run('openstack', 'server', 'delete', '--wait', 'by-client')
@@ -119,7 +119,7 @@ def test_resize_to_an_unknown_profile_is_refused(cloud, accelerators):
     accelerators.check(server, GPU)
 
 
-def test_nothing_free(accelerators):
+def test_server_without_free_device(accelerators):
     accelerators.boot(accelerators.of_gpus(8), 'all')
     [late] = accelerators.settle(accelerators.post(
         accelerators.of_gpus(1), 'late'))
@@ -128,7 +128,7 @@ def test_nothing_free(accelerators):
     assert accelerators.allocations(late) == {}
 
 
-def test_scheduler_says_which_rule_nobody_keeps(cloud, accelerators):
+def test_scheduler_logs_unmet_affinity_rule(cloud, accelerators):
     accelerators.profile(
         'three-together', groups=[{'resources': {GPU: 1}, 'count': 3}],
         affinity=[{'same': 'pcie_switch'}])
@@ -151,8 +151,7 @@ def test_device_is_reset_between_two_servers(outer, accelerators):
     server = accelerators.boot(accelerators.of_gpus(8))
     devices = accelerators.devices(server)
     outer.was_reset()
-    # It is when the one goes, so that what it left lies in them no longer
-    # than it has to.
+    # The reset comes right after the delete, to clear the old server's data.
     accelerators.delete(server)
     accelerators.boot(accelerators.of_gpus(8))
     assert outer.was_reset() >= devices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command nova-accel, and Nova's own, on this compute node."""
+"""The commands nova-accel and nova-status on the compute node."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_profile_check(cloud, accelerators):
         bad.unlink()
 
 
-def test_host_check_names_who_has_what_nobody_promised(cloud, accelerators):
+def test_host_check_reports_device_without_allocation(cloud, accelerators):
     server = accelerators.boot(accelerators.of_gpus(1))
     assert accelerators.findings() == []
     [address] = accelerators.devices(server)
@@ -41,12 +41,12 @@ def test_host_check_names_who_has_what_nobody_promised(cloud, accelerators):
     assert f'cloud_accel_{address}' in found
     assert server.id in found
     accelerators.delete(server)
-    # nova-compute can have seen it, and have reserved what is held.
+    # nova-compute may have noticed the inconsistency and reserved the device.
     steps.wait('a comparison that finds nothing', lambda: all(
         accelerators.inventories()[f'cloud_accel_{address}'].values()))
 
 
 def test_upgrade_check(cloud, outer):
-    # Warnings, of Cinder, which is not there; with a failure it were 2.
+    # 1 means warnings, here about the missing Cinder. 2 would be a failure.
     with pytest.raises(steps.Failure, match='check ended with 1: '):
         cloud.run('nova-status', 'upgrade', 'check')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible and DevStack configure the cloud as the installation guide does."""
+"""Deployments by Ansible and DevStack instead of the installation guide."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ _GROUPS = ('nova_scheduler', 'nova_compute', 'nova_api')
 
 @pytest.fixture(autouse=True)
 def nova_conf(accelerators, outer):
-    """nova.conf of a cloud that does not have nova-accel."""
+    """Start without nova_accel in nova.conf; restore the file at the end."""
     before = _CONF.read_text()
     with outer.before_installation():
         yield
@@ -48,7 +48,7 @@ def with_ansible(cloud, directory):
 
 
 def with_devstack(cloud, _directory):
-    """Source the plugin as DevStack does after it has configured Nova."""
+    """Run the plugin's post-config phase as DevStack does."""
     steps.run('bash', '-c', test_devstack.script('stack post-config'), env={
         **clouds.environment(), 'PYTHON': _PYTHON,
         'DEST': '/opt/stack', 'NOVA_CONF': str(_CONF),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles of several groups, of many devices, and who may have them."""
+"""Profiles of several groups or many devices, and access to flavors."""
 
 from openstack import exceptions
 import pytest
@@ -39,7 +39,7 @@ def test_pairs_are_on_one_numa_node(accelerators):
 
 
 def test_forced_host(accelerators):
-    # Of these three words of the tenant's, the first skips the filters.
+    # Of these three request fields, the first skips Nova's filters.
     flavor = accelerators.of_gpus(2, numa='required')
     for more in ({'availability_zone': 'nova:cloud'}, {'host': 'cloud'},
                  {'hypervisor_hostname': 'cloud'}):
@@ -55,7 +55,7 @@ def test_forced_host_that_is_full(accelerators):
     assert 'No valid host' in accelerators.fault(server)
 
 
-def test_several_at_once(cloud, accelerators):
+def test_multi_create(cloud, accelerators):
     accelerators.post(accelerators.of_gpus(2), 'several', min_count=4,
                       max_count=4)
     servers = accelerators.settle(*cloud.connection.compute.servers(
@@ -65,7 +65,7 @@ def test_several_at_once(cloud, accelerators):
     assert len(set().union(*devices)) == 8
 
 
-def test_several_at_once_of_which_one_finds_nothing(cloud, accelerators):
+def test_multi_create_without_enough_devices(cloud, accelerators):
     accelerators.post(accelerators.of_gpus(2), 'several', min_count=5,
                       max_count=5)
     servers = accelerators.settle(*cloud.connection.compute.servers(
@@ -90,7 +90,7 @@ def test_server_groups(cloud, accelerators):
         compute.delete_server_group(group)
 
 
-def test_flavor_that_not_everybody_may_have(cloud, tenant, accelerators):
+def test_private_flavor(cloud, tenant, accelerators):
     compute = cloud.connection.compute
     accelerators.of_gpus(1)
     private = compute.create_flavor(name='private', ram=64, vcpus=1, disk=1,

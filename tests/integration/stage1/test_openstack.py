@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack accel`` with the ordinary client, as operator and as tenant."""
+"""The commands ``openstack accel``, as operator and as tenant."""
 
 import json
 
@@ -14,7 +14,7 @@ GPU = outer.GPU
 
 @pytest.fixture
 def accel(cloud):
-    """A function that runs a command and returns its JSON."""
+    """Return a function that runs ``openstack accel`` and parses its JSON."""
     def run(*words, user=()):
         said = cloud.run('env', *user, 'openstack', 'accel', *words, '-f',
                          'json')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers without devices: nova-accel is there, and they do not notice."""
+"""Servers without devices on a cloud with nova_accel."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from tests.integration.cloud import install_guide
 from tests.integration.cloud import resources
 from tests.integration.stage1 import accelerators as views
 
-#: Where a distribution has Nova.
+#: Where a distribution installs Nova.
 _PACKAGES = '/usr/lib/python3/dist-packages'
 
 
@@ -26,10 +26,10 @@ def server(cloud):
     cloud.delete(made)
 
 
-def test_a_server_boots(cloud, server):
+def test_server_boots(cloud, server):
     said = steps.wait('"@ ready" on the console', lambda: (
         '@ ready' in (said := cloud.console(server)) and said))
-    # The network interface, by libvirt's virtio.
+    # The guest sees its virtio network interface.
     assert 'vendor=0x1af4' in said
 
 
@@ -41,7 +41,7 @@ def test_commands_of_the_guide_that_show_the_host(cloud, accelerators):
     reported = sum(amount for amounts in accelerators.inventories().values()
                    for kind, amount in amounts.items()
                    if kind.startswith(views.unit('')))
-    # The entry of the second one takes the place of those of nova.conf.
+    # The second command has an entry that replaces those of nova.conf.
     configured, given = (cloud.run('sh', '-c', line)
                          for line in install_guide.commands('configure'))
     assert f', units: {reported}, ' in configured
@@ -59,7 +59,7 @@ def test_commands_of_the_guide_that_list_devices(cloud, accelerators):
 
 @pytest.fixture
 def packages(cloud, tmp_path):
-    """A directory with a Nova that pip has added nothing to."""
+    """A directory with a copy of Nova that lacks nova_accel's files."""
     [nova] = place.VENV.glob('lib/python3*/site-packages/nova')
     cloud.run('cp', '-rs', nova, tmp_path)
     shutil.rmtree(tmp_path / 'nova/virt/accel')
@@ -67,13 +67,16 @@ def packages(cloud, tmp_path):
 
 
 def test_wheel_that_is_unpacked_beside_nova(cloud, packages):
-    """What the guide says for a Nova of a distribution."""
+    """Nova imports nova_accel from a wheel that unzip put beside it.
+
+    The guide says so for a Nova from a distribution's packages.
+    """
     [line] = (line for line in install_guide.commands('install')
               if 'zipfile' in line)
     assert _PACKAGES in line
     line = line.replace(_PACKAGES, str(packages))
     cloud.run('sh', '-c', f'cd {install_guide.COPY} && {line}')
-    # -P: not what is in this clone.
+    # -P keeps the current directory, this clone, out of sys.path.
     said = cloud.run(
         'env', f'PYTHONPATH={packages}', 'python3', '-P', '-c',
         'import nova.virt.accel, nova_accel\n'
@@ -83,7 +86,7 @@ def test_wheel_that_is_unpacked_beside_nova(cloud, packages):
         for name in ('nova/virt/accel', 'nova_accel')]
 
 
-def test_the_ordinary_client(cloud):
+def test_openstack_client_lists_services(cloud):
     binaries = {row['Binary'] for row in cloud.openstack(
         'compute', 'service', 'list')}
     assert binaries == {'nova-conductor', 'nova-scheduler', 'nova-compute'}

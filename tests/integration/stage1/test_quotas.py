@@ -27,7 +27,7 @@ _SERVICES = ('nova-api', 'nova-conductor')
 
 @pytest.fixture(scope='module')
 def limits(cloud, outer, tenant):
-    """Three GPUs for each project, and any number of servers."""
+    """Limit each project to three GPUs and one hundred servers."""
     keystone = cloud.connection.identity
     nova = keystone.find_service('nova')
     endpoint = next(keystone.endpoints(service_id=nova.id,
@@ -49,18 +49,18 @@ def limits(cloud, outer, tenant):
         keystone.delete_registered_limit(limit)
 
 
-def test_over_the_limit(limits, accelerators):
+def test_server_over_the_limit_is_refused(limits, accelerators):
     accelerators.boot(accelerators.of_gpus(2))
     with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
         accelerators.post(accelerators.of_gpus(2))
-    # One is left.
+    # One GPU is left.
     last = accelerators.boot(accelerators.of_gpus(1))
     accelerators.check(last, GPU)
     with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
         accelerators.post(accelerators.of_gpus(1))
 
 
-def test_free_right_after_a_delete(limits, accelerators):
+def test_delete_frees_the_quota_at_once(limits, accelerators):
     first = accelerators.boot(accelerators.of_gpus(3))
     with pytest.raises(exceptions.ForbiddenException):
         accelerators.post(accelerators.of_gpus(3))
@@ -69,22 +69,22 @@ def test_free_right_after_a_delete(limits, accelerators):
                        GPU, GPU, GPU)
 
 
-def test_several_at_once_come_to_more(limits, accelerators):
+def test_multi_create_over_the_limit_is_refused(limits, accelerators):
     with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
         accelerators.post(accelerators.of_gpus(1), min_count=4, max_count=4)
 
 
-def test_resize_that_comes_to_more(cloud, limits, accelerators):
+def test_resize_over_the_limit_is_refused(cloud, limits, accelerators):
     compute = cloud.connection.compute
     server = accelerators.boot(accelerators.of_gpus(2))
-    # Until it is confirmed, the server would have five.
+    # Until the resize is confirmed, the server would use five GPUs.
     with pytest.raises(exceptions.ForbiddenException, match=f'class:{GPU}'):
         compute.resize_server(server, accelerators.of_gpus(3))
     assert compute.get_server(server).status == 'ACTIVE'
     accelerators.check(server, GPU, GPU)
 
 
-def test_of_another_project(cloud, limits, tenant, accelerators):
+def test_limit_of_another_project(cloud, limits, tenant, accelerators):
     accelerators.boot(accelerators.of_gpus(3))
     project = tenant.current_project_id
     keystone = cloud.connection.identity

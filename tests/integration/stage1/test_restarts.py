@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that end and come back while servers have devices.
+"""Restarts of services while servers have devices.
 
-Nothing may change by it: who has what, in libvirt and in Placement, what is
-free, and that the next server gets it.
+A restart must not change the servers' devices in libvirt, their allocations
+or the inventories. A new server must still get free devices.
 """
 
 import pytest
@@ -20,7 +20,7 @@ _SERVICES = ('nova-compute', 'nova-conductor', 'nova-scheduler', 'nova-api',
 
 @pytest.fixture(scope='module')
 def servers(_accelerators):
-    """A server with a device, and one with two."""
+    """Two servers, with one device and with two devices."""
     made = [_accelerators.boot(_accelerators.of_gpus(count), 'stays')
             for count in (1, 2)]
     yield made
@@ -46,14 +46,14 @@ def test_restart(cloud, _accelerators, servers, service):
 
 
 def _reported(cloud):
-    """Wait until Neutron hears of its agent again.
+    """Wait until Neutron has a new heartbeat of its agent.
 
-    Its API, neutron-rpc and the agent have a part in that, and of these only
-    the API says when it can be used. To ask is also a plain request, before
-    which Neutron 29 fails at some others.
+    The heartbeat passes neutron-rpc and the agent, which do not show when
+    they are ready. The request for it is also the first plain request to the
+    API. Without one, Neutron 29 fails some other requests.
     """
     def heard():
         return [agent.last_heartbeat_at
                 for agent in cloud.connection.network.agents()]
-    before = steps.wait('an answer of Neutron', heard)
-    steps.wait('a sign of Neutron\'s agent', lambda: heard() > before)
+    before = steps.wait('an answer from Neutron', heard)
+    steps.wait('a heartbeat of Neutron\'s agent', lambda: heard() > before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two nova-api and two nova-scheduler, and servers that come all at once."""
+"""Concurrent server creations with two nova-api and two nova-scheduler."""
 
 from concurrent import futures
 
@@ -13,14 +13,17 @@ GPU = machines.GPU
 _MORE = ('nova-api-2', 'nova-scheduler-2')
 _SCHEDULERS = ('nova-scheduler', 'nova-scheduler-2')
 
-#: Only so does a scheduler say which servers it is asked about.
+#: nova-scheduler logs the servers of its requests at debug level only.
 _CONF = '[DEFAULT]\ndebug = true\n'
 _ASKED = "Starting to schedule for instances: ['{}']"
 
 
 @pytest.fixture(scope='module')
 def apis(cloud, outer):
-    """Connections to two nova-api, beside two nova-scheduler."""
+    """Run a second nova-api and nova-scheduler.
+
+    :returns: a connection to each nova-api
+    """
     cloud.configure('nova', _CONF, 'several')
     cloud.restart('nova-scheduler')
     cloud.start(*_MORE)
@@ -37,7 +40,8 @@ def apis(cloud, outer):
 
 
 @pytest.mark.parametrize('each, asked', [(1, 12), (2, 6)])
-def test_last_devices(cloud, apis, accelerators, each, asked):
+def test_concurrent_servers_share_no_device(
+        cloud, apis, accelerators, each, asked):
     flavor = accelerators.of_gpus(each)
     before = _answered(cloud)
     with futures.ThreadPoolExecutor(asked) as pool:
@@ -45,31 +49,31 @@ def test_last_devices(cloud, apis, accelerators, each, asked):
             lambda number: accelerators.post(
                 flavor, f'race-{number}',
                 compute=apis[number % 2].compute), range(asked)))
-    # It writes down that it has answered after it has.
+    # nova-api writes the line of its log after it has answered.
     steps.wait('half of the requests in the log of the second nova-api',
                lambda: _answered(cloud) - before == asked // 2)
     servers = accelerators.settle(*servers)
-    # RabbitMQ asks them in turn.
+    # RabbitMQ distributes the requests to both schedulers.
     for scheduler in _SCHEDULERS:
         assert _asked(cloud, scheduler, servers), (
-            f'{scheduler} was asked about none of them')
+            f'{scheduler} got no request for these servers')
     active = [server for server in servers if server.status == 'ACTIVE']
     held = accelerators.held()
     twice = {address: who for address, who in held.items() if len(who) > 1}
-    assert not twice, f'devices of two servers: {twice}'
+    assert not twice, f'devices with more than one server: {twice}'
     assert len(active) == 8 // each, (
-        f'{len(active)} servers are ACTIVE, where {8 // each} can be')
+        f'{len(active)} servers are ACTIVE instead of {8 // each}')
     for server in servers:
         accelerators.check(
             server, *[GPU] * (each if server in active else 0))
 
 
 def _answered(cloud):
-    """How many servers the second nova-api has accepted."""
+    """Return how many servers the second nova-api has accepted."""
     return cloud.access_log('nova-api-2').read_text().count('POST 202')
 
 
 def _asked(cloud, scheduler, servers):
-    """Those that a nova-scheduler was asked about."""
+    """Return the servers that a nova-scheduler got requests for."""
     said = cloud.log(scheduler).read_text(errors='replace')
     return [server for server in servers if _ASKED.format(server.id) in said]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server depends on goes away while it is being made.
+"""A service fails while a server is being created.
 
-It gets its devices in the end, or Nova says that it is in ERROR, or forgets
-about it, as it does with one that is not on a host yet. Whichever: once it is
-deleted nothing stays behind, and the next one gets them all.
+The server either gets its devices, goes to ERROR, or stays in BUILD without a
+host. In each case its delete leaves nothing behind, and a new server gets all
+devices.
 """
 
 import time
@@ -15,16 +15,16 @@ from tests.integration.stage1 import outer as machines
 
 GPU = machines.GPU
 
-#: Seconds that a service is away.
+#: How many seconds the service is down.
 _AWAY = 15
-#: Seconds after which Nova does no more about a server without a host: it
-#: has waited for the answer to a call as long as it does.
+#: After so many seconds Nova does nothing more about a server without a host:
+#: its RPC call has timed out.
 _FORGOTTEN = 60
 
 
 @pytest.mark.parametrize('service', ['rabbitmq', 'mariadb'])
 @pytest.mark.parametrize('moment', ['at once', 'spawning'])
-def test_away(cloud, accelerators, service, moment):
+def test_service_is_down(cloud, accelerators, service, moment):
     servers = _begin(cloud, accelerators, moment)
     cloud.kill(service)
     time.sleep(_AWAY)
@@ -32,7 +32,7 @@ def test_away(cloud, accelerators, service, moment):
     _end(cloud, accelerators, servers)
 
 
-def test_killed(cloud, accelerators):
+def test_nova_compute_is_killed(cloud, accelerators):
     servers = _begin(cloud, accelerators, 'spawning')
     cloud.kill('nova-compute')
     cloud.start('nova-compute')
@@ -40,7 +40,10 @@ def test_killed(cloud, accelerators):
 
 
 def _begin(cloud, accelerators, moment):
-    """Servers, and one of them at least has come that far."""
+    """Create servers.
+
+    :param moment: 'spawning' to wait until a server gets that far
+    """
     flavor = accelerators.of_gpus(2)
     servers = [accelerators.post(flavor, f'late-{number}')
                for number in range(3)]
@@ -53,15 +56,15 @@ def _begin(cloud, accelerators, moment):
 
 
 def _end(cloud, accelerators, servers):
-    """See that all is well in the end."""
-    # nova-api refuses or fails until what it needs is there again.
+    """Check the servers, delete them, and boot one with all devices."""
+    # Until the services are back, nova-api refuses requests or fails.
     cloud.recovered()
     for server in _what_became_of(cloud, servers):
         if server.status == 'ACTIVE':
             accelerators.check(server, GPU, GPU)
     twice = {address: who for address, who in accelerators.held().items()
              if len(who) > 1}
-    assert not twice, f'devices of two servers: {twice}'
+    assert not twice, f'devices with more than one server: {twice}'
     accelerators.delete(*servers)
     accelerators.check_nothing_left()
     after = accelerators.boot(accelerators.of_gpus(8), 'after')
@@ -69,7 +72,7 @@ def _end(cloud, accelerators, servers):
 
 
 def _what_became_of(cloud, servers):
-    """Servers that Nova knows still, once nothing happens to them any more."""
+    """Wait until Nova is done with the servers; return those it still has."""
     begin = time.monotonic()
 
     def over(server):
@@ -83,5 +86,5 @@ def _what_became_of(cloud, servers):
             server.id, ignore_missing=True) for server in servers]
         return [[server for server in known if server]] * all(
             over(server) for server in known if server)
-    [known] = steps.wait('the end of what happens to servers', all_over)
+    [known] = steps.wait('final states of the servers', all_over)
     return known

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 2: nova-compute, libvirt and QEMU in a nested machine."""
+"""Stage 2: a compute node in a nested machine with emulated devices."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One machine, and somebody whose servers are on it."""
+"""Fixtures of stage 2: one nested machine and a tenant."""
 
 import pytest
 
@@ -20,6 +20,6 @@ def inside(machine):
 
 @pytest.fixture(scope='module', autouse=True)
 def agreement(tenant, inside):
-    """In the end, the machine, Placement and libvirt say the same."""
+    """Check after each module that host, Placement and libvirt agree."""
     yield
     assert inside.disagreements() == []

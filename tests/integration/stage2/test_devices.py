@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices go to a server, and from it to the next."""
+"""Devices of each kind go to a server, then to the next one."""
 
 import pytest
 
@@ -11,13 +11,13 @@ ALVEO = '0x10ee5000'
 
 
 def drivers(inside, held):
-    """Who has functions of the machine's now."""
+    """Return the host drivers that are bound to these functions."""
     functions, _mdevs = inside.look()
     return {functions[address].driver for address in held}
 
 
 def refused(tenant, host, **resources):
-    """A server that finds no room."""
+    """Create a server that gets no valid host and no allocations."""
     server = tenant.boot(host, 'ERROR', **resources)
     assert 'No valid host' in server.view.fault['message']
     assert tenant.ledger.promised(server.id, host) == ({}, {})
@@ -25,7 +25,7 @@ def refused(tenant, host, **resources):
 
 
 @pytest.mark.smoke
-def test_whole_card_of_a_driver_of_the_hosts(tenant, machine, inside):
+def test_whole_card_with_host_driver(tenant, machine, inside):
     address, card = inside.find(H100), cards.Card(machine, 'h100')
     assert drivers(inside, [address]) == {'nvidia'}
     first = tenant.boot_by_hand(machine.host, CUSTOM_GPU=1)
@@ -33,10 +33,10 @@ def test_whole_card_of_a_driver_of_the_hosts(tenant, machine, inside):
     assert card.scratch == card.WRITTEN
     refused(tenant, machine.host, CUSTOM_GPU=1)
     first.delete()
-    patience.becomes('who has the card', lambda: drivers(inside, [address]),
+    patience.becomes('driver of the card', lambda: drivers(inside, [address]),
                      {'nvidia'})
     second = tenant.boot(machine.host, CUSTOM_GPU=1)
-    # It says that there was nothing in its registers.
+    # has() also checks that the guest found cleared registers.
     assert second.has(CUSTOM_GPU=1) == [address]
     second.delete()
 
@@ -47,8 +47,8 @@ def test_whole_card_without_a_driver(tenant, machine, inside):
     assert server.has(CUSTOM_ALVEO=1) == [address]
     assert card.scratch == card.WRITTEN
     server.delete()
-    # It is not left for the next server to be reset.
-    patience.becomes('what is in the card', lambda: card.scratch, 0)
+    # The delete resets the card. The next server's creation does so again.
+    patience.becomes('scratch register', lambda: card.scratch, 0)
     before = card.resets
     server = tenant.boot(machine.host, CUSTOM_ALVEO=1)
     assert server.has(CUSTOM_ALVEO=1) == [address]
@@ -74,7 +74,7 @@ def test_mdevs(tenant, machine, inside):
     held = server.has(VGPU=2)
     assert set(inside.look()[1]) == set(held)
     server.delete()
-    patience.becomes('which mdevs there are', lambda: inside.look()[1], {})
+    patience.becomes('mdevs of the host', lambda: inside.look()[1], {})
 
 
 def test_several_kinds_at_once(tenant, machine, inside):
@@ -84,7 +84,7 @@ def test_several_kinds_at_once(tenant, machine, inside):
     held = server.has(**everything)
     assert len(held) == 6
     server.delete()
-    patience.becomes('who has them', lambda: drivers(
+    patience.becomes('drivers of the devices', lambda: drivers(
         inside, [address for address in held if ':' in address]),
         {'nvidia', ''})
     server = tenant.boot(machine.host, **everything)

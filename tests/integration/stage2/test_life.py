@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server goes through, and has its devices afterwards."""
+"""Operations after which a server has its devices again."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def nobody_else_has_them(tenant, host):
 
 
 class TestLife:
-    """Of one server, from one test to the next."""
+    """Operations on one server, which all tests share."""
 
     @pytest.fixture(scope='class')
     def server(self, tenant, machine):
@@ -23,7 +23,7 @@ class TestLife:
 
     @pytest.fixture
     def still(self, server):
-        """In the end the guest lives on, with the same devices."""
+        """Check that the guest was not rebooted and has the same devices."""
         held, boot = server.has(**HAS), server.guest().boot
         yield server
         server.lives()
@@ -32,7 +32,7 @@ class TestLife:
 
     @pytest.fixture
     def again(self, server):
-        """In the end the guest was started anew, with the same devices."""
+        """Check that the guest was rebooted and has the same devices."""
         held, boot = server.has(**HAS), server.guest().boot
         yield server
         server.restarted(boot)
@@ -60,7 +60,8 @@ class TestLife:
     def test_suspend_and_resume(self, still, tenant, machine):
         still.act('suspend_server', status='SUSPENDED')
         nobody_else_has_them(tenant, machine.host)
-        # It has let go of them all: none is heard of that does not come again.
+        # Nova has detached all devices. The console starts anew now, so it
+        # shows only those that are attached again.
         still.act('resume_server')
 
     def test_shelve_and_unshelve(self, server, tenant, machine, inside):
@@ -68,7 +69,7 @@ class TestLife:
                    meanwhile=('ACTIVE', 'SHELVED'))
         assert tenant.ledger.promised(server.id, machine.host) == ({}, {})
         assert server.id not in inside.domains()
-        # Meanwhile they are somebody else's.
+        # The devices are free for another server.
         other = tenant.boot(machine.host, **HAS)
         other.has(**HAS)
         other.delete()
@@ -77,7 +78,7 @@ class TestLife:
 
 
 class TestResize:
-    """On one host, where old and new are the server's until the end."""
+    """On one host, the server has old and new devices until it confirms."""
 
     @pytest.fixture(scope='class')
     def server(self, tenant, machine):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device goes away while a guest has it, and comes back."""
+"""A device disappears while a guest has it, and comes back."""
 
 import pytest
 
@@ -23,8 +23,8 @@ def server(tenant, machine):
     server.delete()
 
 
-class Place:
-    """A place for a card, as everybody sees it."""
+class Slot:
+    """A card's slot, seen from the host, the guest and Placement."""
 
     def __init__(self, tenant, machine, inside, card):
         self._tenant = tenant
@@ -32,47 +32,50 @@ class Place:
         self._inside = inside
         self._card = card
 
-    def is_empty(self, server):
-        """The guest lives on without it, and nobody is promised it."""
-        patience.becomes('whether it is there', lambda: self._card in
+    def check_empty(self, server):
+        """Check that the guest still runs and the provider is reserved.
+
+        A hard reboot puts the server into ERROR.
+        """
+        patience.becomes('card is on the host', lambda: self._card in
                          self._inside.look()[0], False)
-        patience.becomes('what the guest has',
+        patience.becomes('devices of the guest',
                          lambda: server.guest().devices, [])
         server.lives()
-        patience.becomes('why its provider is reserved', self._reason,
-                         (1, True))
+        patience.becomes('reservation and trait of the provider',
+                         self._reserved, (1, True))
         assert (f'device {self._card} of server {server.id}: is not there any '
                 'more') in self._inside.disagreements()
         server.act('reboot_server', 'HARD', status='ERROR')
         assert 'is not there any more' in server.view.fault['message']
 
-    def is_taken_again(self, server):
-        """The server had it all along, and a reboot lets its guest know."""
-        patience.becomes('why its provider is reserved', self._reason,
-                         (0, False))
+    def check_card_is_back(self, server):
+        """Check that a reboot gives the card back to the server."""
+        patience.becomes('reservation and trait of the provider',
+                         self._reserved, (0, False))
         server.act('reboot_server', 'HARD', meanwhile=('ERROR',))
         assert server.has(CUSTOM_ALVEO=1) == [self._card]
 
-    def _reason(self):
+    def _reserved(self):
         provider = self._tenant.ledger.device(self._machine.host, self._card)
         return provider.reserved, _MISSING in provider.traits
 
 
 @pytest.fixture
-def place(tenant, machine, inside, card):
-    return Place(tenant, machine, inside, card)
+def slot(tenant, machine, inside, card):
+    return Slot(tenant, machine, inside, card)
 
 
-def test_removed_by_hand(machine, server, card, place):
+def test_removed_through_sysfs(machine, server, card, slot):
     machine.run(f'echo 1 > /sys/bus/pci/devices/{card}/remove')
-    place.is_empty(server)
+    slot.check_empty(server)
     machine.run('echo 1 > /sys/bus/pci/rescan')
-    place.is_taken_again(server)
+    slot.check_card_is_back(server)
 
 
-def test_unplugged(machine, server, card, place):
+def test_unplugged(machine, server, card, slot):
     plugged = cards.Card(machine, 'u250')
     plugged.unplug()
-    place.is_empty(server)
+    slot.check_empty(server)
     plugged.plug()
-    place.is_taken_again(server)
+    slot.check_card_is_back(server)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services end and come back, and so does the machine."""
+"""Restarts of services and reboots of the machine."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def server(tenant, machine):
 
 @pytest.fixture
 def untouched(server, machine):
-    """The guest does not notice, and nothing is reset under it."""
+    """Check that the guest kept running and no device was reset."""
     card = cards.Card(machine, 'h100')
     held, boot = server.has(**HAS), server.guest().boot
     resets = card.resets
@@ -31,7 +31,7 @@ def untouched(server, machine):
 
 @pytest.fixture
 def usable(tenant, machine):
-    """In the end, others come and go as before."""
+    """Check afterwards that a new server can be created and deleted."""
     yield
     patience.until('nova-compute can be used again',
                    lambda: tenant.service(machine.host))
@@ -57,16 +57,15 @@ class TestServices:
 @pytest.mark.usefixtures('usable')
 class TestMachine:
 
-    def test_reboot_with_a_guest_that_is_to_be_there_again(
-            self, server, machine):
+    def test_reboot_with_running_guest(self, server, machine):
         held, boot = server.has(**HAS), server.guest().boot
         machine.reboot()
         server.restarted(boot)
         server.wait('ACTIVE')
-        # Also the virtual function, and the mdev, which went with the boot.
+        # The reboot removed the VF and the mdev. They exist again.
         assert server.has(**HAS) == held
 
-    def test_reboot_with_a_guest_that_is_off(self, server, machine, inside):
+    def test_reboot_with_stopped_guest(self, server, machine, inside):
         held = server.has(**HAS)
         server.act('stop_server', status='SHUTOFF')
         machine.reboot()

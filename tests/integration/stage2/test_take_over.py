@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server with devices of ``[pci] alias`` is taken over while it runs."""
+"""nova_accel takes over a running server with devices of ``[pci] alias``."""
 
 import collections
 
@@ -32,7 +32,7 @@ def test_guest_keeps_running_with_its_devices(
 
     scene.offer(tenant, machine)
     patience.becomes(
-        'what Placement knows of the server',
+        'allocations of the server',
         lambda: tenant.ledger.promised(server.id, machine.host),
         (collections.Counter(HAS), collections.Counter(aliases.keys())))
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stage 3: servers move between two nested machines."""
+"""Stage 3: servers that move between two nested machines."""

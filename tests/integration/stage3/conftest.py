@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two machines, and somebody whose servers go from one to the other."""
+"""Fixtures of stage 3: two nested machines and a tenant."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def there(machines):
 
 @pytest.fixture(scope='module', autouse=True)
 def agreement(tenant, machines):
-    """In the end, each machine, Placement and libvirt say the same."""
+    """Check after each module that hosts, Placement and libvirt agree."""
     yield
     assert [tenant.inside(machine.host).disagreements()
             for machine in machines] == [[], []]

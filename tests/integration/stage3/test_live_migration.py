@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests that move while they run, and what keeps those with devices here.
+"""Live migration of servers without devices, and its refusal with devices.
 
-The state of a device moves only where its driver can read and write it. Of
-the drivers here, vfio-pci cannot; that of the mdevs can, but libvirt and QEMU
-are older than those that could ask it. So what can be seen is the refusal, and
-that the server does not notice.
+A server with devices can live-migrate if the device's driver can save and
+restore its state. Here, vfio-pci cannot. The driver of the mdevs can, but
+libvirt and QEMU are too old to use that. So the tests with devices check that
+the migration is refused and the server is unaffected.
 """
 
 from openstack import exceptions
@@ -14,7 +14,7 @@ from tests.integration.nested import patience
 
 
 def refused(tenant, server, here, there, reason, **has):
-    """A migration that is not to be, and that the server does not notice."""
+    """Check that a live migration is refused and the guest unaffected."""
     held, boot = server.has(**has), server.guest().boot
     log = here.log('nova-compute')
     begin = log.stat().st_size
@@ -28,7 +28,7 @@ def refused(tenant, server, here, there, reason, **has):
     server.lives()
     assert server.guest().boot == boot
     assert server.has(**has) == held
-    # Nothing is kept for it over there.
+    # The other host has no leftover claims: all its devices are free.
     other = tenant.boot(there.host, **has)
     other.delete()
 
@@ -38,8 +38,8 @@ def test_server_without_devices_moves(tenant, here, there):
     before = server.guest().alive
     server.act('live_migrate_server', host=there.host, block_migration='auto')
     assert server.host == there.host
-    # It goes on counting where it was.
-    patience.until('the guest lives', lambda: server.hear().alive > before)
+    # The guest was not rebooted: its counter continues.
+    patience.until('the guest runs', lambda: server.hear().alive > before)
     server.delete()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that start again on another machine, with like devices of it."""
+"""Cold migration, resize and evacuation to a host with equal devices."""
 
 import pytest
 
@@ -16,13 +16,13 @@ def server(tenant, here):
 
 
 def taken(tenant, host):
-    """That somebody has the GPU of a host, or is to have it again."""
+    """Check that the GPU of a host is not free."""
     other = tenant.boot(host, 'ERROR', CUSTOM_GPU=1)
     other.delete()
 
 
 def free(tenant, host):
-    """That the next server has what is free, and nothing else in it."""
+    """Check that a new server gets the devices of a host, all cleared."""
     other = tenant.boot(host, **HAS)
     other.has(**HAS)
     other.delete()
@@ -40,7 +40,7 @@ def test_cold_migration(tenant, server, here, there):
     free(tenant, here.host)
 
 
-def test_cold_migration_that_is_reverted(tenant, server, here, there):
+def test_reverted_cold_migration(tenant, server, here, there):
     held = server.has(**HAS)
     server.act('migrate_server', host=there.host, status='VERIFY_RESIZE')
     server.has(**HAS)
@@ -49,7 +49,7 @@ def test_cold_migration_that_is_reverted(tenant, server, here, there):
     free(tenant, there.host)
 
 
-def test_resize_to_what_only_the_other_has(tenant, server, here, there):
+def test_resize_moves_to_host_with_enough(tenant, server, here, there):
     more = {'CUSTOM_GPU': 1, 'CUSTOM_QAT': 4}
     server.act('resize_server', tenant.flavor(**more),
                status='VERIFY_RESIZE')
@@ -65,20 +65,20 @@ def test_evacuation(tenant, server, here, there):
     here.crash()
     force_down(tenant, here.host, True)
     server.act('evacuate_server', host=there.host)
-    # Nova says that it is there after it says that it is well.
-    patience.becomes('where the server is', lambda: server.host, there.host)
+    # Nova shows the new host later than the status ACTIVE.
+    patience.becomes('host of the server', lambda: server.host, there.host)
     server.has(**HAS)
-    # Nobody knows what the other machine is doing.
+    # The guest may still run on the old host, so it keeps its allocations.
     classes, _cards = tenant.ledger.promised(server.id, here.host)
     assert classes == HAS
     here.power_on()
     force_down(tenant, here.host, False)
     patience.until('the machine can be used again',
                    lambda: tenant.service(here.host))
-    patience.becomes('whether the guest is here still', lambda: server.id in
+    patience.becomes('old host has the domain', lambda: server.id in
                      tenant.inside(here.host).domains(), False)
     patience.becomes(
-        'what it was promised here',
+        'allocations from the old host',
         lambda: tenant.ledger.promised(server.id, here.host), ({}, {}))
     server.has(**HAS)
     free(tenant, here.host)
