@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian packages on the machine, Python packages in an environment.
 
-The machine's daemons from the Debian packages are never started. The cloud
-starts its own in its namespaces.
+The packages' daemons are not started on the machine. The cloud runs its own
+daemons in its namespaces.
 """
 
 import contextlib

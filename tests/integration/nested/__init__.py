@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scenarios of stages 2 and 3 share: servers in nested machines."""
+"""Helpers of stages 2 and 3 for servers on nested machines."""

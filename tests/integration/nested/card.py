@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An emulated card as the QEMU that emulates it knows it.
+"""An emulated card, seen from the QEMU process that emulates it.
 
-That is outside of the machine: what is asked here, no kernel, libvirt or Nova
-has a part in.
+It shows what happened to the card without asking a kernel, libvirt or Nova.
 """
 
 from tests.integration.machine import devices
 
 
 class Card:
-    """A card of a machine's.
+    """A card of a machine.
 
     :param machine: tests.integration.machine.machine.Machine
-    :param name: what QEMU calls the device
+    :param name: the device's id in QEMU
     """
 
-    #: What a guest writes into its scratch register.
+    #: The value that a guest writes into the scratch register.
     WRITTEN = 0xcafe0001
 
     def __init__(self, machine, name: str):
@@ -24,25 +23,25 @@ class Card:
 
     @property
     def scratch(self) -> int:
-        """The register that a guest writes into; a reset clears it."""
+        """The scratch register: a guest writes it, a reset clears it."""
         return self._get('scratch')
 
     @property
     def resets(self) -> int:
-        """How often it was reset since the machine was switched on."""
+        """How often the card was reset since the machine was powered on."""
         return self._get('resets')
 
     def stick(self, stuck: bool) -> None:
-        """Have it answer no more after its next reset; or answer again."""
+        """Set whether the card stops answering after its next reset."""
         self._machine.monitor('qom-set', path=self._path, property='stuck',
                               value=stuck)
 
     def unplug(self) -> None:
-        """Ask the machine to let go of it."""
+        """Request a hot-unplug of the card."""
         self._machine.monitor('device_del', id=self._name)
 
     def plug(self) -> None:
-        """Put it back where it was."""
+        """Hot-plug the card into the slot it had."""
         self._machine.monitor('device_add', **devices.arguments_of(
             self._name, self._machine.number))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine's kernel says of its PCI functions and mdevs, as JSON.
+"""Print what sysfs shows of a machine's PCI functions and mdevs, as JSON.
 
-It runs in the machine, with the Python that is there, and so imports nothing
-of ours: what it says is no echo of what is tested.
+This runs in the machine with its Python. It imports no code of nova_accel, so
+its results are independent of the tested code.
 """
 
 import json
@@ -42,7 +42,7 @@ def _mdevs():
 
 
 def _serial(path):
-    """The lower half of the Device Serial Number; None without it."""
+    """Return the lower half of the Device Serial Number, None without it."""
     try:
         config = (path / 'config').read_bytes()
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines for pytest: on and joined once, for all scenarios of a session."""
+"""pytest fixtures that run nested machines during a session."""
 
 from collections.abc import Iterator
 import sys
@@ -14,13 +14,13 @@ from tests.integration.nested import scene
 
 @pytest.fixture(scope='session')
 def machine(cloud) -> Iterator[machine_.Machine]:
-    """A compute node with devices, inside of which all is real."""
+    """A nested compute node with emulated devices."""
     with node.nodes(cloud, steps.Steps(sys.stderr), 1, scene.prepare) as [one]:
         yield one
 
 
 @pytest.fixture(scope='session')
 def machines(cloud) -> Iterator[list[machine_.Machine]]:
-    """Two of them, which are joined by a network of their own."""
+    """Two nested compute nodes, connected by a network of their own."""
     with node.nodes(cloud, steps.Steps(sys.stderr), 2, scene.prepare) as two:
         yield two

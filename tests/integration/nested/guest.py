@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest as it describes itself on its console."""
+"""A guest's state, parsed from the events on its console."""
 
 import dataclasses
 
@@ -11,14 +11,15 @@ _WRITTEN = '0xcafe0001'
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Accelerator:
-    """A device that looks like an accelerator, by its registers.
+    """An emulated accelerator as the guest sees it.
 
-    :param found: vendor and product as the guest's kernel has found them, in
-        configuration space: ``0x10de2330``
-    :param ids: the same in its registers
-    :param number: of a virtual function, from 1; 0 for none
-    :param serial: its card's; of an mdev, the number of its type
-    :param before: what somebody had written into it before this guest did
+    :param found: vendor and product id in configuration space, for example
+        ``0x10de2330``
+    :param ids: the same ids in the device's registers
+    :param number: the number of a VF, from 1; otherwise 0
+    :param serial: the card's serial number; for an mdev, the number of its
+        type
+    :param before: the scratch register's value before this guest wrote it
     """
 
     found: str
@@ -29,9 +30,9 @@ class Accelerator:
 
 
 class Guest:
-    """What a guest said since it booted, was resumed, or came here.
+    """A guest's events since it booted, was resumed, or migrated here.
 
-    :param console: text; libvirt begins a new one each time
+    :param console: the text of the console; libvirt starts a new one each time
     """
 
     def __init__(self, console: str):
@@ -42,7 +43,7 @@ class Guest:
 
     @property
     def boot(self) -> str:
-        """The kernel's name for this boot."""
+        """The kernel's boot id."""
         return next((event['boot'] for event in self._events
                      if 'boot' in event), '')
 
@@ -52,17 +53,17 @@ class Guest:
 
     @property
     def alive(self) -> int:
-        """It counts up as long as it runs."""
+        """A counter that increases while the guest runs."""
         return max((event['count'] for event in self._all('alive')), default=0)
 
     @property
     def gone(self) -> int:
-        """How many functions were taken from it."""
+        """How many PCI functions were removed from the guest."""
         return len(self._all('gone'))
 
     @property
     def devices(self) -> list[Accelerator]:
-        """The accelerators that it has now, in order."""
+        """The accelerators that the guest has now, sorted."""
         ids: dict[str, str] = {}
         found: dict[str, Accelerator] = {}
         for event in self._events:

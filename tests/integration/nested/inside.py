@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A nested machine seen from inside: its kernel's devices, its libvirt's."""
+"""Devices of a nested machine, according to its kernel and its libvirt."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ _INSTANCES = pathlib.PurePosixPath('/var/lib/nova/instances')
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Function:
-    """A PCI function as the machine's kernel knows it.
+    """A PCI function according to the machine's kernel.
 
-    :param ids: vendor and product, ``0x10de2330``
-    :param card: the address of its physical function, or its own
-    :param number: of a virtual function, from 1; 0 for none
-    :param serial: its card's, in the capability of that name
+    :param ids: vendor and product id, for example ``0x10de2330``
+    :param card: the address of a VF's PF, otherwise the function's own
+    :param number: the number of a VF, from 1; otherwise 0
+    :param serial: the card's Device Serial Number
     """
 
     ids: str
@@ -39,7 +39,7 @@ class Mdev:
 
 
 class Inside:
-    """What is in a machine.
+    """Queries to the kernel, libvirt and nova-accel of a machine.
 
     :param machine: tests.integration.machine.machine.Machine
     """
@@ -48,7 +48,7 @@ class Inside:
         self._machine = machine
 
     def look(self) -> tuple[dict[str, Function], dict[str, Mdev]]:
-        """Functions by address, and mdevs by uuid."""
+        """Return the PCI functions by address and the mdevs by UUID."""
         said = json.loads(self._machine.run(
             'python3 -c ' + shlex.quote(_FACTS.read_text())))
         return ({address: Function(**facts) for address, facts
@@ -56,15 +56,15 @@ class Inside:
                 {uuid: Mdev(**facts) for uuid, facts in said['mdevs'].items()})
 
     def find(self, ids: str) -> str:
-        """The address of the one card with these ids."""
+        """Return the address of the only card with these ids."""
         [address] = [address for address, function in self.look()[0].items()
                      if function.ids == ids and not function.number]
         return address
 
     def hostdevs(self, server: str, defined: bool = False) -> dict[str, str]:
-        """Aliases by PCI address or mdev uuid of what a guest has.
+        """Return a domain's hostdevs: aliases by PCI address or mdev UUID.
 
-        :param defined: as in its definition; otherwise as it runs
+        :param defined: use the persistent definition, not the running guest's
         """
         flag = ' --inactive' if defined else ''
         domain = ElementTree.fromstring(self._machine.run(
@@ -74,24 +74,24 @@ class Inside:
                 for element in domain.iterfind('devices/hostdev')}
 
     def console(self, server: str) -> str:
-        """What a guest has said here.
+        """Return a guest's console on this host.
 
-        As in the file: who asks Nova has it read by a nova-compute that is as
-        slow as the guest, and slows it down.
+        This reads the file itself. A request to Nova would make the slow
+        nova-compute of this machine read it.
         """
         return self._machine.run(f'cat {_INSTANCES}/{server}/console.log',
                                  check=False)
 
     def domains(self) -> set[str]:
-        """The uuids of all domains, running or not."""
+        """Return the UUIDs of all domains, running or not."""
         return set(self._machine.run('virsh -q list --all --uuid').split())
 
     def state(self, server: str) -> str:
-        """A domain's, in libvirt's words."""
+        """Return a domain's state, in libvirt's words."""
         return self._machine.run(f'virsh -q domstate {server}').strip()
 
     def disagreements(self) -> list[str]:
-        """What ``nova-accel host check`` finds."""
+        """Return the inconsistencies that ``nova-accel host check`` finds."""
         said = json.loads(self._machine.run(
             f'{root.NOVA}/bin/nova-accel -q host check -f json',
             check=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement knows of accelerators."""
+"""Placement's view of devices: resource providers and allocations."""
 
 import collections
 import dataclasses
@@ -13,7 +13,7 @@ _UNIT = 'CUSTOM_UNIT_OF_'
 
 @dataclasses.dataclass(frozen=True)
 class Provider:
-    """A resource provider of nova-accel's."""
+    """A resource provider that nova_accel maintains."""
 
     name: str
     total: int
@@ -22,13 +22,13 @@ class Provider:
 
     @property
     def card(self) -> str:
-        """Its device's address; '' for one that counts a class."""
+        """The address of its device, '' for a provider of a whole class."""
         found = _DEVICE.search(self.name)
         return found.group(1) if found else ''
 
 
 class PlacementClient:
-    """Placement.
+    """A client of Placement.
 
     :param connection: openstack.connection.Connection
     """
@@ -38,9 +38,9 @@ class PlacementClient:
 
     def promised(self, server: str, host: str) -> tuple[
             collections.Counter, collections.Counter]:
-        """What a server was promised of a host.
+        """Return a server's device allocations from a host.
 
-        :returns: units by class, and units by card
+        :returns: units by resource class, and units by card
         """
         classes, cards = collections.Counter(), collections.Counter()
         allocations = self._get(f'/allocations/{server}')['allocations']
@@ -57,13 +57,16 @@ class PlacementClient:
         return classes, cards
 
     def is_disabled(self, host: str) -> bool:
-        """Whether a compute node is not to be had, which Nova says last."""
+        """Whether the host's resource provider has the disabled trait.
+
+        When a service is enabled again, Nova removes the trait last.
+        """
         root = self._root(host)
         return bool(root) and 'COMPUTE_STATUS_DISABLED' in self._get(
             f'/resource_providers/{root}/traits')['traits']
 
     def providers(self, host: str) -> list[Provider]:
-        """Those of a compute node."""
+        """Return the device providers of a host."""
         root = self._root(host)
         if not root:
             return []
@@ -73,25 +76,25 @@ class PlacementClient:
         return [provider for provider in found if provider]
 
     def _root(self, host: str) -> str:
-        """The uuid of a compute node's own provider, '' if there is none."""
+        """Return the UUID of a host's root provider, '' if it has none."""
         found = self._get(f'/resource_providers?name={host}')
         return next((provider['uuid'] for provider
                      in found['resource_providers']), '')
 
     def can_be_had(self, host: str) -> dict[str, int]:
-        """Units by class that a compute node offers, taken or not."""
+        """Return the units by class that a host offers, used or not."""
         found = {provider.name.split('_accel_')[1]:
                      provider.total - provider.reserved
                  for provider in self.providers(host) if not provider.card}
         return {name: number for name, number in found.items() if number}
 
     def device(self, host: str, card: str) -> Provider | None:
-        """The provider of a card; None if there is none."""
+        """Return the provider of a card, None if it has none."""
         return next((provider for provider in self.providers(host)
                      if provider.card == card), None)
 
     def _provider(self, item) -> Provider | None:
-        """None where it has gone meanwhile."""
+        """Return a provider, None if it was deleted meanwhile."""
         path = f'/resource_providers/{item["uuid"]}'
         try:
             records = self._get(f'{path}/inventories')['inventories'].values()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To wait for what comes when it comes.
+"""Waiting for a condition on nested machines.
 
-Everything runs in software emulation: how long something takes says
-nothing. What does not come at all is the only verdict. What the machines could
-not do while others had the processors does not count.
+The machines run in software emulation, so the duration of an operation says
+nothing. A test fails only if the condition never becomes true. Time in which
+the machines had to wait for a processor does not count.
 """
 
 import collections.abc
@@ -12,7 +12,7 @@ import time
 
 from tests.integration.machine import clock
 
-#: Seconds of the machines' until one stops waiting.
+#: The limit in seconds of the machines' own time.
 LIMIT = 900
 
 _PAUSE = 2
@@ -20,11 +20,12 @@ _BEAT = 30
 
 
 def until(what: str, ask: collections.abc.Callable):
-    """Ask until the answer is true.
+    """Call a function until it returns something true.
 
-    :param what: that is waited for, in words
-    :returns: the answer
-    :raises AssertionError: if it never comes; with the last answer
+    :param what: the awaited condition, for messages
+    :param ask: the function
+    :returns: its result
+    :raises AssertionError: at the time limit, with the last result
     """
     for answer in _answers(what, ask):
         if answer:
@@ -33,9 +34,10 @@ def until(what: str, ask: collections.abc.Callable):
 
 
 def becomes(what: str, ask: collections.abc.Callable, wanted) -> None:
-    """Ask until the answer is as wanted.
+    """Call a function until it returns the wanted value.
 
-    :raises AssertionError: if it never is; with both
+    :raises AssertionError: at the time limit, with the last and the wanted
+        value
     """
     for answer in _answers(what, ask):
         if answer == wanted:

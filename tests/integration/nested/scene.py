@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested machines that offer what they have, and somebody who wants it."""
+"""Configuration of nested machines to offer their devices to a tenant."""
 
 import json
 import pathlib
@@ -10,14 +10,14 @@ from tests.integration.nested import tenant as tenants
 _CONF = pathlib.Path(__file__).with_name('nova.conf')
 _BOOT = pathlib.Path(__file__).with_name('rc.local')
 
-#: What each machine offers, by class, as nova.conf says.
+#: The units by class that nova.conf makes each machine offer.
 OFFERED = {'VGPU': 4, 'CUSTOM_GPU': 1, 'CUSTOM_QAT': 4, 'CUSTOM_ALVEO': 1}
 
 
 def enter(cloud, *machines):
-    """A tenant of machines that offer everything.
+    """Make machines offer all devices; return a tenant.
 
-    What it leaves on a machine ends with that, or with the session.
+    Leftovers of the tenant are removed with the machine or the session.
     """
     tenant = tenants.Tenant(cloud, {machine.host: machine
                                     for machine in machines})
@@ -28,7 +28,7 @@ def enter(cloud, *machines):
 
 
 def prepare(machine) -> None:
-    """Have a machine offer everything from the first start of nova-compute."""
+    """Configure a machine to offer all devices, before nova-compute starts."""
     _boot(machine)
     machine.configure(_CONF.read_text())
 
@@ -39,9 +39,9 @@ def _boot(machine):
 
 
 def leave_to_nova(tenant, machine, **products: str) -> None:
-    """Have ``[pci] device_spec`` name devices of ours instead.
+    """Move devices from nova_accel's device_spec to ``[pci] device_spec``.
 
-    :param products: product id by class
+    :param products: the product ids of the devices by resource class
     """
     ours, novas = [], []
     for line in _CONF.read_text().splitlines():
@@ -62,9 +62,9 @@ def leave_to_nova(tenant, machine, **products: str) -> None:
 
 
 def offer(tenant, machine, more: str = '') -> None:
-    """Have nova-compute run with our entries, and Placement have them.
+    """Configure nova_accel's devices, and wait until Placement has them.
 
-    :param more: lines of ``[nova_accel]`` beside ours
+    :param more: additional lines of ``[nova_accel]``
     """
     if machine.configure(_CONF.read_text() + more):
         machine.restart('nova-compute')

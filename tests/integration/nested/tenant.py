@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody who has servers with devices, and looks closely at them."""
+"""A tenant that creates servers with devices and checks the devices."""
 
 import collections
 import collections.abc
@@ -14,12 +14,12 @@ from tests.integration.nested import inside
 from tests.integration.nested import ledger
 from tests.integration.nested import patience
 
-#: What its servers are called.
+#: The name of all servers.
 _NAME = 'nested'
-#: MiB of a guest's.
+#: MiB of a guest's memory.
 _MEMORY = 96
 
-#: States that pass by themselves.
+#: Temporary server states.
 _PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
                       'HARD_REBOOT', 'REVERT_RESIZE'})
 
@@ -27,8 +27,8 @@ _PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
 class Tenant:
     """Profiles, flavors and servers.
 
-    :param cloud: tests.integration.cloud's
-    :param machines: the nested machines, by the name of their host
+    :param cloud: tests.integration.cloud.cloud.Cloud
+    :param machines: the nested machines by host name
     """
 
     def __init__(self, cloud, machines: collections.abc.Mapping):
@@ -42,7 +42,7 @@ class Tenant:
         return inside.Inside(self.machines[host])
 
     def flavor(self, **resources: int) -> str:
-        """The id of a flavor whose profile asks for units of classes."""
+        """Return the id of a flavor whose profile requests these units."""
         name = '-'.join(f'{resource_class.lower()}-{amount}' for
                         resource_class, amount in resources.items()) or 'plain'
         if name not in self._flavors:
@@ -56,7 +56,7 @@ class Tenant:
         return self.flavor_with(name, **{'accel:device_profile': name})
 
     def flavor_with(self, name: str, **specs: str) -> str:
-        """The id of a new flavor with these extra specs."""
+        """Return the id of a new flavor with these extra specs."""
         return cloud_resources.flavor(
             self.cloud.connection, f'nested.{name}', _MEMORY, 1,
             {'hw_rng:allowed': 'false', **specs}, disk=0).id
@@ -70,11 +70,12 @@ class Tenant:
 
     def boot(self, host: str | None = None, status: str = 'ACTIVE',
              flavor: str | None = None, **resources: int) -> 'Server':
-        """A new server, and in the end its guest is up.
+        """Create a server; if it becomes ACTIVE, wait until its guest is up.
 
-        :param host: where; otherwise the scheduler says it
-        :param status: what it comes to
-        :param flavor: the id of a flavor; otherwise one for the resources
+        :param host: the requested host; the scheduler's choice by default
+        :param status: the expected final status
+        :param flavor: the id of a flavor; by default, a flavor that requests
+            the resources
         """
         more = {'host': host} if host else {}
         image = self.cloud.connection.image.find_image(
@@ -85,7 +86,7 @@ class Tenant:
         return self._come_up(created.id, status)
 
     def boot_by_hand(self, host: str, **resources: int) -> 'Server':
-        """The same on a host, as one types it: with the ordinary client."""
+        """Create a server on a host with the command ``openstack``."""
         created = self.cloud.openstack(
             'server', 'create', '--flavor', self.flavor(**resources),
             '--image', node.IMAGE, '--nic', 'none', '--host', host, _NAME)
@@ -99,9 +100,10 @@ class Tenant:
         return server
 
     def service(self, host: str):
-        """nova-compute as the API has it: None while it cannot be used.
+        """Return the nova-compute of a host, None while it is unusable.
 
-        Of one that libvirt has come back to, Placement hears later.
+        When libvirt is back, Nova enables the service before Placement loses
+        the disabled trait.
         """
         return next((
             service for service in self.compute.services(
@@ -111,7 +113,7 @@ class Tenant:
 
 
 class Server:
-    """A server of a tenant's."""
+    """A server of the tenant."""
 
     def __init__(self, tenant: Tenant, uuid: str):
         self._tenant = tenant
@@ -119,7 +121,7 @@ class Server:
 
     @property
     def view(self):
-        """openstack.compute.v2.server.Server as it is now."""
+        """The current openstack.compute.v2.server.Server."""
         return self._tenant.compute.get_server(self.id)
 
     @property
@@ -128,25 +130,26 @@ class Server:
 
     def act(self, action: str, *args, status: str = 'ACTIVE',
             meanwhile: tuple[str, ...] = (), **kwargs) -> None:
-        """Something that the API does to servers, and what it comes to.
+        """Run a server action and wait for the resulting status.
 
-        :param action: a method's name, as openstacksdk has it
+        :param action: the name of an openstacksdk method
+        :param meanwhile: statuses that the server may have until then
         """
         getattr(self._tenant.compute, action)(self.id, *args, **kwargs)
         self.wait(status, meanwhile)
 
     def wait(self, status: str, meanwhile: tuple[str, ...] = ()) -> None:
-        """Until it is so, and nothing is going on any more.
+        """Wait for a status without a task state.
 
-        :param meanwhile: what it may be until then
-        :raises AssertionError: if it comes to something else
+        :param meanwhile: statuses that the server may have until then
+        :raises AssertionError: if the server gets another status
         """
         def ask():
             view = self.view
             if view.task_state is None and view.status not in {
                     status, *meanwhile, *_PASSING}:
                 raise AssertionError(
-                    f'server {self.id} is {view.status}, and not {status}: '
+                    f'server {self.id} is {view.status}, not {status}: '
                     f'{view.fault}')
             return view.task_state is None and view.status == status
         patience.until(f'server {self.id} is {status}', ask)
@@ -158,39 +161,43 @@ class Server:
             self._tenant.compute.find_server(self.id, ignore_missing=True))
 
     def hear(self) -> guests.Guest:
-        """Its guest, as far as it has come."""
+        """Return the guest's current state, which may still be booting."""
         return guests.Guest(self._tenant.inside(self.host).console(self.id))
 
     def guest(self) -> guests.Guest:
-        """Its guest, which is up."""
+        """Wait until the guest is up, and return its state."""
         def ask():
             heard = self.hear()
             return heard.is_ready and heard
         return patience.until(f'the guest of {self.id} is up', ask)
 
     def restarted(self, boot: str) -> guests.Guest:
-        """Its guest, which is up after another boot than this one."""
+        """Wait until the guest is up after a reboot.
+
+        :param boot: the boot id before the reboot
+        """
         def ask():
             heard = self.hear()
             return heard.is_ready and heard.boot != boot and heard
         return patience.until(f'the guest of {self.id} is up again', ask)
 
     def lives(self) -> None:
-        """See its guest do something from now on."""
+        """Check that the guest is running."""
         before = self.hear().alive
-        patience.until(f'the guest of {self.id} lives',
+        patience.until(f'the guest of {self.id} runs',
                        lambda: self.hear().alive > before)
 
     def has(self, **resources: int) -> list[str]:
-        """See that it has what it was promised, wherever one can look.
+        """Check that a server has exactly these devices, in all components.
 
-        Placement names cards, libvirt gives the guest functions of these
-        cards, vfio has them, and the guest finds such devices, and reads in
-        their registers that they are the very ones, with nothing of those who
-        had them before.
+        - Placement has allocations from the devices' cards.
+        - The running domain and its definition have the hostdevs.
+        - On the host, PCI functions are bound to vfio-pci.
+        - The guest finds these devices. Their registers have the right serial
+          numbers and no data of an earlier server.
 
-        :param resources: units by class that it was promised
-        :returns: what it has: PCI addresses and uuids of mdevs, in order
+        :param resources: the expected units by resource class
+        :returns: PCI addresses and mdev UUIDs of the devices, sorted
         """
         name = self.host
         host = self._tenant.inside(name)
@@ -206,18 +213,17 @@ class Server:
         assert {device.driver for device in given
                 if isinstance(device, inside.Function)} <= {'vfio-pci'}
         expected = sorted(_seen(device, functions) for device in given)
-        patience.becomes(f'what the guest of {self.id} sees',
+        patience.becomes(f'devices in the guest of {self.id}',
                          lambda: self.guest().devices, expected)
         return sorted(held)
 
 
 def _seen(device: inside.Function | inside.Mdev, functions,
           ) -> guests.Accelerator:
-    """As what a guest sees something of its machine's.
+    """Return how a guest sees a device of its host.
 
-    A virtual function has no ids of its own in configuration space: vfio-pci
-    puts those there that the machine's kernel has for it. drivers/nvidia.c
-    gives an mdev its parent's.
+    A VF's configuration space has no ids. vfio-pci adds those that the host's
+    kernel has for the VF. drivers/nvidia.c gives an mdev its parent's ids.
     """
     if isinstance(device, inside.Mdev):
         ids = functions[device.parent].ids

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests that Cyborg has for itself, with our devices in their place."""
+"""Cyborg's own Tempest tests, on devices of nova_accel."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's own scenarios, with our devices: ``... tempest [REGEX]``.
+"""Run Cyborg's Tempest tests on nova_accel: ``... tempest [REGEX]``.
 
-cyborg-tempest-plugin's tests of the life of a server with a PCI device, run by
-tempest against the cloud that is up.
+Tempest runs the lifecycle tests of cyborg-tempest-plugin for servers with a
+PCI device, in the running cloud.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.integration.tempest import environment
 from tests.integration.tempest import guest
 from tests.integration.tempest import totals
 
-#: What a guest finds, as lookalike.py gives it.
+#: Vendor and product id of the device that lookalike.py gives to guests.
 DEVICE = ('1234', '11e8')
 
 _PROFILE = 'a-device'
@@ -68,7 +68,7 @@ def _arguments():
 
 @contextlib.contextmanager
 def _devices(cloud) -> Iterator[None]:
-    """Have nova-compute be one with look-alikes, for the time of it."""
+    """Run nova-compute with look-alike devices during the context."""
     before = services.SERVICES['nova-compute']
     profile = cloud.profiles / f'{_PROFILE}.yaml'
     services.SERVICES['nova-compute'] = dataclasses.replace(
@@ -98,7 +98,10 @@ def _prepare(cloud):
 
 
 def _tempest(shown, regex) -> tuple[int, str]:
-    """Its exit code, and what it said, which is shown as it comes."""
+    """Run Tempest and show its output.
+
+    :returns: the exit code and the output
+    """
     run = [str(environment.VENV / 'bin' / 'tempest'), 'run', '--serial',
            '--regex', regex]
     shown.say(f'$ {" ".join(run)}')

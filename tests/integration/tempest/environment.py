@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tempest, the peer's plugin and ours, in an environment of their own."""
+"""A virtual environment of Tempest, Cyborg's plugin and nova_accel's."""
 
 import configparser
 import pathlib
@@ -17,18 +17,19 @@ LOG = place.LOG / 'tempest.log'
 
 _PIP = ('tempest==47.0.0', 'cyborg-tempest-plugin==2.8.0')
 _PLUGIN = pathlib.Path(__file__).parent / 'plugin'
-#: What Nova makes configuration drives with.
+#: guest.py needs readelf of binutils. Nova makes config drives with
+#: genisoimage.
 _APT = ('binutils', 'genisoimage')
 
 
 def install(shown: steps.Steps) -> None:
-    """Install it, and make the image of its guests."""
+    """Install Tempest and build the guests' image."""
     with shown.step('tempest'):
         packages.apt(*_APT)
         if not (VENV / 'bin' / 'python').exists():
             steps.run(sys.executable, '-m', 'venv', VENV)
         packages.uv(VENV / 'bin' / 'python', *_PIP)
-        # As it is now.
+        # The plugin may have changed since the last run.
         packages.uv(VENV / 'bin' / 'python', '--reinstall-package',
                     'nova-accel-tempest', '--no-deps', str(_PLUGIN))
         guest.build()
@@ -36,11 +37,12 @@ def install(shown: steps.Steps) -> None:
 
 def configure(image: str, flavor: str, profile: str,
               device: tuple[str, str]) -> None:
-    """Make the workspace, and say in tempest.conf where all is.
+    """Make the workspace and write its tempest.conf.
 
-    :param image: its id, as the flavor's
-    :param profile: the profile that a flavor with a device has
-    :param device: vendor and product, in hexadecimal digits
+    :param image: the image's id
+    :param flavor: the flavor's id
+    :param profile: the profile of flavors with a device
+    :param device: vendor and product id in hexadecimal digits
     """
     if not WORKSPACE.exists():
         steps.run(VENV / 'bin' / 'tempest', 'init', WORKSPACE, log=LOG)
@@ -62,7 +64,7 @@ def configure(image: str, flavor: str, profile: str,
         'service_available': {
             'cinder': 'false', 'swift': 'false', 'horizon': 'false',
             'neutron': 'true', 'nova': 'true', 'glance': 'true',
-            # The peer's tests ask for it; what they ask of it, see plugin/.
+            # Cyborg's tests require it. plugin/ replaces its API.
             'cyborg': 'true'},
         'compute': {'image_ref': image, 'image_ref_alt': image,
                     'flavor_ref': flavor, 'flavor_ref_alt': flavor,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image whose guests one can log into: busybox, and Debian's dropbear."""
+"""A guest image with SSH: busybox and Debian's dropbear."""
 
 import pathlib
 import re
@@ -12,19 +12,19 @@ from tests.integration.cloud import guest
 
 RAMDISK = place.CACHE / 'tempest' / 'ramdisk'
 
-#: Of the kernel's package, in the order in which they need each other.
+#: Modules of the kernel's package, in the order of their dependencies.
 _MODULES = ('virtio_ring', 'virtio', 'virtio_pci_legacy_dev',
             'virtio_pci_modern_dev', 'virtio_pci', 'failover', 'net_failover',
             'virtio_net', 'scsi_common', 'scsi_mod', 'virtio_scsi', 'cdrom',
             'sr_mod', 'isofs')
-#: So that the configuration drive is where these find it.
+#: Image properties that put the config drive on a bus with one of the modules.
 PROPERTIES = {'hw_cdrom_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}
 _PACKAGES = ('dropbear-bin', 'libtomcrypt1', 'libtommath1', 'libgmp10',
              'libcrypt1', 'zlib1g', 'libc6')
 _LOADER = 'ld-linux-x86-64.so.2'
 _INIT = pathlib.Path(__file__).parent / 'init'
 _USER = 'root:x:0:0:root:/root:/bin/sh\n'
-#: busybox's shell would run its own reboot first, which asks an init.
+#: Prefer /sbin/reboot to busybox's, which would ask an init for the reboot.
 _SUDO = """\
 #!/bin/sh
 command=$1
@@ -32,8 +32,8 @@ shift
 [ -x "/sbin/$command" ] && exec "/sbin/$command" "$@"
 exec "$command" "$@"
 """
-#: As elsewhere, nobody can log in for some seconds before all ends: the
-#: peer's test looks once a second whether that is so.
+#: Stop SSH some seconds before the reboot, as other systems do: Cyborg's test
+#: polls once a second until SSH fails.
 _REBOOT = """\
 #!/bin/sh
 kill -9 "$(cat /run/dropbear.pid)"
@@ -43,9 +43,9 @@ setsid sh -c 'sleep 8; exec /bin/busybox reboot -f' \\
 
 
 def build() -> None:
-    """Make the ramdisk; the kernel is that of the cloud's own image.
+    """Build the ramdisk; the kernel is that of the cloud's own image.
 
-    :raises Failure: if a package or a part of it is not there
+    :raises Failure: if a package or a file of it is missing
     """
     tree = RAMDISK.parent / 'root'
     shutil.rmtree(tree, ignore_errors=True)
@@ -59,7 +59,7 @@ def build() -> None:
     shutil.copy(_INIT, tree / 'init')
     (tree / 'etc' / 'passwd').write_text(_USER)
     (tree / 'etc' / 'shells').write_text('/bin/sh\n')
-    # Before busybox's own on the path, which asks an init to do it.
+    # These come before busybox's own on the path.
     for name, text in (('sbin/reboot', _REBOOT), ('sbin/sudo', _SUDO)):
         (tree / name).write_text(text)
     for name in ('init', 'sbin/reboot', 'sbin/sudo'):
@@ -68,7 +68,7 @@ def build() -> None:
 
 
 def _programs(tree):
-    """dropbear and the libraries that it is linked to, from their packages."""
+    """Copy dropbear and the libraries that it is linked to."""
     unpacked = RAMDISK.parent / 'packages'
     place.make(unpacked)
     for name in _PACKAGES:
@@ -102,8 +102,8 @@ def _found(root, name):
     for path in sorted(root.rglob(name)):
         if path.is_file():
             return path
-    raise steps.Failure(f'no {name} below {root}: has the package another '
-                        'layout in this version of Debian?')
+    raise steps.Failure(f'no {name} below {root}: the package may have '
+                        'another layout in this version of Debian')
 
 
 def _pack(tree):

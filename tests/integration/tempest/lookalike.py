@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command on a machine without vfio whose guests see look-alikes.
+"""Run a command without vfio, with emulated devices in place of hostdevs.
 
     python -P lookalike.py COMMAND ARGUMENT...
 
-As stage 1's pretend.py, which keeps hostdevs from libvirt; but QEMU is asked
-to emulate a device (edu, 1234:11e8) in the place of each one that was kept. So
-a guest has the device if, and only if, the XML that it was started with has
-the hostdev. What vfio and a device of flesh do, it does not show.
+Like stage1/pretend.py, it hides hostdevs from libvirt. In addition, QEMU
+emulates a device (edu, 1234:11e8) for each hidden hostdev. So a guest has the
+device if and only if the domain's XML at its start has the hostdev. This does
+not test vfio or a real device.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import sys
 
 from lxml import etree
 
-# Run as a file, by a Python that does not know where it is.
+# With -P, Python does not add this file's directory to sys.path.
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'stage1'))
 
 import pretend
@@ -30,7 +30,7 @@ _SLOTS = range(0x10, 0x18)
 
 
 def emulate(xml: str) -> str:
-    """A domain's XML, as pretend.put_away has it, with look-alikes."""
+    """Add emulated devices to a domain's XML of pretend.put_away()."""
     domain = etree.fromstring(xml)
     for line in domain.findall(_LINE):
         domain.remove(line)
@@ -48,7 +48,7 @@ def emulate(xml: str) -> str:
 
 def main() -> None:
     put_away = pretend.put_away
-    # Its classes look the name up when they are called.
+    # The classes of pretend.py look this name up at each call.
     pretend.put_away = lambda xml: emulate(put_away(xml))
     pretend.main()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tempest counts at its end.
+"""The totals that Tempest prints at its end.
 
-Its exit code is 0 as well where it has skipped everything.
+Tempest's exit code is 0 even if it has skipped all tests.
 """
 
 import re
@@ -10,9 +10,9 @@ _COUNT = re.compile(r'^ - (Passed|Skipped): (\d+)$', re.MULTILINE)
 
 
 def lacking(said: str) -> str:
-    """Why what tempest said is no success; nothing if it is.
+    """Return why Tempest's output shows no success, '' if it does.
 
-    :param said: its output, of which the end counts
+    :param said: the output with the totals at its end
     """
     counts = {name: int(number) for name, number in _COUNT.findall(said)}
     if set(counts) != {'Passed', 'Skipped'}:

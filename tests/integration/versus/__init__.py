@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beside Cyborg, on the same cloud: what a server with a device costs more."""
+"""Benchmarks of nova_accel against Cyborg and Nova on the same cloud."""

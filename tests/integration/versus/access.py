@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which HTTP requests an operation caused, from the services' access logs.
+"""HTTP requests that an operation caused, from the services' access logs.
 
-A request that Nova makes for an operation carries the operation's request id,
-as far as the client passes it on; the caller's polling has one of its own and
-so does not count. Nova's client of Cyborg passes none on, and Cyborg reports
-to nova-api in its own name, as both ask Keystone: those are told by when they
-were, the rest of the cloud being idle.
+Most requests that Nova makes for an operation carry the operation's request
+id. Polling by the caller has other ids and does not count. Three kinds of
+requests carry no id: Nova's to Cyborg, Cyborg's events to nova-api, and those
+to Keystone. They count by time, because the cloud is otherwise idle.
 
 Standard library only.
 """
@@ -17,12 +16,12 @@ import dataclasses
 import pathlib
 import re
 
-#: A line as the services write it.
+#: A line of an access log.
 _LINE = re.compile(
     r'(?P<at>\d+) (?P<method>\S+) (?P<status>\d+) (?P<took>\d+)ms '
     r'(?P<uri>\S+) .*request=(?P<caused_by>\S*)$')
 
-#: And as figures keep it.
+#: A request in the stored figures.
 _KEPT = re.compile(
     r'(?P<service>\S+) (?P<method>\S+) (?P<uri>\S+) (?P<status>\d+) '
     r'(?P<took>\d+) ms')
@@ -30,19 +29,19 @@ _KEPT = re.compile(
 #: Services of which every request counts while an operation runs.
 _BY_TIME = ('cyborg-api', 'keystone')
 
-#: What Cyborg tells nova-api at the end of a binding: the kind, and where.
+#: Events from Cyborg to nova-api when a binding ends: label and path.
 EVENTS = 'events to nova-api'
 _EVENTS = '/os-server-external-events'
-#: Nova reads what is allocated of each provider of the host's tree, one after
-#: the other.
+#: Label of Nova's reads of the allocations of each provider in the host's
+#: tree, one after the other.
 PER_PROVIDER = 'placement, reads per provider'
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """:param service: who was asked
-    :param at: when it was over, milliseconds of the epoch
-    :param took: milliseconds
+    """:param service: the service that got the request
+    :param at: its end in milliseconds since 1970
+    :param took: its duration in milliseconds
     :param caused_by: the request id that it carries
     """
 
@@ -56,9 +55,9 @@ class Request:
 
 
 class Logs:
-    """Access logs from now on.
+    """Lines of access logs from now on.
 
-    :param logs: by service; one need not be there yet
+    :param logs: the files by service; a file may not exist yet
     """
 
     def __init__(self, logs: Mapping[str, pathlib.Path]):
@@ -67,9 +66,9 @@ class Logs:
                        for service, path in logs.items()}
 
     def caused_by(self, request_id: str) -> list[Request]:
-        """The requests since then that an operation caused, as they came.
+        """Return the requests that an operation caused, in order of time.
 
-        :param request_id: the operation's, as its answer's header has it
+        :param request_id: the id in the header of the operation's response
         """
         return sorted(caused_by(request_id, self._read()),
                       key=lambda request: request.at)
@@ -83,7 +82,10 @@ class Logs:
 
 
 def parse(service: str, lines: Iterable[str]) -> Iterator[Request]:
-    """:raises ValueError: for a line that is not as services write it"""
+    """Return the requests in lines of an access log.
+
+    :raises ValueError: for a line of another format
+    """
     for line in lines:
         match = _LINE.match(line.rstrip('\n'))
         if match is None:
@@ -96,13 +98,13 @@ def parse(service: str, lines: Iterable[str]) -> Iterator[Request]:
 
 
 def kept(request: Request) -> str:
-    """A request in the words in which figures keep it."""
+    """Return the text of a request for the stored figures."""
     return (f'{request.service} {request.method} {request.uri} '
             f'{request.status} {request.took} ms')
 
 
 def of_kept(text: str) -> Request:
-    """What :func:`kept` was given, but when it was and what caused it."""
+    """Return the request of a text of :func:`kept`, without time and id."""
     match = _KEPT.fullmatch(text)
     return Request(match['service'], 0, match['method'], int(match['status']),
                    int(match['took']), match['uri'], '')
@@ -117,7 +119,7 @@ def caused_by(request_id: str,
 
 
 def kind(request: Request) -> str:
-    """What a request counts as, for a table."""
+    """Return the label under which a table counts a request."""
     if _is_event(request):
         return EVENTS
     if (request.service == 'placement' and request.method == 'GET'

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg and ours on one cloud: ``python -m tests.integration bench``.
+"""Compare with Cyborg on one cloud: ``python -m tests.integration bench``.
 
-It brings Cyborg up beside, boots and deletes servers without a device, with
-one of Cyborg's and with one of ours in turn, and writes what came of it where
-the documentation includes it. It fails where ours asks or takes more than it
-is to.
+It starts Cyborg. It boots and deletes servers without a device, with a device
+of Cyborg and with a device of nova_accel in turn. The documentation includes
+the results. It fails if nova_accel makes more requests or takes more time than
+the documentation promises.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.integration.versus import comparison
 from tests.integration.versus import cyborg
 from tests.integration.versus import trial
 
-#: With fewer, nothing is written.
+#: With fewer rounds the documentation's files are not written.
 ROUNDS = 20
 
 _PROFILE = f"""\
@@ -34,9 +34,9 @@ name: of-ours
 groups:
 - resources: {{{outers.GPU}: 1}}
 """
-#: As a deployment has it, not as one that is in haste.
+#: The default of a deployment; the test's own interval is shorter.
 _CONF = '[DEFAULT]\nupdate_resources_interval = 0\n'
-#: Who reads that, and of Cyborg.
+#: The services that read the configuration of Cyborg and of this benchmark.
 _READERS = ('nova-api', 'nova-conductor', 'nova-compute')
 _VERSIONS = ('glance', 'keystone', 'neutron', 'nova', 'openstack-cyborg',
              'openstack-placement')
@@ -49,12 +49,13 @@ def main() -> int:
 
 
 def run(compared: types.ModuleType, about: str, measure: Callable) -> int:
-    """Measure, and write what came of it.
+    """Measure and write the results.
 
     :param compared: the module that evaluates the figures
-    :param measure: is called with the cloud, the number of rounds and the
-        steps; it returns the figures
-    :returns: an exit code: 1 if the figures do not keep a promise
+    :param about: the description for the command line's help
+    :param measure: takes the cloud, the number of rounds and the steps;
+        returns the figures
+    :returns: an exit code: 1 if the figures break a promise
     """
     rounds = _rounds(compared.NAME, about)
     shown = steps.Steps()
@@ -82,8 +83,8 @@ def _rounds(name, about):
 def _measure(cloud, rounds, shown):
     with contextlib.ExitStack() as stack:
         with shown.step('Cyborg, and our devices'):
-            # It comes last: what Outer restarts at its end reads of Cyborg
-            # still.
+            # Registered first, it runs last: services that Outer restarts at
+            # its end still have the configuration of Cyborg.
             stack.callback(_clean_up, cloud)
             cyborg.up(cloud)
             place.make(cloud.profiles)
@@ -100,7 +101,7 @@ def _measure(cloud, rounds, shown):
 
 
 def trials(cloud) -> trial.Trials:
-    """Boots of the cloud's image, with the access logs of all APIs."""
+    """Return trials with the cloud's image and the access logs of all APIs."""
     image = cloud.connection.image.find_image(
         resources.IMAGE, ignore_missing=False)
     return trial.Trials(
@@ -110,14 +111,14 @@ def trials(cloud) -> trial.Trials:
 
 
 def _clean_up(cloud):
-    """Have the next part find a cloud without Cyborg."""
+    """Remove Cyborg from the cloud, for the parts that follow."""
     cyborg.down(cloud)
     cloud.configure('nova', '', 'versus')
     cloud.restart(*_READERS)
 
 
 def _flavors(cloud) -> dict[str, str]:
-    """Ids by way; they differ in nothing but the profile."""
+    """Return flavor ids by way; the flavors differ only in the profile."""
     profiles = {comparison.PLAIN: None, comparison.CYBORG: cyborg.PROFILE,
                 comparison.OURS: 'of-ours'}
     return {way: resources.flavor(
@@ -127,7 +128,7 @@ def _flavors(cloud) -> dict[str, str]:
 
 
 def _machine() -> dict[str, str | int]:
-    """What a reader has to know of the machine, and of what ran on it."""
+    """Return the number of cores and the versions of the services."""
     installed = metadata.distributions(path=map(
         str, place.VENV.glob('lib/python3*/site-packages')))
     return {'cores': len(os.sched_getaffinity(0)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same server plain, with Cyborg's device and with ours: what each adds.
+"""Costs of a device of Cyborg and of nova_accel over a plain server.
 
-``measure`` needs a cloud; the others take what came of it, and the standard
-library.
+``measure`` needs a cloud. The other functions evaluate its figures and use
+only the standard library.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,24 @@ PLAIN, CYBORG, OURS = WAYS = ('plain', 'cyborg', 'ours')
 
 _TITLES = {PLAIN: 'No accelerator', CYBORG: 'Cyborg', OURS: 'nova_accel'}
 
-#: What of Cyborg's added time ours may add.
+#: The share of Cyborg's added time that nova_accel may add.
 LIMIT = 0.1
 
-#: What ours may ask for more often than a plain server does.
+#: Requests of which nova_accel may have more than a plain server.
 PER_PROVIDER = access.PER_PROVIDER
 
 
 def measure(trials, flavors: Mapping[str, str], rounds: int,
             say: Callable[[str], None]) -> dict:
-    """Boot and delete a server of each flavor, over and over.
+    """Boot and delete a server of each flavor in each round.
 
     :param trials: a :class:`tests.integration.versus.trial.Trials`
-    :param flavors: ids by way
-    :param say: takes a line for people who wait
+    :param flavors: flavor ids by way
+    :param say: takes a line of progress
     """
     from tests.integration.versus import trial
     for way in WAYS:
-        # Images, tokens and connections are there from now on.
+        # The first trial fetches images and tokens, and is not counted.
         trials.run(flavors[way])
     results = []
     for number, order in enumerate(trial.interleaved(WAYS, rounds)):
@@ -50,7 +50,7 @@ def measure(trials, flavors: Mapping[str, str], rounds: int,
 
 
 def broken(figures: Mapping) -> list[str]:
-    """Which promises the figures do not keep, in words."""
+    """Return a text for each promise that the figures break."""
     said = []
     for step in ('boot', 'delete'):
         ours, plain = (figures_.requests(figures, way, step)
@@ -102,7 +102,7 @@ def report(figures: Mapping) -> report_.Report:
 
 
 def section(result: Mapping) -> str:
-    """What the documentation includes."""
+    """Return the text that the documentation includes."""
     facts = result['machine']
     return report_.rst(
         NAME, report(result['figures']),
@@ -121,7 +121,7 @@ def _requests_said(figures) -> str:
 
 
 def _reads_said(figures) -> str:
-    """What our providers cost whichever server boots, and so plain ones."""
+    """Describe the cost of nova_accel's providers for any server's boot."""
     counts = [figures_.requests(figures, way, 'boot').get(PER_PROVIDER, 0)
               for way in WAYS]
     took = [milliseconds for way in WAYS
@@ -145,7 +145,7 @@ def _range(values) -> str:
 
 
 def _more(figures, way) -> dict[str, float]:
-    """Requests to a boot that a plain one has not, by kind."""
+    """Return the additional requests of a boot by kind."""
     plain = figures_.requests(figures, PLAIN, 'boot')
     return {kind: count - plain.get(kind, 0)
             for kind, count in figures_.requests(figures, way, 'boot').items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg beside us: its services, a profile in its database, Nova's client."""
+"""Start and stop Cyborg's services, with a device profile for servers."""
 
 import pathlib
 
@@ -9,21 +9,21 @@ from tests.integration.cloud import resources
 
 SERVICES = ('cyborg-api', 'cyborg-conductor', 'cyborg-agent')
 
-#: A profile that no file of ours has: nova-api leaves it to Cyborg.
+#: nova_accel has no profile of this name, so nova-api asks Cyborg for it.
 PROFILE = 'of-cyborg'
 
-#: What nova.conf has more where there is Cyborg.
+#: Options that nova.conf needs with Cyborg.
 _NOVA = pathlib.Path('/etc/cyborg/nova.conf')
 _ENDPOINTS = {'cyborg': ('accelerator', 'http://127.0.0.1:6666/v2')}
 
-#: What the one device of its fake driver has.
+#: A request that matches the device of Cyborg's fake driver.
 _GROUPS = [{'resources:FPGA': '1', 'trait:CUSTOM_FAKE_DEVICE': 'required'}]
 
 
 def up(cloud) -> None:
-    """Start Cyborg, and have Nova know it once its services are restarted.
+    """Start Cyborg and configure Nova; restart Nova's services afterwards.
 
-    :raises Failure: if its device is not reported within minutes
+    :raises Failure: if Cyborg reports no device within minutes
     """
     resources.identity(cloud.connection, _ENDPOINTS)
     steps.run(place.BIN / 'cyborg-dbsync', '--config-file',
@@ -31,12 +31,12 @@ def up(cloud) -> None:
               log=place.LOG / 'cyborg-dbsync.log')
     cloud.start(*SERVICES)
     cloud.configure('nova', _NOVA.read_text(), 'cyborg')
-    # One whose token has the new endpoint in its catalogue.
+    # A new connection gets a token whose catalog has the new endpoint.
     api = resources.connect().accelerator
-    # An agent that is there before the conductor is waits a minute for it, and
-    # another one before it says so again.
+    # An agent that starts before the conductor waits a minute for it, and
+    # another minute before it reports again.
     steps.wait('Cyborg\'s device', lambda: list(api.deployables()), 300)
-    # The agent has told Cyborg before it tells Placement.
+    # The agent reports to Cyborg first, then to Placement.
     steps.wait('its resource provider', lambda: [
         provider for provider in cloud.connection.placement
         .resource_providers() if provider.name.endswith('_FakeDevice')], 120)
@@ -46,9 +46,9 @@ def up(cloud) -> None:
 
 
 def down(cloud) -> None:
-    """Stop Cyborg; what it has in databases and Placement stays.
+    """Stop Cyborg and unconfigure Nova; restart Nova's services afterwards.
 
-    Nova forgets it once its services are restarted.
+    Cyborg's records in its database and in Placement stay.
     """
     cloud.stop(*SERVICES)
     cloud.configure('nova', '', 'cyborg')

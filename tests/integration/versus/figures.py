@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trials found, by round and by way: columns and a table of medians.
+"""Columns and a table of medians of the figures of trials.
 
-Figures have ``rounds``; each of them has what
-:meth:`tests.integration.versus.trial.Trials.run` returned, by way. Standard
-library only.
+Figures have ``rounds``. Each round maps a way to the result of
+:meth:`tests.integration.versus.trial.Trials.run`. Standard library only.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from tests.integration.versus import access
 
 
 def column(figures: Mapping, way: str, step: str, key: str) -> list:
-    """A figure of each round.
+    """Return a figure of each round.
 
     :param step: ``boot`` or ``delete``
     """
@@ -22,7 +21,7 @@ def column(figures: Mapping, way: str, step: str, key: str) -> list:
 
 
 def requests(figures: Mapping, way: str, step: str) -> dict[str, float]:
-    """How many there are of each kind, by the median; none is not listed."""
+    """Return the median number of requests by kind, without zeros."""
     rounds = column(figures, way, step, 'requests')
     counts = {kind: statistics.median(found.get(kind, 0) for found in rounds)
               for kind in set().union(*rounds)}
@@ -30,9 +29,9 @@ def requests(figures: Mapping, way: str, step: str) -> dict[str, float]:
 
 
 def reading(figures: Mapping, way: str) -> list[int]:
-    """Milliseconds in which Placement answered the reads per provider.
+    """Return the milliseconds of each boot's reads per provider.
 
-    Of each boot; 0 if figures do not have its requests.
+    A boot without recorded requests has 0.
     """
     return [sum(request.took for request in map(
         access.of_kept, found[way]['boot'].get('asked', []))
@@ -41,12 +40,12 @@ def reading(figures: Mapping, way: str) -> list[int]:
 
 
 def label(kind: str) -> str:
-    """What a kind of requests is called where there is a number of them."""
+    """Return the label of a number of requests of a kind."""
     return kind if kind == access.EVENTS else f'requests to {kind}'
 
 
 def medians(figures: Mapping, titles: Mapping[str, str]) -> report_.Table:
-    """:param titles: by way"""
+    """:param titles: column titles by way"""
     rows = []
     for step in ('boot', 'delete'):
         rows.append((f'{step}, s', *(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command for which libvirt lists the PCI devices of a recorded machine.
+"""Run a command for which libvirt lists a recorded machine's PCI devices.
 
     python -P node_devices.py SYSFS COMMAND ARGUMENT...
 
-runs a command of this Python's environment, such as nova-compute. The node
-devices that libvirt lists for it are the PCI functions of SYSFS, so Nova's own
-driver finds the devices that nova_accel finds with ``sysfs_root``. Nothing can
-be attached to a server: this is for servers without a device.
+runs a command of this Python's environment, for example nova-compute. libvirt
+lists the PCI functions in SYSFS as node devices. So Nova's own driver finds
+the same devices that nova_accel finds with ``sysfs_root``. The devices cannot
+be attached to servers. This is for servers without a device.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ _XML = """\
 
 
 class NodeDevice:
-    """What Nova reads of a virNodeDevice.
+    """The part of a virNodeDevice that Nova reads.
 
     :param function: the directory of a PCI function in sysfs
     """
@@ -66,7 +66,7 @@ class NodeDevice:
 
 
 def install(sysfs: pathlib.Path) -> None:
-    """Have libvirt's functions return a connection that lists these."""
+    """Make libvirt list the functions of a sysfs as node devices."""
     class Connection(libvirt.virConnect):
         def listAllDevices(self, flags=0):
             if not flags & libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one way costs more than another, from trials that ran side by side.
+"""Cost differences of two ways, from trials that ran in pairs.
 
-Trial by trial the difference is taken first and the median of the differences
-after it: what slows the machine for a while slows both of a pair.
+The result is the median of the differences of all pairs. A temporary slowdown
+of the machine affects both trials of a pair.
 
 Standard library only.
 """
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import random
 import statistics
 
-#: How often trials are drawn again to see how far a median may be trusted.
+#: The number of bootstrap samples.
 _DRAWS = 2000
 
-#: The share of draws whose median lies within the interval.
+#: The share of samples whose median lies within the interval.
 SHARE = 0.95
 
 Interval = tuple[float, float]
@@ -23,10 +23,10 @@ Interval = tuple[float, float]
 
 def added(those: Sequence[float], plain: Sequence[float]
           ) -> tuple[float, Interval]:
-    """What one way adds: the median of the differences, and its interval.
+    """Return the median of the differences and its interval.
 
     :param those: a figure of each trial, in any unit
-    :param plain: the figure of the trial that each is compared with
+    :param plain: the same figure of each trial's pair
     """
     differences = [more - less
                    for more, less in zip(those, plain, strict=True)]
@@ -37,10 +37,12 @@ def added(those: Sequence[float], plain: Sequence[float]
 
 def share(ours: Sequence[float], theirs: Sequence[float],
           plain: Sequence[float]) -> tuple[float, Interval]:
-    """What one adds, as a share of what the other adds, and its interval.
+    """Return the ratio of two added costs and its interval.
 
-    :returns: 0.1 where ours adds a tenth of theirs; the same trials are
-        drawn for both, and where theirs adds nothing the share is infinite
+    Each bootstrap sample has the same trials of both.
+
+    :returns: 0.1 if ours adds a tenth of theirs; infinity if theirs adds
+        nothing
     """
     less = [one - other for one, other in zip(ours, plain, strict=True)]
     more = [one - other for one, other in zip(theirs, plain, strict=True)]
@@ -55,10 +57,10 @@ def share(ours: Sequence[float], theirs: Sequence[float],
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]
           ) -> tuple[float, Interval]:
-    """The median of the ratios of pairs, and its interval.
+    """Return the median of the ratios of pairs and its interval.
 
     :param ours: a figure of each trial, in any unit
-    :param theirs: the figure of the trial that each is compared with
+    :param theirs: the same figure of each trial's pair
     :returns: 0.9 if ours is a tenth less than theirs
     """
     ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
@@ -69,7 +71,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]
 
 def _interval(trials: int, figure: Callable[[Sequence[int]], float]
               ) -> Interval:
-    """Of a figure over trials drawn with replacement: the bootstrap."""
+    """Return the bootstrap interval of a figure."""
     rng = random.Random(trials)
     numbers = range(trials)
     drawn = sorted(figure(rng.choices(numbers, k=trials))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server without a device, on a host whose devices are in Placement.
+"""Costs of a server without a device on a host with devices in Placement.
 
-Once nova_accel has reported them, once Nova, by ``[pci] device_spec`` and
-``report_in_placement``. ``measure`` needs a cloud; the others take what came
-of it, and the standard library.
+The devices are reported either by nova_accel or by Nova, with ``[pci]
+device_spec`` and ``report_in_placement``. ``measure`` needs a cloud. The other
+functions evaluate its figures and use only the standard library.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,16 @@ _TITLES = {NOVA: 'Nova', OURS: 'nova_accel'}
 
 def measure(trials, have: Callable[[str], int], flavor: str, rounds: int,
             say: Callable[[str], None]) -> dict:
-    """Boot and delete a server on each side, over and over.
+    """Boot and delete a server on each side in each round.
 
-    The side that is second in a round is first in the next one: so sides
-    change once a round, and each is first equally often.
+    The second side of a round is the first of the next one. So the cloud
+    changes sides once a round, and each side is first equally often.
 
     :param trials: a :class:`tests.integration.versus.trial.Trials`
-    :param have: makes the cloud one of the sides; returns the number of
-        resource providers of the host
-    :param flavor: its id
-    :param say: takes a line for people who wait
+    :param have: switches the cloud to a side; returns the number of resource
+        providers of the host
+    :param flavor: the flavor's id
+    :param say: takes a line of progress
     """
     providers: dict[str, int] = {}
     results = []
@@ -44,7 +44,7 @@ def measure(trials, have: Callable[[str], int], flavor: str, rounds: int,
         for way in order:
             if way != now:
                 providers[way] = have(way)
-                # Images, tokens and connections are there from now on.
+                # The first trial fetches images and tokens; do not count it.
                 trials.run(flavor)
                 now = way
             found[way] = trials.run(flavor)
@@ -55,7 +55,7 @@ def measure(trials, have: Callable[[str], int], flavor: str, rounds: int,
 
 
 def broken(figures: Mapping) -> list[str]:
-    """Which promises the figures do not keep, in words."""
+    """Return a text for each promise that the figures break."""
     said = []
     for step in ('boot', 'delete'):
         ours, nova = (sum(figures_.requests(figures, way, step).values())
@@ -106,7 +106,7 @@ def report(figures: Mapping) -> report_.Report:
 
 
 def section(result: Mapping) -> str:
-    """What the documentation includes."""
+    """Return the text that the documentation includes."""
     facts = result['machine']
     return report_.rst(
         NAME, report(result['figures']),
@@ -121,7 +121,7 @@ def _placement(figures, way) -> float:
 
 
 def _claimed(figures, way) -> float:
-    """Milliseconds."""
+    """Return the median milliseconds from the claim to the driver."""
     return 1000 * statistics.median(
         figures_.column(figures, way, 'boot', 'claimed'))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain servers with and without us: ``python -m tests.integration plain``.
+"""Compare plain servers with Nova's: ``python -m tests.integration plain``.
 
-It boots and deletes servers without a device on a host with eight GPUs, by
-turns with nova_accel and with Nova alone, which both have the GPUs in
-Placement. It writes what came of it where the documentation includes it.
+It boots and deletes servers without a device on a host with eight GPUs, in
+turn with nova_accel and with Nova alone. Both report the GPUs to Placement.
+The documentation includes the results.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from tests.integration.versus import plain
 _NOVA = ('nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute')
 _LISTED = pathlib.Path(__file__).with_name('node_devices.py')
 
-#: The GPUs of the recorded machine, as each side reports them.
+#: The number of GPUs of the recorded machine, and each side's configuration.
 _GPUS = 8
 _ENTRIES = {
     plain.OURS: f'[nova_accel]\ndevice_spec = {outer.GPU_ENTRY}\n',
     plain.NOVA: '[pci]\nreport_in_placement = true\n'
                 'device_spec = {"vendor_id": "10de", "product_id": "2330"}\n'}
-#: Read by nova_accel only.
+#: Only nova_accel reads this.
 _SYSFS = '[nova_accel]\nsysfs_root = {}\n'
 
 
 class Node:
-    """The compute node, which is of one side at a time.
+    """The compute node, which runs one side at a time.
 
-    :param cloud: that is up
-    :param sysfs: that of the recorded machine
+    :param cloud: a cloud that is up
+    :param sysfs: the sysfs of the recorded machine
     """
 
     def __init__(self, cloud, sysfs: pathlib.Path):
@@ -47,7 +47,7 @@ class Node:
 
     @contextlib.contextmanager
     def instead(self):
-        """Have nova-compute be this one, for the time of the context."""
+        """Run this nova-compute instead of the cloud's own."""
         before = services.SERVICES['nova-compute']
         services.SERVICES['nova-compute'] = dataclasses.replace(
             before, command=(f'{place.BIN}/python', '-P', str(_LISTED),
@@ -59,7 +59,7 @@ class Node:
             self._become('', install_guide.conf())
 
     def have(self, way: str) -> int:
-        """Have the cloud be one side.
+        """Switch the cloud to one side.
 
         :returns: the number of resource providers of the host
         """
@@ -73,8 +73,8 @@ class Node:
         return steps.wait('resource providers of all GPUs', reported)
 
     def _become(self, text, guide):
-        # Nova does not start without report_in_placement where there are
-        # providers that it made with it.
+        # Without report_in_placement, nova-compute does not start while
+        # Placement has providers that it made with this option.
         self._cloud.stop('nova-compute')
         for provider in self._providers():
             if provider.name != namespaces.HOST:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server boots and goes: how long each takes, and what it asks for."""
+"""Boot and delete a server; measure durations, requests and writes."""
 
 import collections
 from collections.abc import Callable
@@ -15,35 +15,35 @@ import time
 from tests.integration import steps
 from tests.integration.versus import access
 
-#: Seconds between two looks at a server.
+#: Seconds between two polls of a server.
 POLL = 0.1
 
-#: Seconds after which a server that is not there yet never will be.
+#: Seconds after which a boot or delete has failed.
 _PATIENCE = 120
 
-#: Seconds that services have to write down what they did last.
+#: Seconds that services get to write their last log lines.
 _SETTLE = 1.0
 
-#: What nova-compute says of a server as soon as it is ACTIVE, and when.
+#: A line that nova-compute logs when a server becomes ACTIVE, with its time.
 _BUILT = (r'^(\S+ \S+) .*\[instance: {}\] '
           r'Took \S+ seconds to build instance\.')
 
-#: What it says of a claim, and of the driver, which spawned the server.
+#: Lines that it logs after the claim and after the driver's spawn.
 _CLAIMED = r'^(\S+ \S+) .*\[instance: {}\] Claim successful'
 _SPAWNED = (r'^(\S+ \S+) .*\[instance: {}\] '
             r'Took (\S+) seconds to spawn the instance')
 
-#: The first version whose server create takes a flavor and no network.
+#: The microversion of all requests.
 _COMPUTE_API = '2.96'
 
-#: What MariaDB counts of transactions that wrote, and of what they wrote.
+#: MariaDB's counters of commits and of writing statements.
 _COUNTERS = {'transactions': ('Com_commit',),
              'writes': ('Com_insert', 'Com_update', 'Com_delete')}
 
 
 class Trials:
-    """:param connection: the SDK's, as administrator
-    :param image: the id of what servers boot
+    """:param connection: the SDK's connection, as administrator
+    :param image: the id of the servers' image
     :param logs: access logs by service
     :param compute: nova-compute's log
     """
@@ -58,10 +58,10 @@ class Trials:
     def run(self, flavor: str) -> dict:
         """Boot a server of a flavor and delete it.
 
-        :returns: of ``boot`` and of ``delete``: ``seconds``, ``requests`` by
-            who was asked, and MariaDB's counters; of ``boot`` also
-            ``claimed``, the seconds from the claim to the driver
-        :raises RuntimeError: if the server gets an error
+        :returns: for ``boot`` and ``delete``: ``seconds``, ``requests`` by
+            service, and MariaDB's counters; for ``boot`` also ``claimed``,
+            the seconds from the claim to the driver
+        :raises RuntimeError: if the server goes to ERROR
         """
         server = None
 
@@ -103,7 +103,7 @@ class Trials:
                 **{name: after[name] - before[name] for name in after}}
 
     def _active(self, server) -> float | None:
-        """When it became ACTIVE, in seconds since 1970; None if it is not."""
+        """Return when a server became ACTIVE, None if it is not ACTIVE."""
         shown = self._ask('GET', f'/servers/{server}').json()['server']
         if shown['status'] == 'ERROR':
             fault = shown.get('fault', {}).get('message', 'no reason is given')
@@ -112,7 +112,7 @@ class Trials:
                 if shown['status'] == 'ACTIVE' else None)
 
     def _gone(self, server) -> float | None:
-        """Now, if it is."""
+        """Return the current time if a server is gone, otherwise None."""
         found = self._compute.get(f'/servers/{server}',
                                   microversion=_COMPUTE_API)
         return time.time() if found.status_code == 404 else None
@@ -134,15 +134,18 @@ class Trials:
 
 
 def built(log: str, server: str) -> float | None:
-    """When a server was, in seconds since 1970, by nova-compute's log."""
+    """Return the seconds since 1970 at which a server became ACTIVE.
+
+    :param log: nova-compute's log
+    """
     found = re.search(_BUILT.format(server), log, re.MULTILINE)
     return found and _seconds(found[1])
 
 
 def claimed(log: str, server: str) -> float:
-    """Seconds from a server's claim to the driver, by nova-compute's log.
+    """Return the seconds from a server's claim to the driver.
 
-    It has them in hundredths.
+    :param log: nova-compute's log, which has hundredths of seconds
     """
     claim = re.search(_CLAIMED.format(server), log, re.MULTILINE)
     spawn = re.search(_SPAWNED.format(server), log, re.MULTILINE)
@@ -154,7 +157,7 @@ def _seconds(written):
 
 
 def interleaved(ways: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
-    """Each way once a round, in an order that favours none of them.
+    """Return an order of the ways for each round.
 
     All orders come equally often, as far as the number of rounds allows.
     """

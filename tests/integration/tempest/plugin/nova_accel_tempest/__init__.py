@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's scenarios of tempest, with devices of nova_accel."""
+"""A Tempest plugin: Cyborg's tests with devices of nova_accel."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tempest loads: where the tests are, and their options."""
+"""The plugin class for Tempest, with the tests' options."""
 
 import pathlib
 
@@ -9,13 +9,13 @@ from tempest.test_discover import plugins
 GROUP = cfg.OptGroup('nova_accel', title='nova_accel')
 OPTIONS = [
     cfg.ListOpt('virsh', default=['virsh', '-c', 'qemu:///system'],
-                help='The words of a command that runs virsh where servers '
-                     'are.'),
+                help='The words of a command that runs virsh on the compute '
+                     'node.'),
 ]
 
 
 class Plugin(plugins.TempestPlugin):
-    """Found by the entry point ``tempest.test_plugins``."""
+    """The plugin; Tempest finds it by the entry point."""
 
     def load_tests(self):
         here = pathlib.Path(__file__).parent

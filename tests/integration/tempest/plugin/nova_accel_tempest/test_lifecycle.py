@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a server with a PCI device, as Cyborg's plugin tests it.
+"""Lifecycle tests of Cyborg's plugin for a server with a PCI device.
 
-Scenarios, flavors, waiting and what the guest is asked are the peer's, as they
-are. One method is not: where it asks Cyborg's API which accelerator requests
-(ARQs) a server has, Placement is asked what it was promised, and libvirt which
-device its guest holds for that. It is said in the words of that API, since the
-peer's checks read it.
+The tests run unchanged, except for one method. It asks Cyborg's API for the
+accelerator requests (ARQs) of a server. Here it reads the server's allocations
+from Placement and its hostdevs from libvirt instead. It returns them in the
+format of Cyborg's API.
 """
 
 import collections
@@ -18,22 +17,23 @@ from tempest import config
 
 CONF = config.CONF
 
-#: What nova_accel calls a hostdev names the provider of its device.
+#: A hostdev's alias by nova_accel; it has the UUID of the device's provider.
 _ALIAS = re.compile(r'ua-accel-.+?-([0-9a-f-]{36})-[0-9]+(?:-[0-9a-f]{8})?')
 
-#: In which Placement counts what is taken of a single device.
+#: The prefix of the resource classes of single devices.
 _UNITS = 'CUSTOM_UNIT_OF_'
 
 
 class TestLifecycle(test_pci_driver_lifecycle.TestPCIDriverLifecycle):
-    """The peer's ten scenarios."""
+    """The ten tests of Cyborg's plugin."""
 
     credentials = ['primary', 'admin']
 
     def _list_instance_arqs(self, server_id, bind_state=None):
-        """One for each unit that it was promised or holds.
+        """Return an ARQ for each hostdev, or else for each allocated unit.
 
-        :param bind_state: if given, none at all unless those are the same
+        :param bind_state: if given, return none unless hostdevs and
+            allocations match
         """
         promised, held = self._promised(server_id), self._held(server_id)
         same = promised == collections.Counter(
@@ -47,7 +47,7 @@ class TestLifecycle(test_pci_driver_lifecycle.TestPCIDriverLifecycle):
                 or [{}] * promised.total()]
 
     def _promised(self, server_id) -> collections.Counter[str]:
-        """How many units it has in Placement, by the device's provider."""
+        """Return a server's allocated units by device provider."""
         found = self.os_admin.placement_client.list_allocations(server_id)
         return collections.Counter({
             provider: amount
@@ -56,7 +56,7 @@ class TestLifecycle(test_pci_driver_lifecycle.TestPCIDriverLifecycle):
             if name.startswith(_UNITS)})
 
     def _held(self, server_id) -> list[tuple[str, dict[str, str]]]:
-        """The devices that its guest holds: provider, address on the host."""
+        """Return the provider and host address of each of its hostdevs."""
         found = subprocess.run(
             [*CONF.nova_accel.virsh, 'dumpxml', server_id],
             capture_output=True, text=True)
@@ -71,7 +71,7 @@ class TestLifecycle(test_pci_driver_lifecycle.TestPCIDriverLifecycle):
 
 
 def _address(hostdev) -> dict[str, str]:
-    """As Cyborg's API has it."""
+    """Return a hostdev's address in the format of Cyborg's API."""
     address = hostdev.find('source/address')
     return {'domain': address.get('domain'), 'bus': address.get('bus'),
             'device': address.get('slot'),
