@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud: OpenStack's control plane and a compute node, on loopback."""
+"""An OpenStack cloud: control plane and a compute node, on loopback."""

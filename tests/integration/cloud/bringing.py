@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From nothing to a cloud that boots servers.
+"""Bring up a cloud.
 
-There is no way back: it ends with its namespaces.
+The cloud is never taken down separately: it ends with its namespaces.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from tests.integration.cloud import resources
 _INFRASTRUCTURE = ('memcached', 'epmd', 'virtlogd', 'libvirtd')
 _APIS = ('keystone', 'placement', 'glance', 'neutron', 'nova-api')
 _COMPUTE = ('nova-scheduler', 'nova-compute', 'neutron-rpc', 'neutron-agent')
-#: All that are started here.
+#: All services that are started here.
 SERVICES = ('mariadb', 'rabbitmq', *_INFRASTRUCTURE, *_APIS, 'nova-conductor',
             *_COMPUTE)
 _STATE = ('glance/images', 'glance/staging', 'glance/tasks', 'rabbitmq',
@@ -28,26 +28,27 @@ _STATE = ('glance/images', 'glance/staging', 'glance/tasks', 'rabbitmq',
 def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
     """Bring a cloud up.
 
-    :raises Failure: of what does not come up
+    :raises Failure: if a service does not get ready
     """
     with shown.step('configuration, RabbitMQ, libvirt'):
         _place()
         configuration.write(pathlib.Path('/etc'))
         install_guide.configure()
         cloud.start(*_INFRASTRUCTURE)
-        # It would start an epmd of its own, and listen on all addresses.
+        # Without a running epmd, RabbitMQ would start one on all addresses.
         cloud.start('rabbitmq', wait=False)
     with shown.step('databases'):
         _databases(cloud)
     with shown.step('APIs'):
         cloud.start('rabbitmq', *_APIS)
-        # What can be had is told with a token, so cloud's is a later one.
+        # A token contains the catalog. The cloud's own connection must get its
+        # token after this.
         resources.identity(resources.connect())
-        # Neutron 29 fails once at some requests that come before a plain one.
+        # Without a plain request first, Neutron 29 fails some other requests.
         list(cloud.connection.network.networks())
     with shown.step('Nova and Neutron'):
-        # It ends if Keystone does not know Nova; and nova-compute waits for
-        # long if it asks before there is one.
+        # nova-conductor ends if Keystone does not know Nova. nova-compute
+        # waits long if it starts before nova-conductor.
         cloud.start('nova-conductor')
         cloud.beating(['nova-conductor'])
         cloud.start(*_COMPUTE)
@@ -58,7 +59,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps) -> None:
     with shown.step('the compute node'):
         def there():
             cloud.check(*_COMPUTE)
-            # Once its cell and Neutron know it.
+            # The cell mapping and Neutron know the compute node.
             return list(cloud.connection.compute.hypervisors()) and any(
                 agent.is_alive for agent in cloud.connection.network.agents())
         steps.wait('the compute node', there, pause=0.5)
@@ -82,7 +83,7 @@ def _place():
     steps.run('ip', 'link', 'add', here, 'type', 'veth', 'peer', 'name', there)
     for end in (here, there):
         steps.run('ip', 'link', 'set', end, 'up')
-    # So that guests can be reached.
+    # This makes guests reachable.
     steps.run('ip', 'address', 'add', resources.ADDRESS, 'dev', there)
     with open('/etc/hosts', 'a') as hosts:
         hosts.write(f'127.0.0.1 {namespaces.HOST}\n')

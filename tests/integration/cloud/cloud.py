@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud as the scenarios have it: its APIs, its services, their logs."""
+"""The cloud's interface for tests: APIs, services, logs and servers."""
 
 import functools
 import json
@@ -19,9 +19,9 @@ from tests.integration.cloud import services
 
 
 class Cloud:
-    """A cloud that is up, or about to be."""
+    """A cloud that is up or coming up."""
 
-    #: Where nova-api reads profiles from.
+    #: The directory from which nova-api reads profiles.
     profiles = pathlib.Path('/etc/nova/device_profiles.d')
 
     def __init__(self):
@@ -30,35 +30,39 @@ class Cloud:
 
     @functools.cached_property
     def connection(self) -> openstack.connection.Connection:
-        """The SDK, as administrator."""
+        """A connection of the SDK, as administrator."""
         return resources.connect()
 
     def openstack(self, *words: str):
-        """What the ordinary client says, from its JSON; None if nothing.
+        """Run the command ``openstack`` and return its parsed JSON output.
 
-        :raises Failure: with its error
+        :returns: None if there is no output
+        :raises Failure: with the client's error
         """
         said = self.run('openstack', *words, '-f', 'json')
         return json.loads(said) if said.strip() else None
 
     def run(self, *command: str) -> str:
-        """What a command of the cloud's environment, or any, says.
+        """Run a command in the cloud's environment and return its output.
 
-        :raises Failure: with what it said, if it fails
+        :raises Failure: with the output, if the command fails
         """
         return steps.run(*command, env=environment())
 
     def virsh(self, *words: str) -> str:
-        """What libvirt says; its errors are Failures."""
+        """Run virsh and return its output.
+
+        :raises Failure: with libvirt's error
+        """
         return self.run('virsh', '-q', '-c', 'qemu:///system', *words)
 
     # The services.
 
     def start(self, *names: str, wait: bool = True) -> None:
-        """Start services, all at once.
+        """Start services in parallel.
 
-        :param wait: until they can be used
-        :raises Failure: if one cannot, with the end of its log
+        :param wait: wait until they are ready
+        :raises Failure: if one does not get ready, with the end of its log
         """
         for name in names:
             service = services.SERVICES[name]
@@ -77,7 +81,10 @@ class Cloud:
         steps.wait(name, ready)
 
     def check(self, *names: str) -> None:
-        """:raises Final: with the end of its log, if a service ended"""
+        """Check that services run.
+
+        :raises Final: if a service has ended, with the end of its log
+        """
         for name in names:
             if not self.processes.alive(name):
                 raise steps.Final(f'{name} ended: {self._end(name)}')
@@ -87,7 +94,7 @@ class Cloud:
         return f'{log.read_text(errors="replace")[-1500:]}\nmore is in {log}'
 
     def stop(self, *names: str) -> None:
-        """Have services end by themselves, or kill those that do not."""
+        """Stop services, and kill those that do not end in time."""
         self.processes.stop(*names, seconds=max(
             services.SERVICES[name].patience for name in names))
 
@@ -95,10 +102,10 @@ class Cloud:
         self.processes.kill(*names)
 
     def restart(self, *names: str, wait: bool = True) -> None:
-        """Stop services, start them again, and wait until Nova has them."""
+        """Stop services, start them, and wait until Nova reports them up."""
         self.stop(*names)
         beating = [name for name in names if name in _BEATING]
-        # First nova-api, if it is among them: it says what they said before.
+        # Start nova-api first. It knows the last heartbeats of the others.
         self.start(*(name for name in names if name not in beating), wait=wait)
         before = self.heartbeats() if beating and wait else {}
         self.start(*beating, wait=wait)
@@ -108,30 +115,30 @@ class Cloud:
                 self._answered(before)
 
     def _answered(self, before):
-        """Wait until each nova-compute has heard from the new nova-conductor.
+        """Wait until each nova-compute reaches the new nova-conductor.
 
-        What it asked the one that ended may never be answered. Until it has
-        given that up, Nova takes it for down: finds no host, and deletes
-        servers without it.
+        An RPC call to the old nova-conductor may get no answer. Until it times
+        out, nova-compute sends no heartbeat and Nova takes it for down. Then
+        servers find no host, and Nova deletes them without nova-compute.
         """
         computes = [one for one in before if one[0] == 'nova-compute']
 
         def answered():
             now = self.heartbeats()
             return all(now.get(one, '') > before[one] for one in computes)
-        steps.wait('a sign of nova-compute', answered)
+        steps.wait('a heartbeat of nova-compute', answered)
 
     def heartbeats(self) -> dict[tuple[str, str], str]:
-        """When Nova's services that are up said so, by binary and host."""
+        """Return the times of heartbeats of services, by binary and host."""
         self.check('nova-api')
         return {(service.binary, service.host): service.updated_at or ''
                 for service in self.connection.compute.services()
                 if service.state == 'up'}
 
     def beating(self, names, before=None) -> None:
-        """Wait until services of Nova say again that they are there.
+        """Wait for new heartbeats of services of Nova.
 
-        :param before: what ``heartbeats()`` said before they did
+        :param before: an earlier result of ``heartbeats()``
         """
         wanted = [_BEATING[name] for name in names if name in _BEATING]
         before = before or {}
@@ -142,68 +149,69 @@ class Cloud:
             return all(now.get(one, '') > before.get(one, '')
                        for one in wanted)
         if wanted:
-            steps.wait(f'a sign of {", ".join(names)}', beat)
+            steps.wait(f'a heartbeat of {", ".join(names)}', beat)
 
     def recovered(self) -> None:
-        """Wait until all that ask each other have noticed that all is well.
+        """Wait until all services have recovered from a failure.
 
-        nova-compute says that it is disabled while libvirt is not there, and
-        all of Nova's are silent without RabbitMQ and MariaDB.
+        nova-compute is disabled while it has no libvirt. All services of Nova
+        send no heartbeats without RabbitMQ and MariaDB.
         """
         def well():
             return all((service.state, service.status) == ('up', 'enabled')
                        for service in self.connection.compute.services())
-        # nova-api refuses or fails until what it needs is there again.
-        before = steps.wait('an answer of nova-api', self.heartbeats)
+        # Until the services are back, nova-api refuses requests or fails.
+        before = steps.wait('an answer from nova-api', self.heartbeats)
         self.beating(('nova-compute', 'nova-conductor', 'nova-scheduler'),
                      before)
         steps.wait('all services of Nova, up and enabled', well)
 
-        # Each thread of an API has connections of its own to memcached and
-        # Keystone; that one has gone it notices by a request, which fails.
+        # Each thread of an API has its own connections to memcached and
+        # Keystone. The first request after a connection breaks fails.
         def ask():
             return self.connection.placement.get('/resource_providers').ok
-        steps.wait('answers of all threads of Placement',
+        steps.wait('answers from all threads of Placement',
                    lambda: all(ask() for _time in range(12)))
 
     def log(self, name: str) -> pathlib.Path:
         return self.processes.log(name)
 
     def access_log(self, name: str) -> pathlib.Path:
-        """Of an API, a line for each request."""
+        """Return the log of an API with a line for each request."""
         return services.access_log(name)
 
     def configure(self, program: str, text: str,
                   name: str = 'scenario') -> None:
-        """Have services read more configuration, once they are restarted.
+        """Add configuration, which services read when they are restarted.
 
-        :param program: nova, neutron or the like; all its services read it
-        :param text: replaces that of the same name; none removes it
+        :param program: for example nova; all its services read the file
+        :param text: an empty text removes the file
+        :param name: the file's name; an existing file is replaced
         """
         configuration.add(program, name, text)
 
     # Servers.
 
     def wait(self, server, status: str = 'ACTIVE'):
-        """A server once it has the status.
+        """Wait until a server has a status, and return the server.
 
-        :raises Failure: if it does not come to that, with its fault
+        :raises Failure: with the server's fault, if it does not get there
         """
         def there():
             self.check('nova-compute')
             now = self.connection.compute.get_server(server)
             if now.status == status:
                 return now
-            fault = (now.fault or {}).get('message', 'it does not say why')
+            fault = (now.fault or {}).get('message', 'it has no fault')
             kind = steps.Final if now.status == 'ERROR' else steps.Failure
-            raise kind(f'server {now.name} is {now.status}, and not {status}: '
+            raise kind(f'server {now.name} is {now.status}, not {status}: '
                        f'{fault}')
         return steps.wait(f'server {server.name}', there)
 
     def delete(self, *servers) -> None:
-        """Delete servers, and wait until they are gone.
+        """Delete servers and wait until they are gone.
 
-        :raises Failure: if one is not to go, with its fault
+        :raises Failure: if one cannot be deleted, with its fault
         """
         for server in servers:
             self.connection.compute.delete_server(server.id,
@@ -222,12 +230,12 @@ class Cloud:
         return False
 
     def console(self, server) -> str:
-        """What a server's serial console said."""
+        """Return the text of a server's serial console."""
         return self.connection.compute.get_server_console_output(
             server)['output']
 
 
-#: Binary and host of the services that Nova keeps track of.
+#: Binary and host of the services that send heartbeats.
 _BEATING = {
     **{name: (name, namespaces.HOST)
        for name in ('nova-compute', 'nova-conductor', 'nova-scheduler')},
@@ -235,7 +243,7 @@ _BEATING = {
 
 
 def environment() -> dict[str, str]:
-    """That of all commands in the cloud."""
+    """Return the environment of all commands in the cloud."""
     return {**os.environ, **resources.ENVIRONMENT, 'PYTHONWARNINGS': 'ignore',
             'PATH': f'{place.BIN}:{os.environ["PATH"]}:/usr/sbin:/sbin'}
 

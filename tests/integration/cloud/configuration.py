@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files in /etc: those that the packages bring, and ours over them."""
+"""Configuration files in /etc: the packages' files and the test's own."""
 
 import pathlib
 import shutil
@@ -11,7 +11,7 @@ from tests.integration import place
 
 KEYSTONE = 'http://127.0.0.1:5000/v3'
 PASSWORD = 'secret'
-#: One end of a cable that leads to its other end: the physical network.
+#: One end of a veth pair, which is the physical network.
 INTERFACE = 'physical0'
 DATABASES = f'mysql+pymysql://cloud:{PASSWORD}@127.0.0.1'
 
@@ -28,25 +28,32 @@ FILES = jinja2.Environment(
 
 
 def write(etc: pathlib.Path) -> None:
-    """Write all files, say to /etc."""
+    """Write all files.
+
+    :param etc: the directory, usually /etc
+    """
     shutil.copytree(place.VENV / 'etc', etc, dirs_exist_ok=True)
     for name in FILES.list_templates():
         path = etc / name
-        # What is in no folder is in other files.
+        # A template outside of a folder is only included by others.
         if path.parent != etc:
             place.make(path.parent)
             path.write_text(render(name))
 
 
 def render(name: str, **values: str) -> str:
-    """A file's text, with values other than the cloud's own."""
+    """Return a file's text.
+
+    :param values: override the cloud's own values
+    """
     return FILES.get_template(name).render({**_VALUES, **values})
 
 
 def add(program: str, name: str, text: str) -> None:
-    """Write a file that a program's services read after its own.
+    """Write a file that overrides a program's main configuration file.
 
-    It replaces one of the same name; no text removes it.
+    :param name: the file's name; an existing file is replaced
+    :param text: an empty text removes the file
     """
     directory = _added(program)
     place.make(directory)
@@ -58,9 +65,10 @@ def add(program: str, name: str, text: str) -> None:
 
 
 def clear(program: str, but: str) -> list[str]:
-    """Remove the files that were added but for one.
+    """Remove added files.
 
-    :returns: the names of those that there were
+    :param but: the name of the file to leave
+    :returns: the names of the removed files
     """
     files = [file for file in _added(program).glob('*.conf')
              if file.stem != but]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MariaDB's databases, and each service's own command that fills them."""
+"""MariaDB's databases, filled by the services' own commands."""
 
 import hashlib
 import pathlib
@@ -12,23 +12,26 @@ from tests.integration.cloud import configuration
 
 _NAMES = ('keystone', 'placement', 'glance', 'neutron', 'nova_api',
           'nova_cell0', 'nova_cell1', 'cyborg')
-#: Keystone's, which what is in its tables needs.
+#: Keystone's keys, which belong to the contents of its tables.
 _KEYS = (pathlib.Path('/etc/keystone/fernet-keys'),
          pathlib.Path('/etc/keystone/credential-keys'))
-#: All that is to be kept.
+#: The directories to keep for later runs.
 _FILES = (place.STATE / 'mysql', *_KEYS)
 _URL = configuration.KEYSTONE
 
 
 def kept() -> pathlib.Path:
-    """Where filled databases are kept, by all that they depend on."""
+    """Return the directory of kept databases.
+
+    Its name has a hash of this file and of the packages.
+    """
     key = hashlib.sha256(pathlib.Path(__file__).read_bytes()
                          + ' '.join(packages.PIP).encode()).hexdigest()
     return place.CACHE / f'databases-{key[:12]}'
 
 
 def keep() -> None:
-    """Keep the databases as they are, while MariaDB does not run."""
+    """Keep a copy of the databases; MariaDB must not be running."""
     new = kept().with_suffix('.new')
     shutil.rmtree(new, ignore_errors=True)
     for directory in _FILES:
@@ -37,7 +40,7 @@ def keep() -> None:
 
 
 def restore() -> bool:
-    """Begin with databases that were kept, if there are any."""
+    """Restore kept databases; return whether there were any."""
     if not kept().exists():
         return False
     for directory in _FILES:
@@ -46,14 +49,14 @@ def restore() -> bool:
 
 
 def install() -> None:
-    """Make MariaDB's own files, before it is started."""
+    """Create MariaDB's system tables before its first start."""
     steps.run('mariadb-install-db', '--user=root', '--skip-test-db',
               '--auth-root-authentication-method=socket',
               log=place.LOG / 'mariadb-install.log')
 
 
 def create() -> None:
-    """Make the databases, empty, and their user."""
+    """Create empty databases and their user."""
     statements = [f'create database if not exists {name}' for name in _NAMES]
     for host in ('127.0.0.1', 'localhost'):
         statements += [
@@ -64,7 +67,7 @@ def create() -> None:
 
 
 def fill() -> None:
-    """Make the tables of all services."""
+    """Create the tables of all services."""
     steps.at_once(_keystone, _nova, lambda: _manage(
         'neutron-db-manage', 'upgrade', 'heads'), lambda: _manage(
         'placement-manage', 'db', 'sync'), lambda: _manage(

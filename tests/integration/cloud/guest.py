@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image that servers have: Debian's kernel, and a program that tells."""
+"""The image of servers: Debian's kernel, and a script that lists devices."""
 
 import pathlib
 import shutil
@@ -22,7 +22,7 @@ def build() -> None:
 
 
 def _kernel():
-    """Take the kernel out of its package, which is not installed."""
+    """Extract the kernel from its package, without installing that."""
     depends = steps.run('apt-cache', 'depends', '--important', _PACKAGE)
     name = depends.partition('Depends: ')[2].split()
     if not name:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-accel, installed as the installation guide says.
+"""Installation of nova-accel as the installation guide says.
 
 The commands and the options come from the pages. This module installs
 nova-accel with pip, makes a wheel, and writes the options of nova.conf.
@@ -21,8 +21,8 @@ from tests.integration import steps
 from tests.integration.cloud import cloud
 from tests.integration.cloud import configuration
 
-#: A copy of the clone, where the wheel is left: in the cloud, pip has no
-#: network to get from what it makes one with.
+#: A copy of the clone, with the wheel. It is built before the cloud starts:
+#: in the cloud, pip has no network to download build requirements.
 COPY = place.CACHE / 'install'
 
 #: The file with the options. Its name sorts first, so that the files that
@@ -33,7 +33,7 @@ _PAGES = place.ROOT / 'doc/source'
 PIP = 'pip install .'
 WHEEL = 'pip wheel --no-deps .'
 _ID = re.compile('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
-#: What nova-accel is made of.
+#: The files from which nova-accel is built.
 _PARTS = ('LICENSE', 'README.rst', 'etc', 'nova_accel', 'pyproject.toml',
           'setup.cfg', 'setup.py')
 
@@ -55,10 +55,10 @@ def commands(page: str) -> list[str]:
 
 
 def matches(expected: str, output: str) -> bool:
-    """Whether a command says what a page says that it does.
+    """Whether a command's output matches the output on a page.
 
-    ``...`` stands for any text, and alone in a line for any lines. An id
-    stands for any, and ``/sys`` for any path. Columns can have other widths.
+    ``...`` matches any text, and alone in a line any lines. A UUID matches any
+    text, and so does ``/sys``. Columns can have other widths.
     """
     lines = [re.escape(_ID.sub('...', _narrow(line)).replace('/sys', '...')
                        ).replace(re.escape('...'), '.*')
@@ -74,7 +74,7 @@ def _narrow(line):
 
 
 def conf() -> str:
-    """Return what the guide puts into nova.conf."""
+    """Return the text that the guide adds to nova.conf."""
     return '\n'.join(filter(_is_conf, blocks('install/configure'))) + '\n'
 
 
@@ -83,7 +83,7 @@ def _is_conf(block):
 
 
 def install() -> None:
-    """Install with the pip of Nova's environment, and make the wheel.
+    """Install with the pip of Nova's environment, and build the wheel.
 
     The wheel is unpacked later. Do nothing if this clone is installed.
     """

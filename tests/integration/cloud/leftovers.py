@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scenarios leave in a cloud, one that failed say, and its end."""
+"""Removal of what tests, for example failed ones, leave in a cloud."""
 
 import contextlib
 
@@ -14,9 +14,9 @@ _NOVA = ('nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute')
 
 
 def clear(cloud) -> None:
-    """Have a cloud be as it was when it came up.
+    """Restore the state in which the cloud came up.
 
-    :raises Failure: if it does not come to that
+    :raises Failure: if that does not succeed
     """
     restore(cloud)
     for service in cloud.connection.compute.services(host=services.SECOND):
@@ -24,7 +24,7 @@ def clear(cloud) -> None:
     cloud.delete(*cloud.connection.compute.servers(all_projects=True))
     remove(cloud, namespaces.HOST)
     for uuid in cloud.virsh('list', '--all', '--uuid').split():
-        # Only one that runs can be destroyed.
+        # destroy fails for a domain that does not run.
         with contextlib.suppress(steps.Failure):
             cloud.virsh('destroy', uuid)
         cloud.virsh('undefine', '--nvram', uuid)
@@ -36,7 +36,7 @@ def clear(cloud) -> None:
 
 
 def start(cloud) -> list[str]:
-    """Start those of its services that have ended; they are returned."""
+    """Start the cloud's services that have ended; return their names."""
     running = cloud.processes.names()
     ended = [name for name in bringing.SERVICES if name not in running]
     cloud.start(*ended)
@@ -44,7 +44,10 @@ def start(cloud) -> list[str]:
 
 
 def restore(cloud) -> None:
-    """Have its services run, with their own configuration, and no others."""
+    """Restore the cloud's services and their configuration.
+
+    Additional services are stopped.
+    """
     others = set(services.SERVICES).intersection(
         cloud.processes.names()).difference(bringing.SERVICES)
     added = configuration.clear('nova', install_guide.NAME)
@@ -58,7 +61,7 @@ def restore(cloud) -> None:
 
 
 def remove(cloud, host: str) -> None:
-    """Delete the servers of a host, and what else Placement has promised."""
+    """Delete the servers of a host and all allocations from it."""
     cloud.delete(*cloud.connection.compute.servers(
         all_projects=True, compute_host=host))
     placement = cloud.connection.placement

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""neutron-macvtap-agent, with what is privileged in the same process.
+"""Run neutron-macvtap-agent without a privsep daemon.
 
-Neutron 29's talks to its privileged daemon, and then forks; what reads the
-daemon's answers does not survive that, and the worker waits for ever. We are
-root already.
+The agent of Neutron 29 connects to the daemon and then forks. The thread that
+reads the daemon's answers does not survive the fork, so the worker waits for
+ever. This process is already root and does not need the daemon.
 """
 
 import sys

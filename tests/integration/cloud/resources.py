@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the cloud, made through its APIs: users, image, flavors."""
+"""Resources of the cloud: users, endpoints, image, flavors and network."""
 
 import ipaddress
 
@@ -8,7 +8,7 @@ import openstack
 from tests.integration.cloud import configuration
 from tests.integration.cloud import guest
 
-#: Of each service: its type, and where it is.
+#: Type and URL of each service.
 ENDPOINTS = {
     'placement': ('placement', 'http://127.0.0.1:8778'),
     'glance': ('image', 'http://127.0.0.1:9292'),
@@ -17,16 +17,16 @@ ENDPOINTS = {
 }
 IMAGE = 'guest'
 NETWORK = 'physical'
-#: That of the namespaces in it, and how many bits are the network's.
+#: The namespaces' address in the network, with the prefix length.
 ADDRESS = '10.77.0.1/24'
-#: MiB of memory, and processors.
+#: MiB of memory, and vCPUs.
 FLAVORS = {'tiny': (256, 1), 'small': (512, 2)}
 
 CREDENTIALS = {
     'auth_url': configuration.KEYSTONE, 'username': 'admin',
     'password': configuration.PASSWORD, 'project_name': 'admin',
     'user_domain_name': 'Default', 'project_domain_name': 'Default'}
-#: The same for the clients.
+#: The credentials as environment variables of the clients.
 ENVIRONMENT = {
     'OS_IDENTITY_API_VERSION': '3', 'OS_REGION_NAME': 'RegionOne',
     'OS_COMPUTE_API_VERSION': '2.latest', 'OS_PLACEMENT_API_VERSION': '1.39',
@@ -34,7 +34,7 @@ ENVIRONMENT = {
 
 
 def connect() -> openstack.connection.Connection:
-    """A connection as administrator, which asks nothing yet."""
+    """Return a connection as administrator, without any request yet."""
     return openstack.connect(
         region_name='RegionOne', load_yaml_config=False,
         load_envvars=False, compute_default_microversion='2.90',
@@ -43,7 +43,7 @@ def connect() -> openstack.connection.Connection:
 
 
 def identity(connection, endpoints=ENDPOINTS) -> None:
-    """Make services' users and endpoints."""
+    """Create users, services and endpoints in Keystone."""
     keystone = connection.identity
     project = keystone.find_project('service') or keystone.create_project(
         name='service', domain_id='default')
@@ -64,7 +64,7 @@ def identity(connection, endpoints=ENDPOINTS) -> None:
 
 def image(connection, name=IMAGE, kernel=guest.KERNEL, ramdisk=guest.RAMDISK,
           **properties):
-    """An image of an empty disk, whose kernel and ramdisk come beside it."""
+    """Return an image of an empty disk with a separate kernel and ramdisk."""
     found = connection.image.find_image(name)
     if found:
         return found
@@ -81,7 +81,7 @@ def image(connection, name=IMAGE, kernel=guest.KERNEL, ramdisk=guest.RAMDISK,
 
 
 def flavor(connection, name, ram=256, vcpus=1, extra_specs=None, disk=1):
-    """A flavor; its extra specs are those given, whatever they were."""
+    """Create a flavor, and delete an older one of the same name."""
     found = connection.compute.find_flavor(name)
     if found:
         connection.compute.delete_flavor(found)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services: what each is started by, and when it is ready.
+"""The services: how each is started, and when it is ready.
 
-This table is all that there is of a service here; another is another line.
+To add a service, add a line to the table.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ import subprocess
 
 from tests.integration import place
 
-#: The log of an API: milliseconds since 1970, request, answer, duration,
-#: who asked.
+#: The format of access logs: milliseconds since 1970, method, status,
+#: duration, URI, client and request id.
 _ACCESS = ('%(tmsecs) %(method) %(status) %(msecs)ms %(uri) ua=%(uagent) '
            'request=%(var.HTTP_X_OPENSTACK_REQUEST_ID)')
 
-#: What a second one of a service is called, as if on another host.
+#: The host name of the second instance of a service.
 SECOND = 'cloud-2'
 
 
 @dataclasses.dataclass(frozen=True)
 class Service:
     command: tuple[str, ...]
-    #: True once it can be used; may raise OSError if not.
+    #: Returns whether the service is ready; may raise OSError if not.
     ready: Callable[[], bool] = lambda: True
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
-    #: Seconds that it has to end by itself.
+    #: Seconds after which stop() kills it.
     patience: int = 10
 
 
@@ -42,7 +42,7 @@ def listens(port: int) -> bool:
 
 
 def answers(port: int) -> bool:
-    """Whether something there answers, with anything but its own failure."""
+    """Whether an HTTP server answers with a status below 500."""
     connection = http.client.HTTPConnection('127.0.0.1', port, timeout=10)
     try:
         connection.request('GET', '/')
@@ -58,10 +58,10 @@ def _says(*command):
 
 
 def _api(name, port, module, arguments='', **environment):
-    """An API of one process and four threads, without TLS.
+    """Return an API with one process and four threads, without TLS.
 
-    That process loads it: it has threads, which do not survive a fork, and
-    what they have locked is locked for ever.
+    The worker process loads the API, not its parent (--lazy-apps). The API has
+    threads. They do not survive a fork, and their locks stay locked.
     """
     return Service((
         f'{place.BIN}/uwsgi', '--http-socket', f'127.0.0.1:{port}',
@@ -84,11 +84,11 @@ def _nova_api(name, port):
     return _api(name, port, 'nova.wsgi.osapi_compute')
 
 
-#: It would look for a file for each plugin beside it.
+#: Without this, Neutron looks for a file for each plugin.
 _NEUTRON = {'OS_NEUTRON_CONFIG_FILES': 'neutron.conf'}
 _CYBORG = '/etc/cyborg/cyborg.conf'
 
-#: In the order in which they are started.
+#: The services in the order in which they start.
 SERVICES = {
     'mariadb': Service(('mariadbd',), _says('mariadb', '-e', 'select 1'),
                        patience=30),
@@ -113,7 +113,7 @@ SERVICES = {
     'nova-compute': _program('nova-compute'),
     'neutron-agent': Service((f'{place.BIN}/python', str(
         pathlib.Path(__file__).parent / 'macvtap_agent.py'))),
-    # Not started unless somebody asks for them.
+    # Only some tests start these.
     'nova-api-2': _nova_api('nova-api-2', 8775),
     'nova-scheduler-2': _program('nova-scheduler',
                                  OS_DEFAULT__HOST=SECOND),
