@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in the machine, with devices that its kernel really drives.
+"""A nested machine: an emulated host with devices for its own kernel.
 
-Software emulation, so that neither KVM, an IOMMU nor any accelerator is
-needed. Its emulated processors have AMD's extension for guests, so that it has
-KVM for its own. It is a compute node of the cloud outside of it.
+QEMU emulates it in software, so the test needs no KVM, IOMMU or accelerator.
+The emulated processors have AMD SVM, so that the machine runs its guests with
+KVM. It is a compute node of the cloud, which runs outside of the machine.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine by hand: ``python -m tests.integration.machine``.
+"""Use a nested machine by hand: ``python -m tests.integration.machine``.
 
-To be used in the cloud, as "python -m tests.integration enter" leads there;
-but for "install", which makes all that a machine is made of.
+"install" builds the machine's files. The other commands run in the cloud,
+which "python -m tests.integration enter" enters.
 """
 
 import argparse
@@ -35,17 +35,17 @@ def _arguments():
         'machine', description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--number', type=int, choices=(1, 2), default=1,
-                        help='of the machine; up: how many')
+                        help='number of the machine; up: how many machines')
     commands = parser.add_subparsers(required=True)
-    for do, about in ((_install, 'make its parts'),
-                      (_up, 'power it on, and have it be a compute node'),
-                      (_down, 'take its power away, and forget its disk'),
-                      (_reboot, 'as an operator does')):
+    for do, about in ((_install, 'build the files'),
+                      (_up, 'power it on and make it a compute node'),
+                      (_down, 'power it off and delete its disk'),
+                      (_reboot, 'reboot it as an operator does')):
         commands.add_parser(do.__name__[1:], help=about).set_defaults(do=do)
-    ssh = commands.add_parser('ssh', help='a shell, or a command, in it')
+    ssh = commands.add_parser('ssh', help='run a shell or a command in it')
     ssh.add_argument('words', nargs=argparse.REMAINDER)
     ssh.set_defaults(do=_ssh)
-    monitor = commands.add_parser('monitor', help='ask its QEMU, by QMP')
+    monitor = commands.add_parser('monitor', help='send a QMP command to QEMU')
     monitor.add_argument('command')
     monitor.add_argument('arguments', type=json.loads, nargs='?', default={})
     monitor.set_defaults(do=_monitor)
@@ -58,7 +58,7 @@ def _machine(arguments):
 
 def _install(_arguments, shown):
     place.make(place.CACHE, place.LOG)
-    # Its uv installs the machine's as well.
+    # The uv in this environment also installs the machine's packages.
     with shown.step("the cloud's Python packages"):
         packages.environment()
     built.install(shown)

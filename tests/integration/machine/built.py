@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that machines are made of."""
+"""The files from which machines run: build or find them."""
 
 import dataclasses
 import json
@@ -19,37 +19,37 @@ from tests.integration.steps import Failure
 from tests.integration.steps import Steps
 from tests.integration.steps import run
 
-#: Of this machine's distribution, for all of it.
+#: All Debian packages that the build needs.
 PACKAGES = sorted({*emulator.PACKAGES, *guest.PACKAGES, *kernel.PACKAGES,
                    *modules.PACKAGES, *root.PACKAGES})
 
-#: Which file is what, for those who come later.
+#: The paths of the files, for other processes.
 _FILE = kept.CACHE / 'parts.json'
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Files; none of them is written to any more."""
+    """Paths of the files, which are read-only from now on."""
     qemu: pathlib.Path
     linux: pathlib.Path
     initramfs: pathlib.Path
     disk: pathlib.Path
-    #: The private key that its root is reached with.
+    #: The private key for ssh to root in the machine.
     key: pathlib.Path
     guest_linux: pathlib.Path
     guest_initramfs: pathlib.Path
-    #: Of a guest that runs one command.
+    #: The initramfs of a guest that runs one command.
     guest_with_lspci: pathlib.Path
 
 
 def install(steps: Steps) -> None:
-    """Make them all, or take what is kept; for `load` too.
+    """Build the files that are not kept, and write their paths for `load`.
 
-    :raises Failure: the first step's that fails
+    :raises Failure: from the first step that fails
     """
     with steps.step('packages for the machine in the machine'):
         packages.apt(*PACKAGES)
-        # Those that are there can be older than the kernel that is fetched.
+        # Installed headers may be older than the downloaded kernel.
         packages.apt(f'linux-headers-{kernel.release()}')
     parts = _build(steps, _wheel())
     _FILE.write_text(json.dumps(
@@ -59,15 +59,15 @@ def install(steps: Steps) -> None:
 
 
 def load() -> Parts:
-    """Those that were installed, perhaps by another process.
+    """Return the files of the last `install`, maybe of another process.
 
-    :raises Failure: if they were not
+    :raises Failure: if there are none
     """
     try:
         paths = json.loads(_FILE.read_text())
     except FileNotFoundError:
-        raise Failure(f'there is no {_FILE}: the machine was not built; '
-                      'parts 2 to 4 do that, and `python -m '
+        raise Failure(f'there is no {_FILE}: the machine was not built. '
+                      'Parts 2 to 4 build it, and `python -m '
                       'tests.integration.machine install`') from None
     return Parts(**{name: pathlib.Path(path)
                     for name, path in paths.items()})
@@ -89,7 +89,7 @@ def _build(steps, wheel):
 
 
 def _wheel():
-    """nova-accel, made as the installation guide says."""
+    """Build nova-accel's wheel as the installation guide says."""
     directory = kept.CACHE / 'wheel'
     shutil.rmtree(directory, ignore_errors=True)
     run(sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w',

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as the machines in the machine have it.
+"""A clock that counts only time in which nested machines could run.
 
-Where a machine's processor has to stand in line for a real one, nothing goes
-on in it. So that time does not count for those who wait for what it does.
+While a machine's processor waits for a real one, nothing happens in the
+machine. Such time does not count for timeouts.
 """
 
 import pathlib
@@ -12,12 +12,12 @@ from tests.integration import place
 from tests.integration import processes
 from tests.integration import steps
 
-#: What the names of machines begin with.
+#: The prefix of the names of machines.
 MACHINE = 'machine-'
 
 
 class Clock:
-    """Called, it says how many seconds machines have had since it was made."""
+    """A callable that returns the machines' seconds since its creation."""
 
     def __init__(self):
         self._processes = processes.Processes(place.RUN, place.LOG)
@@ -35,11 +35,11 @@ class Clock:
         return self._seconds
 
     def _look(self):
-        """How long each thread of a machine's has stood in line."""
+        """Return how long each thread of the machines was in a run queue."""
         for name in self._processes.lost():
             if name.startswith(MACHINE):
                 raise steps.Final(f'{name} ended; {place.LOG / name}.log may '
-                                  'say why')
+                                  'have the reason')
         return {file: _queued(file) for name in self._processes.names()
                 if name.startswith(MACHINE)
                 for file in pathlib.Path('/proc').glob(
@@ -47,7 +47,7 @@ class Clock:
 
 
 def _queued(schedstat: pathlib.Path) -> float:
-    """For how many seconds a thread was ready to run, and did not."""
+    """Return for how many seconds a thread was runnable but did not run."""
     try:
         return int(schedstat.read_text().split()[1]) / 1e9
     except (FileNotFoundError, ProcessLookupError):

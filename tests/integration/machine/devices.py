@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices the machine has, as options of QEMU.
+"""The machine's devices, as options of QEMU.
 
-Each look-alike is an ``accelerator`` (qemu/accelerator.c) behind a root port
-of its own, on the host bridge of a NUMA node: ``px0``, buses from 0x40, and
-``px1``, buses from 0x80.
+Each card is an ``accelerator`` (qemu/accelerator.c) behind its own root port
+on the host bridge of a NUMA node. ``px0`` has buses from 0x40, ``px1`` has
+buses from 0x80.
 """
 
 from collections.abc import Iterable
@@ -18,23 +18,22 @@ _DISK = 64 * _MIB
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """An accelerator that looks like something."""
+    """An emulated accelerator that looks like a real card."""
 
-    #: QEMU's name for it, which is that of its object: what
-    #: ``device_del`` and ``qom-get`` take.
+    #: The id in QEMU, which ``device_del`` and ``qom-get`` take.
     name: str
-    #: The NUMA node that it is on; none for an endpoint of the root complex.
+    #: The NUMA node; None for a root complex integrated endpoint.
     node: int | None
     vendor: int
     device: int
     kind: int
-    #: Its serial number in the first machine.
+    #: The base of its serial number; that of machine N is 0x10000 * N higher.
     serial: int
     subsystem: int = 1
     vfs: int = 0
     vf_device: int = 0
     vf_offset: int = 4
-    #: Bytes of its BAR 2, and of each VF's.
+    #: Bytes of BAR 2 of the PF and of each VF.
     memory: int = _MIB
     vf_memory: int = _MIB
     #: More of QEMU's properties.
@@ -42,14 +41,14 @@ class Card:
 
 
 CARDS = (
-    # A100 SXM4, of 40 GB; vGPUs of it are mdevs (drivers/nvidia.c).
+    # A100 SXM4 40 GB. Its vGPUs are mdevs of drivers/nvidia.c.
     Card('a100', 0, 0x10de, 0x20b0, 0x0302, 0xa100, subsystem=0x1450, vfs=16,
          vf_device=0x20b0, memory=256 * _MIB, vf_memory=8 * _MIB),
     # H100 SXM.
     Card('h100', 1, 0x10de, 0x2330, 0x0302, 0x4100, subsystem=0x16c1, vfs=16,
          vf_device=0x2330, memory=512 * _MIB, vf_memory=8 * _MIB),
-    # Programmable Acceleration Card with Arria 10 GX: the "hello" AFU, and
-    # the interface that bitstreams for that card are made for.
+    # Programmable Acceleration Card with Arria 10 GX. It has the "hello" AFU
+    # and the interface id of bitstreams for this card.
     Card('pac', 0, 0x8086, 0x09c4, 0x1200, 0x0a10, vfs=1, vf_device=0x09c5,
          more={'dfl': True, 'bitstream-id': 0x123000200000185,
                'afu-high': 0xd8424dc4a4a3c413, 'afu-low': 0xf89e433683f9040b,
@@ -58,32 +57,33 @@ CARDS = (
     # QuickAssist, C62x.
     Card('qat', 1, 0x8086, 0x37c8, 0x0b40, 0xc620, vfs=16, vf_device=0x37c9,
          vf_offset=8),
-    # Alveo U250; and a U200 that nothing resets: without a reset of its own,
-    # nor a bus of its own.
+    # Alveo U250, and a U200 that cannot be reset: it has neither FLR nor a bus
+    # of its own.
     Card('u250', 1, 0x10ee, 0x5000, 0x1200, 0xa250, subsystem=0xe),
     Card('u200', None, 0x10ee, 0x5004, 0x1200, 0xa200, subsystem=0xe),
 )
 
 
 def arguments(folder: pathlib.Path, number: int) -> list[str]:
-    """Words for QEMU's command line.
+    """Return words of QEMU's command line.
 
-    :param folder: where images of disks are, or are made
-    :param number: of the machine, from 1; serial numbers differ by it
+    :param folder: the directory of disk images, which are created if missing
+    :param number: the machine's number, from 1; it is part of serial numbers
     """
     return [*_backends(folder), *words(_devices(number))]
 
 
 def words(devices: Iterable[dict[str, object]]) -> list[str]:
-    """Devices as words for QEMU's command line."""
+    """Return words of QEMU's command line for devices."""
     return [word for each in devices for word in ('-device', _option(each))]
 
 
 def arguments_of(name: str, number: int) -> dict[str, object]:
-    """What QMP's ``device_add`` takes to plug a device in again.
+    """Return the arguments of QMP's ``device_add`` for a device.
 
-    :param name: its id
-    :raises KeyError: if there is no such device
+    :param name: the device's id
+    :param number: the machine's number
+    :raises KeyError: if there is no device with this id
     """
     return {each['id']: each for each in _devices(number)}[name]
 
@@ -94,7 +94,7 @@ def _option(properties):
 
 
 def _word(value):
-    """QMP has booleans, the command line words."""
+    """Return a property's value for the command line."""
     if isinstance(value, bool):
         return 'on' if value else 'off'
     return value
@@ -114,7 +114,7 @@ def _backends(folder):
 
 def _devices(number) -> Iterator[dict[str, object]]:
     yield from host_bridges()
-    # An endpoint of the root complex, which nothing resets either.
+    # A root complex integrated endpoint, which cannot be reset either.
     yield device('edu', 'edu', 'pcie.0', addr='05.0')
     ports = _Ports()
     for card in CARDS:
@@ -122,9 +122,9 @@ def _devices(number) -> Iterator[dict[str, object]]:
             yield ports.add(card.name, card.node, card)
             yield _accelerator(card, number, f'port-{card.name}')
         else:
-            # Only bridges can be on the host bridges of nodes.
+            # The nodes' host bridges accept only bridges, so use pcie.0.
             yield _accelerator(card, number, 'pcie.0', addr='07.0')
-    # Two behind a bridge of conventional PCI: one group of the IOMMU.
+    # Two devices behind a conventional PCI bridge share an IOMMU group.
     yield ports.add('bridge', 0)
     yield device('pcie-pci-bridge', 'bridge', 'port-bridge')
     yield device('edu', 'edu-bridged', 'bridge', addr='1.0')
@@ -135,7 +135,7 @@ def _devices(number) -> Iterator[dict[str, object]]:
 
 
 def host_bridges() -> Iterator[dict[str, object]]:
-    """The host bridge of each NUMA node."""
+    """Yield the host bridge of each NUMA node."""
     for node in (0, 1):
         yield device('pxb-pcie', f'px{node}', 'pcie.0',
                      addr=f'{0x10 + node:x}.0', bus_nr=64 * (node + 1),
@@ -151,7 +151,7 @@ def _disks(ports, number):
                  max_ioqpairs=18, msix_qsize=9)
     yield device('nvme-ns', 'nvme-namespace', 'nvme', drive='nvme-disk',
                  nsid=1, shared=True)
-    # Two functions of one slot.
+    # Two functions in one slot.
     yield ports.add('pair', 1)
     for function in (0, 1):
         name = f'pair{function}'
@@ -177,22 +177,22 @@ def _accelerator(card, number, bus, **properties):
 
 def device(driver: str, name: str, bus: str,
            **properties: object) -> dict[str, object]:
-    """A device, as QMP's ``device_add`` takes it."""
+    """Return the arguments of QMP's ``device_add`` for a new device."""
     return {'driver': driver, 'id': name, 'bus': bus, **properties}
 
 
 class _Ports:
-    """Root ports, each on a device number of its host bridge."""
+    """Root ports, each with its own device number on a host bridge."""
 
     def __init__(self):
         self._count = [0, 0]
 
     def add(self, name: str, node: int, card: Card | None = None) -> dict:
-        """A port named after the device that is put there."""
+        """Return a new port, named after the device behind it."""
         at = self._count[node]
         self._count[node] += 1
         slot = 16 * (node + 1) + at
-        # Firmware leaves no room for what VFs will need.
+        # Firmware reserves no address space for the BARs of VFs.
         room = {'mem-reserve': 8 * _MIB,
                 'pref64-reserve': _room(card)} if card else {}
         return device('pcie-root-port', f'port-{name}', f'px{node}',
@@ -200,5 +200,8 @@ class _Ports:
 
 
 def _room(card):
-    """Bytes for memory of a card and its VFs: twice it, as a power of two."""
+    """Return bytes of address space for a card and its VFs.
+
+    That is a power of two, at least twice the size of their memory.
+    """
     return 2 << (card.memory + card.vfs * card.vf_memory - 1).bit_length()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEMU with an accelerator, built from Debian's source package.
+"""QEMU with the device "accelerator", built from Debian's source package.
 
-Of Debian's next release: the QEMU of Debian 12 has no network card with
-virtual functions, and does not migrate what VFIO gives it.
+The source is that of Debian 13. The QEMU of Debian 12 has no network card with
+VFs and does not migrate VFIO devices.
 """
 
 import collections
@@ -19,7 +19,7 @@ from tests.integration.steps import Failure
 from tests.integration.steps import Steps
 from tests.integration.steps import run
 
-#: What is built. Debian puts only corrections into a release: 10.0.N.
+#: The version to build. A release of Debian only gets updates to 10.0.N.
 SERIES = '10.0'
 _SUITE = 'trixie'
 
@@ -28,7 +28,7 @@ PACKAGES = ('bison', 'build-essential', 'debian-archive-keyring', 'flex',
             'libpixman-1-dev', 'libslirp-dev', 'ninja-build', 'pkg-config',
             'python3-venv', 'xz-utils', 'zlib1g-dev')
 
-#: What its configure looks for, in the versions that it names.
+#: Python packages and versions that QEMU's configure needs.
 _REQUIREMENTS = ('meson==1.5.0', 'pycotap==1.3.1')
 _OPTIONS = (
     '--target-list=x86_64-softmmu', '--without-default-features',
@@ -42,18 +42,18 @@ _DEVICES = _OURS / 'devices.mak'
 _ACCELERATOR = _OURS / 'accelerator.c'
 _PROGRAM = 'qemu-system-x86_64'
 
-#: What is otherwise than in its source: file, what is there, and what instead.
+#: Changes to the source: file, pattern, and replacement.
 _EDITS = (
-    # A name of ours.
+    # Add accelerator.c to the build.
     ('hw/misc/meson.build', '\\Z',
      "system_ss.add(when: 'CONFIG_PCI', if_true: files('accelerator.c'))\n"),
-    # Debian's archive has no such firmware to unpack.
+    # Debian's source archive lacks this firmware.
     ('meson.build', r'unpack_edk2_blobs = bzip2\.found\(\)',
      'unpack_edk2_blobs = false'),
-    # An interrupt that KVM in the machine gives its guest stays noted as what
-    # is to be delivered next. If the processor's thread has something else to
-    # do before the guest ends its turn, it is delivered again: to a guest that
-    # is handling it, and waits for its own lock for ever.
+    # When KVM in the machine injects an interrupt into its guest, QEMU leaves
+    # exception_index set. If the thread of the processor is interrupted before
+    # the guest exits, QEMU delivers the interrupt again. A guest that is
+    # already handling it then waits for its own lock for ever.
     ('target/i386/tcg/system/svm_helper.c',
      r'do_interrupt_x86_hardirq\(env, vector, 1\);',
      'do_interrupt_x86_hardirq(env, vector, 1);\n'
@@ -68,11 +68,12 @@ _EDITS = (
 
 
 def build(steps: Steps) -> pathlib.Path:
-    """QEMU's program, built unless it is kept; only what changed is compiled.
+    """Build QEMU unless it is kept, and return the program.
 
-    Firmware is where Debian's packages seabios and qemu-system-data put it.
+    Only changed files are compiled. The firmware comes from Debian's packages
+    seabios and qemu-system-data.
 
-    :raises Failure: if there is no such source, or with what the compiler says
+    :raises Failure: if the source is missing, or with the compiler's output
     """
     inputs = [SERIES, *_REQUIREMENTS, *_OPTIONS, _DEVICES, repr(_EDITS)]
 
@@ -91,19 +92,19 @@ def build(steps: Steps) -> pathlib.Path:
 
 
 def _source(path, steps):
-    """Upstream's source as Debian has it, with our files' names in it."""
+    """Unpack and change upstream's source from Debian's archive."""
     with steps.step(f'source of QEMU {SERIES}'):
         path.mkdir()
         archive = _download(path)
         tree = path / 'tree'
         tree.mkdir()
-        # Two thirds of it are firmware, which Debian has packages of.
+        # Two thirds of the source are firmware, which Debian packages.
         run('tar', '-xf', archive, '-C', tree, '--strip-components=1',
             '--exclude=*/roms')
         for file in path.iterdir():
             if file != tree:
                 _remove(file)
-    # What is in the archive is one directory; what is kept is that.
+    # Keep the files without their top directory.
     for file in tree.iterdir():
         file.rename(path / file.name)
     tree.rmdir()
@@ -116,16 +117,16 @@ def _source(path, steps):
 def _edit(file, pattern, replacement):
     text, count = re.subn(pattern, lambda _: replacement, file.read_text())
     if count != 1:
-        raise Failure(f'{file}: {pattern} is there {count} times: this is '
-                      f'not QEMU {SERIES}')
+        raise Failure(f'{file}: {pattern} matches {count} times, not once: '
+                      f'this is not QEMU {SERIES}')
     file.write_text(text)
 
 
 def _download(path):
-    """The archive of upstream's source, from where this machine's apt goes.
+    """Download upstream's source from the mirror that apt uses.
 
-    apt checks signature and hash. It has a list of its own here: the
-    machine's is of another release, and mostly has no sources.
+    apt checks signature and hash. It uses its own package list here: the
+    system's list is of another release and usually has no source packages.
     """
     (path / 'parts').mkdir()
     (path / 'lists/partial').mkdir(parents=True)
@@ -153,13 +154,13 @@ def _download(path):
 
 
 def _archive():
-    """Where Debian's main archive is, for this machine's apt."""
+    """Return the URI of Debian's main archive in apt's configuration."""
     said = run('apt-get', 'indextargets', '--format', '$(REPO_URI)',
                'Origin: Debian', 'Component: main', 'Identifier: Packages')
     for line in said.splitlines():
         if 'security' not in line:
             return line
-    raise Failure('apt has no archive of Debian: QEMU is built from '
+    raise Failure('apt has no archive of Debian, but QEMU is built from '
                   "Debian's source")
 
 
@@ -178,9 +179,9 @@ def _configure(tree, steps):
 
 
 def _compile(directory) -> Iterator[str]:
-    """How far it is, ten times.
+    """Compile QEMU and yield its progress ten times.
 
-    :raises Failure: with the end of what the compiler says
+    :raises Failure: with the end of the compiler's output
     """
     said = collections.deque(maxlen=40)
     shown = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests in the machine: a small kernel, and what runs on it.
+"""Guests of the machine: a small kernel and two initramfs.
 
-That is one program that speaks, or one command with its output.
+One has a program that reports devices. The other one runs a command.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,14 @@ PACKAGES = ('bc', 'bison', 'build-essential', 'cpio', 'flex', 'libelf-dev',
 FILES = pathlib.Path(__file__).parent / 'files'
 _SOURCE = pathlib.Path('/usr/src/linux-source-6.1.tar.xz')
 
-#: What its kernel is to be told. There is no other clock to check that of a
-#: processor against, and doing so takes a second. Ticks with high resolution
-#: are programmed one by one; of its ports, firmware does what is needed.
+#: The kernel's command line. tsc=reliable: a check of the TSC takes a second,
+#: and there is no other clock to compare it with. highres=off: ticks with high
+#: resolution are programmed one by one. pcie_ports=compat: firmware does what
+#: the ports need.
 COMMAND_LINE = ('console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off '
                 'nokaslr no_timer_check highres=off pcie_ports=compat')
 
-#: And more, for `with_lspci`; the words of the command follow.
+#: The command line for `with_lspci`; append the words of the command.
 RUN = f'{COMMAND_LINE} rdinit=/bin/sh -- /start'
 
 _LSPCI = pathlib.Path('/usr/bin/lspci')
@@ -38,9 +39,9 @@ _EVENT = re.compile(r'GUEST (\{.*\})\s*$', re.MULTILINE)
 
 
 def events(console: str) -> list[Mapping[str, object]]:
-    """What guests said on a console, in order; files/guest.c says it.
+    """Return the events that files/guest.c printed on a console.
 
-    Half a line, at the end of what there is so far, is left out.
+    An incomplete line at the end is ignored.
     """
     said = []
     for line in _EVENT.findall(console):
@@ -52,7 +53,7 @@ def events(console: str) -> list[Mapping[str, object]]:
 
 
 def linux(steps: Steps) -> pathlib.Path:
-    """A kernel that is there in a third of the time of Debian's own."""
+    """Build a kernel that boots in a third of the time of Debian's."""
     config = FILES / 'guest.config'
     version = run('dpkg-query', '-W', '-f', '${Version}', 'linux-source-6.1')
 
@@ -76,17 +77,17 @@ def linux(steps: Steps) -> pathlib.Path:
 
 
 def _check(wanted, got):
-    """What olddefconfig does not know or allow, it drops without a word."""
+    """Check that olddefconfig has not silently dropped an option."""
     lines = set(got.read_text().splitlines())
     missing = [line for line in wanted.read_text().splitlines()
                if line.startswith('CONFIG_') and line not in lines]
     if missing:
-        raise Failure(f'{wanted.name}: this kernel does not take '
+        raise Failure(f'{wanted.name}: this kernel does not accept '
                              + ', '.join(missing))
 
 
 def initramfs(steps: Steps) -> pathlib.Path:
-    """The program that is all of the guest's userland."""
+    """Build the initramfs whose only program is guest.c."""
     source = FILES / 'guest.c'
 
     def make(path):
@@ -102,7 +103,7 @@ def initramfs(steps: Steps) -> pathlib.Path:
 
 
 def with_lspci(steps: Steps) -> pathlib.Path:
-    """A shell and lspci, to run one command with."""
+    """Build the initramfs that runs one command, with a shell and lspci."""
     script, ids = FILES / 'start', _IDS.resolve()
     said = run('ldd', _LSPCI)
     libraries = [pathlib.Path(each) for each in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes long to make is kept, until that changes which it is made of."""
+"""A cache of built files, which are rebuilt when their inputs change."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ CACHE = place.CACHE / 'machine'
 
 def kept(name: str, inputs: Iterable[str | bytes | pathlib.Path],
          make: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """A file or directory, made if there is none of these inputs.
+    """Return a file or directory; make it if none has these inputs.
 
-    :param inputs: texts, and files of which the contents count
-    :param make: is called with the path to make
-    :raises Failure: whatever `make` raises; nothing is kept then
+    :param inputs: texts, and files whose contents count
+    :param make: called with the path to make
+    :raises Failure: from `make`; then nothing is kept
     """
     path = CACHE / f'{name}-{_key(inputs)}'
     if path.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's kernel: Debian's, with its own modules."""
+"""The machine's kernel, from Debian's package."""
 
 from collections.abc import Iterable
 import functools
@@ -16,7 +16,7 @@ PACKAGES = ('cpio', 'kmod')
 
 @functools.cache
 def release() -> str:
-    """What Debian's newest kernel for this distribution calls itself."""
+    """Return the release of Debian's newest kernel for this system."""
     said = run('apt-cache', 'depends', 'linux-image-amd64')
     found = re.search(r'Depends: linux-image-(\S+)', said)
     if not found:
@@ -26,7 +26,7 @@ def release() -> str:
 
 
 def unpacked(steps: Steps) -> pathlib.Path:
-    """The kernel's package, as files."""
+    """Return the directory of the unpacked kernel package."""
     package = f'linux-image-{release()}'
     version = run('apt-cache', 'show', '--no-all-versions', package)
 
@@ -48,9 +48,9 @@ def image(tree: pathlib.Path) -> pathlib.Path:
 
 
 def modules(tree: pathlib.Path, names: Iterable[str]) -> list[pathlib.Path]:
-    """Files of these modules and of those they need, in order of loading.
+    """Return the files of modules and their dependencies in loading order.
 
-    :raises Failure: if the kernel has no such module
+    :raises Failure: if the kernel lacks a module
     """
     files = []
     for name in names:

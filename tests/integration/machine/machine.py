@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: started, spoken to, and put an end to."""
+"""A nested machine: its power, console, shell and services."""
 
 from collections.abc import Callable
 import contextlib
@@ -19,54 +19,57 @@ from tests.integration.steps import Failure
 from tests.integration.steps import run
 from tests.integration.steps import wait
 
-#: Which devices a machine has: a folder for files, and its number.
+#: Returns QEMU's words for a machine's devices; takes a directory for files
+#: and the machine's number.
 Equipment = Callable[[pathlib.Path, int], list[str]]
 
-#: MiB; half of it on each of two NUMA nodes.
+#: MiB of memory, half of it on each of two NUMA nodes.
 MEMORY = 3072
 PROCESSORS = 2
-#: MiB of translated code, as QEMU has it by itself where memory is plenty.
+#: MiB of QEMU's cache of translated code: the default if memory is plenty.
 _CODE = 1024
 
-#: What runs in the machine, in the order in which it starts.
+#: Services of the machine in the order in which they start.
 SERVICES = {
     'libvirtd': '/usr/sbin/libvirtd --listen',
     'nova-compute': '/srv/nova/bin/nova-compute',
 }
-#: Seconds of the machine's for what it does; it is there after ten.
+#: The time limit in seconds of the machine's time. A boot usually takes ten.
 _PATIENCE = 600
 
-#: no_timer_check: where processors are busy, the kernel thinks that no timer
-#: works.
+#: no_timer_check: on busy processors, the kernel's check finds no working
+#: timer.
 _APPEND = ('console=ttyS0 root=/dev/vda quiet loglevel=4 intel_iommu=on '
            'iommu=pt net.ifnames=0 mitigations=off nokaslr '
            'random.trust_cpu=1 tsc=reliable no_timer_check')
-#: In a thread for each processor it is a little faster, but QEMU 10.0 loses
-#: the end of an interrupt at times: one of another processor's (vector 251)
-#: stays in service, and the processor hears no other any more, nor a timer.
+#: A thread for each processor is a little faster. But then QEMU 10.0
+#: sometimes loses the end of an interrupt: an interprocessor interrupt
+#: (vector 251) stays in service, and the processor gets no more interrupts,
+#: not even the timer's.
 _EMULATED = 'tcg,thread=single'
 _UP = 'the machine is up'
-#: What a kernel says, after 20 seconds, that hears no timer any more, as one
-#: may that boots where processors are busy. Then it is reset, so many times.
+#: On busy processors, a booting kernel may get no timer interrupts any more.
+#: After 20 seconds it prints this text. The machine is then reset, up to this
+#: many times.
 _STALLED, _RESETS = 'rcu_preempt detected stalls', 3
 _LOGS = pathlib.PurePosixPath('/var/log/machine')
 _CONFIGURATION = pathlib.PurePosixPath('/etc/nova/nova.conf.d')
 
 
 class Machine:
-    """One of two, which are joined by a network of their own.
+    """One of two machines, which have a network between them.
 
     :param number: 1 or 2
-    :param equipment: words for QEMU's command line, as those of
-        `devices.arguments`
+    :param parts: the files from which it runs
+    :param equipment: returns the devices, like `devices.arguments`
     """
 
     def __init__(self, number: int, parts: built.Parts,
                  equipment: Equipment = devices.arguments):
         self.number = number
-        #: The name of the machine, and of its compute service.
+        #: The host name of the machine and of its compute service.
         self.host = f'{clock.MACHINE}{number}'
-        #: Where the other machine finds it.
+        #: Its address in the network between the machines.
         self.address = f'10.78.0.{number}'
         self._parts = parts
         self._equipment = equipment
@@ -76,14 +79,14 @@ class Machine:
         self._processes = Processes(place.RUN, place.LOG)
         self._ssh_port = 2200 + number
         self._monitor_port = 2300 + number
-        #: What waits until a service that was started, by name, can be used.
+        #: Functions by service that wait until the service is ready.
         self.ready: dict[str, Callable[[], None]] = {
             'libvirtd': self._libvirt_answers}
 
     # As hardware.
 
     def power_on(self) -> None:
-        """Start it, and what ran in it, and wait for that."""
+        """Power on the machine and start the services that ran before."""
         begin = self._console_size()
         disk = self._state / 'disk.qcow2'
         if not disk.exists():
@@ -94,18 +97,18 @@ class Machine:
         self._start_services()
 
     def power_off(self) -> None:
-        """Shut it down as an operator does, its guests as well."""
+        """Shut the machine and its guests down, as an operator does."""
         self._quiesce()
         self._hang_up()
         self._processes.kill(self.host)
 
     def crash(self) -> None:
-        """Take its power away."""
+        """Power off the machine without a shutdown."""
         self._hang_up()
         self._processes.kill(self.host)
 
     def reboot(self) -> None:
-        """Reboot it as an operator does; what ran in it runs again then."""
+        """Reboot the machine as an operator does, and start its services."""
         self._quiesce()
         self._hang_up()
         begin = self._console_size()
@@ -114,7 +117,7 @@ class Machine:
         self._start_services()
 
     def discard(self) -> None:
-        """Forget what it wrote to its disk, and which services it had."""
+        """Delete the machine's disk and the list of its services."""
         shutil.rmtree(self._state)
         place.make(self._state)
 
@@ -123,10 +126,10 @@ class Machine:
         return self._processes.alive(self.host)
 
     def monitor(self, name: str, **arguments):
-        """What QEMU returns for a command of QMP.
+        """Send a QMP command to QEMU and return the answer.
 
-        :param arguments: with _ in place of -
-        :raises Failure: with its reason, if it refuses
+        :param arguments: the command's arguments, with _ instead of -
+        :raises Failure: with QEMU's error
         """
         arguments = {key.replace('_', '-'): value
                      for key, value in arguments.items()}
@@ -136,7 +139,7 @@ class Machine:
             return self._ask(file, name, arguments)
 
     def _ask(self, file, name, arguments):
-        # The greeting and events come on the way.
+        # QEMU also sends a greeting and events.
         print(json.dumps({'execute': name, 'arguments': arguments}),
               file=file, flush=True)
         for line in file:
@@ -147,7 +150,7 @@ class Machine:
             if 'return' in answer:
                 return answer['return']
         raise Failure(f'{self.host}: {name}: QEMU ended; '
-                      f'{self._processes.log(self.host)} may say why')
+                      f'{self._processes.log(self.host)} may have the reason')
 
     def _command(self, disk):
         number, half = self.number, MEMORY // 2
@@ -231,17 +234,18 @@ class Machine:
 
     def run(self, command: str, check: bool = True,
             seconds: float = _PATIENCE) -> str:
-        """What a command in the machine, for its shell, says.
+        """Run a shell command in the machine and return its stdout.
 
-        :raises Failure: with what it says, if it fails and `check`, or if it
-            takes longer than `seconds` of the machine's
+        :param check: raise Failure if the command fails
+        :param seconds: the time limit in the machine's time
+        :raises Failure: if the command fails or exceeds the time limit
         """
         with subprocess.Popen(
                 [*self.ssh(), command], text=True, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, errors='replace') as process:
             said, error = self._end_of(process, command, seconds)
         if check and process.returncode:
-            raise Failure(f'{self.host}: {command}: ended with '
+            raise Failure(f'{self.host}: {command} ended with '
                           f'{process.returncode}: {said}{error}')
         return said
 
@@ -255,18 +259,18 @@ class Machine:
                       f'{seconds:.0f} s')
 
     def copy(self, local: pathlib.Path, remote: str) -> None:
-        """Copy a file or a directory from outside into the machine."""
+        """Copy a file or directory into the machine."""
         run('scp', '-q', '-r', *self._ssh()[1:], local,
             f'root@127.0.0.1:{remote}')
 
     def write(self, remote: str, text: str) -> None:
-        """Write a file of the machine, and its directory."""
+        """Write a file in the machine and make its directory."""
         path = shlex.quote(remote)
         self.run(f'mkdir -p "$(dirname {path})" && '
                  f'printf %s {shlex.quote(text)} > {path}')
 
     def ssh(self) -> list[str]:
-        """The words of a command that logs in, but for what it is to do."""
+        """Return an ssh command line; append a command to run."""
         return [*self._ssh(), 'root@127.0.0.1']
 
     def _ssh(self):
@@ -278,14 +282,14 @@ class Machine:
                 f'Port={self._ssh_port}']
 
     def _hang_up(self):
-        """End the connection that commands share, for its other end goes."""
+        """End the shared ssh connection, before the machine goes down."""
         subprocess.run([*self._ssh(), '-O', 'exit', 'root@127.0.0.1'],
                        capture_output=True)
 
     # Its services.
 
     def start(self, name: str) -> None:
-        """Start a service, and wait until it can be used."""
+        """Start a service and wait until it is ready."""
         program, *words = SERVICES[name].split()
         self.run(f'start-stop-daemon --start --oknodo --background '
                  f'--make-pidfile --pidfile /run/{name}.pid --output '
@@ -299,7 +303,7 @@ class Machine:
         self._wanted(name).unlink(missing_ok=True)
 
     def kill(self, name: str) -> None:
-        """End a service without a word."""
+        """Send SIGKILL to a service."""
         self._end(name, 'KILL/5')
         self._wanted(name).unlink(missing_ok=True)
 
@@ -308,16 +312,16 @@ class Machine:
         self.start(name)
 
     def log(self, name: str) -> pathlib.Path:
-        """What a service says, as it says it."""
+        """Return the log of a service, which grows while it runs."""
         return self._logs / f'{name}.log'
 
     def configure(self, text: str) -> bool:
-        """Have this for a nova.conf, beside the one that there is.
+        """Write an additional configuration file of nova-compute.
 
-        It takes the place of what was given before; nova-compute reads it
-        when it starts.
+        It replaces the text of an earlier call. nova-compute reads it at its
+        start.
 
-        :returns: whether it is other than what was given before
+        :returns: whether the text differs from the earlier one
         """
         path = f'{_CONFIGURATION}/scenario.conf'
         before = self.run(f'cat {path}', check=False)
@@ -334,7 +338,7 @@ class Machine:
                 self.start(name)
 
     def _wanted(self, name):
-        """A file that is there if a service is to run after a boot too."""
+        """Return the file that marks a service to start after a boot."""
         return self._state / f'{name}.wanted'
 
     def _libvirt_answers(self):
@@ -342,7 +346,7 @@ class Machine:
                  'exit; sleep 0.2; done; exit 1')
 
     def _quiesce(self):
-        """Services end, guests are gone, and the disk is complete."""
+        """Stop services and guests, and sync the disk."""
         for name in reversed(SERVICES):
             self._end(name, 'TERM/30/KILL/5')
         self.run('pids=$(pidof qemu-system-x86_64) && kill $pids; '
@@ -350,7 +354,7 @@ class Machine:
 
 
 class _Over(Exception):
-    """Not what waiting longer would help."""
+    """A failure for which waiting does not help."""
 
 
 def _mac(nic, number):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel modules of the machine that Debian's kernel does not have."""
+"""The machine's kernel modules that Debian's kernel lacks."""
 
 import pathlib
 import re
@@ -13,18 +13,18 @@ from tests.integration.steps import run
 PACKAGES = ('build-essential', 'kmod', 'linux-source-6.1', 'xz-utils')
 
 _OURS = pathlib.Path(__file__).parent / 'drivers'
-#: Has the samples and the drivers that are built as well.
+#: The kernel's source, for its mdev samples and FPGA drivers.
 _SOURCE = pathlib.Path('/usr/src/linux-source-6.1.tar.xz')
 _DIRECTORIES = ('drivers/fpga', 'samples/vfio-mdev')
 
 
 def build(steps: Steps, release: str) -> list[pathlib.Path]:
-    """The modules' files, built unless they are kept.
+    """Build the modules unless they are kept, and return their files.
 
-    :param release: of the kernel that is to load them, such as
+    :param release: the release of the kernel that loads them, for example
         ``6.1.0-56-amd64``
     :raises Failure: if the kernel's headers or source are not installed, or
-        with what the compiler says
+        with the compiler's output
     """
     if not release.startswith('6.1.'):
         raise Failure(f'modules for Linux {release}: {_OURS / "nvidia.c"} is '
@@ -49,12 +49,12 @@ def _compile(path, release):
     for needed, package in ((headers, f'linux-headers-{release}'),
                             (_SOURCE, 'linux-source-6.1')):
         if not needed.exists():
-            raise Failure(f'{needed} is not there: apt-get install {package}')
+            raise Failure(f'{needed} is missing: apt-get install {package}')
     root = _SOURCE.name.removesuffix('.tar.xz')
     path.mkdir()
     run('tar', '-xf', _SOURCE, '-C', path,
         *(f'{root}/{directory}' for directory in _DIRECTORIES))
-    # One directory, so that one Kbuild knows all symbols.
+    # Put all files into one directory, so that one Kbuild knows all symbols.
     for directory in _DIRECTORIES:
         for file in (path / root / directory).glob('*.[ch]'):
             file.rename(path / file.name)

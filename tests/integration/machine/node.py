@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine as a compute node of the cloud that is outside of it."""
+"""Nested machines as compute nodes of the cloud outside of them."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -25,44 +25,43 @@ Prepare = Callable[[machines.Machine], None]
 #: The image of servers in the machine, in Glance.
 IMAGE = 'machine-guest'
 
-#: Until then Nova can write down a sign of a nova-compute that was killed.
+#: Nova may store a heartbeat of a killed nova-compute this much later.
 _LAST_WORD = datetime.timedelta(seconds=5)
 
-#: What is otherwise with a machine than with the cloud's own compute node.
-#: What it offers is not here: scenarios say that.
+#: Options that differ from the cloud's own compute node. Tests add those of
+#: nova_accel.
 _CONFIGURATION = '''\
 [DEFAULT]
 my_ip = {address}
 reserved_host_memory_mb = 256
-# So that a guest may be asked to end, by its power button.
+# Shut guests down by their power button.
 shutdown_timeout = 60
-# All is slower in emulation.
+# Emulation is slow.
 rpc_response_timeout = 180
 report_interval = 5
 [libvirt]
-# The machine's processors are emulated, with their extension for guests: a
-# guest is emulated no more than the machine is.
+# The emulated processors have SVM, so guests need no second emulation.
 virt_type = kvm
 live_migration_inbound_addr = {address}
 live_migration_scheme = tcp
 [workarounds]
-# Of an emulated processor, what a guest gets is not all that libvirt says it
-# could have, and to Nova even equal machines differ. libvirt compares as well.
+# On emulated processors a guest lacks some CPU features that libvirt reports.
+# So for Nova even equal machines differ. libvirt compares CPUs itself.
 skip_cpu_compare_on_dest = true
 '''
 
 
 def join(machine: machines.Machine, cloud: clouds.Cloud,
          prepare: Prepare) -> None:
-    """Have a machine that is on be a compute node, and wait until it is.
+    """Make a running machine a compute node, and wait until it is one.
 
-    :param prepare: what is to be done before nova-compute starts
-    :raises Failure: if it does not become one
+    :param prepare: called before nova-compute starts
+    :raises Failure: if it does not become a compute node
     """
     machine.write('/etc/nova/nova.conf', configuration.render(
         'nova/nova.conf', bin=f'{root.NOVA}/bin', host=machine.host,
         state='/var/lib',
-        # As on any compute node: it asks nova-conductor.
+        # A compute node has no database; it uses nova-conductor.
         databases=''))
     machine.write('/etc/nova/nova.conf.d/machine.conf',
                   _CONFIGURATION.format(address=machine.address))
@@ -71,7 +70,7 @@ def join(machine: machines.Machine, cloud: clouds.Cloud,
     attach(machine, cloud)
     machine.start('libvirtd')
     machine.start('nova-compute')
-    # Its service is there before the scheduler knows to which cell it belongs.
+    # The service exists before the host is mapped to a cell.
     steps.wait(f'{machine.host} among the hypervisors', lambda: any(
         hypervisor.name == machine.host
         for hypervisor in cloud.connection.compute.hypervisors()), pause=1,
@@ -79,15 +78,15 @@ def join(machine: machines.Machine, cloud: clouds.Cloud,
 
 
 def attach(machine: machines.Machine, cloud: clouds.Cloud) -> None:
-    """Have the machine's nova-compute waited for where it is started."""
+    """Make each start of the machine's nova-compute wait for a heartbeat."""
     machine.ready['nova-compute'] = functools.partial(_beats, machine, cloud)
 
 
 def _beats(machine, cloud):
-    """Wait until Nova hears of a nova-compute that was started just now."""
-    # As Nova writes it. Of one that was killed, the last word can be written
-    # down after that; servers that come then are interrupted builds to the
-    # new one, and in ERROR for a while.
+    """Wait for a heartbeat of a nova-compute that has just started."""
+    # This is Nova's time format. Nova may still store a heartbeat of a killed
+    # nova-compute. A server created before the new one is up would be an
+    # interrupted build for it and go to ERROR for a while.
     begin = (datetime.datetime.now(datetime.UTC)
              + _LAST_WORD).isoformat()[:19]
 
@@ -96,13 +95,13 @@ def _beats(machine, cloud):
                    for service in cloud.connection.compute.services(
                        host=machine.host, binary='nova-compute'))
 
-    steps.wait(f'a sign of the nova-compute of {machine.host} (its log: '
+    steps.wait(f'a heartbeat of nova-compute of {machine.host} (its log: '
                f'{machine.log("nova-compute")})', beats, pause=1,
                clock=clock.Clock())
 
 
 def image(cloud: clouds.Cloud, parts: built.Parts):
-    """The image of servers in the machine."""
+    """Return the image of servers on machines."""
     return resources.image(
         cloud.connection, IMAGE, parts.guest_linux, parts.guest_initramfs,
         os_command_line=guest.COMMAND_LINE, hw_machine_type='q35')
@@ -112,10 +111,10 @@ def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
        prepare: Prepare = lambda _machine: None,
        equipment: machines.Equipment = devices.arguments,
        ) -> list[machines.Machine]:
-    """Machines that are compute nodes: those that are on, and new ones.
+    """Return machines that are compute nodes; power on missing ones.
 
-    :param prepare: what is to be done with new ones, as for `join`
-    :param equipment: the devices of new ones
+    :param prepare: called for each new machine, as by `join`
+    :param equipment: the devices of new machines
     """
     parts = built.load()
     made = [machines.Machine(number + 1, parts, equipment)
@@ -125,7 +124,7 @@ def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
         with shown.step(f'power on {", ".join(each.host for each in new)}'):
             steps.at_once(*(machine.power_on for machine in new))
         image(cloud, parts)
-        with shown.step('libvirt and nova-compute in there'):
+        with shown.step('libvirt and nova-compute in machines'):
             steps.at_once(*(functools.partial(join, machine, cloud, prepare)
                             for machine in new))
     for machine in made:
@@ -134,16 +133,16 @@ def up(cloud: clouds.Cloud, shown: steps.Steps, count: int = 1,
 
 
 def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
-    """Put an end to a machine, what it wrote, and what Nova knows of it.
+    """Remove a machine, its disk, and its records in Nova.
 
-    Who starts anew under a name that Nova knows is taken for somebody who has
-    forgotten who it is, and does not start.
+    A nova-compute without its old state does not start while Nova has a
+    service of the same host name.
     """
     machine.crash()
     compute = cloud.connection.compute
     for service in list(compute.services(host=machine.host,
                                          binary='nova-compute')):
-        # What is left there, Nova deletes without it then.
+        # Nova deletes servers of a forced-down host without nova-compute.
         compute.update_service_forced_down(service, forced=True)
         leftovers.remove(cloud, machine.host)
         compute.delete_service(service)
@@ -155,7 +154,7 @@ def nodes(cloud: clouds.Cloud, shown: steps.Steps, count: int,
           prepare: Prepare,
           equipment: machines.Equipment = devices.arguments,
           ) -> Iterator[list[machines.Machine]]:
-    """As `up`; machines that were not on before are gone at the end."""
+    """Call `up`, and at the end remove machines that were not on before."""
     before = {number for number in range(1, count + 1)
               if machines.Machine(number, built.load()).is_on}
     made = up(cloud, shown, count, prepare, equipment)

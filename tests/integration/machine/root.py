@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's disk: Debian, libvirt, Nova, and nova-accel as a wheel."""
+"""The machine's disk with Debian, libvirt, Nova and nova-accel."""
 
 from collections.abc import Sequence
 import pathlib
@@ -23,14 +23,14 @@ FILES = pathlib.Path(__file__).parent / 'files'
 
 #: Debian's release in the machine. Its Python must be that of `python3` here.
 SUITE = 'bookworm'
-#: What is installed in the machine.
+#: Packages of the machine.
 _INSIDE = ('iproute2', 'kmod', 'libvirt-clients', 'libvirt-daemon-driver-qemu',
            'libvirt-daemon-system', 'nftables', 'nvme-cli', 'openssh-server',
            'pciutils', 'procps', 'python3', 'qemu-system-x86', 'qemu-utils',
            'udev')
 _NOT = ('man', 'locale', 'doc')
 
-#: Modules of the kernel that are on the disk. udev loads what a device needs.
+#: Kernel modules on the disk. udev loads those that devices need.
 _MODULES = ('9p', '9pnet_virtio', 'bridge', 'e1000e', 'ext4', 'igb', 'igbvf',
             'kvm-amd', 'loop', 'macvtap', 'mdev', 'nft_chain_nat', 'nft_ct',
             'nft_masq', 'nft_nat', 'nvme', 'pci-pf-stub', 'tun', 'veth',
@@ -38,15 +38,15 @@ _MODULES = ('9p', '9pnet_virtio', 'bridge', 'e1000e', 'ext4', 'igb', 'igbvf',
             'virtio_blk', 'virtio_net', 'virtio_pci', 'virtio_rng')
 _EARLY = ('virtio_pci', 'virtio_blk', 'ext4', 'crc32c_intel')
 
-#: Where the machine has Nova. Scripts name their interpreter, so it is
-#: installed under this name.
+#: Nova's environment in the machine. Scripts contain the interpreter's path,
+#: so Nova must be installed under this path.
 NOVA = pathlib.PurePosixPath('/srv/nova')
 
 _SIZE = '6G'
 
 
 def initramfs(steps: Steps, linux: pathlib.Path) -> pathlib.Path:
-    """What the kernel needs to find the disk."""
+    """Build the initramfs that mounts the disk."""
     init = FILES / 'early-init'
 
     def make(path):
@@ -70,12 +70,12 @@ def initramfs(steps: Steps, linux: pathlib.Path) -> pathlib.Path:
 
 def disk(steps: Steps, linux: pathlib.Path, modules: Sequence[pathlib.Path],
          wheel: pathlib.Path, key: pathlib.Path) -> pathlib.Path:
-    """The disk, as a file that is not to be written to.
+    """Build the disk image, which machines must not write to.
 
-    :param linux: the kernel's package, unpacked
-    :param modules: files of modules that it does not have
-    :param wheel: nova-accel, as `pip wheel` makes it
-    :param key: the private key of root's, in this machine and outside
+    :param linux: the unpacked kernel package
+    :param modules: files of additional modules
+    :param wheel: nova-accel's wheel
+    :param key: root's private key; for ssh from outside and between machines
     """
     system = _system(steps)
     nova = _nova(steps)
@@ -87,7 +87,7 @@ def disk(steps: Steps, linux: pathlib.Path, modules: Sequence[pathlib.Path],
               tempfile.TemporaryDirectory(dir=kept.CACHE) as directory):
             tree = pathlib.Path(directory) / 'root'
             tree.mkdir()
-            # Devices are the kernel's, and there may be no right to make any.
+            # The kernel makes devices, and mknod may not be permitted here.
             run('tar', '--exclude=./dev/*', '-xf', system, cwd=tree)
             _add_modules(tree, linux, modules)
             _configure(tree, key)
@@ -99,7 +99,7 @@ def disk(steps: Steps, linux: pathlib.Path, modules: Sequence[pathlib.Path],
 
 
 def _contents(wheel):
-    """What is in a wheel, whatever its version is and whenever it was made."""
+    """Return a text of a wheel's contents, without version and times."""
     version = '-'.join(wheel.name.split('-')[:2])
     with zipfile.ZipFile(wheel) as archive:
         return repr(sorted((each.filename.replace(version, ''), each.CRC)
@@ -109,7 +109,7 @@ def _contents(wheel):
 
 
 def _system(steps):
-    """Debian's packages, installed, as an archive."""
+    """Build an archive of a Debian system with the packages."""
     sources = _sources()
 
     def make(path):
@@ -126,18 +126,18 @@ def _system(steps):
 
 
 def _sources():
-    """Where this machine's apt has Debian from."""
+    """Return the file with apt's sources of Debian."""
     for name in ('sources.list.d/debian.sources', 'sources.list'):
         path = pathlib.Path('/etc/apt') / name
         if path.exists():
             return path
     raise Failure('neither /etc/apt/sources.list.d/debian.sources nor '
-                         '/etc/apt/sources.list is there: where Debian comes '
-                         'from is not known')
+                  '/etc/apt/sources.list exists, so the mirror of Debian is '
+                  'not known')
 
 
 def _nova(steps):
-    """A virtual environment with Nova, for Debian's own Python."""
+    """Build a virtual environment with Nova for Debian's Python."""
     wanted = ['nova', 'libvirt-python']
 
     def make(path):
@@ -153,7 +153,7 @@ def _nova(steps):
 
 
 def _as_in_machine(directory, *command):
-    """Run a command to which the directory has the name it has in there."""
+    """Run a command that sees the directory at its path in the machine."""
     run('unshare', '--mount', 'sh', '-ec', f'''
         mount -t tmpfs tmpfs {NOVA.parent}
         mkdir {NOVA}
@@ -191,10 +191,10 @@ def _configure(tree, key):
     shutil.copy(key.with_suffix('.pub'), ssh / 'authorized_keys')
     (ssh / 'config').write_text('StrictHostKeyChecking no\n'
                                 'LogLevel ERROR\n')
-    # Each machine makes its own.
+    # Each machine makes its own host keys.
     for file in (tree / 'etc/ssh').glob('ssh_host_*'):
         file.unlink()
-    # QATs are on vfio-pci's list of what it does not take.
+    # QATs are on vfio-pci's denylist.
     (tree / 'etc/modprobe.d/machine.conf').write_text(
         'options vfio-pci disable_denylist=1\n')
     _add_lines(tree / 'etc/libvirt/qemu.conf', 'security_driver = "none"',
@@ -212,7 +212,7 @@ def _add_lines(path, *lines):
 
 
 def _add_nova(tree, nova, wheel):
-    """Nova, and nova-accel beside it by pip, as the guide says."""
+    """Copy Nova's environment, and install nova-accel into it with pip."""
     there = tree / NOVA.relative_to('/')
     run('cp', '-a', nova, there)
     _as_in_machine(there, NOVA / 'bin/pip', 'install', '-q', '--no-index',
