@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A driver named "nvidia", as a host's software sees the one that makes vGPUs:
- * it takes GPUs of NVIDIA, switches their virtual functions on, and has types
- * of mdevs on each (on the card, where that has no virtual functions). What
- * is modelled: a VF has one vGPU at most, the vGPUs of a card are of one type
- * at a time, and there are no more of them than fit into the card's memory.
+ * A driver named "nvidia" that looks to a host's software like NVIDIA's vGPU
+ * driver. It binds to NVIDIA GPUs, enables their VFs, and registers mdev types
+ * on each VF, or on a card without VFs. It has these limits of the real one: a
+ * VF has at most one vGPU, all vGPUs of a card have the same type, and their
+ * number is limited by the card's memory.
  *
- * A vGPU calculates nothing. It is a PCI function with BAR 0, laid out as that
- * of the emulated card (../qemu/accelerator.c): magic, ids, function, serial
- * (here the type's number), resets, and from 0x100 scratch, which a reset
- * clears. It has no interrupts and makes no DMA. It can be migrated (stop and
- * copy), also to another card, if the type is the same.
+ * A vGPU computes nothing. It is a PCI function whose BAR 0 is laid out like
+ * that of the emulated card (../qemu/accelerator.c): magic, ids, function,
+ * serial (here the type's number), resets, and scratch registers from 0x100,
+ * which a reset clears. It has no interrupts and does no DMA. It can migrate
+ * (stop and copy) to any card if the type is the same.
  */
 #include <asm/unaligned.h>
 #include <linux/anon_inodes.h>
@@ -24,7 +24,7 @@
 #include <linux/uaccess.h>
 #include <linux/vfio.h>
 
-/* Added by Linux 6.2; QEMU asks for it before that, too. */
+/* Linux 6.2 added this. QEMU asks older kernels for it too. */
 #ifndef VFIO_DEVICE_FEATURE_MIG_DATA_SIZE
 #define VFIO_DEVICE_FEATURE_MIG_DATA_SIZE 9
 struct vfio_device_feature_mig_data_size {
@@ -36,7 +36,7 @@ struct vfio_device_feature_mig_data_size {
 #define BAR_SIZE 4096
 #define MAGIC 0x43434146
 #define SCRATCH 0x100
-/* A region's index is in the upper bits of the offset in the file. */
+/* The upper bits of a file offset are the region's index. */
 #define REGION_SHIFT 40
 
 struct kind {
@@ -56,14 +56,14 @@ static const struct kind kinds[] = {
 	{ "473", "GRID A100-40C", 40 },
 };
 
-/* A physical function: what its vGPUs have to share. */
+/* The resources of a PF that its vGPUs share. */
 struct card {
 	struct mutex lock;
 	const struct kind *current_kind;
 	unsigned int vgpus;
 };
 
-/* A function that vGPUs can be made of: a VF, or a card without VFs. */
+/* The parent of mdevs: a VF, or a card without VFs. */
 struct parent {
 	struct mdev_parent mdev;
 	struct pci_dev *pci;
@@ -80,7 +80,7 @@ struct state {
 	u8 registers[BAR_SIZE];
 };
 
-/* What is written to or read from the file of a migration. */
+/* The data of a migration file. */
 struct stream {
 	struct mutex lock;
 	bool closed;
@@ -98,7 +98,7 @@ struct vgpu {
 	bool logging;
 };
 
-/* Counting. */
+/* The limits on the number of vGPUs. */
 
 static const struct kind *kind_of(struct parent *parent,
 				  struct mdev_type *type)
@@ -150,7 +150,7 @@ static void give_back(struct parent *parent)
 	mutex_unlock(&card->lock);
 }
 
-/* What the guest sees. */
+/* Configuration space and registers. */
 
 static void clear(struct vgpu *vgpu, u16 device, u16 number)
 {
@@ -342,7 +342,7 @@ static ssize_t stream_write(struct file *file, const char __user *buffer,
 	if (ret > 0)
 		stream->length = *at;
 	mutex_unlock(&stream->lock);
-	/* More than a vGPU has: it is of something else. */
+	/* Data beyond the size of a vGPU's state is not a vGPU's. */
 	return ret == 0 && count ? -ENOSPC : ret;
 }
 
@@ -379,7 +379,7 @@ static struct file *open_stream(struct vgpu *vgpu, int flags)
 		stream->state = vgpu->state;
 		stream->length = sizeof(stream->state);
 	}
-	/* One reference is the user's, one ours. */
+	/* One reference is for the user, one for vgpu->file. */
 	get_file(file);
 	vgpu->file = file;
 	return file;
@@ -470,8 +470,8 @@ static const struct vfio_migration_ops migration_operations = {
 };
 
 /*
- * It makes no DMA, so no page is ever dirty; but QEMU migrates only what can
- * tell.
+ * A vGPU does no DMA, so it never dirties a page. But QEMU only migrates
+ * devices that support dirty page tracking.
  */
 static int start_logging(struct vfio_device *vfio,
 			 struct rb_root_cached *ranges, u32 count,
@@ -560,7 +560,7 @@ static long vgpu_ioctl(struct vfio_device *vfio, unsigned int command,
 	}
 }
 
-/* From the making of a vGPU to its end. */
+/* Creation and removal of vGPUs. */
 
 static int vgpu_init(struct vfio_device *vfio)
 {
@@ -673,7 +673,7 @@ static struct mdev_driver vgpu_driver = {
 	.show_description = show_description,
 };
 
-/* The cards. */
+/* The PCI driver. */
 
 static struct parent *add_parent(struct pci_dev *pci, struct card *card)
 {
@@ -706,7 +706,7 @@ static void remove_parent(struct parent *parent)
 	}
 }
 
-/* What the driver knows of a function. */
+/* The driver's data of a function. */
 struct function {
 	struct card card;
 	struct parent *parent;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * PID 1 of a guest in the machine: says on the console which PCI functions
- * there are, which come and which go, and what the registers of some say.
+ * PID 1 of a guest of the machine. It prints on the console which PCI
+ * functions exist, are added and are removed, and registers of accelerators.
  *
- * One program and no shell: in emulation within emulation each fork takes
- * half a second. Each line is an event, `GUEST {JSON}`; guest.py reads them.
+ * It is one program without a shell, because in nested emulation a fork takes
+ * half a second. Each line is an event, `GUEST {JSON}`, for guest.py.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -29,14 +29,14 @@
 #define PAGE 4096
 #define WRITTEN 0xcafe0001u
 
-/* Registers of our own devices (32-bit words), and of QEMU's edu. */
+/* Registers (32-bit words) of qemu/accelerator.c, and of QEMU's edu. */
 enum { MAGIC = 0, IDS = 1, FUNCTION = 2, SERIAL = 3, SCRATCH = 0x100 / 4 };
 enum { EDU_ID = 0, EDU_INVERTED = 1 };
 #define OUR_MAGIC 0x43434146u
 
 struct function {
 	char address[16];
-	/* A function that went and came back is another one. */
+	/* Tells a function from a later one at the same address. */
 	ino_t inode;
 };
 
@@ -51,7 +51,7 @@ static void say(const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(line, sizeof line, format, arguments);
 	va_end(arguments);
-	/* In one write, so that the kernel says nothing in between. */
+	/* One write, so that no kernel message splits the line. */
 	dprintf(1, "GUEST %s\n", line);
 }
 
@@ -107,7 +107,10 @@ static void *bar0(const char *folder, size_t *size)
 	return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Ours are first in BAR0, or in its last page where a driver has the first. */
+/*
+ * An accelerator's registers are at the start of BAR0. With dfl=on they are in
+ * its last page.
+ */
 static volatile uint32_t *ours(void *bar, size_t size)
 {
 	volatile uint32_t *first = bar, *last;
@@ -166,7 +169,7 @@ static void came(const char *address)
 	    text(folder, "subsystem_vendor", subvendor, sizeof subvendor),
 	    text(folder, "subsystem_device", subdevice, sizeof subdevice),
 	    driver, *node ? node : "-1");
-	/* Not what a driver has, and no bridge. */
+	/* Do not touch bridges and functions that have a driver. */
 	if (!*driver && strncmp(class, "0x06", 4))
 		read_registers(address, folder, vendor, device);
 }

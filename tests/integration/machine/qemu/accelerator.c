@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * An accelerator that calculates nothing, for QEMU: a PCIe function that looks
- * like any card, as far as a host's kernel, libvirt and Nova look.
+ * An accelerator for QEMU that computes nothing. It is a PCIe function that
+ * looks like any card to a host's kernel, libvirt and Nova.
  *
  *   -device accelerator,id=a100,vendor-id=0x10de,device-id=0x20b0,
  *           class-id=0x0302,serial=0xa100,total-vfs=16,memory-size=256M
@@ -9,27 +9,27 @@
  * BAR 0, 64 KiB of registers, little-endian:
  *   0x00  magic       "FACC"
  *   0x04  ids         vendor << 16 | device
- *   0x08  function    0 for the physical function, else its VF's number + 1
+ *   0x08  function    0 for the PF, from 1 for a VF
  *   0x0c  serial
- *   0x10  resets      of this function, since QEMU was started
+ *   0x10  resets      number of this function's resets since QEMU started
  *   0x20  interrupt   write n: MSI-X vector n
- *   0x28  dma address (64 bits), 0x30 dma length, 0x34 dma command: 1 reads
- *         from the guest's memory into the scratch, 2 writes it there; reads
- *         as 0 if it went well, else as 1
- *   0x100 scratch, to the end: what a guest writes is there until a reset
- * BAR 2: memory of a settable size, which the host pays for where it is
- *   written. A reset empties it.
+ *   0x28  dma address (64 bits), 0x30 dma length, 0x34 dma command: 1 copies
+ *         from the guest's memory to the scratch registers, 2 copies back;
+ *         reads as 0 after success, else as 1
+ *   0x100 scratch registers, to the end; a reset clears them
+ * BAR 2: memory of a configurable size. The host only allocates pages that
+ *   are written. A reset clears it.
  * BAR 4: MSI-X.
  *
- * With dfl=on the card is an FPGA, as the kernel's Documentation/fpga/dfl.rst
- * describes them: BAR 0 has the management engine (FME), BAR 2 the port; a VF
- * has a port of its own in BAR 0. The registers above are in the last page of
- * BAR 0. What is programmed is not a bitstream but an AFU's id: the first 16
- * bytes of what the kernel pushes. It outlives a reset.
+ * With dfl=on the card is an FPGA as in the kernel's Documentation/fpga/
+ * dfl.rst. BAR 0 has the management engine (FME), BAR 2 the port. A VF has its
+ * own port in BAR 0. The registers above are in the last page of BAR 0.
+ * Programming only sets the AFU's id, to the first 16 bytes that the kernel
+ * pushes. The id survives a reset.
  *
- * By qom-get, of the physical function: "resets", and "scratch", its first
- * word. By qom-set: "stuck"; what is reset then answers no more, until it is
- * false.
+ * QOM properties of the PF: "resets", "scratch" (the first scratch register)
+ * and "stuck". While "stuck" is true, a function does not answer after its
+ * next reset.
  */
 #include "qemu/osdep.h"
 #include "qemu/bswap.h"
@@ -55,7 +55,7 @@ OBJECT_DECLARE_SIMPLE_TYPE(Card, CARD)
 #define BAR0_SIZE (64 * KiB)
 #define VECTORS 4
 
-/* Where the capabilities are in configuration space. */
+/* Offsets of the capabilities in configuration space. */
 #define AT_PM 0x40
 #define AT_MSIX 0x70
 #define AT_EXPRESS 0xa0
@@ -99,13 +99,13 @@ OBJECT_DECLARE_SIMPLE_TYPE(Card, CARD)
 #define PORT_CTRL_RST (1ull << 0)
 #define PORT_CTRL_RST_ACK (1ull << 4)
 
-/* A BAR of registers: what was written is read, but where that does things. */
+/* A BAR of registers. Most read back what was written; some are commands. */
 typedef struct Window {
     MemoryRegion region;
     Function *function;
     uint8_t *cells;
     size_t size;
-    /* Where the list of features has the AFU; 0 if there is no port. */
+    /* Offset of the AFU in the feature list, 0 without a port. */
     uint32_t afu;
     bool fme;
 } Window;
@@ -116,7 +116,7 @@ struct Function {
     Window registers, port;
     MemoryRegion memory;
     uint64_t memory_size;
-    /* Where in BAR 0 the magic is. */
+    /* Offset of the magic in BAR 0. */
     uint32_t base;
     uint32_t resets;
     bool answers_not;
@@ -180,9 +180,9 @@ static void fill_fme(Window *w)
     uint8_t *p = w->cells;
 
     stq_le_p(p, header(DFH_FIU, ID_FME, PR));
-    /* One port, PCIe. */
+    /* One port, on PCIe. */
     stq_le_p(p + FME_CAP, 1ull << 17 | 1ull << 12);
-    /* It is there, at the beginning of BAR 2. */
+    /* The port is implemented, at the beginning of BAR 2. */
     stq_le_p(p + FME_PORT_0, 1ull << 60 | 2ull << 32);
     stq_le_p(p + FME_BITSTREAM_ID, card->bitstream_id);
     stq_le_p(p + PR, header(DFH_PRIVATE, ID_PR, 0));
@@ -245,7 +245,7 @@ static void written_to_fpga(Window *w, hwaddr address)
     } else if (w->fme && address == PR_DATA) {
         push(card, value);
     } else if (w->fme && address == PR_ERR) {
-        /* Bits are cleared by writing them. */
+        /* The kernel clears error bits by writing them. */
         stq_le_p(w->cells + PR_ERR, 0);
         stq_le_p(w->cells + PR_STS, PR_STS_CREDIT);
     } else if (w->afu && address == PORT_CTRL) {
@@ -369,7 +369,7 @@ static void function_reset(Object *object, ResetType type)
     window_fill(&f->port);
     fill_identity(f);
     if (f->memory_size) {
-        /* Private and anonymous: what is not needed comes back as zeros. */
+        /* The memory is private and anonymous: this clears it. */
         qemu_madvise(memory_region_get_ram_ptr(&f->memory), f->memory_size,
                      QEMU_MADV_DONTNEED);
     }
@@ -416,7 +416,7 @@ static bool add_power_management(PCIDevice *dev, Error **errp)
         return false;
     }
     pci_set_word(dev->config + AT_PM + PCI_PM_PMC, 3);
-    /* To sleep and wake is no reset; the kernel would make it one. */
+    /* Without this bit, the kernel would use D3hot as a reset. */
     pci_set_word(dev->config + AT_PM + PCI_PM_CTRL,
                  PCI_PM_CTRL_NO_SOFT_RESET);
     pci_set_word(dev->wmask + AT_PM + PCI_PM_CTRL, PCI_PM_CTRL_STATE_MASK);
@@ -523,7 +523,7 @@ static void add_vfs(Card *card, Error **errp)
                                   | PCI_BASE_ADDRESS_MEM_PREFETCH,
                                   card->vf_memory_size);
     }
-    /* As large as msix_init_exclusive_bar makes it. */
+    /* The same size as in msix_init_exclusive_bar. */
     pcie_sriov_pf_init_vf_bar(dev, 4, PCI_BASE_ADDRESS_SPACE_MEMORY, 4 * KiB);
 }
 
