@@ -90,7 +90,7 @@ def _table(results):
         passed = outcomes.count('passed')
         table.add_row([name, passed, len(outcomes) - passed - skipped, skipped,
                        f'{result.seconds:.1f}',
-                       'ok' if result.good else 'NOT AS IT SHOULD BE'])
+                       'ok' if result.good else 'FAILED'])
     return table
 
 

@@ -53,9 +53,9 @@ def test_server_keeps_an_ordinary_flavor(accelerators):
 
 
 def test_unknown_profile_is_refused(accelerators):
-    flavor = accelerators.flavor('unknown', 'nobody-wrote-it')
+    flavor = accelerators.flavor('unknown', 'no-such-profile')
     with pytest.raises(exceptions.BadRequestException,
-                       match='nobody-wrote-it.* is not known'):
+                       match='no-such-profile.* is not known'):
         accelerators.post(flavor)
 
 
@@ -113,7 +113,7 @@ def test_resize(cloud, accelerators):
 
 def test_resize_to_an_unknown_profile_is_refused(cloud, accelerators):
     server = accelerators.boot(accelerators.of_gpus(1))
-    flavor = accelerators.flavor('unknown', 'nobody-wrote-it')
+    flavor = accelerators.flavor('unknown', 'no-such-profile')
     with pytest.raises(exceptions.BadRequestException, match='is not known'):
         cloud.connection.compute.resize_server(server, flavor)
     accelerators.check(server, GPU)

@@ -59,7 +59,7 @@ def test_concurrent_servers_share_no_device(
             f'{scheduler} got no request for these servers')
     active = [server for server in servers if server.status == 'ACTIVE']
     held = accelerators.held()
-    twice = {address: who for address, who in held.items() if len(who) > 1}
+    twice = {address: ids for address, ids in held.items() if len(ids) > 1}
     assert not twice, f'devices with more than one server: {twice}'
     assert len(active) == 8 // each, (
         f'{len(active)} servers are ACTIVE instead of {8 // each}')

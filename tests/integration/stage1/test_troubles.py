@@ -23,7 +23,7 @@ _FORGOTTEN = 60
 
 
 @pytest.mark.parametrize('service', ['rabbitmq', 'mariadb'])
-@pytest.mark.parametrize('moment', ['at once', 'spawning'])
+@pytest.mark.parametrize('moment', ['after POST', 'spawning'])
 def test_service_is_down(cloud, accelerators, service, moment):
     servers = _begin(cloud, accelerators, moment)
     cloud.kill(service)
@@ -62,8 +62,8 @@ def _end(cloud, accelerators, servers):
     for server in _what_became_of(cloud, servers):
         if server.status == 'ACTIVE':
             accelerators.check(server, GPU, GPU)
-    twice = {address: who for address, who in accelerators.held().items()
-             if len(who) > 1}
+    twice = {address: ids for address, ids in accelerators.held().items()
+             if len(ids) > 1}
     assert not twice, f'devices with more than one server: {twice}'
     accelerators.delete(*servers)
     accelerators.check_nothing_left()

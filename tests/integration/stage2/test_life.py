@@ -6,7 +6,7 @@ import pytest
 HAS = {'CUSTOM_GPU': 1, 'CUSTOM_QAT': 1, 'VGPU': 1}
 
 
-def nobody_else_has_them(tenant, host):
+def check_gpu_is_not_free(tenant, host):
     other = tenant.boot(host, 'ERROR', CUSTOM_GPU=1)
     assert 'No valid host' in other.view.fault['message']
     other.delete()
@@ -51,7 +51,7 @@ class TestLife:
 
     def test_stop_and_start(self, again, tenant, machine):
         again.act('stop_server', status='SHUTOFF')
-        nobody_else_has_them(tenant, machine.host)
+        check_gpu_is_not_free(tenant, machine.host)
         again.act('start_server')
 
     def test_rebuild(self, again):
@@ -59,7 +59,7 @@ class TestLife:
 
     def test_suspend_and_resume(self, still, tenant, machine):
         still.act('suspend_server', status='SUSPENDED')
-        nobody_else_has_them(tenant, machine.host)
+        check_gpu_is_not_free(tenant, machine.host)
         # Nova has detached all devices. The console starts anew now, so it
         # shows only those that are attached again.
         still.act('resume_server')

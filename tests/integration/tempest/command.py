@@ -55,7 +55,7 @@ def main() -> int:
     reason = totals.lacking(said)
     if code or not reason:
         return code
-    shown.say(f'NOT AS IT SHOULD BE: {reason}')
+    shown.say(f'FAILED: {reason}')
     return 1
 
 

@@ -69,7 +69,7 @@ def run(compared: types.ModuleType, about: str, measure: Callable) -> int:
         _write(compared, result, frame.DIRECTORY)
     broken = compared.broken(figures)
     for line in broken:
-        shown.say(f'NOT AS PROMISED: {line}')
+        shown.say(f'PROMISE BROKEN: {line}')
     return 1 if broken else 0
 
 
