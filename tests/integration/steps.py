@@ -136,7 +136,8 @@ def wait(what: str, until: Callable[[], object], seconds: float = LIMIT,
         except _NOT_YET as error:
             reason = str(error)
         if clock() > end:
-            raise Failure(f'{what}: not within {seconds:.0f} s: {reason}')
+            raise Failure(f'{what} is not there after {seconds:.0f} s: '
+                          f'{reason}')
         time.sleep(pause)
 
 

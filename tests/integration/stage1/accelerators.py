@@ -86,7 +86,7 @@ class Accelerators:
         gone = {server.id for server in servers}
         self._cloud.delete(*servers)
         # Nova deletes the server's record before its allocations.
-        steps.wait('Placement without allocations of deleted servers',
+        steps.wait('the removal of allocations in Placement',
                    lambda: gone.isdisjoint(self.consumers()))
 
     def delete_all(self) -> None:

@@ -86,5 +86,5 @@ def _what_became_of(cloud, servers):
             server.id, ignore_missing=True) for server in servers]
         return [[server for server in known if server]] * all(
             over(server) for server in known if server)
-    [known] = steps.wait('final states of the servers', all_over)
+    [known] = steps.wait('a final state of each server', all_over)
     return known
