@@ -67,7 +67,7 @@ def packages(cloud, tmp_path):
 
 
 def test_wheel_that_is_unpacked_beside_nova(cloud, packages):
-    """Nova imports nova_accel from a wheel that unzip put beside it.
+    """Nova imports nova_accel from a wheel that is unpacked beside it.
 
     The guide says so for a Nova from a distribution's packages.
     """
