@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The devices of ``compute1``, the host of the page "Get started".
 
-Eight GPUs: two behind each PCIe switch, four on each NUMA node. One switch of
-each node also has a NIC. tests/data/hosts/l1-8gpu.json records such a machine.
-The kernel gives the functions the addresses that the page shows.
+It has eight GPUs: two behind each PCIe switch, four on each NUMA node. One
+switch of each node also has a NIC. tests/data/hosts/l1-8gpu.json is a recording
+of such a machine. The addresses are those of the page.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _MEMORY = 16 << 20
 
 
 def arguments(_folder: pathlib.Path, number: int) -> list[str]:
-    """Words for QEMU's command line, as those of `devices.arguments`."""
+    """Return QEMU's arguments, as `devices.arguments`."""
     return [*(word for node in (0, 1) for word in
               ('-netdev', f'user,id=net{node},restrict=on')),
             *devices.words(_devices(number))]

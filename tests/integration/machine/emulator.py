@@ -58,8 +58,8 @@ _EDITS = (
      r'do_interrupt_x86_hardirq\(env, vector, 1\);',
      'do_interrupt_x86_hardirq(env, vector, 1);\n'
      '            cs->exception_index = -1;'),
-    # PCIe switches keep the devices below them apart, as those of servers do:
-    # without access control (ACS) they are one group of the IOMMU.
+    # Add access control services (ACS) to PCIe switches, which real ones have.
+    # Without ACS, all devices below a switch share an IOMMU group.
     ('hw/pci-bridge/xio3130_downstream.c', r'\n    return;\n\nerr:',
      '\n    pcie_acs_init(d, XIO3130_AER_OFFSET + PCI_ERR_SIZEOF);\n'
      '    return;\n\nerr:'),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page "Get started", followed from its first to its last block.
 
-``compute1`` is a nested machine with the devices of the page, and nova-accel
-is installed there and nothing more. Blocks of nova.conf and the profile are
-written, commands are run, and their output is compared with that of the page.
-Only what differs in this cloud is replaced. In the guest, the command of the
-page is all that runs.
+``compute1`` is a nested machine with the devices of the page. nova-accel is
+installed there, but not configured. The test writes the blocks of nova.conf and
+the profile, runs the commands, and compares their output with the page. It
+replaces only names and sizes that differ in this cloud. The guest runs the
+command of the page.
 """
 
 from collections.abc import Iterator
@@ -28,16 +28,16 @@ from tests.integration.machine import root
 _PAGE = 'get-started'
 _REPLACED = {
     'compute1': 'machine-1',
-    # A machine has a second NIC, for migrations.
+    # The machine has a second NIC, for migrations.
     'PCI functions: 37, NUMA nodes: 2, IOMMU groups: 35':
         'PCI functions: 38, NUMA nodes: 2, IOMMU groups: 36',
-    # No agent of Neutron is in the machine.
+    # The machine has no Neutron agent.
     '--network private': '--nic none',
     '--vcpus 8 --ram 65536 --disk 40': '--vcpus 1 --ram 128 --disk 0',
     # libvirt 9.0 refuses the attribute "secure" of a loader, which Nova writes
     # beside firmware="efi".
     ' --property hw_firmware_type=uefi': '',
-    # As Debian 12 writes the name.
+    # The name in the pci.ids of Debian 12.
     'GH100 [H100': 'GH100[H100'}
 _IMAGE, _FLAVOR, _SERVER = 'debian', 'gpu.pair', 'trainer'
 _PROMPT = '$ lspci '
@@ -45,7 +45,7 @@ _PROMPT = '$ lspci '
 
 @pytest.fixture
 def compute1(cloud) -> Iterator[machines.Machine]:
-    """The host of the page."""
+    """Run the host of the page."""
     with node.nodes(cloud, steps.Steps(sys.stderr), 1, lambda _machine: None,
                     eight_gpus.arguments) as [machine]:
         yield machine
@@ -53,7 +53,7 @@ def compute1(cloud) -> Iterator[machines.Machine]:
 
 @pytest.fixture
 def newcomer(cloud, compute1):
-    """A cloud with the image of the page and nothing of nova_accel."""
+    """Make a cloud with the image of the page, without nova_accel."""
     [listing] = [block for block in install_guide.blocks(_PAGE)
                  if block.startswith(_PROMPT)]
     parts = built.load()
@@ -82,7 +82,7 @@ def _delete_all(connection):
 
 
 class Newcomer:
-    """Somebody who does what the page says, block by block."""
+    """A reader who follows the page block by block."""
 
     def __init__(self, cloud, compute1):
         self._cloud = cloud
@@ -90,7 +90,10 @@ class Newcomer:
         self._conf = ''
 
     def follow(self, block: str) -> None:
-        """:raises Failure: if something is not as the page says"""
+        """Write the file or run the commands of a block.
+
+        :raises Failure: if a command fails or its output differs
+        """
         for written, ours in _REPLACED.items():
             block = block.replace(written, ours)
         first, _, expected = block.partition('\n')
@@ -137,8 +140,8 @@ class Newcomer:
             if not install_guide.matches(expected, text):
                 raise steps.Failure(f'{what} says:\n{text}')
             return True
-        # What nova-compute has not reported yet, or the guest has not done, is
-        # there a little later.
+        # nova-compute reports its devices, and the guest runs its command, a
+        # little later.
         steps.wait(what, said, pause=2, clock=clock.Clock())
 
 
