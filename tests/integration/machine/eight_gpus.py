@@ -2,8 +2,8 @@
 """The devices of ``compute1``, the host of the page "Get started".
 
 It has eight GPUs: two behind each PCIe switch, four on each NUMA node. One
-switch of each node also has a NIC. tests/data/hosts/l1-8gpu.json is a recording
-of such a machine. The addresses are those of the page.
+switch of each node also has a NIC. tests/data/hosts/l1-8gpu.json is a
+recording of such a machine. The addresses are those of the page.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,8 @@
 """The page "Get started", followed from its first to its last block.
 
 ``compute1`` is a nested machine with the devices of the page. nova-accel is
-installed there, but not configured. The test writes the blocks of nova.conf and
-the profile, runs the commands, and compares their output with the page. It
+installed there, but not configured. The test writes the blocks of nova.conf
+and the profile, runs the commands, and compares their output with the page. It
 replaces only names and sizes that differ in this cloud. The guest runs the
 command of the page.
 """
