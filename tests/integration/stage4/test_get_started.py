@@ -108,7 +108,7 @@ class Newcomer:
         elif first.startswith('Offered: '):
             self._compare('the log', self._log, f'...\n...{block}')
         elif first.startswith(_PROMPT):
-            self._compare(first, self._console, f'...\n{block}')
+            self._compare(first, self._console, block)
         elif first.startswith('openstack '):
             for line in block.splitlines():
                 self._cloud.run(*shlex.split(line))
