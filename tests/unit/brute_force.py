@@ -16,7 +16,7 @@ from nova_accel.core.solver import arrange
 
 
 def _same_value(key, one, other, around):
-    """Whether two places have the same value; None if that is unknown."""
+    """Return whether two places have the same value; None if unknown."""
     if one.device == other.device:
         return True
     if key == 'device':

@@ -28,7 +28,7 @@ def address(text):
 
 
 def function(at, ids='10de:2330', **facts):
-    """Return a PCI function, by default alone in its IOMMU group.
+    """Return a PCI function. By default, its IOMMU group has no other.
 
     :param facts: other fields of model.Function
     """
@@ -65,7 +65,7 @@ def offer(functions, entries_, foreign=(), **more):
 
 
 def holding(*texts):
-    """Return one server's domain that holds these functions, for offer()."""
+    """Return the ``held`` argument of offer(): one server, these functions."""
     hostdevs = tuple(hostdev.Hostdev(address(text), '') for text in texts)
     return lambda: {'server': hostdevs}
 
@@ -144,7 +144,7 @@ def resource(*bars):
     return ''.join(lines)
 
 
-#: Of an H100: 64-bit BARs of 16 MiB, 128 GiB and 32 MiB.
+#: The resource file of an H100: 64-bit BARs of 16 MiB, 128 GiB and 32 MiB.
 H100_RESOURCE = resource((16 << 20, WIDE_MEMORY), None, (128 << 30,
                          WIDE_MEMORY), None, (32 << 20, WIDE_MEMORY))
 

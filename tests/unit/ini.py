@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DevStack does to nova.conf, for tests of what sets its options."""
+"""DevStack's changes of nova.conf, for tests of the code that makes them."""
 
 import pathlib
 import sys

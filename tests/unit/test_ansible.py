@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role for Ansible sets in nova.conf what the installation guide says."""
+"""The Ansible role sets the nova.conf options of the installation guide."""
 
 import pathlib
 

@@ -13,7 +13,7 @@ from tests.unit import ini
 _ROOT = pathlib.Path(__file__).parents[2]
 _PLUGIN = _ROOT / 'devstack'
 
-#: What DevStack has.
+#: Short versions of DevStack's functions.
 _FUNCTIONS = """
 set -euo pipefail
 for function in ini_has_option iniadd iniget iniset; do

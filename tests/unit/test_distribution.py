@@ -31,7 +31,7 @@ def _git(*arguments, cwd):
 
 @pytest.fixture(scope='module')
 def files():
-    """The files that git has, as they are now."""
+    """The files that git tracks, with their current content."""
     if not (_ROOT / '.git').exists():
         pytest.skip('this is not a clone: nothing says which files belong')
     return {name for name in _git('ls-files', '-z', cwd=_ROOT).split('\0')

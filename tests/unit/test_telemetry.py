@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions for Ceilometer and CloudKitty match what nova-accel tells."""
+"""Definitions for Ceilometer and CloudKitty match nova_accel's data."""
 
 import fnmatch
 import fractions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keystone and Placement for tests, by requests_mock."""
+"""Keystone and Placement, simulated with requests_mock."""
 
 from keystoneauth1 import fixture
 import requests_mock
@@ -7,7 +7,7 @@ import requests_mock
 KEYSTONE = 'http://keystone.test/v3'
 PLACEMENT = 'http://placement.test'
 
-#: What nova.conf needs to find both.
+#: The section of nova.conf with the options to reach Keystone and Placement.
 CONF = f"""
 [placement]
 auth_type = password
@@ -22,7 +22,7 @@ region_name = RegionOne
 
 
 class Services:
-    """Keystone, whose catalogue has Placement.
+    """A simulated Keystone. Its catalogue lists Placement.
 
     :param mock: requests_mock.Mocker
     """

@@ -90,7 +90,10 @@ def hostdev(at=GPU, provider=PROVIDER):
 
 
 class Placement(services.Services):
-    """Keystone, and Placement with a compute node and one provider of ours."""
+    """Simulated Keystone and Placement.
+
+    Placement has a compute node, and one provider of nova_accel below it.
+    """
 
     def __init__(self, mock):
         super().__init__(mock)
@@ -104,7 +107,7 @@ class Placement(services.Services):
         self.answer('?name=nobody', resource_providers=[])
         self.mock.get(f'{PLACEMENT}/traits?name=in:{naming.MARKER_TRAIT}',
                       json={'traits': [naming.MARKER_TRAIT]})
-        # An operator can set our trait on all of them.
+        # An operator can set the marker trait on any provider.
         self.answer(f'?in_tree={build.ROOT}&required={naming.MARKER_TRAIT}',
                     resource_providers=[root, gpu, pci])
         self.allocate(SERVER)
@@ -227,7 +230,7 @@ def test_invalid_entry_is_reported(check):
 
 
 def assert_fails(outcome, *words):
-    """Check that it exited with 2, and printed one line with a remedy."""
+    """Check that the command exited with 2 and printed one error line."""
     code, out, err = outcome
     assert (code, out) == (2, '')
     assert err.startswith('nova-accel: ') and err.count('\n') == 1

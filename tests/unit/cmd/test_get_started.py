@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page "Get started": its nova-accel commands, run as they are written.
+"""The nova-accel commands of the page "Get started".
 
-The outputs are those of the recorded machine.
+They run on a recording. Their output must be the output that the page shows.
 """
 
 import shlex
@@ -16,14 +16,14 @@ _MACHINE = str(build.DATA / 'hosts' / 'l1-8gpu.json')
 
 
 def _blocks(start) -> list[str]:
-    """Return the literal blocks of the page that begin so."""
+    """Return the literal blocks of the page that begin with a text."""
     return [block for block in install_guide.blocks('get-started')
             if block.startswith(start)]
 
 
 @pytest.mark.parametrize('number', range(2))
 def test_host_show(run, number):
-    """Before the entry is there, and after."""
+    """The page runs the command without an entry, then with an entry."""
     command, _, expected = _blocks('# nova-accel host show')[
         number].partition('\n')
     conf = ''.join(_blocks('[DEFAULT]')) if number else ''

@@ -195,10 +195,10 @@ def test_server_and_project_of_held_devices(metrics, placement):
 
 @pytest.mark.parametrize('total, reserved, held, states', [
     (1, 0, 0, (1, 0, 0)), (1, 0, 1, (0, 1, 0)),
-    # Its server holds it still.
+    # A withheld unit that a server still holds counts as held.
     (1, 1, 1, (0, 1, 0)), (1, 1, 0, (0, 0, 1)),
     (4, 2, 1, (1, 1, 2)), (4, 2, 3, (0, 3, 1)),
-    # More is allocated than there is, when units have gone.
+    # Units disappeared, so more units are allocated than exist.
     (2, 2, 3, (0, 3, 0))])
 def test_each_unit_has_one_state(metrics, placement, total, reserved, held,
                                  states):
@@ -270,8 +270,8 @@ def successes(found):
 
 @pytest.mark.parametrize('hostname, arguments', [
     ('compute1', ()), ('other', ('--host', 'compute1'))])
-def test_without_libvirt_the_rest_is_told(metrics, placement, libvirt,
-                                          monkeypatch, hostname, arguments):
+def test_other_metrics_are_exported_without_libvirt(
+        metrics, placement, libvirt, monkeypatch, hostname, arguments):
     def refuse(uri):
         raise libvirt.libvirtError('Failed to connect socket')
     monkeypatch.setattr(libvirt, 'openReadOnly', refuse)
@@ -287,7 +287,7 @@ def test_without_libvirt_the_rest_is_told(metrics, placement, libvirt,
     assert found['nova_accel_units resource_class=CUSTOM_GPU state=held'] == 1
 
 
-def test_without_sysfs_the_rest_is_told(metrics):
+def test_other_metrics_are_exported_without_sysfs(metrics):
     code, found, err = metrics('--sysfs-root', '/nowhere', '--host',
                                'compute1')
     assert code == 0
@@ -299,8 +299,8 @@ def test_without_sysfs_the_rest_is_told(metrics):
 
 @pytest.mark.parametrize('thing, name', [
     (placements, 'connect'), (Placement, '_answer')])
-def test_without_placement_a_file_that_says_so(metrics, tmp_path, monkeypatch,
-                                               thing, name):
+def test_file_without_placement_has_the_failure(
+        metrics, tmp_path, monkeypatch, thing, name):
     def fail(*_arguments):
         raise errors.AccelError('Placement', 'does not answer')
     monkeypatch.setattr(thing, name, fail)
@@ -323,7 +323,7 @@ def test_name_of_the_compute_node(metrics, placement, libvirt, monkeypatch):
     assert metrics()[0] == 0
 
 
-def test_placement_is_asked_everything_once(metrics, placement):
+def test_no_request_to_placement_is_repeated(metrics, placement):
     placement.add(FIRST, **{SERVER: 1})
     placement.add(CARD, 'VGPU', 4, **{SERVER: 1, OTHER: 2})
     metrics()
@@ -361,7 +361,7 @@ def test_prometheus_client_is_optional(run, placement, libvirt, tmp_path,
 
 
 def every():
-    """Return all metrics, with the labels that each has."""
+    """Return the labels of every metric, by its name."""
     return {
         family.name: set(family._labelnames)
         for family in collector.Collector(collector.Reading(

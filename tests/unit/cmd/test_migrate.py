@@ -77,7 +77,7 @@ def test_plan_lists_steps_and_changes_nothing(migrate, folder):
     assert f'- trainer ({SERVER}), host compute1: keeps its devices' in out
 
 
-def test_apply_stops_before_the_first_step_of_a_person(migrate, folder):
+def test_apply_stops_before_the_first_manual_step(migrate, folder):
     code, out, err = migrate('--apply', '--directory', 'new/plan/')
     assert (code, out.count('(done)')) == (0, 2)
     assert err == ('nova-accel: step 3 is not automatic; do it, then continue '
@@ -228,7 +228,7 @@ def cloud(monkeypatch, folder):
         yield Cloud(mock)
 
 
-def test_plan_from_the_api_is_that_from_files(run, cloud, files):
+def test_plan_from_the_api_equals_plan_from_files(run, cloud, files):
     options = files(flavors=[{**FLAVORS[0], 'Is Public': True}],
                     servers=SERVERS)
     code, out, err = run('migrate', 'pci', conf=CONF)

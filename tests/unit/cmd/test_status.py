@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel-status upgrade check``, with the real oslo.upgradecheck.
 
-Placement is simulated below the real keystoneauth1. Which Nova is installed
-is said by metadata that the tests write.
+Placement is simulated below the real keystoneauth1. The tests write the
+package metadata from which the command reads the version of Nova.
 """
 
 import json
@@ -62,7 +62,10 @@ PLACEMENT = CHECKS[3]
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """Install metadata of distributions; at first that of a tested Nova."""
+    """Return a function that writes the metadata of a Python package.
+
+    Metadata of a tested Nova and Placement is already written.
+    """
     folder = tmp_path / 'site-packages'
     monkeypatch.syspath_prepend(folder)
 
@@ -268,10 +271,10 @@ def test_devices_that_nova_claims_too_are_a_warning(check, claim, devices):
 @pytest.mark.parametrize('entry, claim, devices', [
     ('"product_id": "37c9"', '[pci]\ndevice_spec = {"product_id": "37c9"}',
      'devices 0000:85:01.0, 0000:85:01.1: claimed by [pci] device_spec #1 '),
-    # A claim of the card, which the entry does not name.
+    # Nova claims the card. The entry names only its VFs.
     ('"product_id": "37c9"', '[pci]\ndevice_spec = {"product_id": "37c8"}',
      'devices 0000:85:01.0, 0000:85:01.1: claimed by [pci] device_spec #1 '),
-    # An entry of the card, of which Nova has a part.
+    # The entry names the card. Nova claims one of its VFs.
     ('"product_id": "37c8", "num_vfs": 2',
      '[pci]\ndevice_spec = {"address": "0000:85:01.1"}',
      'device 0000:85:01.1: claimed by [pci] device_spec #1 '),
@@ -313,7 +316,7 @@ def test_digest_is_of_the_content(check, profiles, monkeypatch):
     first = digest(PROFILE)
     assert digest(json.dumps(CYBORGS), 'other.json') == first
     assert digest(PROFILE.replace(': 1}', ': 2}')) != first
-    # Another version may write other extra specs.
+    # Another version of nova_accel may write other extra specs.
     monkeypatch.setattr('nova_accel.core.request.flavor_specs.expand',
                         lambda profile, flavor: {'accel:new': 'yes'})
     assert digest(PROFILE) == first
@@ -357,10 +360,10 @@ def test_compute_nodes_that_are_up_to_date_succeed(check, placement):
     placement.add('compute1', IDS)
     # Not a PCI device, so it has no ids.
     placement.add('compute2', name='_accel_mtty')
-    # Not offered any more, so it keeps the traits of before.
+    # The device is not offered any more, so its traits are not updated.
     placement.add('compute3', providers.MISSING)
     placement.add('compute4', name='_accel_CUSTOM_GPU')
-    # A device with several Regions, whose providers are below that of it.
+    # The providers of several Regions are below the provider of the device.
     placement.add('compute6', IDS)
     placement.providers.append(_provider(
         'region', f'compute6_accel_{GPU}_VGPU_a', 'compute6/device',
@@ -476,7 +479,7 @@ def test_files_of_nova_compute_are_read_by_default(tmp_path, installed):
     (folder / 'nova.conf').write_text('[DEFAULT]\nlog_file = x\n')
     (folder / 'nova-compute.conf').write_text(COMPUTE.replace(
         'accel.', 'libvirt.') + f'profile_dirs = {folder}\n')
-    # Its error is in the result, and not logged to the terminal as well.
+    # The error is in the result. It must not be logged to the terminal too.
     (folder / 'broken.yaml').write_text('groups: 3')
     arguments = [sys.executable, '-m', 'nova_accel.cmd.status', 'upgrade',
                  'check', '--json']

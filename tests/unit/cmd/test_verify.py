@@ -40,7 +40,7 @@ def test_report_of_a_recording(run):
                for region in report['regions'])
 
 
-def test_report_names_nobody(run, tmp_path):
+def test_report_does_not_contain_mount_points(run, tmp_path):
     disk = 'devices/pci0000:80/0000:81:00.0'
     build.sysfs({disk.removeprefix('devices/'): {'class': '0x010802\n'}}, {
         f'sys/{disk}/block/sda/dev': '8:0\n',
@@ -58,7 +58,7 @@ def test_unit_without_a_driver_is_reset(run, libvirt):
         found = [region['reset'] for region in report['regions']]
         assert sum('reset in ' in text for text in found) == 4
         [text] = [text for text in found if 'driver of the host' in text]
-        # One of the two VFs, both functions of each shared group or bridge.
+        # One of the two VFs, and both functions of a group or behind a bridge.
         assert len(kernel.resets) == 5
         assert (libvirt.opened, libvirt.closed) == (['qemu:///system'], 1)
 
@@ -94,7 +94,7 @@ def test_narrow_link_is_an_error(run, tmp_path):
 
 
 def test_refused_device_is_described(run):
-    """A GPU of a virtual machine."""
+    """The recording is of a virtual machine with a GPU, without IOMMU."""
     code, report = _verify(run, build.DATA / 'hosts' / 'h200-guest.json')
     assert (code, report['iommu_groups'], report['regions']) == (0, False, [])
     assert report['refused'] == [{

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each change between two rounds is told once."""
+"""Changes between two snapshots. Each change is reported once."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ def test_changes_lead_from_one_snapshot_to_the_next(before, now):
 
 
 @given(_SNAPSHOTS)
-def test_nothing_is_told_of_equal_snapshots(snapshot):
+def test_equal_snapshots_have_no_changes(snapshot):
     assert not changes.between(snapshot, dict(snapshot))
 
 

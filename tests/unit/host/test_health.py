@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sysfs tells of the health of a function."""
+"""The health of a function, as read from sysfs."""
 
 import pytest
 

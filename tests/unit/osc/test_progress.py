@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command says on stderr while it takes long."""
+"""The progress that a slow command prints to stderr."""
 
 import types
 

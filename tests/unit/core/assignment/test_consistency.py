@@ -49,14 +49,14 @@ def known(*more):
 
 
 def give(item, unit, index=0):
-    """The hostdevs of one unit."""
+    """Return the hostdevs of one unit."""
     return tuple(hostdev.Hostdev(address, naming.alias(
         'ACCEL0', item.uuid, index + number))
         for number, address in enumerate(unit))
 
 
 def held(at, provider=None, index=0):
-    """One hostdev of ours."""
+    """Return one hostdev that nova_accel added."""
     return hostdev.Hostdev(build.address(at), naming.alias(
         'ACCEL0', provider or uuid(at), index))
 
@@ -69,7 +69,7 @@ def mdev(server, index=0):
 
 
 def find(allocated, held_, host=HOST, gone=()):
-    """Findings, from units allocated by provider and held by server."""
+    """Return the findings for units allocated by provider, held by server."""
     return consistency.compare(consistency.gather(
         inventory.NodeInventory(
             host, inventory.Node(build.ROOT, NAME, known(*gone))),
