@@ -48,7 +48,7 @@ def _load(name):
     spec = importlib.util.spec_from_file_location(
         name, _ROOT / f'doc/{name}.py')
     module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look for it there.
+    # The dataclasses of the script look up their module there.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

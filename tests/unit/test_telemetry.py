@@ -26,7 +26,7 @@ def _load(name):
 
 
 def _values(path, sample):
-    """Return what a path finds, as ceilometer.declarative.Definition does."""
+    """Return the values at a path, as ceilometer.declarative.Definition."""
     return [match.value for match in _PARSER.parse(path).find(sample)
             if match.value is not None]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to query Placement that the benchmark compares."""
+"""The Placement queries that the benchmark compares."""
 
 import pytest
 

@@ -22,7 +22,7 @@ def _offering(*withheld, told=(), count=2):
     """Return a compute node with one card of two units.
 
     :param withheld: number of a unit and a state, of each unit withheld
-    :param told: the states that its provider in Placement has
+    :param told: the states of its provider in Placement
     """
     region = build.region(count=count)
     region = dataclasses.replace(region, withheld=tuple(
@@ -72,7 +72,7 @@ def test_second_unit_of_a_card_is_a_change_of_its_own():
     assert not found.ended
 
 
-def test_states_of_one_unit_are_told_apart():
+def test_two_states_of_one_unit_are_two_changes():
     before = changes.withheld(_offering((0, _FAILED)))
     found = changes.between(before, changes.withheld(
         _offering((0, _DRAINED))))
@@ -80,7 +80,7 @@ def test_states_of_one_unit_are_told_apart():
     assert {state for _uuid, state in found.ended} == {_FAILED}
 
 
-def test_after_a_restart_only_what_placement_does_not_have_is_told():
+def test_after_a_restart_only_differences_to_placement_are_reported():
     here = _offering((0, _FAILED), told=[_FAILED])
     assert not changes.between(changes.told(here), changes.withheld(here))
     here = _offering((0, _FAILED))

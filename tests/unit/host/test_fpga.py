@@ -261,7 +261,7 @@ def _without(tree, *functions):
 
 
 class _Changing:
-    """A Tree that can be replaced by another one."""
+    """A Tree whose content a test can replace."""
 
     def __init__(self, tree):
         self.tree = tree
@@ -282,7 +282,7 @@ def test_regions_held_by_guests_keep_their_traits(spec, card, functions):
     before = _host(tree, spec, kind=kind)
     tree.tree = _without(shown, *functions)
     assert _host(tree, spec, kind=kind).devices == before.devices
-    # A new enumerator does not know what was shown before.
+    # A new enumerator has not seen the earlier content.
     assert _offered(_host(tree, spec))[card][1] == []
 
 

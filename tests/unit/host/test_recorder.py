@@ -349,7 +349,7 @@ def _machine_with(files, links):
 
 
 def _told(machine, what):
-    """Return what is read of a machine, with a star for each name."""
+    """Return the facts read from a machine, with a star for each name."""
     return re.sub(what, '*', repr((_host(machine), fpga.read(machine))))
 
 

@@ -149,7 +149,7 @@ def kernel():
 
 
 class _Node:
-    """The part of nova-compute that concerns resets."""
+    """A simulated nova-compute: only the parts that reset devices."""
 
     def __init__(self, kernel, **keys):
         self.kernel = kernel
@@ -177,7 +177,7 @@ class _Node:
         """Start a server with an offered unit, if its reset works."""
         if not self.resets.reset(self.kernel.tree, self.read([]), unit):
             return False
-        # It has no data of another server.
+        # The unit has no data of another server.
         assert not _names(unit) & (self.kernel.dirty | self.kernel.failed)
         self.resets.used(unit)
         self.kernel.held |= _names(unit)
@@ -198,8 +198,8 @@ _FUNCTIONS = sorted(name for path in _MACHINE
                     if (name := path.rsplit('/', 1)[1]) not in (
                         _BRIDGE, '0000:85:00.0'))
 
-class _Story:
-    """Steps that can happen to a unit, and what must never follow."""
+class _Scenario:
+    """Random steps on units. A unit that failed to reset is never offered."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -208,7 +208,7 @@ class _Story:
         self.restart(None, None)
         self.units = {name: _unit(self.node, name) for name in _FUNCTIONS}
 
-    def go_on(self, step, name):
+    def run_step(self, step, name):
         unit = self.units[name]
         if step not in _OF_FREE or not _names(unit) & self.kernel.held:
             getattr(self, step)(name, unit)
@@ -222,7 +222,7 @@ class _Story:
     def release(self, _name, unit):
         self.kernel.held -= _names(unit)
 
-    def stranger(self, _name, unit):
+    def foreign_domain(self, _name, unit):
         """Start a domain that is not Nova's."""
         self.kernel.held |= _names(unit)
         self.kernel.dirty |= _names(unit)
@@ -231,10 +231,10 @@ class _Story:
     def bind(self, name, _unit):
         self.kernel.bind(name, 'nvidia')
 
-    def spoil(self, name, _unit):
+    def break_reset(self, name, _unit):
         self.kernel.broken.add(name)
 
-    def mend(self, name, _unit):
+    def repair_reset(self, name, _unit):
         self.kernel.broken.discard(name)
 
     def sweep(self, _name, _unit):
@@ -245,15 +245,15 @@ class _Story:
         self.node.sweep()
 
     def restart(self, _name, _unit):
-        # Failures are forgotten, and found again by a new reset.
+        # A restart forgets failures. A new reset detects them again.
         self.node, self.kernel.failed = _Node(self.kernel), set()
 
 
-_OF_FREE = ('give', 'stranger', 'bind')
+_OF_FREE = ('give', 'foreign_domain', 'bind')
 
 _steps = st.lists(st.tuples(
-    st.sampled_from([name for name in vars(_Story)
-                     if not name.startswith('_') and name != 'go_on']),
+    st.sampled_from([name for name in vars(_Scenario)
+                     if not name.startswith('_') and name != 'run_step']),
     st.sampled_from(_FUNCTIONS)), min_size=20, max_size=40)
 
 
@@ -261,10 +261,10 @@ _steps = st.lists(st.tuples(
 @given(_steps)
 def test_no_server_gets_a_device_that_was_not_reset(steps):
     with _kernel() as kernel:
-        story = _Story(kernel)
+        scenario = _Scenario(kernel)
         for step in steps:
-            story.go_on(*step)
-        node = story.node
+            scenario.run_step(*step)
+        node = scenario.node
         # Units that work again are offered again.
         kernel.broken, kernel.held = set(), set()
         for name in _FUNCTIONS:

@@ -298,7 +298,7 @@ def test_recording_contains_types():
 # Setting and clearing
 
 class Card:
-    """Two cards in a directory, their simulated driver and our Preparer."""
+    """Two cards in a directory, a simulated driver, and the kind vgpu."""
 
     def __init__(self, tree, manager, specs):
         self.manager = manager
@@ -307,7 +307,7 @@ class Card:
         self.restart()
 
     def restart(self):
-        """Restart nova-compute: its memory is lost."""
+        """Simulate a restart of nova-compute, which loses its memory."""
         self.kind = vgpu.VirtualGpus(self.tree)
 
     def host(self):

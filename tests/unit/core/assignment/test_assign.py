@@ -218,7 +218,7 @@ def test_granular_group_for_another_provider_does_not_constrain_ours():
 
 
 def _unsuffixed(strength, amount=1, **specs):
-    """A flavor's class and trait without a suffix."""
+    """Return the request of a flavor with unsuffixed class and trait."""
     return flavor_specs.read({'resources:CUSTOM_GPU': str(amount),
                               'trait:CUSTOM_BIG': strength, **specs})
 

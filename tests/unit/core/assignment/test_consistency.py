@@ -347,7 +347,7 @@ def test_removed_device_is_found(state, data):
 
 
 def test_consumer_that_nova_does_not_know():
-    """It can have allocations of a class without a device."""
+    """It can have an allocation of the class provider, but no device."""
     of_class = naming.class_provider_uuid(build.ROOT, 'CUSTOM_QAT')
     allocations = {uuid(GPU): {A: 'CUSTOM_UNIT_OF_ANY'},
                    of_class: {A: 'CUSTOM_QAT', B: 'CUSTOM_QAT'}}

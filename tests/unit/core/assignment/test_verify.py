@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the devices of a server match its allocations."""
+"""Tests of the check that a server's devices match its allocations."""
 
 import pytest
 

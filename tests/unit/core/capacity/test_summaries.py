@@ -117,7 +117,7 @@ def test_devices_without_requested_units_still_link_others():
     assert {len(first), len(second), len(first & second)} == {1, 2, 3}
 
 
-def test_only_named_traits_tell_hosts_apart():
+def test_only_named_traits_distinguish_hosts():
     plain, tagged = (Host(name, [], random, [
         card(0, build.region(GPU, traits=traits))], model.Links())
         for name, traits in (('one', ()), ('other', ['CUSTOM_Y'])))

@@ -23,7 +23,7 @@ _LINKS = model.Links(
 _WHEN = datetime.datetime(2026, 11, 25, 20, 15, tzinfo=datetime.UTC)
 
 
-def test_traits_tell_what_a_device_is_and_where():
+def test_traits_have_ids_and_location_of_a_device():
     traits = device_traits.dumps(_DEVICE, _LINKS)
     assert traits == {
         'CUSTOM_NOVA_ACCEL_PCI_10DE_2330', 'CUSTOM_NOVA_ACCEL_NUMA_NODE_1',
@@ -48,7 +48,7 @@ def test_device_without_a_numa_node_is_on_the_only_one_of_its_host():
 @pytest.mark.parametrize('traits', [
     [], ['CUSTOM_NOVA_ACCEL_PCI_10DE'], ['CUSTOM_NOVA_ACCEL_ISLAND_X'],
     ['CUSTOM_NOVA_ACCEL_DRAINED']])
-def test_other_traits_tell_nothing_of_a_device(traits):
+def test_other_traits_are_no_properties_of_a_device(traits):
     assert device_traits.loads(traits) == device_traits.Properties()
 
 

@@ -189,7 +189,7 @@ class _Tree:
             uuid, name, parent, inventory, traits)
 
     def has(self, wanted):
-        """Whether the tree has the wanted providers and no others."""
+        """Return whether the tree has exactly the wanted providers."""
         return {(p.uuid, p.parent, tuple(sorted(p.inventory)), p.traits)
                 for p in self.providers.values()} == {
             (p.uuid, p.parent, tuple(sorted(p.totals)), p.traits)

@@ -21,7 +21,7 @@ _SETS = st.lists(st.frozensets(st.sampled_from(_ADDRESSES), min_size=1),
 
 
 def _read(locations, links):
-    """Return what the traits of devices at these locations tell."""
+    """Return the places and links read from traits of these locations."""
     return {address: device_traits.loads(device_traits.dumps(
         build.device(at=address, location=location), links))
         for address, location in locations.items()}
@@ -50,7 +50,7 @@ def test_partition_with_a_device_that_placement_does_not_show_stays_partial():
     assert rebuilt.links(seen).islands == ({_ADDRESSES[0]},)
 
 
-def test_what_traits_do_not_tell_is_unknown():
+def test_properties_without_a_trait_are_unknown():
     assert rebuilt.place(device_traits.Properties(), 'x') == model.Place(
         None, None, None, 'x')
     assert dataclasses.astuple(rebuilt.links({'x': device_traits.Properties()})

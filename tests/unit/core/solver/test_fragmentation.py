@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room that a host has left."""
+"""Tests of the measure of the room that is left on a host."""
 
 import dataclasses
 

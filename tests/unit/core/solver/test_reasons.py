@@ -58,14 +58,14 @@ def test_failed_rule_and_its_numbers(found, sentence, clause, stranded):
     assert [reasons.stranded(one) for one in found] == [stranded]
 
 
-def test_unknown_places_are_told():
+def test_reason_mentions_unknown_places():
     [found] = _tried(_host(None, None, None, None))
     assert reasons.clause(found) == (
         f'at most 1 of {_ASKED} on one NUMA node; the NUMA node of some '
         'devices is unknown')
 
 
-def test_nodes_of_the_guest_are_told():
+def test_reason_mentions_nodes_of_the_guest():
     [found] = _tried(_host(0, 0, 0, 0), guest=frozenset({1}), rules=(
         affinity.Rule('numa_node', True, (*_NUMA.groups, 'guest')),))
     assert reasons.clause(found) == (
