@@ -24,7 +24,7 @@ _GPU = build.function('0000:81:00.0', '10de:2330',
 
 @pytest.fixture
 def configured(tmp_path):
-    """A function that returns the configuration of a nova.conf's text."""
+    """Return a function that parses the text of a nova.conf."""
     def make(text=''):
         path = tmp_path / 'nova.conf'
         path.write_text(text)

@@ -16,7 +16,7 @@ _ENTRY = {'kind': 'example', 'vendor_id': '1234'}
 
 @pytest.fixture(scope='module')
 def installed(tmp_path_factory):
-    """The environment of a process in which the package is installed."""
+    """Install the package. Return the environment to run processes in."""
     # pip writes to the source directory when it builds, so copy it.
     source = shutil.copytree(_EXAMPLE, tmp_path_factory.mktemp('source'),
                              dirs_exist_ok=True)

@@ -65,7 +65,7 @@ def test_other_process_with_the_same_pid_is_not_stopped(ours, tmp_path):
 
 
 def listing(monkeypatch, *threads):
-    """Make every process have these threads."""
+    """Simulate a /proc in which every process has these threads."""
     monkeypatch.setattr(processes.os, 'listdir', lambda _path: threads)
 
 

@@ -15,7 +15,7 @@ from tests.integration.machine import clock
 
 pytest_plugins = ['pytester']
 
-#: Scenarios that share fixtures, whose use is recorded in a file.
+#: Scenarios that share fixtures. The fixtures log their use to a file.
 _SCENARIOS = """
 import pathlib
 import pytest
@@ -72,7 +72,7 @@ def test_shared_fixtures_are_rebuilt_after_a_failure(pytester, failing):
 
 
 class Cloud:
-    """Records the calls of its methods."""
+    """A fake cloud that records the calls of its methods."""
 
     def __init__(self, running):
         self.asked = []
@@ -115,7 +115,7 @@ def test_nothing_is_restarted_without_leftovers(added):
 
 
 class Time:
-    """Fake time, and the time that a machine waited for a CPU."""
+    """Fake time, and fake time that a machine waited for a CPU."""
 
     def __init__(self, monkeypatch, tmp_path):
         self.now = self.queued = 0

@@ -255,7 +255,7 @@ def test_held_device_is_now_offered_as_mdevs():
 
 
 def test_region_that_an_entry_has_renamed():
-    """A server got it from the card's only Region, which is two now."""
+    """The server got the device when the card had one Region, not two."""
     host = build.host(_FUNCTIONS[3:8], {
         'address': '0000:85:00.1', 'resource_class': 'BIG'}, _ENTRIES[1])
     [finding] = find({uuid(QAT): {A: 1}},

@@ -97,10 +97,10 @@ _TYPES = (model.MdevType('nvidia-471', 1),)
     (_SPEC, _TYPES, '0000:81:00.4', {'0000:81:00.4'}),
     (_SPEC, _TYPES, '0000:81:00.0', {'0000:81:00.4', '0000:81:00.5'}),
     (_FUNCTIONS, (), '0000:81:00.0', {'0000:81:00.4', '0000:81:00.5'}),
-    # It is offered as what it is held as.
+    # The VF is held as a whole, and is still offered as a whole.
     (_FUNCTIONS, (), '0000:81:00.4', set())])
 def test_parts_of_a_held_function_are_not_offered(spec, types, held, parts):
-    """Also while the server is stopped and the driver shows the parts."""
+    """The driver shows the parts while the server is stopped."""
     functions = [build.function('0000:81:00.0', '10de:20b0', num_vfs=2),
                  *(parent(*types, at=f'0000:81:00.{number}',
                           physfn='0000:81:00.0') for number in (4, 5))]
@@ -116,7 +116,7 @@ def test_parts_of_a_held_function_are_not_offered(spec, types, held, parts):
     (_SMALL, 2, False), (_SPEC, 2, True), (_SPEC, 0, True)])
 def test_card_has_no_other_use_while_a_held_mdev_is_missing(
         spec, vfs, is_offered):
-    """A reboot of the host removed it, and entries have changed."""
+    """A reboot of the host removed the mdev, and the entries changed."""
     types = [model.MdevType(name, 1) for name in ('nvidia-468', 'nvidia-471')]
     [item] = build.inventory(build.host([parent(*types)], _SPEC)).offered
     held = assigned_units.to_hostdevs([assigned_units.Grant(

@@ -157,8 +157,9 @@ def test_rules_implied_by_other_keys_can_contradict_a_rule():
     assert not _read(together, group_policy='none')[1]
 
 
-# A host that can keep any rules that a host can keep: for each of three groups
-# a node, a root, a switch, and a device that is linked to the others or not.
+# This host can keep all rules, unless they contradict each other. It has a
+# node, a root and a switch for each of three groups, with linked devices and
+# others.
 _ROOMY = [arrange.AvailableUnits(
               '-'.join(map(str, path)), 'PGPU', frozenset(), 3,
               model.Place(node, f'r{node}-{root}',

@@ -57,7 +57,7 @@ def _hard(seed, budget=None):
     """Arrange 16 groups in a chain that no host can serve.
 
     Each group must be linked to the next, but one side of the links has too
-    few devices. Only a search can tell, and every seed is another problem.
+    few devices. Only a search finds this out. Each seed is a new problem.
     """
     pairs = [frozenset({f'd{one:02d}', f'd{other:02d}'})
              for one in range(9) for other in range(9, 16)]
