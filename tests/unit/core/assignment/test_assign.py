@@ -255,7 +255,7 @@ def test_unsuffixed_trait_does_not_apply_to_groups():
 
 
 def test_allocated_device_without_the_unsuffixed_trait_is_kept():
-    """An older version chose it, or its entry had no trait then."""
+    """The device lost the trait later, or an older version chose it."""
     big, plain = (build.offered(build.region(bus=bus, traits=traits))
                   for bus, traits in ((2, ['CUSTOM_BIG']), (1, ())))
     assert _units(_assign(_amounts(plain), _unsuffixed('required'),
