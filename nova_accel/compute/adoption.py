@@ -149,6 +149,8 @@ def _addresses(instance, held: hostdev.Hostdevs) -> set:
     Cyborg. Devices of ports are left out.
     """
     novas = {device.address for device in instance.pci_devices or ()}
+    # Nova has no record of them if an earlier run did not finish.
+    novas |= {str(device.address) for device in hostdev.ours(held)}
     of_ports = {device.address for device in instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)}
     found = {device.address for device in held

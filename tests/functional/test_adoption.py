@@ -105,7 +105,6 @@ class AdoptionCase(cloud.Cloud):
         self._run_periodics()
         self.assertEqual(set(self.ADDRESSES), self.free())
 
-
     def check_taken_over(self, server, devices):
         self.assertEqual(devices, self.hostdevs(server).keys())
         self.assertEqual({f'compute1_accel_{address}': {cloud.GPU: 1}
@@ -192,7 +191,7 @@ class AliasTest(AdoptionCase):
     def test_steps_that_nova_compute_did_not_finish(self):
         devices = self.hostdevs(self.server).keys()
         for step in ('nova_accel.compute.state.placement.PlacementClient.'
-                     'adopt', 'nova_accel.compute.adoption.Adopter._rewrite'):
+                     'adopt', 'nova.objects.Instance.save'):
             with fixtures.MonkeyPatch(step, self.die):
                 self.take_over()
             self.assertEqual(0, self.stdlog.logger.output.count('Took over'))
