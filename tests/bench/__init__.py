@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that the documentation quotes: ``tox -e bench``."""
+"""Benchmarks whose results are in the documentation: ``tox -e bench``."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nobody can exceed, who knows all requests of a day from the start.
+"""An upper bound for schedulers, even if they know all requests in advance.
 
-A linear program: a part of each request is served, so that at no time more is
-placed than fits. Besides the number of devices, it regards that large servers
-do not share a host. A server of x devices of a host's n takes at least f(x/n)
-of a host for each dual feasible function f (Fekete and Schepers, 2001).
+A linear program serves a part of each request, and never exceeds the capacity
+of the hosts. It considers the number of devices, and that large servers cannot
+share a host. A server with x of a host's n devices takes at least f(x/n) of a
+host for each dual feasible function f (Fekete and Schepers, 2001).
 """
 
 import collections.abc
@@ -22,14 +22,15 @@ def shares(arrivals: collections.abc.Sequence[tuple[float, int, float]],
            hosts: int, devices: int) -> dict[str, float]:
     """Return upper bounds of the shares of requests and of device hours.
 
-    :param arrivals: when, how many devices, and until when, by time. Those
-        before 0 are not counted, but are there
-    :param devices: of each host
+    :param arrivals: start, number of devices and end of each request, in
+        order of start. Requests before 0 are not counted, but use capacity.
+    :param devices: the number of devices of each host
     """
     begins, sizes, ends = map(np.array, zip(*arrivals, strict=True))
     rows = []
     for number, begin in enumerate(begins):
-        # Without a departure, the next arrival has all of these beside it.
+        # Without a departure before the next arrival, the constraint of the
+        # next arrival includes this one.
         if number + 1 == len(begins) or (
                 (ends[:number + 1] > begin)
                 & (ends[:number + 1] <= begins[number + 1])).any():
@@ -53,7 +54,7 @@ def shares(arrivals: collections.abc.Sequence[tuple[float, int, float]],
 
 
 def _part(part: fractions.Fraction, k: int) -> fractions.Fraction:
-    """The function u(k) of a part of a host; the part itself for 0."""
+    """Return the function u(k) of a part of a host; for 0 the part."""
     if not k or ((k + 1) * part).denominator == 1:
         return part
     return fractions.Fraction(int((k + 1) * part), k)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand hosts from one.
+"""Copy a host in the databases of Nova and Placement.
 
-What a real nova-compute has written of its host, the rows of Nova's and of
-Placement's databases, is copied under other names and uuids. What a scheduler
-reads is what that many nova-computes of equal hosts would have written.
+A real nova-compute has written the rows of its host. A copy has the same rows
+with another name and other uuids. So a scheduler reads what the nova-computes
+of many equal hosts would have written.
 """
 
 import collections.abc
@@ -17,8 +17,8 @@ from nova.db.main import api as nova_db
 from placement import db_api as placement_db
 import sqlalchemy as sa
 
-#: From a copy's root provider and name to its providers' uuids by name, as
-#: far as they are not just any.
+#: Takes the root provider and the name of a copy. Returns the uuids of its
+#: providers by name. A provider without one gets any uuid.
 Derived = collections.abc.Callable[[str, str],
                                    collections.abc.Mapping[str, str]]
 
@@ -27,9 +27,9 @@ def clone(host: str, root: str, names: collections.abc.Sequence[str],
           derived: Derived = lambda root, name: {}) -> None:
     """Copy a host.
 
-    :param host: its name, which is also its node's
-    :param root: uuid of the compute node's resource provider
-    :param names: of the copies
+    :param host: the name of the host and of its node
+    :param root: the uuid of the compute node's resource provider
+    :param names: the names of the copies
     """
     placement = placement_db.get_placement_engine()
     tree = _rows(placement, 'resource_providers', lambda table: (
@@ -47,7 +47,7 @@ def clone(host: str, root: str, names: collections.abc.Sequence[str],
 
 
 class _Copy:
-    """The names and uuids of one host, for another."""
+    """Replaces the name and the uuids of a host in its rows."""
 
     _UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
@@ -62,7 +62,7 @@ class _Copy:
         return str(uuid.uuid5(uuid.UUID(theirs), self._name))
 
     def row(self, row: dict) -> dict:
-        """A row as it would be; without its id, which the database gives."""
+        """Return a copy of a row, without the id, which the database sets."""
         return {column: self._value(value) for column, value in row.items()
                 if column != 'id'}
 
@@ -80,7 +80,7 @@ def _clone_rows(engine, name, host, copies) -> None:
     new = [copy.row(row) for copy in copies for row in rows]
     for copy, row in zip(copies, new, strict=True):
         if name == 'services':
-            # Its own, and in no other table that matters.
+            # Each service has its own uuid. No other copied row has it.
             row['uuid'] = copy.uuid(row['uuid'])
     _insert(engine, name, new)
 

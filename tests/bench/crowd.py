@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host with many servers, and what a round and one server more cost.
+"""A host with many servers: the cost of a round and of another claim.
 
-In a process of its own (:mod:`tests.bench.worker`), like
+It runs in a process of its own (:mod:`tests.bench.worker`), like
 :mod:`tests.bench.tracker`.
 """
 
-# First: it makes threads green before anybody has one.
+# First: it monkey-patches threads before any thread exists.
 from tests.functional import cloud  # isort: split
 
 import collections
@@ -20,12 +20,12 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.bench import tracker
 
-#: Servers that boot at the same time, and how often each thing is measured.
+#: The servers that boot at the same time, and the rounds of a measurement.
 _AT_ONCE, _ROUNDS = 20, 5
 
 
 class _Crowd(tracker.Side):
-    """A host whose servers stay."""
+    """A host on which servers accumulate."""
 
     def serve(self):
         self._plain = self.flavor()
@@ -34,14 +34,14 @@ class _Crowd(tracker.Side):
         super().serve()
 
     def settlers(self) -> int:
-        """The flavor of the servers that stay."""
+        """Return the flavor of the servers that stay on the host."""
         return self._plain
 
     def answer(self, servers) -> dict:
-        """Have so many servers, and measure.
+        """Boot servers up to a number, and measure.
 
-        :returns: medians: seconds of a round and of a claim, and how often
-            libvirt described a domain meanwhile
+        :returns: medians of the seconds of a round and of a claim, and of
+            the domain descriptions that each reads from libvirt
         """
         while self._servers < servers:
             self._boot(min(_AT_ONCE, servers - self._servers))
@@ -56,7 +56,7 @@ class _Crowd(tracker.Side):
 
     def setUp(self):
         super().setUp()
-        # Only devices are to run out.
+        # Devices are the only limit of servers.
         self.flags(initial_cpu_allocation_ratio=1000.,
                    initial_disk_allocation_ratio=1000.)
 
@@ -101,7 +101,7 @@ class _Crowd(tracker.Side):
 
 @contextlib.contextmanager
 def _descriptions():
-    """The descriptions of domains that libvirt gives meanwhile."""
+    """Record the calls of XMLDesc of libvirt's domains."""
     found, describe = [], fakelibvirt.Domain.XMLDesc
 
     def described(*args):
@@ -112,7 +112,7 @@ def _descriptions():
 
 
 class Ours(_Crowd, tracker.Ours):
-    """Where each server has a region."""
+    """nova_accel: each server has a region."""
 
     def settlers(self):
         self.write_profile('one', groups=[
@@ -121,7 +121,7 @@ class Ours(_Crowd, tracker.Ours):
 
 
 class Novas(_Crowd, tracker.Without):
-    """Nova's driver."""
+    """Nova's driver: servers have no devices."""
 
 
 SIDES = {'ours': Ours, 'novas': Novas}

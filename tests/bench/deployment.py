@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many hosts with eight GPUs, a real scheduler and a real Placement.
 
-In a process of its own (:mod:`tests.bench.worker`): asked for some devices,
-:data:`SIDES` say what Nova's ``select_destinations`` made of it and how long
-it took.
+It runs in a process of its own (:mod:`tests.bench.worker`). For a number of
+devices, a side of :data:`SIDES` returns the outcome and the duration of Nova's
+``select_destinations``.
 """
 
-# First: it makes threads green before anybody has one.
+# First: it monkey-patches threads before any thread exists.
 from tests.functional import cloud  # isort: split
 
 import functools
@@ -34,8 +34,8 @@ from tests.bench import fleet
 from tests.bench import worker
 
 _ADDRESS = re.compile(r'_(\w{4}:\w{2}:\w{2}\.\w)$')
-#: Seconds in which a request is made again for a better figure, and at most
-#: how often.
+#: A request is repeated until it took so many seconds in total, or was made
+#: so many times.
 PATIENCE, ROUNDS = 5, 7
 
 
@@ -48,7 +48,8 @@ class _Deployment(cloud.Cloud):
         self._connection, self._hosts = connection, hosts
 
     def setUp(self):
-        # Copies of services never report again. Read when a service starts.
+        # Copies of services never report again. Services read this option
+        # when they start.
         self.flags(service_down_time=86400)
         super().setUp()
         self._nodes = _gpus()
@@ -62,14 +63,14 @@ class _Deployment(cloud.Cloud):
         self._context = nova_context.get_admin_context()
         manager = self.scheduler.manager.host_manager
         for name in ('compute1', *names):
-            # As each nova-compute says when it has started: no instances.
+            # As each nova-compute reports when it starts: no instances.
             manager.sync_instance_info(self._context, name, [])
             manager.sync_instance_info(self._context, name, [])
         self._watch()
-        # The harness formats each debug message, also those of nobody.
+        # Nova's fixtures would format each debug message.
         logging.disable(logging.DEBUG)
         self.addCleanup(logging.disable, logging.NOTSET)
-        # Connections, caches of statements, imports.
+        # Fill connection pools and statement caches, and import modules.
         self.answer(count=1, one_node=False)
         worker.answer(self._connection, self.answer)
 
@@ -86,10 +87,10 @@ class _Deployment(cloud.Cloud):
             client, 'get_allocation_candidates', timed))
 
     def answer(self, count, one_node, crowded=False) -> dict:
-        """Ask the scheduler, again and again while that is quick.
+        """Ask the scheduler repeatedly, and return the median times.
 
-        :param crowded: of all hosts but the last, a device is in use from
-            then on
+        :param crowded: from now on, a device is in use on each host but the
+            last
         """
         if crowded:
             self._crowd()
@@ -100,7 +101,7 @@ class _Deployment(cloud.Cloud):
         return {**rounds[-1], 'rounds': len(rounds), **{
             key: round(statistics.median(item[key] for item in rounds), 6)
             for key in ('seconds', 'placement_seconds')},
-            # The worst of them.
+            # The worst outcome: 'right' is the last in the alphabet.
             'outcome': min(item['outcome'] for item in rounds)}
 
     @functools.cache  # noqa: B019 (there is one deployment in a process)
@@ -130,7 +131,7 @@ class _Deployment(cloud.Cloud):
                 self._context, spec_obj=spec, instance_uuids=[uuid],
                 return_objects=True, return_alternates=True)
         except dispatcher.ExpectedException as expected:
-            # So that nova-scheduler does not log it.
+            # The scheduler wraps NoValidHost so that it is not logged.
             if not isinstance(expected.exc_info[1], exception.NoValidHost):
                 raise
             found = False
@@ -159,7 +160,7 @@ class _Deployment(cloud.Cloud):
             {}, None, None, project_id='bench', user_id='bench')
 
     def _verdict(self, uuid, count, one_node) -> str:
-        """Whether the devices that Placement has for it are as asked for."""
+        """Return whether the allocated devices match the request."""
         allocations = self.placement.get(
             f'/allocations/{uuid}').body['allocations']
         names = [self.placement.get(
@@ -176,7 +177,7 @@ class _Deployment(cloud.Cloud):
 
 
 class Ours(_Deployment):
-    """Profiles and the AcceleratorFilter; Placement as it is installed."""
+    """nova_accel: profiles, AcceleratorFilter, Placement's defaults."""
 
     @staticmethod
     def derived(root, name):
@@ -202,7 +203,7 @@ class Ours(_Deployment):
 
 
 class Novas(_Deployment):
-    """Nova's own: PCI devices in Placement, all options as they come."""
+    """Nova's way: PCI devices in Placement, default options."""
 
     ADDITIONAL_FILTERS = ['PciPassthroughFilter', 'NUMATopologyFilter']
 
@@ -243,7 +244,7 @@ class Novas(_Deployment):
 
 
 class NovasTuned(Novas):
-    """The same with what Placement's documentation says for such trees."""
+    """Nova's way, with Placement's options for wide provider trees."""
 
     def setUp(self):
         super().setUp()
@@ -261,6 +262,6 @@ def _guest(one_node: bool) -> dict[str, str]:
 
 
 def _gpus() -> dict[str, int]:
-    """NUMA node by PCI address of its GPUs; both sides have them."""
+    """Return the NUMA nodes of a host's GPUs by PCI address."""
     return {str(device.address): device.location.numa_node
             for device in fleet.machine().devices}

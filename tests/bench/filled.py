@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Placement with many hosts, in a process of its own.
 
-The rows of its database are written as they are, so that a thousand hosts are
-there in seconds; all questions go through its API.
+Rows are written directly to its database, so that a thousand hosts exist in
+seconds. All requests use its API.
 """
 
 import collections.abc
@@ -25,7 +25,7 @@ Amounts = collections.abc.Mapping[str, int]
 class Placement(fixtures.TestWithFixtures):
     """Answers the questions of a benchmark (:mod:`tests.bench.worker`)."""
 
-    #: Microversion of the questions.
+    #: The microversion of all requests.
     VERSION = '1.39'
 
     def __init__(self, connection):
@@ -44,7 +44,10 @@ class Placement(fixtures.TestWithFixtures):
         raise NotImplementedError
 
     def define(self, kind: str, names: collections.abc.Iterable[str]) -> None:
-        """:param kind: ``resource_classes`` or ``traits``"""
+        """Create resource classes or traits.
+
+        :param kind: ``resource_classes`` or ``traits``
+        """
         for name in names:
             self._request('put', f'/{kind}/{name}')
 
@@ -61,7 +64,7 @@ class Placement(fixtures.TestWithFixtures):
 
 
 class Rows:
-    """Resource providers as rows; classes and traits are there before."""
+    """Rows of resource providers. Their classes and traits must exist."""
 
     def __init__(self):
         self._engine = db_api.get_placement_engine()
@@ -72,7 +75,7 @@ class Rows:
         self._rows: dict = {model: [] for model in (
             models.ResourceProvider, models.Inventory,
             models.ResourceProviderTrait, models.Allocation)}
-        # The root's number and the own one, by uuid.
+        # The root's id and the provider's own id, by uuid.
         self._numbers: dict[str, tuple[int, int]] = {}
 
     def add(self, provider: str, name: str, totals: Amounts, held: Amounts,
@@ -80,9 +83,9 @@ class Rows:
             traits: collections.abc.Iterable[str] = ()) -> None:
         """Add a provider.
 
-        :param provider: its uuid
-        :param held: what a server has of it
-        :param parent: uuid of a provider that was added before
+        :param provider: the uuid of the provider
+        :param held: the amounts that a server has allocated
+        :param parent: the uuid of a provider that was added before
         """
         number = len(self._numbers) + 1
         root, above = self._numbers[parent] if parent else (number, None)
@@ -106,7 +109,7 @@ class Rows:
             for name, amount in held.items())
 
     def write(self) -> None:
-        """Have these providers in the database, and no others."""
+        """Replace all providers in the database with these."""
         with self._engine.begin() as connection:
             for model, rows in self._rows.items():
                 connection.execute(sa.delete(model))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results: measured, kept as JSON, and written for the documentation.
+"""Run a benchmark, store its result and write its documentation.
 
 A benchmark is a module of this package with two functions::
 
     measure(scale, say) -> dict    # figures, as JSON takes them
     report(figures) -> report.Report
 
-``scale`` is one of :data:`SCALES`, ``say`` takes a line for people who wait.
-A benchmark's module imports Nova inside its functions only: reports are also
-written where there is none.
+``scale`` is one of :data:`SCALES`, ``say`` takes a line of progress. A
+benchmark's module imports Nova inside its functions only, because reports are
+also written where Nova is not installed.
 """
 
 import collections.abc
@@ -24,13 +24,13 @@ from tests.bench import report
 
 QUICK, MEDIUM, FULL = SCALES = ('quick', 'medium', 'full')
 
-#: Where the documentation includes them from.
+#: The folder of the results that the documentation includes.
 DIRECTORY = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
              / 'reference' / 'benchmarks')
 
 
 def machine() -> dict[str, str | int]:
-    """What a reader has to know of the machine, and no more."""
+    """Return the facts of the machine that a report names."""
     return {'cores': len(os.sched_getaffinity(0)),
             'python': platform.python_version(),
             'nova': importlib.metadata.version('nova'),
@@ -40,16 +40,16 @@ def machine() -> dict[str, str | int]:
 
 def measure(name: str, scale: str,
             say: collections.abc.Callable[[str], None]) -> dict:
-    """Run one benchmark; its result is what :func:`write` takes."""
+    """Run one benchmark, and return its result for :func:`write`."""
     figures = _module(name).measure(scale, say)
-    # As it will be when it is read again: keys are text.
+    # As if read from the file: JSON makes the keys text.
     return json.loads(json.dumps(
         {'benchmark': name, 'scale': scale, 'machine': machine(),
          'figures': figures}))
 
 
 def write(result: collections.abc.Mapping, directory: pathlib.Path) -> None:
-    """A result's JSON, its section and its plots."""
+    """Write a result's JSON, its section and its plots."""
     directory.mkdir(parents=True, exist_ok=True)
     name = result['benchmark']
     (directory / f'{name}.json').write_text(

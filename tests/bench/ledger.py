@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Placement over many equal hosts, asked for devices."""
+"""Allocation candidates of a real Placement with many equal hosts."""
 
 import statistics
 import time
@@ -8,15 +8,15 @@ import uuid
 from tests.bench import filled
 from tests.bench import ways
 
-#: Seconds in which a request is made again for a better figure, and at most
-#: how often.
+#: A request is repeated until it took so many seconds in total, or was made
+#: so many times.
 PATIENCE, ROUNDS = 2, 5
 
 _NODE = {'VCPU': 128, 'MEMORY_MB': 1 << 20}
 
 
 class PlacementClient(filled.Placement):
-    """:param way: how devices are counted and asked for"""
+    """:param way: how devices are inventoried and requested"""
 
     def __init__(self, connection, way: ways.Way):
         super().__init__(connection)
@@ -35,11 +35,14 @@ class PlacementClient(filled.Placement):
             for name in amounts})
 
     def answer(self, hosts, count, state) -> dict:
-        """Ask, again and again while that is quick."""
+        """Request candidates repeatedly, and return the median time.
+
+        The answer also has the numbers of candidates and of hosts.
+        """
         if self._there != (hosts, state):
             self._fill(hosts, state)
             self._there = hosts, state
-            # Connections, caches of statements.
+            # Fill connection pools and statement caches.
             self._ask(1)
         times: list[float] = []
         while len(times) < ROUNDS and sum(times) < PATIENCE:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with 16 GPUs in partitions and 8 network cards, in use at random."""
+"""Simulated hosts with 16 partitioned GPUs and 8 network cards.
+
+Random devices are in use.
+"""
 
 import copy
 import gc
@@ -27,9 +30,9 @@ from tests.bench import unlike
 GPU, NIC = 'CUSTOM_GPU', 'CUSTOM_NIC'
 GPUS, NICS, SWITCHES, NODES = 16, 8, 8, 2
 PROCESSORS, MEMORY_MB = 64, 1 << 20
-#: The part of all devices that is in use.
+#: The share of all devices that is in use.
 IN_USE = 0.3
-#: Of each class, for a server.
+#: The number of devices of each class that a server requests.
 COUNT = 4
 
 
@@ -78,7 +81,7 @@ class Fleet:
         return state
 
     def states(self) -> list[host_manager.HostState]:
-        """The hosts with enough free devices, as for a new request."""
+        """Return the hosts with enough free devices, as for a new request."""
         answer = candidates.Answer(self.summaries, None)
         found = []
         for host in self._states:
@@ -91,7 +94,7 @@ class Fleet:
         return found
 
     def measure(self, policy: str) -> dict:
-        """Seconds of each part, for a first and for a second request."""
+        """Return the seconds of each part, for a first and second request."""
         wanted = flavor_request.parse(specs(policy))
         search.cached.memory.clear()
         cell: dict = {'candidates': len(self.states()),
@@ -146,7 +149,7 @@ def machine() -> model.Host:
 
 
 def specs(policy: str) -> dict[str, str]:
-    """Extra specs of a flavor for four GPUs and four network cards."""
+    """Return the extra specs for four GPUs and four network cards."""
     groups = [{'name': name, 'resources': {resource_class: 1}, 'count': COUNT,
                'numa': 'off'} for name, resource_class in (
                    ('gpu', GPU), ('nic', NIC))]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots as SVG, the same bytes for the same figures."""
+"""Write plots as SVG files. The same figures give the same bytes."""
 
 import pathlib
 
 from tests.bench import report
 
-# Told apart without colours too, in the order in which sides come.
+# In the order of the sides. They also differ without colours.
 _STYLES = (('#0072b2', 'o', '-'), ('#d55e00', 's', '--'),
            ('#555555', '^', ':'), ('#009e73', 'D', '-.'),
            ('#cc79a7', 'v', '-'), ('#e69f00', 'P', ':'))
@@ -15,7 +15,7 @@ def write(path: pathlib.Path, plot: report.Plot) -> None:
     import matplotlib
     matplotlib.use('svg')
     from matplotlib import pyplot
-    # Text stays text, and identifiers do not change from run to run.
+    # Text stays text, and identifiers are the same in each run.
     pyplot.rcParams.update({'svg.hashsalt': plot.name, 'font.size': 9,
                             'svg.fonttype': 'none'})
     panels = 2 if plot.ratios else 1
@@ -23,7 +23,7 @@ def write(path: pathlib.Path, plot: report.Plot) -> None:
         panels, sharex=True, squeeze=False, layout='constrained',
         figsize=(7, 3.4 if panels == 1 else 5),
         height_ratios=[2, 1][:panels])
-    # Who is in both panels looks the same in both.
+    # A side has the same style in both panels.
     styles = dict(zip({**plot.lines, **plot.ratios}, _STYLES, strict=False))
     _draw(axes[0][0], plot.lines, styles, plot.y, plot.log)
     if plot.ratios:
@@ -32,7 +32,7 @@ def write(path: pathlib.Path, plot: report.Plot) -> None:
     axes[-1][0].set_xlabel(plot.x)
     figure.savefig(path, metadata={'Date': None, 'Creator': None})
     pyplot.close(figure)
-    # What matplotlib leaves at the ends of lines.
+    # matplotlib leaves spaces at the ends of lines.
     path.write_text(''.join(
         f'{line.rstrip()}\n' for line in path.read_text().splitlines()))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark has to say: sentences, tables and plots, as values.
+"""Reports of benchmarks: sentences, tables and plots, as values.
 
-Standard library only: written wherever the figures are, not where they were
-measured.
+Standard library only, because reports are also written where Nova is not
+installed.
 """
 
 import collections.abc
@@ -12,14 +12,14 @@ import textwrap
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """:param rows: of as many cells as there are in the header"""
+    """:param rows: each has as many cells as the header"""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-#: The line between the text of a section and its tables.
+#: The line that separates the text of a section from its tables.
 TABLES = '.. The tables.'
 
 Line = collections.abc.Sequence[tuple[float, float]]
@@ -27,15 +27,15 @@ Line = collections.abc.Sequence[tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Lines over a common axis, and below them, if there are any, ratios.
+    """Lines over a common axis, optionally with ratios below them.
 
-    :param name: what its file is called, after the benchmark's
-    :param x: what the axis counts
-    :param y: what the lines measure
-    :param lines: (x, y) points by who was measured
-    :param ratios: the same, of each to the one that they are compared with
-    :param log: whether both axes are logarithmic
-    :param ratio: what the ratios are
+    :param name: the end of the file's name, after the benchmark's name
+    :param x: the label of the common axis
+    :param y: the label of the lines' axis
+    :param lines: (x, y) points by side
+    :param ratios: (x, ratio) points by side, compared with one of the sides
+    :param log: whether the axes are logarithmic
+    :param ratio: the label of the ratios' axis
     """
 
     name: str
@@ -51,7 +51,7 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """:param says: paragraphs in reStructuredText, the outcome first"""
+    """:param says: paragraphs in reStructuredText"""
 
     title: str
     says: tuple[str, ...]
@@ -61,11 +61,11 @@ class Report:
 
 def rst(name: str, report: Report, measured: str,
         command: str = 'python -m tests.bench {}') -> str:
-    """A report as a section to be included.
+    """Return a report as a section to be included.
 
-    :param name: the benchmark's
-    :param measured: a sentence about machine and versions
-    :param command: what writes it; {} is the name
+    :param name: the benchmark's name
+    :param measured: a sentence about the machine and the versions
+    :param command: the command that writes the section; {} is the name
     """
     blocks = [
         f'.. Written by "{command.format(name)}", not by hand.',
@@ -82,7 +82,10 @@ def plot_file(name: str, plot: Plot) -> str:
 
 
 def wrapped(paragraph: str, mark: str = '') -> str:
-    """:param mark: what the first line begins with"""
+    """Return a paragraph in lines of at most 79 characters.
+
+    :param mark: the beginning of the first line
+    """
     return textwrap.fill(paragraph, 79, break_long_words=False,
                          break_on_hyphens=False, initial_indent=mark,
                          subsequent_indent=' ' * len(mark))
@@ -104,6 +107,6 @@ def _table(table: Table) -> str:
 
 
 def significant(value: float, digits: int = 2) -> str:
-    """A number that claims no more than was measured: 0.063, 1.4, 350."""
+    """Return a number with few significant digits: 0.063, 1.4, 350."""
     rounded = float(f'{value:.{digits - 1}e}')
     return f'{rounded:,.0f}' if abs(rounded) >= 10 else f'{rounded:g}'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many hosts, on few of which the free GPUs are on one NUMA node."""
+"""Many hosts, of which few have their free GPUs on one NUMA node."""
 
-# First: it makes threads green before anybody has one.
+# First: it monkey-patches threads before any thread exists.
 from tests.bench import deployment  # isort: split
 
 import functools
@@ -14,11 +14,11 @@ class Scattered(deployment.Ours):
     """Answers the questions of :mod:`tests.bench.few`."""
 
     def answer(self, fitting=None, limit=1000, size=0, **question) -> dict:
-        """Ask once for four devices of one node.
+        """Request four devices on one NUMA node once.
 
-        :param fitting: numbers of the hosts that have them
-        :param limit: how many candidates Nova asks Placement for
-        :param size: of the shortlist
+        :param fitting: the numbers of the hosts that have them
+        :param limit: the number of candidates that Nova requests
+        :param size: the size of the shortlist
         """
         if fitting is None:
             return super().answer(**question)
@@ -54,7 +54,7 @@ class Scattered(deployment.Ours):
                     'resource_providers']}
 
     def _take(self, number, addresses):
-        """Have one server on a host, with these devices."""
+        """Allocate these devices to the one server of a host."""
         host = f'compute{number}'
         allocations = {}
         for address in addresses:

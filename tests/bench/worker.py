@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of its own that is asked, and given up when it takes too long."""
+"""Child processes that answer questions within a time limit."""
 
 import collections.abc
 import contextlib
@@ -14,7 +14,7 @@ import warnings
 
 from tests import quiet
 
-#: Bytes that such a process may have; more is "out of memory", an answer too.
+#: The memory limit of a child process in bytes.
 MEMORY = 8 << 30
 
 TIMED_OUT, OUT_OF_MEMORY, DIED = (
@@ -22,26 +22,24 @@ TIMED_OUT, OUT_OF_MEMORY, DIED = (
 
 
 class Unanswered(Exception):
-    """No answer; the text is one of the three reasons."""
+    """There is no answer. The text is one of the three reasons above."""
 
 
 class Worker:
-    """Somewhere else, ``make(connection, *args)`` and run it.
+    """A child process that runs the test case ``make(connection, *args)``.
 
-    :param make: gives a test case of which one method serves: calls
-        :func:`answer`
-    :param limit: seconds in which it has to be ready
-    :raises Unanswered: from here and from :meth:`ask`; the process has gone
-        then
+    :param make: returns a test case whose test method calls :func:`answer`
+    :param limit: seconds within which the process has to be ready
+    :raises Unanswered: also from :meth:`ask`; the process is killed before
     """
 
     def __init__(self, make: collections.abc.Callable[..., unittest.TestCase],
                  *args, limit: float):
-        # A fresh interpreter: Nova keeps much in module globals.
+        # A fresh interpreter, because Nova keeps state in module globals.
         context = multiprocessing.get_context('spawn')
         self._connection, theirs = context.Pipe()
-        # Eventlet's sockets do not block, and a benchmark that ran before in
-        # this process may have brought it along with Nova.
+        # Eventlet makes sockets non-blocking. An earlier benchmark in this
+        # process may have imported it with Nova.
         os.set_blocking(theirs.fileno(), True)
         self._process = context.Process(
             target=_run, args=(make, theirs, *args), daemon=True)
@@ -50,7 +48,10 @@ class Worker:
         self._receive(limit)
 
     def ask(self, question: dict, limit: float) -> typing.Any:
-        """:param limit: seconds in which there has to be an answer"""
+        """Return the answer to a question.
+
+        :param limit: seconds to wait for the answer
+        """
         self._connection.send(question)
         return self._receive(limit)
 
@@ -76,9 +77,10 @@ class Worker:
 
 
 class Lazy:
-    """A worker that is started when it is asked, and anew when it had gone.
+    """A worker that starts at a question, and again after it was killed.
 
-    :param start: seconds in which it has to be ready; the rest is a worker's
+    :param start: seconds within which the worker has to be ready; the other
+        parameters are those of :class:`Worker`
     """
 
     def __init__(self, start: float, make, *args):
@@ -86,7 +88,7 @@ class Lazy:
         self._worker: Worker | None = None
 
     def ask(self, question: dict, limit: float) -> dict:
-        """An answer that is a dictionary, or ``{'failed': reason}``."""
+        """Return the answer, a dictionary, or ``{'failed': reason}``."""
         try:
             if self._worker is None:
                 self._worker = Worker(self._make, *self._args,
@@ -104,11 +106,13 @@ class Lazy:
 @contextlib.contextmanager
 def sides(names: collections.abc.Iterable[str], start: float, make, *args,
           ) -> collections.abc.Iterator[dict[str, Lazy]]:
-    """A lazy worker for each side, closed in the end.
+    """Yield a lazy worker for each side, and close all at the end.
 
-    One after the other is asked, so that they find the same machine.
+    Callers ask the sides in turn, so that changes of the machine's speed
+    affect all sides.
 
-    :param make: as in :class:`Worker`; is given the side's name, then ``args``
+    :param make: as in :class:`Worker`, but its arguments are the connection,
+        the side's name and ``args``
     """
     with contextlib.ExitStack() as stack:
         yield {name: stack.enter_context(contextlib.closing(
@@ -117,12 +121,12 @@ def sides(names: collections.abc.Iterable[str], start: float, make, *args,
 
 def answer(connection: multiprocessing.connection.Connection,
            function: collections.abc.Callable[..., typing.Any]) -> None:
-    """Be ready, and answer until nobody asks any more.
+    """Report that the process is ready, then answer all questions.
 
-    :param function: from a question's items to its answer
+    :param function: takes a question's items, returns the answer
     """
     connection.send('ready')
-    # Closed at the other end: nobody asks, or waits, any more.
+    # These errors mean that the benchmark has closed its end.
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             question = connection.recv()
@@ -135,7 +139,7 @@ def answer(connection: multiprocessing.connection.Connection,
 
 def _run(make, connection, *args):
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    # Libraries that say on import what will not be in the next release.
+    # Some libraries warn of deprecations when they are imported.
     warnings.simplefilter('ignore')
     result = unittest.TestResult()
     with quiet.quiet() as (_out, err):
