@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw which package imports which: ``python doc/packages.py``.
 
-Writes ``doc/source/contributor/packages.svg``. An arrow that follows from
-others is left out. ``tests/unit/test_layering.py`` checks that the picture is
-up to date.
+Writes ``doc/source/contributor/packages.svg``. It leaves out an arrow if other
+arrows lead from its start to its end. ``tests/unit/test_layering.py`` checks
+that the picture is up to date.
 """
 
 import ast
@@ -14,7 +14,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _PICTURE = (pathlib.Path(__file__).parent / 'source' / 'contributor'
             / 'packages.svg')
 
-#: What is not drawn: modules that many import, and those beside the packages.
+#: Not drawn: modules that many import, and modules outside of packages.
 _ASIDE = {'__init__', 'conf', 'seams', 'safe_yaml', 'nova_claims', 'novas',
           'numa_fit', 'testing', 'plugin', 'shim'}
 _ASIDE_IN_CORE = [], ['__init__'], ['errors']
@@ -23,7 +23,7 @@ _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 150, 34, 24, 56, 12
 
 
 def graph() -> dict[str, set[str]]:
-    """Packages by package: what is imported by what, within nova_accel."""
+    """Return the packages of nova_accel that each package imports."""
     found: dict[str, set[str]] = {}
     for path in sorted((_ROOT / 'nova_accel').rglob('*.py')):
         name = _package('.'.join(
@@ -39,7 +39,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def _package(module: str) -> str:
-    """The box that a module is in, '' for none; the core has several."""
+    """Return the box of a module, '' for none. The core has several."""
     first, *rest = module.split('.')
     if first != 'nova_accel' or not rest or rest[0] in _ASIDE:
         return ''
@@ -49,7 +49,7 @@ def _package(module: str) -> str:
 
 
 def levels(edges: dict[str, set[str]]) -> dict[str, int]:
-    """How many packages a package stands on, one upon the other."""
+    """Return the length of the longest chain of imports by package."""
     found: dict[str, int] = {}
     for name in graphlib.TopologicalSorter(edges).static_order():
         found[name] = max((found[other] + 1 for other in edges[name]),
@@ -58,7 +58,7 @@ def levels(edges: dict[str, set[str]]) -> dict[str, int]:
 
 
 def _reduced(edges):
-    """The graph without arrows that follow from others."""
+    """Return the graph without the arrows that are left out."""
     def reached(name):
         return edges[name].union(*(reached(other) for other in edges[name]))
     return {name: others - set().union(*(reached(other)
@@ -67,7 +67,7 @@ def _reduced(edges):
 
 
 def picture() -> str:
-    """The picture as SVG, readable on light and on dark pages."""
+    """Return the picture as SVG, readable on light and on dark pages."""
     edges = graph()
     height = levels(edges)
     rows = [[name for name in sorted(edges) if height[name] == level]

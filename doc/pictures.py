@@ -22,7 +22,7 @@ _COLOURS = {'nova': '#dfe8f1', 'ours': '#cfe9d6', 'bad': '#f5d9d4',
 class Box:
     """A box around lines of text.
 
-    :param x: the middle, in pixels, as all numbers here
+    :param x: the horizontal middle; all numbers are pixels
     :param y: the top
     :param look: a key of ``_COLOURS``
     """
@@ -38,7 +38,7 @@ class Box:
         return _LINE * len(self.text.splitlines()) + _PAD
 
     def edge(self, other: 'Box') -> tuple[float, float]:
-        """Return where a line to the middle of another box leaves."""
+        """Return where a line to another box's middle meets the edge."""
         dx = other.x - self.x
         dy = (other.y + other.height / 2) - (self.y + self.height / 2)
         scale = min(self.width / 2 / abs(dx) if dx else 9e9,
@@ -50,7 +50,7 @@ class Box:
 class Arrow:
     """An arrow between two boxes.
 
-    :param shift: how far to the right it and its label are
+    :param shift: moves the arrow and its label to the right
     """
 
     start: str

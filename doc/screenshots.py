@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw what commands write: ``python doc/screenshots.py``.
+"""Draw the output of commands: ``python doc/screenshots.py``.
 
 Runs the commands of :data:`SCREENSHOTS` on the recorded machine, and writes
 SVG files below ``doc/source``. ``tests/unit/test_documentation.py`` checks

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How hypothesis works here: the same each time, however slow the machine.
+"""Profiles of hypothesis. The default has no deadline and fixed examples.
 
-``pytest --hypothesis-profile=long`` looks further, elsewhere each time.
+``pytest --hypothesis-profile=long`` tries many more, random examples.
 """
 
 import hypothesis

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does where sysfs is written to, done to files and folders."""
+"""A simulated kernel: writes to sysfs change the files of a test."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import fixtures
 
 
 class Mdevs(fixtures.Fixture):
-    """What a kernel does where mdevs are made and removed.
+    """Simulates how a kernel creates and removes mdevs.
 
     Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
     """
@@ -26,7 +26,7 @@ class Mdevs(fixtures.Fixture):
 
 
 def _create_mdev(mdev_type, uuid):
-    """The driver makes one, and has no room for another type then."""
+    """Create an mdev. Its device then has no room for another type."""
     if not (mdev_type / 'available_instances').exists():
         raise FileNotFoundError(2, 'No such file or directory')
     available = int((mdev_type / 'available_instances').read_text())

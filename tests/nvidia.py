@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPU manager, as its vendor-specific VFIO framework shows itself.
+"""A simulation of NVIDIA's vGPU manager, the vendor-specific VFIO framework.
 
-Modelled, as is tests/data/hosts/l40s-modelled.json (two L40S, one on each NUMA
-node, with 8 VFs each and some of their types), from what NVIDIA and users of
-it have published; neither was seen on hardware:
+The simulation and tests/data/hosts/l40s-modelled.json follow publications of
+NVIDIA and its users. They were not compared with hardware. The file has two
+L40S, one on each NUMA node, with 8 VFs each and some of their types. The
+sources are:
 
-- the Virtual GPU Software User Guide, for the files and the modes of a card;
-- nvidia-vgpu-vfio in the driver's package, for the format of the lists, and
-  EPERM for a type over another and for a second 0;
-- the series "NVIDIA vGPU VFIO" on the kernel's mailing lists, for EBUSY where
-  a guest has the VF;
-- reports of users, for EIO where the card has no room, for lists that shrink
-  to their header as it fills up, and that are empty in MIG mode without GPU
+- the Virtual GPU Software User Guide: the files and the modes of a card;
+- nvidia-vgpu-vfio in the driver's package: the format of the lists, and EPERM
+  if a type is set over another or 0 is set twice;
+- the series "NVIDIA vGPU VFIO" on the kernel's mailing lists: EBUSY while a
+  guest has the VF;
+- reports of users: EIO if the card has no room, lists that shrink to their
+  header as the card fills up, and empty lists in MIG mode without GPU
   instances.
 
-Which placements are left on a card of several sizes is not modelled: what
-fits into its memory, fits.
+The simulation ignores the placements on a card with vGPUs of several sizes. A
+vGPU fits if the card has enough memory.
 """
 
 import errno
@@ -27,33 +28,33 @@ import fixtures
 
 from nova_accel.host import operations
 
-#: All vGPUs of a card have frame buffers of the same size, as it is at first.
+#: All vGPUs of a card have frame buffers of the same size. The default mode.
 EQUAL = 'equal'
-#: They may have any (nvidia-smi vgpu -shm 1).
+#: Their sizes may differ (nvidia-smi vgpu -shm 1).
 MIXED = 'mixed'
 
-#: GB of an L40S.
+#: The memory of an L40S in GB.
 MEMORY = 48
 
 HEADER = 'ID    : vGPU Name\n'
 
 
 class VgpuManager(fixtures.Fixture):
-    """What the driver does when types are written to VFs.
+    """Simulates how the driver handles types that are written to VFs.
 
-    :param machine: the directory that has ``sys``
-    :param mode: EQUAL or MIXED; or, for cards in MIG mode, how many GPU
-        instances there are of each size, {'1-6': 2}
+    :param machine: the directory that contains ``sys``
+    :param mode: EQUAL or MIXED; for cards in MIG mode, the number of GPU
+        instances of each size, for example {'1-6': 2}
     """
 
     def __init__(self, machine, mode=EQUAL):
         self._vfs = pathlib.Path(machine).resolve() / 'sys/bus/pci/devices'
         self.mode = mode
-        #: What was written, in order: (VF, number).
+        #: All writes in order: (VF, number).
         self.writes = []
         #: VFs that a guest has open.
         self.open = set()
-        #: Called before each write; what it raises, the driver says.
+        #: Called before each write. The write fails with its exception.
         self.on_write = lambda vf, number: None
 
     def _setUp(self):
@@ -65,25 +66,25 @@ class VgpuManager(fixtures.Fixture):
         self.list()
 
     def current(self):
-        """The types that are set, by VF."""
+        """Return the types that are set, by VF."""
         return {path.parts[-3]: number for path in sorted(
             self._vfs.glob('*/nvidia/current_vgpu_type'))
             if (number := int(path.read_text()))}
 
     def reboot(self):
-        """Types do not outlive the driver."""
+        """Reset all VFs, as types do not survive a reload of the driver."""
         self.open.clear()
         for vf in self.current():
             self.set(vf, 0)
 
     def set(self, vf, number):
-        """Set a type as root would."""
+        """Set a type, as an administrator would."""
         (self._vfs / vf / 'nvidia/current_vgpu_type').write_text(
             f'{number}\n')
         self.list()
 
     def list(self):
-        """List what there is room for."""
+        """Update the lists of types that fit on each card."""
         lists = {}
         for path in self._vfs.glob('*/nvidia/creatable_vgpu_types'):
             card = self._card(path.parts[-3])
@@ -113,7 +114,7 @@ class VgpuManager(fixtures.Fixture):
         self.set(vf, number)
 
     def _there(self, card):
-        """The names of the types that a card's VFs have."""
+        """Return the names of the types of a card's VFs."""
         return [self.types.get(number, '')
                 for vf, number in self.current().items()
                 if self._card(vf) == card]
@@ -142,12 +143,12 @@ def _parse(text):
 
 
 def _instance(name):
-    """``1-10``, the GPU instance that ``NVIDIA H100-1-10C`` needs."""
+    """Return the GPU instance of a type: 1-10 for NVIDIA H100-1-10C."""
     return re.search(r'(?:-(\d+))?-\d+[A-Z]$|$', name)[0][1:-1]
 
 
 def _size(name):
-    """GB of frame buffer: 16 of ``NVIDIA L40S-16Q``."""
+    """Return the frame buffer of a type in GB: 16 for NVIDIA L40S-16Q."""
     return int(name[:-1].rpartition('-')[2] or 0)
 
 

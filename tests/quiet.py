@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard output and error, kept for those who have something to say."""
+"""Keep logs and warnings of Nova out of standard output and error."""
 
 import collections.abc
 import contextlib
@@ -10,7 +10,7 @@ import typing
 
 @contextlib.contextmanager
 def quiet() -> collections.abc.Iterator[tuple[typing.TextIO, typing.TextIO]]:
-    """Send what Nova logs and warns nowhere; yield the real two streams."""
+    """Discard all output, for example of Nova; yield the real streams."""
     with (os.fdopen(os.dup(1), 'w') as out, os.fdopen(os.dup(2), 'w') as err,
           tempfile.TemporaryFile() as noise):
         os.dup2(noise.fileno(), 1)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own tests of its libvirt driver, with its driver and with ours."""
+"""Nova's tests of its libvirt driver, run with nova_accel's driver, too."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run Nova's own libvirt tests with its driver and with ours, and compare:
+"""Run Nova's libvirt tests with Nova's and with nova_accel's driver:
 ``python -m tests.suite [--json] [--concurrency N] [TESTS]``.
 
-Ends with 0 if each test has the same outcome with both, with 1 if one has
-not, and with 2 if there was no test.
+The exit code is 0 if each test has the same outcome with both drivers, 1 if an
+outcome differs, and 2 if no test was run.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from tests.suite import side
 def main() -> int:
     parser = argparse.ArgumentParser('suite', description=__doc__)
     parser.add_argument('tests', nargs='?', default='',
-                        help='regular expression that names the tests')
+                        help='regular expression that selects the tests')
     parser.add_argument('--json', action='store_true',
-                        help='one JSON document, for programs')
+                        help='print the result as JSON')
     parser.add_argument('--concurrency', type=int, default=0,
                         help='processes; one per processor if left out')
     arguments = parser.parse_args()

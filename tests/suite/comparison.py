@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two runs of the same tests have in common, and what they have not."""
+"""The comparison of two runs of the same tests."""
 
 import collections
 import collections.abc
@@ -12,10 +12,10 @@ from tests.suite import side
 
 Outcomes = collections.abc.Mapping[str, side.Outcome]
 
-#: A test that was not even there.
+#: The outcome of a test that one side does not have.
 _ABSENT = side.Outcome('absent')
 
-#: What Nova expects of its tests; the rest is what the environment does.
+#: Outcomes that Nova expects of its tests. The environment causes the others.
 _WELL = {'success', 'skip', 'xfail'}
 
 
@@ -58,8 +58,8 @@ class Comparison:
                                   for counts in totals.values())))
         return '\n'.join([
             f'Nova {importlib.metadata.version("nova")}', str(table),
-            *_listed('Other outcomes with ours', self.differences),
-            *_listed('Failures of both', self.failures_of_both)])
+            *_listed('Different outcomes with nova_accel', self.differences),
+            *_listed('Failures with both', self.failures_of_both)])
 
     def _totals(self) -> dict[str, collections.Counter[str]]:
         return {name: collections.Counter(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's functional harness, as both sides of the comparison need it."""
+"""Changes to Nova's test fixtures that both sides of the comparison need."""
 
 import collections.abc
 import sys
@@ -9,19 +9,18 @@ from oslo_config import cfg
 
 
 def prepare() -> None:
-    """Make it work where only Nova's wheel is, and without its deadlock."""
+    """Make Nova's fixtures work with Nova's wheel, and remove a deadlock."""
     configure(_api_paste)
-    # A thread that reads a cell's database and waits for another one that
-    # has to (a periodic task in the middle of a live migration) waits for
-    # ever, if the test asks nova-api at this moment: Nova's fixture lets
-    # nobody read while somebody waits to write. So it happens, now and then,
-    # whatever the driver.
+    # Nova's fixture blocks new readers while a writer waits. A thread that
+    # reads a cell's database can wait for another thread that has to read it,
+    # as with a periodic task during a live migration. If the test calls
+    # nova-api at this moment, both wait for ever. It happens with any driver.
     fixtures.ReaderWriterLock.has_pending_writers = False
 
 
 def configure(nova_conf: collections.abc.Callable[[cfg.ConfigOpts], None],
               ) -> None:
-    """Let a function set defaults of nova.conf before each test."""
+    """Call a function that sets defaults of nova.conf before each test."""
     set_up = fixtures.ConfFixture.setUp
 
     def configured(fixture):
@@ -32,6 +31,7 @@ def configure(nova_conf: collections.abc.Callable[[cfg.ConfigOpts], None],
 
 
 def _api_paste(conf: cfg.ConfigOpts) -> None:
-    # Nova's wheel puts it there; Nova's fixtures look in its source.
+    # Nova's wheel installs the file here. Nova's fixtures look for it in
+    # Nova's source tree.
     conf.set_default('api_paste_config',
                      f'{sys.prefix}/etc/nova/api-paste.ini', group='wsgi')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova and nova_accel, as installed by the guide, and no device_spec yet."""
+"""Nova with nova_accel as in the installation guide, without device_spec."""
 
 import pathlib
 
@@ -11,17 +11,17 @@ from oslo_config import cfg
 from nova_accel import conf as accel_conf
 from nova_accel.compute import driver as accel_driver
 
-#: Devices to be read, so that the machine that the tests run on is not.
+#: A recorded machine, so that the tests do not read the real one.
 _HOST = pathlib.Path(__file__).parent.parent / 'data/hosts/l1-8gpu.json'
 
-#: Tests wrap the method of the driver that they have, and put it into Nova's
-#: class. Ours calls that class's, and would go round in circles.
+#: Tests wrap this method of their driver, and set the wrapper in Nova's class.
+#: nova_accel's method calls that of Nova's class, so it would call itself.
 _OVERRIDDEN = {'nova.virt.libvirt.LibvirtDriver._get_guest_config':
                'nova.virt.accel.LibvirtDriver._get_guest_config'}
 
 
 def nova_conf(conf: cfg.ConfigOpts) -> None:
-    """Set what the installation guide sets, but for devices."""
+    """Set the options of the installation guide, except for devices."""
     accel_conf.register_opts(conf)
     conf.set_default('sysfs_root', str(_HOST), group='nova_accel')
     conf.set_default('available_filters', [
@@ -34,7 +34,7 @@ def nova_conf(conf: cfg.ConfigOpts) -> None:
 
 
 def replace_driver() -> None:
-    """Have our driver loaded where a test says Nova's, and never Nova's."""
+    """Load nova_accel's driver instead of Nova's, and forbid Nova's."""
     load = driver.load_compute_driver
     create = libvirt_driver.LibvirtDriver.__init__
     patch = fixtures.MonkeyPatch.__init__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side of the comparison: the suite, run by stestr in other processes."""
+"""One side of the comparison: run the tests with stestr in child processes."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ import tempfile
 import subunit
 import testtools
 
-#: Environment variable by which tests.suite.cases knows its side.
+#: The environment variable that tells tests.suite.cases its side.
 VARIABLE = 'NOVA_ACCEL_SUITE'
 
 STOCK = 'stock'
@@ -23,7 +23,7 @@ _ROOT = pathlib.Path(__file__).parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a test ended: success, fail, skip, xfail, ...; and why."""
+    """The status of a test: success, fail, skip, xfail, ...; and why."""
 
     status: str
     reason: str = ''
@@ -32,9 +32,9 @@ class Outcome:
 def run(name: str, tests: str, concurrency: int) -> dict[str, Outcome]:
     """Run a side.
 
-    :param tests: regular expression; empty for all
-    :param concurrency: how many processes; 0 for one per processor
-    :return: outcomes by the id of the test
+    :param tests: a regular expression; empty for all tests
+    :param concurrency: the number of processes; 0 for one per processor
+    :return: outcomes by test id
     """
     with tempfile.TemporaryDirectory() as repository:
         stestr = [sys.executable, '-m', 'stestr', '--repo-url', repository,
@@ -43,8 +43,8 @@ def run(name: str, tests: str, concurrency: int) -> dict[str, Outcome]:
             'OS_STDOUT_CAPTURE': '1', 'OS_STDERR_CAPTURE': '1',
             'OS_TEST_TIMEOUT': '600', 'PYTHONWARNINGS': 'ignore',
             **os.environ, VARIABLE: name}
-        # It takes long, so it is seen; standard output is for the result.
-        # What stestr has for standard error is what tests log after their end.
+        # Show the progress on standard error. Standard output is for the
+        # result. stestr's standard error has only late logs of tests.
         subprocess.run(
             [*stestr, 'run', '--suppress-attachments', '--concurrency',
              str(concurrency), tests],
@@ -73,7 +73,7 @@ def _read(stream: bytes) -> dict[str, Outcome]:
 
 
 def _reason(details) -> str:
-    """The last line of what a test says of its end."""
+    """Return the last line of a test's traceback or skip reason."""
     text = ''.join(details[name].as_text() for name in
                    ('traceback', 'reason') if name in details)
     return text.strip().rpartition('\n')[2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's test cases as stestr finds them, for one side of the comparison."""
+"""Nova's test cases for stestr, for one side of the comparison."""
 
 import importlib
 import os
@@ -15,10 +15,11 @@ _PACKAGE = 'nova.tests.functional.libvirt'
 def load_tests(loader, _tests, _pattern):
     with_ours = os.environ[side.VARIABLE] == side.OURS
     if not with_ours:
-        # Nova loads what the entry point names, so that is nothing of ours.
+        # Nova loads the module of the entry point. Replace it, so that Nova
+        # runs without nova_accel.
         sys.modules['nova_accel.api.extra_specs'] = types.SimpleNamespace(
             register=list)
-    # It monkey-patches, so nothing of Nova is imported before.
+    # The package monkey-patches. Import nothing of Nova before it.
     package = importlib.import_module(_PACKAGE)
     cases = loader.loadTestsFromNames([
         f'{_PACKAGE}.{module.name}'
