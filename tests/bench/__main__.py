@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the benchmarks: ``python -m tests.bench [names] [--quick | --full]``.
 
-What comes out is said on standard output, and written where the documentation
-includes it; of a quick run, which only shows that all of it works, nothing
-is. Nothing here passes or fails for the time that it took.
+It prints the results, and writes them where the documentation includes them. A
+quick run only checks that the benchmarks work, and writes nothing. No
+benchmark fails because of a duration.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 from tests.bench import frame
 from tests.bench import summary
 
-#: All of them, what takes least first.
+#: All benchmarks, the shortest first.
 NAMES = ('filtering', 'unlike', 'quality', 'listing', 'ways', 'updates',
          'domains', 'crowded', 'few', 'scheduling')
 
@@ -52,13 +52,13 @@ def _parse() -> argparse.Namespace:
                         help=f'some of: {", ".join(NAMES)}')
     scale = parser.add_mutually_exclusive_group()
     scale.add_argument('--quick', action='store_const', dest='scale',
-                       const=frame.QUICK, help='the smallest of each, a '
+                       const=frame.QUICK, help='the smallest scale, a '
                        'minute or two; writes nothing')
     scale.add_argument('--full', action='store_const', dest='scale',
-                       const=frame.FULL, help='all that the documentation '
-                       'shows, more than an hour')
+                       const=frame.FULL, help='the scale of the '
+                       'documentation, more than an hour')
     scale.add_argument('--again', action='store_true', help='measure '
-                       'nothing, write tables and plots from what there is')
+                       'nothing, write tables and plots of the stored figures')
     parser.add_argument('--directory', type=pathlib.Path,
                         help='where to write')
     parser.set_defaults(scale=frame.MEDIUM)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Placement over many hosts with servers, listed.
+"""Lists of devices from a real Placement with many hosts and servers.
 
-In a process of its own (:mod:`tests.bench.worker`). The providers are those
-that nova-compute reports for the recorded machine.
+It runs in a process of its own (:mod:`tests.bench.worker`). The providers are
+those that nova-compute reports for the recorded machine.
 """
 
-# First: it makes threads green before anybody has one.
+# First: it monkey-patches threads before any thread exists.
 from tests.bench import fleet  # isort: split
 
 import collections.abc
@@ -33,12 +33,12 @@ from tests.bench import listing
 from tests.functional import cloud
 from tests.functional import openstack
 
-#: Seconds in which a request is made again for a better figure, and at most
-#: how often.
+#: A request is repeated until it took so many seconds in total, or was made
+#: so many times.
 PATIENCE, ROUNDS = 10, 15
 
-#: What a compute node has besides devices. Of its traits, those of Nova's
-#: driver and more, as those of the processor are missing.
+#: Resources and traits of a compute node besides devices. It has more traits
+#: than from Nova's driver, in place of the traits of its processor.
 _NODE = {'VCPU': fleet.VCPUS, 'MEMORY_MB': fleet.MEMORY_MB,
          'DISK_GB': fleet.DISK_GB, naming.HOST_CLASS: 1}
 _NODE_TRAITS = os_traits.get_traits('COMPUTE_')
@@ -46,7 +46,7 @@ _NODE_TRAITS = os_traits.get_traits('COMPUTE_')
 
 class Catalogue(filled.Placement):
 
-    #: The one that Nova asks for.
+    #: The microversion that Nova requests.
     VERSION = '1.36'
 
     def setUp(self):
@@ -60,15 +60,15 @@ class Catalogue(filled.Placement):
             if trait.startswith('CUSTOM_')})
 
     def answer(self, hosts, way, traits=True) -> dict:
-        """List, or ask for candidates, again and again while that is quick.
+        """Make a list or request candidates repeatedly; return medians.
 
-        :param way: one of :data:`tests.bench.listing.WAYS`
+        :param way: a way of :mod:`tests.bench.listing`, for example DEVICES
         :param traits: whether providers have the traits of device_traits
         """
         if self._there != (hosts, traits):
             self._fill(hosts, traits)
             self._there = hosts, traits
-            # Connections, caches of statements.
+            # Fill connection pools and statement caches.
             self.ask(f'/allocation_candidates?{_query()}')
         self._placement.conf_fixture.config(
             group='placement', max_allocation_candidates=(
@@ -105,7 +105,7 @@ class Catalogue(filled.Placement):
         return {'rows': len(rows)}
 
     def _singly(self, hosts) -> dict:
-        """What the commands of osc-placement ask, for some of the hosts."""
+        """Make the requests of osc-placement's commands for some hosts."""
         client = self._client().cloud.nova_accel
         begin = time.perf_counter()
         listed = client.get('/resource_providers')['resource_providers']
@@ -131,15 +131,15 @@ class Catalogue(filled.Placement):
     def _candidates(self, hosts) -> dict:
         answer = self.ask(f'/allocation_candidates?{_query()}')
         found = answer.json()
-        # A host whose devices are all held is no candidate.
+        # A host without a free device is no candidate.
         assert len(found['allocation_requests']) == sum(
             _held(host) < fleet.DEVICES for host in range(hosts))
         return {'bytes': len(answer.content),
                 'candidates': len(found['allocation_requests'])}
 
     def _client(self) -> openstack.Openstack:
-        # There is no nova-api: _capacity has its answers ready, and the other
-        # commands do not ask for it.
+        # There is no nova-api. _capacity simulates its answers, and the other
+        # commands do not call it.
         return openstack.Openstack(self._placement.endpoint,
                                    self._placement.endpoint)
 
@@ -166,7 +166,7 @@ class Catalogue(filled.Placement):
 
 @contextlib.contextmanager
 def _watched() -> collections.abc.Iterator[dict]:
-    """Count the client's requests, and take the time of their answers."""
+    """Count the client's requests, and measure the time of answers."""
     found = {'requests': 0, 'placement_seconds': 0., 'bytes': 0}
     request = session.Session.request
 
@@ -184,7 +184,7 @@ def _watched() -> collections.abc.Iterator[dict]:
 
 @functools.cache
 def _nova(hosts: int) -> types.SimpleNamespace:
-    """What openstacksdk returns of a cloud with two servers on each host."""
+    """Return openstacksdk's answers for two servers on each host."""
     profiles = list(_profiles())
     assert len(profiles) == listing.PROFILES
     flavors = [types.SimpleNamespace(
@@ -225,13 +225,13 @@ def _profiles() -> collections.abc.Iterator[device_profile.Profile]:
 
 
 def _held(host: int) -> int:
-    """How many devices a host's server has: half of all in the mean."""
+    """Return the devices of a host's server: half of all on average."""
     return host % (fleet.DEVICES + 1)
 
 
 @functools.cache
 def _query() -> str:
-    """What Nova asks for a server with one device."""
+    """Return Nova's query for a server with one device."""
     return utils.ResourceRequest.from_request_spec(
         fleet.request(1)).to_querystring()
 

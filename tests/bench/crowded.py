@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All eight devices of a host, where all hosts but one have one in use.
+"""Benchmark of a request for all eight devices of a host.
 
-What a cloud looks like in which others boot servers, too. Both sides as in
-:mod:`tests.bench.scheduling`.
+On all hosts but one, a device is in use, as in a cloud with many servers. The
+sides are those of :mod:`tests.bench.scheduling`.
 """
 
 import collections.abc
@@ -12,7 +12,7 @@ from tests.bench import frame
 from tests.bench import report as report_
 from tests.bench import scheduling
 
-#: Hosts, and seconds after which a request is given up.
+#: Numbers of hosts, and timeout of a request in seconds, by scale.
 _SCALES = {frame.QUICK: ((2,), 60), frame.MEDIUM: ((2, 10, 100), 120),
            frame.FULL: ((2, 10, 100, 1000), 600)}
 COUNT = 8
@@ -32,7 +32,7 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
                 say(f'{name}, {number} hosts: '
                     + (answer.get('failed') or f'{answer["seconds"]:.3f} s'))
             if 'failed' in answer:
-                # What did not finish will not with more hosts.
+                # With more hosts, it would not finish either.
                 gave_up.add(side)
             cells.append({'side': side, 'hosts': number, 'count': COUNT,
                           'one_node': False, **answer})
@@ -46,12 +46,13 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
             scheduling.against(cells, side, COUNT)
             for side in (scheduling.DEFAULTS, scheduling.TUNED))),
         (scheduling.seconds(cells),),
-        (scheduling.plot(cells, 'hosts', 'The one host that has eight free',
+        (scheduling.plot(cells, 'hosts', 'The only host with eight free GPUs',
                          'hosts', {hosts: (hosts, COUNT)
                                    for hosts in cells.hosts}),))
 
 
 _WHAT = (
-    'As above, but of all hosts save one a device is in use: a server that '
-    'wants eight can only be on that one. Both sides find it; with k groups '
-    'of one device there are many ways to be on it.')
+    'As in *Devices from many hosts*, but on all hosts except one, a device '
+    'is in use. A server with eight devices fits on that host only. Both '
+    'sides find it. With k groups of one device, that host has many '
+    'allocation candidates.')

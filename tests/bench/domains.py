@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers with devices cost those that come after them.
+"""Benchmark of the cost of existing servers for new servers.
 
-Ours against Nova's stock driver with as many servers that have none.
+It compares nova_accel, whose servers have devices, with Nova's own driver and
+as many servers without devices.
 """
 
 import collections.abc
@@ -13,10 +14,10 @@ from tests.bench import worker
 OURS, NOVAS = 'ours', 'novas'
 _NAMES = {OURS: 'nova_accel', NOVAS: "Nova's driver"}
 
-#: Devices, regions of each, and servers that have one.
+#: Devices, regions of each device, and servers with a region, by scale.
 _SCALES = {frame.QUICK: ((1, 2, 2),), frame.MEDIUM: ((8, 4, 30),),
            frame.FULL: ((8, 32, 200), (64, 16, 200))}
-#: Seconds for a host to be there, and for its servers.
+#: Timeouts in seconds: for the start of a host, and for its servers.
 _START, _LIMIT = 900, 1800
 
 
@@ -49,17 +50,17 @@ def _progress(cell) -> str:
 
 def report(figures: collections.abc.Mapping) -> report_.Report:
     cells = figures['cells']
-    return report_.Report('Servers that are there', (_WHAT, *_outcome(cells)),
+    return report_.Report('Existing servers', (_WHAT, *_outcome(cells)),
                           (_table(cells),))
 
 
 _WHAT = (
-    'What servers cost a host that has many of them: a round of its resource '
+    'On a host with many servers, this measures a round of the resource '
     'tracker, and the claim that nova-compute makes for a new server without '
-    'devices, both under the lock of the resource tracker. On the side of '
-    'nova_accel each server that is there has a virtual function of its own; '
-    "on the side of Nova's driver there are as many servers, and no devices. "
-    'A read of libvirt is one description of a domain.')
+    'devices. Both hold the lock of the resource tracker. With nova_accel, '
+    "each existing server has a virtual function. With Nova's driver, as many "
+    'servers have no devices. A read of libvirt is one description of a '
+    'domain.')
 
 
 def _outcome(cells) -> collections.abc.Iterator[str]:

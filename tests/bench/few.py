@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Few hosts that keep a rule, among thousands that do not.
+"""Benchmark of a rule that few of thousands of hosts keep.
 
-With the shortlist, and without it: then Nova examines the hosts that Placement
-returns first, as it does without nova_accel.
+It runs with and without the shortlist. Without it, Nova examines the hosts
+that Placement returns first, as without nova_accel.
 """
 
 import collections.abc
@@ -17,12 +17,12 @@ from tests.bench import worker
 SHORTLIST, FIRST = 'shortlist', 'first'
 _NAMES = {SHORTLIST: 'nova_accel', FIRST: 'without the shortlist'}
 
-#: Hosts, how many of them keep the rule, requests of each number; candidates
-#: that Nova asks for, and hosts on the shortlist.
+#: By scale: hosts, numbers of hosts that keep the rule, requests for each
+#: number, candidates that Nova requests, and hosts on the shortlist.
 _SCALES = {frame.QUICK: (20, (1,), 1, 5, 2),
            frame.MEDIUM: (1000, (3, 1), 3, 200, 50),
            frame.FULL: (5000, (5, 3, 1), 10, 1000, 50)}
-#: Seconds for the hosts to be there, and for a request.
+#: Timeouts in seconds: for the start of the hosts, and for a request.
 _START, _LIMIT = 2400, 120
 
 
@@ -69,13 +69,13 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
              for side in _NAMES]
     return report_.Report(
         'Few hosts that keep a rule',
-        (f'Of {len(cells) // 2} requests, nova_accel finds no host for '
-         f'**{wrong[0]}**; without the shortlist, {wrong[1]}.',
-         f'A real Placement and a real ``SchedulerManager`` with '
-         f'{figures["hosts"]:,} hosts of eight GPUs. On each, four are in '
-         'use. A server asks for four on one NUMA node. Only on few hosts are '
-         'the free ones on one node, which Placement does not know. Where '
-         'these hosts are is drawn at random for each request. Without the '
+        (f'Of {len(cells) // 2} requests, **{wrong[0]}** find no host with '
+         f'nova_accel, and {wrong[1]} find no host without the shortlist.',
+         f'A real Placement and a real ``SchedulerManager`` have '
+         f'{figures["hosts"]:,} hosts with eight GPUs. On each host, four '
+         'GPUs are in use. A server requests four GPUs on one NUMA node. Few '
+         'hosts have their free GPUs on one node, and Placement does not know '
+         'which. These hosts are random for each request. Without the '
          f'shortlist, Nova examines the first {figures["limit"]:,} hosts '
          'that Placement returns.'),
         (report_.Table(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter alone, and the weigher, over up to 10,000 hosts.
+"""Benchmark of the filter and the weigher alone, with up to 10,000 hosts.
 
-More than a scheduler ever sees at once: Nova asks Placement for a thousand
-candidates, unless told otherwise.
+A scheduler sees fewer at once: by default, Nova requests 1,000 candidates.
 """
 
 import collections.abc
@@ -14,11 +13,11 @@ import tracemalloc
 from tests.bench import frame
 from tests.bench import report as report_
 
-# Hosts, and how often each is measured.
+# Numbers of hosts, and repetitions of each measurement, by scale.
 _SCALES = {frame.QUICK: ((100,), 2), frame.MEDIUM: ((1000, 10_000), 5),
            frame.FULL: ((100, 1000, 10_000), 9)}
 _COUNTS = (1, 2, 4, 8)
-#: How the devices of the hosts are taken.
+#: Use of the hosts' devices.
 EMPTY, MIXED = 'no server', 'in use at random'
 
 
@@ -49,7 +48,7 @@ def _fleet(hosts, use):
 
 
 def _measure(fleet, count, rounds) -> dict:
-    """Medians, in seconds; and bytes, the one at the highest and the rest."""
+    """Return medians of seconds; and peak and remaining bytes."""
     from nova.scheduler import weights
 
     from nova_accel.scheduler import filter as filter_
@@ -92,16 +91,16 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
     number = report_.significant
     return report_.Report(
         'The filter alone',
-        (f'Of {most:,} hosts with eight GPUs each the filter looks through '
+        (f'Of {most:,} hosts with eight GPUs each, the filter examines '
          f'{number(min(rates))} to {number(max(rates))} candidates a second, '
-         'and chooses the devices of each. Meanwhile it has at most '
-         f'{number(max(per_host))} bytes for each host, what it writes into '
-         'the candidates included.',
-         'Up to four devices are asked for on one NUMA node. Hosts are without'
-         ' servers, or one to six of the eight devices, drawn at random, are '
-         'in use; hosts that look alike are searched once. Each time is the '
-         'median of several; that of the weigher, with what Nova does around '
-         'it, is beside it.'),
+         'and chooses the devices of each. It uses at most '
+         f'{number(max(per_host))} bytes for each host, including what it '
+         'writes into the candidates.',
+         'Requests for up to four devices require one NUMA node. Hosts have '
+         'no servers, or one to six random devices of the eight are in use. '
+         'The filter searches hosts that look alike only once. Each time is '
+         "the median of several. The weigher's time includes Nova's code that "
+         'calls it.'),
         (_table(cells),),
         tuple(_plots(cells)))
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts with eight GPUs as nova-scheduler sees them, and Placement's answers.
+"""Simulated hosts with eight GPUs for nova-scheduler, without services.
 
-There is no service behind them: what a nova-compute would write and Placement
-would answer is made here by the project's own code, and what is promised is
-kept in the form in which Placement answers.
+The project's own code makes what nova-compute would write and what Placement
+would answer. Allocations are kept in the form of Placement's answers.
 """
 
 import copy
@@ -26,15 +25,18 @@ from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from tests.functional import cloud
 
-#: Of each host; they are shared out with the devices.
+#: Resources of each host. A server gets a share in proportion to its devices.
 DEVICES, VCPUS, MEMORY_MB, DISK_GB = 8, 128, 2 << 20, 8 << 10
-#: Devices of one NUMA node.
+#: The number of devices of a NUMA node.
 OF_A_NODE = 4
 
 
 @dataclasses.dataclass
 class Host:
-    """:param devices: NUMA nodes by device provider; and who has which"""
+    """:param root: the uuid of the compute node's provider
+    :param counter: the uuid of the provider that counts all devices
+    :param devices: NUMA nodes by device provider
+    """
 
     root: str
     counter: str
@@ -46,7 +48,7 @@ class Host:
 
 
 class Fleet:
-    """Some hosts, and the ledger of what servers hold of them."""
+    """Hosts, and the allocations of their servers."""
 
     def __init__(self, count: int):
         objects.register_all()
@@ -76,20 +78,20 @@ class Fleet:
         return record['used']
 
     def free(self, host: Host) -> list[str]:
-        """The devices of a host that nobody has, in their order."""
+        """Return the free devices of a host, in order."""
         return [device for device in host.devices if not self.used(device)]
 
     def ask(self, count: int) -> list[Host]:
-        """The hosts that have as many devices."""
+        """Return the hosts with so many free devices."""
         return [host for host in self.hosts
                 if self.used(host.counter) + count <= DEVICES]
 
     def states(self, count: int) -> list[host_manager.HostState]:
-        """Those, as Nova's scheduler has them after it asked Placement."""
+        """Return host states of these hosts, with allocation candidates."""
         answer = candidates.Answer(self.summaries, None)
         found = []
         for host in self.ask(count):
-            # What one request leaves at it is not for the next.
+            # A copy, because a request changes the state.
             state = copy.copy(host.state)
             state.allocation_candidates = [candidates.Candidate(
                 _candidate(host, count), answer)]
@@ -97,7 +99,10 @@ class Fleet:
         return found
 
     def claim(self, host: Host, devices: list[str], sign: int = 1) -> None:
-        """Give devices of a host to a server; or take them back."""
+        """Allocate devices of a host to a server.
+
+        :param sign: -1 releases them
+        """
         for provider, amount in ((host.counter, len(devices)),
                                  *((device, 1) for device in devices)):
             [record] = self.summaries[provider]['resources'].values()
@@ -116,29 +121,29 @@ class Fleet:
 
 @functools.cache
 def machine() -> model.Host:
-    """The recorded machine as nova_accel sees it."""
+    """Return the recorded machine as nova_accel sees it."""
     entries, _broken = reader.parse([cloud.GPU_SPEC])
     return reader.read(tree.open_tree(cloud.EIGHT_GPUS), entries)
 
 
 def reported_by(root: str, name: str) -> tuple[providers.Provider, ...]:
-    """The providers that its nova-compute has in Placement, parents first.
+    """Return the providers that a nova-compute reports, parents first.
 
-    :param root: uuid of the compute node's provider
-    :param name: of the compute node
+    :param root: the uuid of the compute node's provider
+    :param name: the name of the compute node
     """
     offered = inventory.NodeInventory(machine(), inventory.Node(root, name))
     return (*providers.desired(offered), *providers.classes(offered))
 
 
 def chosen(state: host_manager.HostState) -> list[str]:
-    """The devices that the filter has put into what Nova would claim."""
+    """Return the devices that the filter added to the candidate."""
     return list(choose_devices.devices(state.allocation_candidates[0]))
 
 
 def request(count: int,
             numa: str = device_profile.PREFERRED) -> objects.RequestSpec:
-    """What nova-scheduler is asked for a server with some devices."""
+    """Return the request spec of a server with a number of devices."""
     group = device_profile.Group({cloud.GPU: 1}, {}, numa)
     return objects.RequestSpec(
         flavor=objects.Flavor(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack accel device list`` with 10 to 1000 hosts of eight GPUs each.
+"""Benchmark of ``openstack accel device list`` with 10 to 1000 hosts.
 
-Against the requests of osc-placement's commands, which show the same. Also
-``capacity list`` for as many profiles as a cloud has, and what the traits cost
-from which the commands tell what a device is and where.
+Each host has eight GPUs. The benchmark compares with the requests of
+osc-placement's commands that show the same. It also measures ``capacity list``
+with many profiles, and the cost of the traits that describe devices and their
+locations.
 """
 
 import collections.abc
@@ -15,7 +16,7 @@ from tests.bench import worker
 
 DEVICES, HOSTS, LIMITED, SINGLY, CAPACITY, CANDIDATES = (
     'devices', 'hosts', 'limited', 'singly', 'capacity', 'candidates')
-#: How many profiles CAPACITY lists.
+#: The number of profiles that CAPACITY lists.
 PROFILES = 20
 _NAMES = {DEVICES: '``openstack accel device list``',
           HOSTS: '``openstack accel host list``',
@@ -23,24 +24,24 @@ _NAMES = {DEVICES: '``openstack accel device list``',
           SINGLY: 'osc-placement, provider by provider',
           CAPACITY: f'``capacity list --by profile``, {PROFILES} profiles'}
 
-#: Hosts.
+#: Numbers of hosts by scale.
 _SCALES = {frame.QUICK: (100,), frame.MEDIUM: (10, 100),
            frame.FULL: (10, 100, 1000)}
-#: Seconds for Placement to be there, and for an answer.
+#: Timeouts in seconds: for the start of Placement, and for an answer.
 _START, _LIMIT = 120, 600
-#: The hosts that are asked for singly, if there are more than _WHOLE.
+#: With more hosts than _WHOLE, SINGLY asks for _SAMPLE of them.
 _SAMPLE, _WHOLE = 50, 100
 #: Requests of SINGLY that do not depend on the number of hosts.
 _ONCE = 2
 
 
 def sample(hosts: int) -> int:
-    """How many hosts are asked for singly."""
+    """Return the number of hosts that SINGLY asks for."""
     return hosts if hosts <= _WHOLE else _SAMPLE
 
 
 def limit(hosts: int) -> int:
-    """The ``max_allocation_candidates`` of :data:`LIMITED`."""
+    """Return the ``max_allocation_candidates`` of :data:`LIMITED`."""
     return hosts // 10
 
 
@@ -69,19 +70,21 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
 
 
 _WHAT = (
-    'The devices of all hosts, eight GPUs each, half of which servers of one '
-    'to eight devices hold, are listed from a real Placement in the same '
-    'process; the seconds are those of both, from the command until its '
-    'JSON. *Provider by provider* is what the commands of osc-placement ask '
-    'to know the same: ``resource provider list``, and for each provider '
-    '``inventory list``, which asks for the usages too, and ``trait list``. '
-    'Each of these commands is a process, whose start is not in the seconds. '
-    f'With more than {_WHOLE} hosts, {_SAMPLE} of them are asked for, and the '
-    'figures are scaled. One request of each row is that of openstacksdk for '
+    'The commands list the devices of all hosts, eight GPUs each, from a real '
+    'Placement in the same process. Servers with one to eight devices hold '
+    'half of the devices. The seconds include the command, Placement and the '
+    'JSON output. *Provider by provider* makes the requests of the '
+    'osc-placement commands that show the same: ``resource provider list``, '
+    'and for each provider ``inventory list``, which also requests the '
+    'usages, and ``trait list``. Each of these commands is a process; the '
+    'seconds do not include its start. '
+    f'With more than {_WHOLE} hosts, {_SAMPLE} of them are measured, and the '
+    'figures are scaled. In each row, one request is that of openstacksdk for '
     'the versions of the API. *Candidates limited*: ``[placement] '
-    'max_allocation_candidates`` is a tenth of the hosts; the others are '
-    'asked for one by one, several at the same time. *Capacity list*: with '
-    'two servers of each host; the answers of Nova take no time.')
+    'max_allocation_candidates`` is a tenth of the number of hosts. The '
+    'command requests the other hosts one by one, several at the same time. '
+    '*Capacity list*: each host has two servers; Nova is simulated, and its '
+    'answers take no time.')
 
 
 class _Cells:
@@ -95,14 +98,14 @@ class _Cells:
         return self._cells[hosts, way, traits]
 
     def ratio(self, hosts, way) -> float | None:
-        """How many times our seconds a way takes."""
+        """Return how many times as long as ``device list`` a way takes."""
         ours, other = self.get(hosts, DEVICES), self.get(hosts, way)
         return None if 'failed' in (ours | other) else (
             other['seconds'] / ours['seconds'])
 
 
 def _scaled(cell: dict) -> dict:
-    """A cell as if all hosts had been asked for."""
+    """Return a cell with its figures scaled to all hosts."""
     if cell['way'] != SINGLY or 'failed' in cell:
         return cell
     times, listed = cell['hosts'] / cell['sample'], cell['list_seconds']
@@ -115,17 +118,20 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
     last = cells.hosts[-1]
     ours, singly = cells.get(last, DEVICES), cells.get(last, SINGLY)
     if 'failed' not in ours:
-        text = (f'{_hosts(last)}, {ours["rows"]:,} devices: they are listed '
-                f'in **{_number(ours["seconds"])} s** with '
+        text = (f'``openstack accel device list`` lists the '
+                f'{ours["rows"]:,} devices of {_hosts(last)} in '
+                f'**{_number(ours["seconds"])} s** with '
                 f'{ours["requests"]} requests')
         if ratio := cells.ratio(last, SINGLY):
-            text += (f'; provider by provider it is {singly["requests"]:,} '
-                     f'requests and **{_number(ratio)} times** as long')
+            text += (f'. Provider by provider, it takes '
+                     f'{singly["requests"]:,} requests and '
+                     f'**{_number(ratio)} times** as long')
         yield f'{text}.'
     capacity = cells.get(last, CAPACITY)
     if 'failed' not in capacity:
-        yield (f'The capacity of {capacity["rows"]} profiles on them is told '
-               f'in **{_number(capacity["seconds"])} s**.')
+        yield (f'``openstack accel capacity list`` takes '
+               f'**{_number(capacity["seconds"])} s** for '
+               f'{capacity["rows"]} profiles on these hosts.')
 
 
 def _traits(cells) -> collections.abc.Iterator[str]:
@@ -136,12 +142,12 @@ def _traits(cells) -> collections.abc.Iterator[str]:
         size, time = (with_[key] / without[key] - 1
                       for key in ('bytes', 'seconds'))
         more = (with_['bytes'] - without['bytes']) / with_['candidates']
-        yield (f'The traits that tell what a device is and where it is make '
-               f'what nova-scheduler reads larger. For one GPU of '
-               f'{_hosts(last)}, the answer to ``GET /allocation_candidates`` '
-               f'as Nova asks has {100 * size:+.0f} % bytes '
-               f'({_number(more)} for each candidate), and takes '
-               f'{100 * time:+.0f} % time.')
+        yield (f'The traits that describe a device and its location enlarge '
+               f'the answers that nova-scheduler reads. For one GPU of '
+               f'{_hosts(last)}, the answer to Nova\'s ``GET '
+               f'/allocation_candidates`` changes by {100 * size:+.0f} % in '
+               f'size ({_number(more)} bytes for each candidate) and by '
+               f'{100 * time:+.0f} % in time.')
 
 
 def _listing(cells) -> report_.Table:
@@ -149,7 +155,7 @@ def _listing(cells) -> report_.Table:
         cell = cells.get(hosts, way)
         if 'failed' in cell:
             return '', '', cell['failed'], '', ''
-        # What is asked at the same time has no sum of seconds.
+        # The seconds of concurrent requests are no part of the total.
         whole = cell.get('sample', hosts) == hosts
         waited = whole and way != LIMITED
         return (f'{cell["requests"]:,}',

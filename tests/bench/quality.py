@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A day of random requests: who is served, and what stays whole.
+"""Benchmark of a day of random requests: the share that is served.
 
-Ours, the shortlist, the real filter and all real weighers, against Nova's own
-weighers with the first devices that are free, against chance, and against what
-nobody can exceed; all with the same requests. Placement's ledger is kept by
-:mod:`tests.bench.fleet`.
+It compares nova_accel (the shortlist, the real filter and all real weighers)
+with Nova's weighers and the first free devices, with a random choice, and with
+an upper bound. All get the same requests. :mod:`tests.bench.fleet` keeps the
+allocations.
 """
 
 import collections
@@ -18,7 +18,7 @@ import statistics
 from tests.bench import frame
 from tests.bench import report as report_
 
-# Hosts, seeds, and devices asked for at a time, as a part of all.
+# By scale: hosts, seeds, and loads. A load is the requested share of devices.
 _SCALES = {frame.QUICK: (10, 1, (0.9,)), frame.MEDIUM: (200, 1, (0.9,)),
            frame.FULL: (200, 3, (0.8, 0.9, 1.))}
 
@@ -27,9 +27,9 @@ OURS, PREFERRED, SPREAD, STACKED, FIRST, CHANCE = (
 _NAMES = {OURS: 'Filter and weigher', PREFERRED: 'The same, node preferred',
           SPREAD: 'Filter alone', STACKED: 'First candidate, stacked',
           FIRST: 'First candidate', CHANCE: 'At random'}
-_BOUND = 'Bound, knowing the future'
+_BOUND = 'Upper bound'
 
-#: Hours of the day, hours before it, and how long a server lives on average.
+#: Hours of the day, hours before it, and mean lifetime of a server in hours.
 HOURS, BEFORE, LIFE = 24, 8, 4
 _SIZES = range(1, 9)
 
@@ -56,7 +56,7 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
 
 
 def _arrivals(seed, devices) -> list[tuple[float, int, float]]:
-    """When, how many devices, and until when; times in hours."""
+    """Return start in hours, number of devices and end of each request."""
     rng = random.Random(seed)
     rate = devices / (statistics.mean(_SIZES) * LIFE)
     found, now = [], -float(BEFORE)
@@ -67,7 +67,7 @@ def _arrivals(seed, devices) -> list[tuple[float, int, float]]:
 
 
 def _day(hosts, side, arrivals, seed) -> dict:
-    """Requests by size, how many were served, and as they asked; shares."""
+    """Return counts of requests by size, and means of free shares."""
     from tests.bench import fleet as fleet_
     fleet = fleet_.Fleet(hosts)
     asked, served, near, keepable, kept = (
@@ -108,7 +108,7 @@ def _day(hosts, side, arrivals, seed) -> dict:
 
 @contextlib.contextmanager
 def _chooser(side, seed):
-    """From a fleet and a number of devices to a host and its devices."""
+    """Yield a function that chooses a host and devices of a fleet."""
     rng = random.Random(seed)
     if side == CHANCE:
         yield lambda fleet, size: _by_chance(fleet, size, rng)
@@ -116,7 +116,7 @@ def _chooser(side, seed):
     import nova.conf
     conf = nova.conf.CONF
     conf([], project='nova', default_config_files=[])
-    # What operators have who want their hosts filled one after the other.
+    # The options to fill hosts one after the other.
     stacked = {'ram_weight_multiplier': -1., 'cpu_weight_multiplier': -1.,
                'disk_weight_multiplier': -1.} if side == STACKED else {}
     for name, value in stacked.items():
@@ -140,7 +140,7 @@ def _by_nova(side):
         [_NOVAS, *([_OURS] if side in (OURS, PREFERRED) else [])])]
     ours = ([filter_.AcceleratorFilter()]
             if side in (OURS, PREFERRED, SPREAD) else [])
-    # Of each request that finds no host it has something to say.
+    # Do not log each request that finds no host.
     logging.getLogger('nova.filters').setLevel(logging.WARNING)
 
     def rounds(fleet, size, spec):
@@ -183,13 +183,13 @@ def _by_chance(fleet, size, rng):
 
 
 def _is_near(host, devices) -> bool:
-    """Whether those that fit on one NUMA node are on one."""
+    """Return whether devices that fit on one NUMA node are on one."""
     return len(devices) > 4 or len(
         {host.devices[device] for device in devices}) == 1
 
 
 def _can_be_near(fleet, size) -> bool:
-    """Whether some host has that many free devices on one NUMA node."""
+    """Return whether a host has so many free devices on one NUMA node."""
     return 1 < size <= 4 and any(
         max(collections.Counter(
             host.devices[device] for device in fleet.free(host)).values(),
@@ -197,8 +197,11 @@ def _can_be_near(fleet, size) -> bool:
 
 
 def _whole(fleet) -> tuple[float, float, float]:
-    """Of all hosts, nodes, and free devices: which part is, or is in, a whole
-    one."""
+    """Return the shares of free hosts and free nodes.
+
+    Also return the share of the free devices that are on free hosts. All
+    devices of a free host or node are free.
+    """
     hosts = nodes = free = 0
     for host in fleet.hosts:
         left = fleet.free(host)
@@ -223,20 +226,21 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
     return report_.Report(
         'A day of requests',
         (_outcome(loads[-1], mean),
-         f'On {figures["hosts"]} hosts with eight GPUs each, four of each on '
-         f'one NUMA node, in {HOURS} hours of requests for one to eight '
-         f'devices, each as likely as the others; for {LIFE} hours on average '
-         f'(exponential), after {BEFORE} hours that are not counted. The load '
-         'is what is asked for at a time, as a part of all devices; what '
-         'cannot be served is not tried again. Up to four devices are asked '
-         'for on one NUMA node, which only the filter knows of; *node '
-         'preferred* asks for it as a preference. *Kept* is how often the '
-         'devices are on one node if some host has so many on one. The bound '
-         'is that of a linear program which knows all requests and serves '
-         'parts of them. Processors, memory and disk are shared out with the '
-         'devices. All sides had the same requests; the figures are means of '
-         'as many such days as there are seeds: '
-         f'{len({cell["seed"] for cell in cells})}.'),
+         f'The {figures["hosts"]} hosts have eight GPUs each, four on each '
+         f'NUMA node. For {HOURS} hours, servers request one to eight '
+         'devices; each number is equally likely. A server lives for '
+         f'{LIFE} hours on average (exponential distribution). The {BEFORE} '
+         'hours before do not count. The load is the requested share of all '
+         'devices at a time. Requests that are not served are not repeated. '
+         'Requests for up to four devices require one NUMA node; only the '
+         'filter knows NUMA nodes. *Node preferred* requests it as a '
+         'preference. *Kept* is the share of servers with their devices on '
+         'one node, if a host has so many free devices on one node. The upper '
+         'bound is from a linear program that knows all requests in advance '
+         'and serves parts of them. A server gets processors, memory and disk '
+         'in proportion to its devices. All sides get the same requests. The '
+         f'figures are means of {len({cell["seed"] for cell in cells})} days '
+         'with different seeds.'),
         tuple(_table(load, mean, [
             bound for bound in figures['bounds'] if bound['load'] == load])
             for load in loads),
@@ -249,16 +253,17 @@ def _outcome(load, mean) -> str:
                 f'{mean(side, load, _eights):.0%}')
 
     return (
-        f'At a load of {load:.0%}, filter and weigher serve as they asked, of '
-        'all requests and of those for all eight devices of a host, '
-        f'{both(OURS)}. Nova\'s way, which spreads servers and takes the '
-        f'first candidate, serves {both(FIRST)}; told to stack servers, '
-        f'{both(STACKED)}: it minds no NUMA node, and so has more to choose '
-        f'from. At random it is {both(CHANCE)}.')
+        f'At a load of {load:.0%}, the filter and the weigher serve '
+        f'{mean(OURS, load, _near):.0%} of all requests as requested, and '
+        f'{mean(OURS, load, _eights):.0%} of the requests for all eight '
+        "devices of a host. Nova's way spreads servers and takes the first "
+        f'candidate; it serves {both(FIRST)}. Configured to stack servers, it '
+        f'serves {both(STACKED)}: it ignores NUMA nodes, so it can choose '
+        f'from more devices. A random choice serves {both(CHANCE)}.')
 
 
 def _counted(cell) -> dict:
-    """With sizes as numbers: JSON has made them text."""
+    """Return a cell with sizes as numbers. JSON has them as text."""
     return {**cell, **{name: {int(size): count for size, count
                               in cell[name].items()}
                        for name in ('asked', 'served', 'near', 'keepable',
@@ -282,14 +287,14 @@ _COLUMNS = {
     'Requests served': lambda cell: _share(cell['asked'], cell['served']),
     'Device hours served': lambda cell: (
         cell['hours']['served'] / cell['hours']['asked']),
-    'As they asked': _near,
-    'Of those for 8 devices': _eights,
-    'Of those for 2 to 4, on one node': lambda cell: _share(
+    'Served as requested': _near,
+    'For 8 devices: served': _eights,
+    'For 2 to 4 devices: on one node': lambda cell: _share(
         cell['asked'], cell['near'], (2, 3, 4)),
     'Kept': lambda cell: _share(cell['keepable'], cell['kept']),
-    'Hosts whole': lambda cell: cell['whole_hosts'],
-    'Nodes whole': lambda cell: cell['whole_nodes'],
-    'Free devices in whole hosts': lambda cell: cell['free_in_whole_hosts'],
+    'Free hosts': lambda cell: cell['whole_hosts'],
+    'Free nodes': lambda cell: cell['whole_nodes'],
+    'Free devices on free hosts': lambda cell: cell['free_in_whole_hosts'],
 }
 
 
@@ -308,10 +313,10 @@ def _plots(loads, mean) -> collections.abc.Iterator[report_.Plot]:
     if len(loads) < 2:
         return
     for name, title, value in (
-            ('asked', 'Requests served as they asked', _near),
+            ('asked', 'Requests served as requested', _near),
             ('eights', 'Requests for eight devices served', _eights),
-            ('whole', 'Free devices that are in whole hosts',
-             _COLUMNS['Free devices in whole hosts'])):
+            ('whole', 'Free devices on hosts without servers',
+             _COLUMNS['Free devices on free hosts'])):
         yield report_.Plot(
             name, title, 'load, %', '%', {
                 label: [(100 * load, 100 * mean(side, load, value))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement and the scheduler with 1 to 1000 hosts of eight GPUs each.
+"""Benchmark of the scheduler and Placement with 1 to 1000 hosts.
 
-Ours against Nova's own way: PCI devices in Placement, with all options as
-they come and tuned as Placement's documentation says.
+Each host has eight GPUs. The benchmark compares nova_accel with Nova's own
+way: PCI devices in Placement, with default options, and tuned with the options
+that Placement's documentation recommends.
 """
 
 import collections.abc
@@ -17,15 +18,16 @@ OURS, TUNED, DEFAULTS = 'ours', 'tuned', 'defaults'
 NAMES = {OURS: 'nova_accel', TUNED: "Nova's way, tuned",
           DEFAULTS: "Nova's way, defaults"}
 
-#: Hosts, devices asked for, and seconds after which a request is given up.
+#: By scale: numbers of hosts, numbers of devices, and timeout of a request in
+#: seconds.
 _SCALES = {
     frame.QUICK: ((2,), (1, 2), 60),
     frame.MEDIUM: ((1, 10, 100), (1, 4, 8), 60),
     frame.FULL: ((1, 10, 100, 1000), (0, 1, 2, 4, 6, 8), 600),
 }
-#: Devices of which as many are on one NUMA node.
+#: Numbers of devices that are also requested on one NUMA node.
 _ON_ONE_NODE = (2, 4)
-#: Seconds for a deployment to be there.
+#: Timeout in seconds for the start of a deployment.
 _START = 300
 
 NOT_TRIED = 'not tried'
@@ -36,14 +38,16 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     questions = [(count, False) for count in counts] + [
         (count, True) for count in counts if count in _ON_ONE_NODE]
     cells = []
-    # What did not finish will not with more hosts or devices.
+    # Requests that did not finish. With more hosts or devices, they would
+    # not finish either.
     too_much: set[tuple[str, int, bool]] = set()
     for number in hosts:
         with contextlib.ExitStack() as stack:
             sides = {side: stack.enter_context(contextlib.closing(
                 deployment(side, number)))
                 for side in NAMES}
-            # One after the other, so that they find the same machine.
+            # Ask the sides in turn, so that changes of the machine's speed
+            # affect all sides.
             for (count, one_node), side in itertools.product(questions, sides):
                 answer = {'failed': NOT_TRIED}
                 if not any((side, one_node) == (slow, where) and count >= most
@@ -59,7 +63,7 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
 
 
 def deployment(side: str, hosts: int) -> worker.Lazy:
-    """One side with so many hosts, to be asked."""
+    """Return a lazy worker for a side with a number of hosts."""
     return worker.Lazy(_START, _make, side, hosts)
 
 
@@ -84,20 +88,20 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
 
 
 _WHAT = (
-    'What a scheduler takes to choose and claim devices: '
+    'This measures how long a scheduler takes to choose and claim devices: '
     '``select_destinations`` of a real ``SchedulerManager`` with a real '
-    'Placement in one process, hosts of eight GPUs, all of them free. '
+    'Placement in one process. Each host has eight GPUs, all of them free. '
     "*Nova's way* is ``[pci] report_in_placement`` and ``[filter_scheduler] "
     'pci_in_placement`` with the PciPassthroughFilter and the '
     'NUMATopologyFilter; *tuned* sets Placement to '
     '``max_allocation_candidates = 1000``, '
     '``allocation_candidates_generation_strategy = breadth-first`` and '
-    '``optimize_for_wide_provider_trees = true``. nova_accel has Placement as '
-    'it comes. Each time is the median of up to seven requests.')
+    '``optimize_for_wide_provider_trees = true``. nova_accel uses the '
+    'defaults of Placement. Each time is the median of up to seven requests.')
 
 
 class Cells:
-    """Results by side, hosts, devices and whether those are of one node."""
+    """Results by side, hosts, devices and whether these are on one node."""
 
     def __init__(self, figures):
         self.limit = figures['limit']
@@ -115,13 +119,13 @@ class Cells:
         return self.get(side, hosts, count, one_node).get('seconds')
 
     def ratio(self, side, hosts, count, one_node=False) -> float | None:
-        """How many times as long as ours it took."""
+        """Return how many times as long as nova_accel a side takes."""
         ours = self.seconds(OURS, hosts, count, one_node)
         theirs = self.seconds(side, hosts, count, one_node)
         return theirs / ours if ours and theirs else None
 
     def hosts_of(self, side, count) -> list[int]:
-        """The numbers of hosts with which a side finished."""
+        """Return the numbers of hosts with which a side finished."""
         return [hosts for hosts in self.hosts
                 if self.seconds(side, hosts, count)]
 
@@ -134,14 +138,14 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
     last = cells.hosts[-1]
     many, one = (cells.seconds(OURS, last, count) for count in (most, 1))
     if many and one:
-        yield (f'nova_accel takes **{many / one:.1f} times** as long for '
-               f'{most} devices as for one, on {say_hosts(last)}: '
-               f'{_number(many)} s and {_number(one)} s.')
+        yield (f'On {say_hosts(last)}, nova_accel takes '
+               f'**{many / one:.1f} times** as long for {most} devices as for '
+               f'one: {_number(many)} s and {_number(one)} s.')
     yield from _added(cells, last, most)
 
 
 def _added(cells, hosts, count) -> collections.abc.Iterator[str]:
-    """What devices cost beside what any request of that cloud costs."""
+    """Yield the time that devices add to a request without devices."""
     if (0, False) not in cells.requests:
         return
     without = {side: cells.seconds(side, hosts, 0) for side in (OURS, TUNED)}
@@ -150,22 +154,22 @@ def _added(cells, hosts, count) -> collections.abc.Iterator[str]:
         return
     ours, tuned = (having[side] - without[side] for side in without)
     if ours > 0:
-        yield (f'A request without devices takes {_number(without[OURS])} s '
-               f'on {say_hosts(hosts)}, whoever chooses devices. {count} of 8 '
-               f'add {_number(ours)} s to that with {NAMES[OURS]} and '
-               f'{_number(tuned)} s with {NAMES[TUNED]}: '
-               f'{_number(tuned / ours)} times as much.')
+        yield (f'On {say_hosts(hosts)}, a request without devices takes '
+               f'{_number(without[OURS])} s with {NAMES[OURS]}. A request for '
+               f'{count} of 8 devices takes {_number(ours)} s more with '
+               f'{NAMES[OURS]}, and {_number(tuned)} s more with '
+               f'*{NAMES[TUNED]}*: {_number(tuned / ours)} times as much.')
 
 
 def _wrong(cells) -> collections.abc.Iterator[str]:
-    """All devices are free, so there is always a right answer."""
+    """Yield the wrong answers of each side."""
     for side, name in NAMES.items():
         wrong = ['{1} on {0} hosts'.format(*_asked(hosts, request))
                  for request in cells.requests for hosts in cells.hosts
                  if cells.get(side, hosts, *request).get(
                      'outcome', 'right') != 'right']
         if wrong:
-            yield (f'All devices are free, and {name} does not find them: '
+            yield (f'All devices are free, but *{name}* does not find them: '
                    f'{"; ".join(wrong)}.')
 
 
@@ -176,17 +180,18 @@ def against(cells, side, count) -> str:
             f'{_number(ratio)} on {say_hosts(hosts)}'
             for hosts in finished if (ratio := cells.ratio(side, hosts, count))
         )
-        most = ('it finished with all of them'
+        most = ('It finished with all numbers of hosts'
                 if finished[-1] == cells.hosts[-1] else
-                f'with more than {say_hosts(finished[-1])} it did not finish '
+                f'With more than {say_hosts(finished[-1])}, it did not finish '
                 f'within {cells.limit} s')
-        return (f'{count} of 8 devices: how many times as long as nova_accel '
-                f'{NAMES[side]} takes: {ratios}; {most}.')
+        return (f'For {count} of 8 devices, *{NAMES[side]}* takes this '
+                f"multiple of nova_accel's time: {ratios}. {most}.")
     ours = cells.seconds(OURS, cells.hosts[0], count)
-    bound = f': at least {_number(cells.limit / ours)} times' if ours else ''
-    return (f'{count} of 8 devices: {NAMES[side]}, did not finish within '
-            f'{cells.limit} s with any number of hosts, also not with '
-            f'{say_hosts(cells.hosts[0])}, where nova_accel takes '
+    bound = (f', so the other takes at least {_number(cells.limit / ours)} '
+             'times as long' if ours else '')
+    return (f'For {count} of 8 devices, *{NAMES[side]}* did not finish within '
+            f'{cells.limit} s with any number of hosts. With '
+            f'{say_hosts(cells.hosts[0])}, nova_accel takes '
             f'{_number(ours) if ours else "?"} s{bound}.')
 
 
@@ -199,7 +204,7 @@ def seconds(cells) -> report_.Table:
             yield say_time(cells.get(side, hosts, *request))
             yield _number(ratio) if ratio else ''
     return report_.Table(
-        'Seconds of select_destinations; how many times as long as ours',
+        'Seconds of select_destinations, and their ratios to nova_accel',
         ('Hosts', 'Devices', NAMES[OURS], NAMES[TUNED], 'ratio',
          NAMES[DEFAULTS], 'ratio'),
         tuple(tuple(row(hosts, request)) for request in cells.requests
@@ -214,8 +219,8 @@ def _candidates(cells) -> report_.Table:
                 f'{_number(answer["placement_seconds"])} s, '
                 f'{answer["outcome"]}')
     return report_.Table(
-        'Allocation candidates, seconds of it in Placement, and what was '
-        'claimed',
+        'Allocation candidates, seconds in Placement, and whether the claim '
+        'is right',
         ('Hosts', 'Devices', *NAMES.values()),
         tuple((*_asked(hosts, request), *(
             cell(cells.get(side, hosts, *request)) for side in NAMES))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks show, in a few lines and two plots."""
+"""The summary of the benchmarks: a few lines and two plots."""
 
 import collections.abc
 import pathlib
@@ -14,10 +14,10 @@ from tests.bench import scheduling
 from tests.bench import updates
 
 FILE = 'summary.inc'
-#: Plots of other reports.
+#: Plots of the reports that the summary shows.
 _PLOTS = ('crowded', 'hosts'), ('quality', 'asked')
 
-#: Figures by benchmark.
+#: Takes the name of a benchmark, returns its figures.
 Figures = collections.abc.Callable[[str], collections.abc.Mapping]
 
 _number = report.significant
@@ -55,8 +55,8 @@ def _tuned(figures: Figures) -> str:
     cells = scheduling.Cells(figures('crowded'))
     hosts = cells.hosts_of(scheduling.TUNED, crowded.COUNT)[-1]
     ratio = cells.ratio(scheduling.TUNED, hosts, crowded.COUNT)
-    return (f'If one of {scheduling.say_hosts(hosts)} has eight free devices, '
-            "Nova's own way with a tuned Placement takes "
+    return (f'If only one of {scheduling.say_hosts(hosts)} has eight free '
+            "devices, Nova's own way with a tuned Placement takes "
             f'**{_number(ratio)} times** as long.')
 
 
@@ -67,9 +67,10 @@ def _few(figures: Figures) -> str:
              for side in (few.SHORTLIST, few.FIRST)]
     number = len(found['cells']) // 2
     return (f'If at most five of {found["hosts"]:,} hosts keep a rule, '
-            f'**{number - wrong[0]} of {number}** requests get a host, and '
-            f'{number - wrong[1]} if Nova examines the first '
-            f'{found["limit"]:,} hosts.')
+            f'**{number - wrong[0]} of {number}** requests get a host. '
+            'Without the shortlist, Nova examines the first '
+            f'{found["limit"]:,} hosts, and {number - wrong[1]} requests get '
+            'a host.')
 
 
 def _served(figures: Figures) -> str:
@@ -82,7 +83,7 @@ def _served(figures: Figures) -> str:
             for cell in cells if (cell['side'], cell['load']) == (side, load))
 
     return (f'At a load of {load:.0%}, **{share(quality.OURS):.0%}** of the '
-            'requests are served as they asked, and '
+            'requests get the devices and NUMA node that they ask for, and '
             f"{share(quality.FIRST):.0%} with Nova's weighers and the first "
             'candidate.')
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host with many providers, and its resource tracker's rounds.
+"""Rounds of the resource tracker of a host with many providers.
 
-In a process of its own (:mod:`tests.bench.worker`): :data:`SIDES` say how
-long a round takes and what it asks Placement, when nothing changed and when
-one region has just changed.
+It runs in a process of its own (:mod:`tests.bench.worker`). A side of
+:data:`SIDES` returns the duration of a round and its requests to Placement,
+when nothing has changed and when one region has just changed.
 """
 
-# First: it makes threads green before anybody has one.
+# First: it monkey-patches threads before any thread exists.
 from tests.functional import cloud  # isort: split
 
 import itertools
@@ -22,8 +22,8 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_accel.host import tree
 from tests.bench import worker
 
-#: Seconds in which a round is made again for a better figure, and at most
-#: how often.
+#: A round is repeated until it took so many seconds in total, or was made so
+#: many times.
 PATIENCE, ROUNDS = 5, 10
 
 CARD, REGION = '8086:37c8', '8086:37c9'
@@ -31,8 +31,8 @@ CARD, REGION = '8086:37c8', '8086:37c9'
 
 class Side(cloud.Cloud):
     """
-    :param devices: of the host
-    :param regions: of each of them
+    :param devices: the number of devices of the host
+    :param regions: the number of regions of each device
     """
 
     driver = 'libvirt.LibvirtDriver'
@@ -44,14 +44,14 @@ class Side(cloud.Cloud):
 
     def _setup_compute_service(self):
         self.flags(compute_driver=self.driver)
-        # Every five minutes three reads more for each provider, on all sides:
-        # it would be by chance in which round that is.
+        # Without it, a random round has three more reads for each provider,
+        # every five minutes, on all sides.
         self.flags(group='compute', resource_provider_association_refresh=0)
 
     def serve(self):
         self.start_compute('compute1', **self.hardware())
         self._run_periodics()
-        # The harness formats each debug message, also those of nobody.
+        # Nova's fixtures would format each debug message.
         logging.disable(logging.DEBUG)
         self.addCleanup(logging.disable, logging.NOTSET)
         worker.answer(self._connection, self.answer)
@@ -66,7 +66,7 @@ class Side(cloud.Cloud):
         rounds: list[dict] = []
         while len(rounds) < ROUNDS and (
                 sum(item['seconds'] for item in rounds) < PATIENCE
-                # Gone and back.
+                # A removed region has to come back.
                 or change and len(rounds) % 2):
             if change:
                 self.toggle()
@@ -91,7 +91,7 @@ class Side(cloud.Cloud):
 
 
 class Ours(Side):
-    """Cards with virtual functions, each of which is a region of its own."""
+    """nova_accel with cards: each virtual function is a region."""
 
     driver = 'accel.LibvirtDriver'
 
@@ -107,12 +107,12 @@ class Ours(Side):
                        'resource_class': 'CUSTOM_REGION',
                        'traits': f'CUSTOM_REGION_{slot}_{function}'})
                        for slot, function in _functions(self._regions)])
-        # No kernel is behind these files.
+        # No kernel handles writes to these files.
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.host.operations.write', lambda path, text: None))
 
     def toggle(self):
-        # The last card's last one.
+        # Move the last virtual function of the last card.
         listed = self._root / 'sys/bus/pci/devices'
         aside = self._root / 'aside'
         if aside.is_symlink():
@@ -124,13 +124,13 @@ class Ours(Side):
 
 
 class Without(Side):
-    """Nova's driver where there is nothing to report."""
+    """Nova's driver without devices."""
 
 
 class Pci(Side):
-    """Nova's driver and PCI devices that it reports itself.
+    """Nova's driver with PCI devices that it reports.
 
-    It looks for them when it starts, so that none changes.
+    It looks for them only when it starts, so it notices no changes.
     """
 
     kind = 'PCI'
@@ -153,7 +153,7 @@ class Pci(Side):
 
 
 class Mdev(Pci):
-    """Nova's driver and devices that make mdevs."""
+    """Nova's driver with devices that make mdevs."""
 
     kind = 'MDEV_TYPES'
 
@@ -168,7 +168,7 @@ class Mdev(Pci):
                 'mdev_info': fakelibvirt.HostMdevDevicesInfo(devices={})}
 
     def toggle(self):
-        # Nova keeps the provider of one that has gone, so one has less room.
+        # Nova keeps the provider of a removed device. So change a number.
         device = next(iter(self._info.devices.values()))
         room = ('<availableInstances>16<', '<availableInstances>15<')
         device.pci_device = device.pci_device.replace(
@@ -179,7 +179,7 @@ SIDES = {'ours': Ours, 'pci': Pci, 'mdev': Mdev, 'without': Without}
 
 
 def _cards(devices, regions) -> tree.Recording:
-    """A machine with SR-IOV cards, of which all functions are enabled."""
+    """Return a machine with SR-IOV cards, all of their VFs enabled."""
     files, links = {}, {}
     groups = itertools.count()
 
@@ -193,7 +193,7 @@ def _cards(devices, regions) -> tree.Recording:
             'class': '0x0b4000', 'subsystem_vendor': '0x8086',
             'subsystem_device': '0x0000', 'revision': '0x04',
             'numa_node': bus % 2, 'reset_method': 'flr', **facts}.items()})
-        # From .../pci0000:00/0000:00:01.0/<address>.
+        # Relative to .../pci0000:00/0000:00:01.0/<address>.
         links.update({
             f'{path}/iommu_group':
             f'../../../../kernel/iommu_groups/{next(groups)}', **{
@@ -210,5 +210,5 @@ def _cards(devices, regions) -> tree.Recording:
 
 
 def _functions(count) -> list[tuple[int, int]]:
-    """Slot and function of a card's virtual functions."""
+    """Return slot and function number of a card's virtual functions."""
     return [divmod(number, 8) for number in range(1, count + 1)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host's resource tracker asks Placement, round by round.
+"""Benchmark of the resource tracker's requests to Placement in a round.
 
-Ours against Nova's stock driver with as many PCI devices, or devices that
-make mdevs, as ours has regions.
+It compares nova_accel with Nova's own driver. Nova's driver has as many PCI
+devices, or devices that make mdevs, as nova_accel has regions.
 """
 
 import collections.abc
@@ -16,16 +16,16 @@ OURS, PCI, MDEV, WITHOUT = 'ours', 'pci', 'mdev', 'without'
 _NAMES = {OURS: 'nova_accel', PCI: "Nova's PCI devices",
           MDEV: "Nova's mdev devices", WITHOUT: 'nothing reported'}
 
-#: Those that notice a change.
+#: The sides that notice a change of a device.
 _CHANGING = (OURS, MDEV)
 
-#: Devices and regions of each.
+#: Numbers of devices and of regions of each device, by scale.
 _SCALES = {
     frame.QUICK: ((1, 2),),
     frame.MEDIUM: ((8, 1), (8, 16)),
     frame.FULL: ((8, 1), (8, 16), (64, 16)),
 }
-#: Seconds for a host to be there, and for a round.
+#: Timeouts in seconds: for the start of a host, and for an answer.
 _START, _LIMIT = 1200, 600
 
 
@@ -68,15 +68,16 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
 
 
 _WHAT = (
-    'What nova-compute does each minute, and before and after each server: '
-    '``update_available_resource`` of a real resource tracker with a real '
-    'Placement in one process. nova_accel has cards whose virtual functions '
-    "are a region each; Nova's stock driver has as many PCI devices that it "
-    'reports (``[pci] report_in_placement``), or devices that make mdevs, or '
-    'none. *One changed*: a region has gone or come back, or a device can '
-    'make another number of mdevs; Nova looks for PCI devices when it starts '
-    'and does not notice any change. What Nova asks again of each provider '
-    'every five minutes, on all sides alike, is left out.')
+    'nova-compute makes a round each minute, and before and after each '
+    'server: ``update_available_resource`` of a real resource tracker with a '
+    'real Placement in one process. nova_accel has cards, and each of their '
+    "virtual functions is a region. Nova's own driver has as many PCI devices "
+    'that it reports (``[pci] report_in_placement``), or as many devices that '
+    'make mdevs, or no devices. *One changed*: a region was removed or came '
+    'back, or a device can make another number of mdevs. Nova looks for PCI '
+    'devices when it starts and does not notice changes. The figures leave '
+    'out the requests that Nova repeats for each provider every five minutes '
+    'on all sides.')
 
 
 def _outcome(cells) -> collections.abc.Iterator[str]:
@@ -84,9 +85,9 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
         if cell['side'] == OURS and 'failed' not in cell:
             yield (f'{_size(cell)}, {_when(cell)}: nova_accel makes '
                    f'{_requests(cell)}; ' + '; '.join(
-                       f'{_NAMES[side]} {_requests(other)}, and '
+                       f'{_NAMES[side]} make {_requests(other)}, and take '
                        f'{_number(other["seconds"] / cell["seconds"])} times '
-                       'the time' for side in (PCI, MDEV)
+                       'as long' for side in (PCI, MDEV)
                        if (other := _find(cells, cell, side))) + '.')
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to ask Placement for k of a host's eight devices, compared.
+"""Benchmark of ways to ask Placement for k of a host's eight devices.
 
-Each as it would be with Placement alone: what the providers are, what a
-request says, and which hosts the answer names. What a filter does with that
-answer is measured elsewhere (:mod:`tests.bench.filtering`).
+A way has resource providers and a request. The benchmark measures Placement
+alone: its time, and the hosts in its answer. :mod:`tests.bench.filtering`
+measures the filter.
 """
 
 import collections.abc
@@ -16,31 +16,33 @@ from tests.bench import report as report_
 from tests.bench import worker
 
 DEVICES, ISLAND = 8, 4
-#: As many candidates as Nova asks for.
+#: The number of candidates that Nova requests.
 LIMIT = 1000
 
 GPU, UNIT = 'CUSTOM_GPU', 'CUSTOM_UNIT_OF_CUSTOM_GPU'
-#: The compute node's own provider among the names of a tree.
+#: The name of the compute node's own provider in a tree.
 NODE = ''
 
-#: What of the hosts is taken: nothing; one device of each but the last; the
-#: same, and nobody has written yet what follows from it.
+#: States of the hosts: all devices are free; one device of each host but the
+#: last is in use; the same, but the inventories are not updated yet.
 FREE, CROWDED, STALE = 'free', 'crowded', 'stale'
 
-#: Amounts by class by provider.
+#: Amounts by resource class, by provider.
 Amounts = collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
     """
-    :param says: in the first column
-    :param tree: from how many devices each of a host's servers has to the
-        inventory that somebody has to write; always the same where Placement
-        counts by itself
-    :param held: what a server with one device has
-    :param groups: what a request for some devices says, group by group
-    :param most: more devices cannot be asked for
+    :param says: the label in tables and plots
+    :param tree: takes the number of devices of each of a host's servers,
+        returns the inventories that have to be in Placement. They are always
+        the same where Placement counts the devices.
+    :param held: the allocation of a server with one device
+    :param groups: takes a number of devices, returns the request's groups
+    :param most: the largest number of devices that can be requested
+    :param tuned: whether Placement is tuned
+    :param plotted: whether the plots show the way
     """
 
     says: str
@@ -52,7 +54,7 @@ class Way:
     plotted: bool = True
 
     def query(self, count: int) -> str:
-        """Parameters for ``GET /allocation_candidates``."""
+        """Return the parameters of ``GET /allocation_candidates``."""
         groups = self.groups(count)
         return '&'.join((
             'resources=VCPU:1,MEMORY_MB:256', f'limit={LIMIT}',
@@ -72,8 +74,8 @@ def _islands(servers: tuple[int, ...]) -> Amounts:
 
 def _bundles(servers: tuple[int, ...]) -> Amounts:
     free = DEVICES - sum(servers)
-    # Those that servers have stay in the total, from which Placement takes
-    # what is used.
+    # The total includes the bundles of servers, as Placement subtracts what is
+    # used.
     return {NODE: {_bundle(size): free // size + servers.count(size)
                    for size in (1, 2, 4, 8)}}
 
@@ -118,17 +120,18 @@ WAYS = {
                    'adds the others', _devices, _GPU0,
                    lambda count: _singly(1)),
     CLASS: Way('**one group of k, a provider for the class; a filter adds '
-               'which** (ours)', _class,
+               'the devices** (nova_accel)', _class,
                {'class': {GPU: 1}, 'gpu0': {UNIT: 1}}, _together),
 }
 
-#: Hosts, devices, and seconds after which a request is given up.
+#: By scale: numbers of hosts, numbers of devices, and timeout of a request in
+#: seconds.
 _SCALES = {
     frame.QUICK: ((1, 2), (1, 2), 30),
     frame.MEDIUM: ((1, 10, 100, 1000), (1, 2, 4, 8), 30),
     frame.FULL: ((1, 10, 100, 1000), (1, 2, 4, 8), 300),
 }
-#: Seconds for Placement to be there.
+#: Timeout in seconds for the start of Placement.
 _START = 120
 
 NOT_TRIED, NOT_ASKED = 'not tried', 'cannot be asked'
@@ -143,7 +146,8 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
         more = [(counts[-1], STALE)] if _writes(way, 1) else []
         with contextlib.closing(worker.Lazy(
                 _START, _make, name)) as placement:
-            # What did not finish will not with more hosts.
+            # Requests that did not finish. With more hosts, they would not
+            # finish either.
             too_much = set()
             for number, question in itertools.product(
                     hosts, questions + more):
@@ -169,7 +173,7 @@ def _make(connection, name):
 
 
 def _writes(way: Way, count: int) -> int:
-    """Inventories that somebody has to write for a server with so many."""
+    """Return the number of inventories to write for a server."""
     before, after = way.tree(()), way.tree((count,))
     return sum(after[name][resource_class] != total
                for name, amounts in before.items()
@@ -185,14 +189,15 @@ def report(figures: collections.abc.Mapping) -> report_.Report:
 
 
 _WHAT = (
-    f'``GET /allocation_candidates`` with ``limit={LIMIT}``, as Nova asks, of '
-    f'a real Placement over hosts of {DEVICES} devices, for k of them and a '
-    'processor. *Tuned* is ``max_allocation_candidates = 1000``, '
+    f'``GET /allocation_candidates`` with ``limit={LIMIT}``, as Nova sends '
+    f'it, requests k devices and a processor from a real Placement. The hosts '
+    f'have {DEVICES} devices. '
+    '*Tuned* is ``max_allocation_candidates = 1000``, '
     '``allocation_candidates_generation_strategy = breadth-first`` and '
-    '``optimize_for_wide_provider_trees = true``. *Crowded*: of each host but '
-    'the last one device is taken, so that one host has all of them. Each '
-    'time is the median of up to five requests; what did not finish is not '
-    'tried with more hosts.')
+    '``optimize_for_wide_provider_trees = true``. *Crowded*: on each host but '
+    'the last, one device is in use, so that only one host has all devices '
+    'free. Each time is the median of up to five requests. A request that did '
+    'not finish is not tried with more hosts.')
 
 
 class _Cells:
@@ -216,15 +221,16 @@ def _outcome(cells) -> collections.abc.Iterator[str]:
     named = cells.get(REWRITTEN, last, most, CROWDED).get('hosts_found', last)
     if named < last:
         yield (f'*{_plain(REWRITTEN)}*, {_hosts(last)}, crowded: the answer '
-               f'has {named} of them, and which these are is chance. Where '
-               f'the one with {most} devices is not among them, no valid host '
-               'is found though there is one.')
+               f'has {named} of them, and these are random. If the host with '
+               f'{most} free devices is not among them, the scheduler finds '
+               'no valid host although there is one.')
     stale = cells.get(BUNDLES, last, most, STALE)
     if stale.get('hosts_found', 0) > 1:
-        yield (f'Bundles, until somebody has written what one server less '
-               f'leaves: {stale["hosts_found"]:,} hosts are named for {most} '
-               'devices, and Placement would let each be claimed; '
-               f'{stale["fit"]} has them.')
+        yield ('With bundles, inventories are wrong from the claim of a '
+               'server until they are updated. Meanwhile, Placement returns '
+               f'{stale["hosts_found"]:,} hosts for {most} devices and allows '
+               f'a claim on each. Hosts with {most} free devices: '
+               f'{stale["fit"]}.')
 
 
 def _shape(cells) -> report_.Table:
@@ -233,10 +239,10 @@ def _shape(cells) -> report_.Table:
         return (_failure(cell, cells) if 'failed' in cell else
                 f'{cell["candidates"]:,}')
     return report_.Table(
-        f'Candidates of {_hosts(cells.hosts[0])} (of {LIMIT} at most), and '
-        'what a way costs elsewhere',
+        f'Candidates of {_hosts(cells.hosts[0])} ({LIMIT} at most), and '
+        'costs of a way elsewhere',
         ('Way', *(f'k = {count}' for count in cells.counts),
-         'Providers of a host', 'Inventories to write for a server of '
+         'Providers of a host', 'Inventories to write for a server with k = '
          + ', '.join(map(str, cells.counts))),
         tuple((way.says, *(candidates(name, count) for count in cells.counts),
                str(len(way.tree(()).keys() | {NODE})),
@@ -266,10 +272,10 @@ def _found(cells) -> report_.Table:
             return _failure(cell, cells)
         wrong = cell['hosts_found'] - cell['fit']
         return (f'{cell["fit"]:,} of {cell["able"]:,}'
-                + (f', {wrong:,} that cannot' if wrong else ''))
+                + (f', {wrong:,} wrong hosts' if wrong else ''))
     return report_.Table(
-        f'{_hosts(last)}: which of those with k devices free are in the '
-        'answer',
+        f'{_hosts(last)}: how many of the hosts with k free devices are in '
+        'the answer',
         ('Way', *(f'k = {count}' for count in cells.counts),
          f'k = {most}, crowded'),
         tuple((way.says, *(found(name, count) for count in cells.counts),

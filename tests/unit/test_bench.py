@@ -151,7 +151,7 @@ def test_ratios_are_bounds_where_a_side_did_not_finish():
     _what, defaults, tuned, ours = made.says
     assert 'did not finish within 60 s' in defaults
     assert 'at least 600 times' in defaults
-    assert '30 on 1 host; with more than 1 host' in tuned
+    assert '30 on 1 host. With more than 1 host, it did not' in tuned
     assert 'takes **1.2 times** as long for 8 devices as for one' in ours
     rows = {row[:2]: row for row in made.tables[0].rows}
     assert rows['1', '8'] == (
@@ -168,9 +168,9 @@ def test_report_says_what_devices_add():
         ('defaults', 1, 0, 1.0), ('defaults', 1, 1, 1.2),
         ('defaults', 1, 8, worker.TIMED_OUT)))
     assert made.says[-1] == (
-        'A request without devices takes 1 s on 1 host, whoever chooses '
-        'devices. 8 of 8 add 0.5 s to that with nova_accel and 5 s with '
-        "Nova's way, tuned: 10 times as much.")
+        'On 1 host, a request without devices takes 1 s with nova_accel. A '
+        'request for 8 of 8 devices takes 0.5 s more with nova_accel, and 5 s '
+        "more with *Nova's way, tuned*: 10 times as much.")
 
 
 def test_larger_requests_are_skipped_after_a_timeout(monkeypatch):

@@ -62,8 +62,8 @@ def broken(figures: Mapping) -> list[str]:
                     f'plain server has {plain.get(kind, 0):g}')
     share, _interval = _share(figures, 'boot')
     if share > LIMIT:
-        said.append(f'boot: ours adds {share:.0%} of the time that Cyborg '
-                    f'adds, more than {LIMIT:.0%}')
+        said.append(f'boot: nova_accel adds {share:.0%} of the time that '
+                    f'Cyborg adds, more than {LIMIT:.0%}')
     return said
 
 
@@ -73,31 +73,34 @@ def report(figures: Mapping) -> report_.Report:
     rounds = len(figures['rounds'])
     verdict = broken(figures)
     return report_.Report(
-        'Beside Cyborg',
-        (f'In {rounds} rounds a boot with a device of ours took '
+        'Comparison with Cyborg',
+        (f'In {rounds} rounds, a boot with a device of nova_accel took '
          f'{_milliseconds(*added[OURS])} more than the boot of a plain server '
-         f'just before or after it, and one with Cyborg\'s '
-         f'{_milliseconds(*added[CYBORG])} more: medians of the differences '
-         f'in each round, and in brackets where {paired.SHARE:.0%} of the '
-         'medians of redrawn rounds lie. That is a share of '
-         f'{share:.0%} ({low:.0%} to {high:.0%}).',
+         f'just before or after it. A boot with a device of Cyborg took '
+         f'{_milliseconds(*added[CYBORG])} more. These are medians of the '
+         f'differences in each round; the brackets contain '
+         f'{paired.SHARE:.0%} of the medians of bootstrap samples. So '
+         f'nova_accel adds {share:.0%} ({low:.0%} to {high:.0%}) of the time '
+         'that Cyborg adds.',
          _requests_said(figures),
          _reads_said(figures),
-         'What was promised, no request more than Nova\'s own for each '
-         f'provider and {LIMIT:.0%} of the time that Cyborg adds to a boot, '
-         + ('is kept by these figures.' if not verdict else
-            f'is not kept by these figures: {"; ".join(verdict)}.'),
+         'The promise is no additional request, except Nova\'s own for each '
+         f'provider, and at most {LIMIT:.0%} of the time that Cyborg adds to '
+         'a boot. '
+         + ('It is kept by these figures.' if not verdict else
+            f'It is not kept by these figures: {"; ".join(verdict)}.'),
          'A cloud of separate services with MariaDB, RabbitMQ, libvirt and '
-         'QEMU runs both side by side on one host. Each round boots and '
-         'deletes a server of each flavor, which differ in nothing but the '
-         'profile, in an order that changes; servers have no network. A '
-         'boot ends when nova-compute logs that the server is built, just '
-         'after it is ACTIVE; whether it has gone is looked at every 100 ms. '
-         'Requests are told by the request id that they carry; those '
-         'to Cyborg and Keystone, and Cyborg\'s events, by when they were. '
-         'Cyborg has its fake driver, which hands out no device; ours has a '
-         'recorded machine, and hostdevs are kept from libvirt, which could '
-         'not bind them here. So neither includes the work on a device.'),
+         'QEMU runs Cyborg and nova_accel on one host. Each round boots and '
+         'deletes a server of each flavor, in a changing order. The flavors '
+         'differ only in the profile. Servers have no network. A boot ends '
+         'when nova-compute logs that the server is built, just after it is '
+         'ACTIVE. A delete ends when the server is gone, polled every 100 ms. '
+         'Requests are matched by the request id that they carry. Requests to '
+         'Cyborg and Keystone, and Cyborg\'s events, are matched by time. '
+         'Cyborg has its fake driver, which provides no device. nova_accel '
+         'has a recorded machine; its hostdevs are not passed to libvirt, '
+         'which could not attach them. So neither side includes the work on a '
+         'device.'),
         (figures_.medians(figures, _TITLES), _differences(figures)))
 
 
@@ -114,10 +117,10 @@ def section(result: Mapping) -> str:
 def _requests_said(figures) -> str:
     more = {way: _more(figures, way) for way in (CYBORG, OURS)}
     return ' '.join(
-        f'{_TITLES[way]} adds '
-        + (', '.join(f'{count:g} of {kind}' for kind, count in
+        f'{_TITLES[way]} adds to a boot: '
+        + (', '.join(f'{figures_.label(kind)} ({count:g})' for kind, count in
                      sorted(more[way].items())) or 'no HTTP request')
-        + ' to a boot.' for way in (CYBORG, OURS))
+        + '.' for way in (CYBORG, OURS))
 
 
 def _reads_said(figures) -> str:
@@ -128,15 +131,14 @@ def _reads_said(figures) -> str:
             for milliseconds in figures_.reading(figures, way)
             if milliseconds]
     return (
-        f'Each boot, whichever its flavor, has {_range(counts)} requests of '
-        'Nova\'s that read what is allocated of a provider, one for each '
-        'provider of the host'
-        + (f'; to answer those of a boot, Placement takes '
+        f'Each boot, with any flavor, has {_range(counts)} requests of Nova '
+        'that read the allocations of a provider, one for each provider of '
+        'the host'
+        + (f'. For those of a boot, Placement takes '
            f'{statistics.median(took):.0f} ms ({min(took)} to {max(took)}). '
            if took else '. ')
-        + 'Those for our providers on this host are among them, for plain '
-        'servers and for Cyborg\'s as well: what all boots have is in none of '
-        'the differences here.')
+        + 'These include the providers of nova_accel, also for plain servers '
+        'and for servers with Cyborg. So the differences do not show them.')
 
 
 def _range(values) -> str:
@@ -154,7 +156,7 @@ def _more(figures, way) -> dict[str, float]:
 
 def _differences(figures) -> report_.Table:
     return report_.Table(
-        'Added to a plain server\'s, ms: the median of the rounds\' '
+        'Time added to a plain server, ms: the median of the rounds\' '
         'differences',
         ('', _TITLES[CYBORG], _TITLES[OURS], 'Share'),
         tuple((step, *(_milliseconds(*_added(figures, way, step), unit='')

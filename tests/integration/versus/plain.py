@@ -75,33 +75,34 @@ def report(figures: Mapping) -> report_.Report:
     placement = {way: _placement(figures, way) for way in WAYS}
     verdict = broken(figures)
     return report_.Report(
-        'A server without a device, beside Nova\'s own PCI devices',
+        'A server without a device, compared with Nova\'s PCI devices',
         (f'In {len(figures["rounds"])} rounds, a boot with nova_accel took '
          f'{ratio:.3f} ({low:.3f} to {high:.3f}) of the time of a boot with '
-         'Nova alone in the same round: the median of the ratios, and in '
-         f'brackets where {paired.SHARE:.0%} of the medians of redrawn rounds '
-         f'lie. It has {placement[OURS]:g} requests to Placement, and with '
-         f'Nova alone {placement[NOVA]:g}.',
-         'The difference is what Nova reads at each boot and delete, the '
+         'Nova alone in the same round. This is the median of the ratios; the '
+         f'brackets contain {paired.SHARE:.0%} of the medians of bootstrap '
+         f'samples. A boot has {placement[OURS]:g} requests to Placement with '
+         f'nova_accel, and {placement[NOVA]:g} with Nova alone.',
+         'Nova causes the difference: at each boot and delete, it reads the '
          'allocations of each provider of the host, for PCI devices that it '
-         'reports itself. nova_accel leaves these reads out. To answer those '
-         'of a boot, Placement takes '
-         f'{statistics.median(figures_.reading(figures, NOVA)):.0f} ms. From '
-         'the claim to the driver, the time in which Nova reads, a boot takes '
+         'reports itself. nova_accel leaves these reads out. Placement takes '
+         f'{statistics.median(figures_.reading(figures, NOVA)):.0f} ms for '
+         'those of a boot. From the claim to the driver, the time in which '
+         'Nova reads, a boot takes '
          f'{_claimed(figures, OURS):.0f} ms with nova_accel and '
          f'{_claimed(figures, NOVA):.0f} ms with Nova alone (medians).',
-         'What was promised, no more requests and no longer boot than with '
-         'Nova alone, '
-         + ('is kept by these figures.' if not verdict else
-            f'is not kept by these figures: {"; ".join(verdict)}.'),
+         'The promise is no more requests and no longer boot than with Nova '
+         'alone. '
+         + ('It is kept by these figures.' if not verdict else
+            f'It is not kept by these figures: {"; ".join(verdict)}.'),
          'The host is a recorded machine with eight GPUs. Nova alone reports '
          'them by ``[pci] device_spec`` and ``report_in_placement``, and has '
          f'{figures["providers"][NOVA]} resource providers for the host; '
          'libvirt lists the recorded devices for it. nova_accel has '
          f'{figures["providers"][OURS]}. Before each change of the side, the '
          'providers of the devices are deleted, and all services of Nova are '
-         'restarted with the configuration of the other side; the first boot '
-         'after it does not count. Otherwise it is as above.'),
+         'restarted with the configuration of the other side. The first boot '
+         'after it does not count. The rest is as in *Comparison with '
+         'Cyborg*.'),
         (figures_.medians(figures, _TITLES), _ratios(figures)))
 
 
@@ -137,5 +138,5 @@ def _ratios(figures) -> report_.Table:
         ratio, (low, high) = _ratio(figures, step)
         rows.append((step, f'{ratio:.3f} ({low:.3f} to {high:.3f})'))
     return report_.Table(
-        'Time with nova_accel, as a share of that with Nova alone: the median '
+        'Time with nova_accel as a share of time with Nova alone: the median '
         'of the rounds\' ratios', ('', 'Ratio'), tuple(rows))
