@@ -107,8 +107,8 @@ EACH, TUNED, ISLANDS, ISLAND_GROUPS, BUNDLES, REWRITTEN, CLASS = (
 WAYS = {
     EACH: Way('k groups of one, a provider for each device', _devices, _GPU0,
               _singly),
-    TUNED: Way('the same, Placement tuned', _devices, _GPU0, _singly,
-               tuned=True),
+    TUNED: Way('k groups of one, a provider for each device; tuned', _devices,
+               _GPU0, _singly, tuned=True),
     ISLAND_GROUPS: Way('k groups of one, a provider for each island of four',
                        _islands, _NUMA0, _singly),
     ISLANDS: Way('one group of k, a provider for each island of four',
@@ -119,8 +119,8 @@ WAYS = {
     REWRITTEN: Way('one group of one, a provider for each device; a filter '
                    'adds the others', _devices, _GPU0,
                    lambda count: _singly(1)),
-    CLASS: Way('**one group of k, a provider for the class; a filter adds '
-               'the devices** (nova_accel)', _class,
+    CLASS: Way('**nova_accel: one group of k, a provider for the class, and '
+               'a filter**', _class,
                {'class': {GPU: 1}, 'gpu0': {UNIT: 1}}, _together),
 }
 
