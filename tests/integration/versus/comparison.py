@@ -132,13 +132,12 @@ def _reads_said(figures) -> str:
             if milliseconds]
     return (
         f'Each boot, with any flavor, has {_range(counts)} requests of Nova '
-        'that read the allocations of a provider, one for each provider of '
-        'the host'
-        + (f'. For those of a boot, Placement takes '
+        'that read the allocations of a provider, including those of '
+        'nova_accel. '
+        + (f'For those of a boot, Placement takes '
            f'{statistics.median(took):.0f} ms ({min(took)} to {max(took)}). '
-           if took else '. ')
-        + 'These include the providers of nova_accel, also for plain servers '
-        'and for servers with Cyborg. So the differences do not show them.')
+           if took else '')
+        + 'As all boots have them, the differences do not show them.')
 
 
 def _range(values) -> str:
