@@ -148,13 +148,14 @@ def _addresses(instance, held: hostdev.Hostdevs) -> set:
     Nova's database has those of an alias, and libvirt alone has those of
     Cyborg. Devices of ports are left out.
     """
-    novas = {device.address for device in instance.pci_devices or ()}
-    # Nova has no record of them if an earlier run did not finish.
-    novas |= {str(device.address) for device in hostdev.ours(held)}
     of_ports = {device.address for device in instance.get_pci_devices(
         source=objects.InstancePCIRequest.NEUTRON_PORT)}
     found = {device.address for device in held
              if str(device.address) not in of_ports}
-    if flavor_specs.ALIAS_KEY in instance.flavor.extra_specs:
-        return {address for address in found if str(address) in novas}
-    return found
+    if flavor_specs.ALIAS_KEY not in instance.flavor.extra_specs:
+        return found
+    novas = {device.address for device in instance.pci_devices or ()}
+    # Their records are gone if nova-compute ended in the middle of step 3.
+    started = {device.address for device in hostdev.ours(held)}
+    return {address for address in found
+            if str(address) in novas or address in started}

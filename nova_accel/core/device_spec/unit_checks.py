@@ -312,9 +312,8 @@ class UnitChecks:
     def _check_reset(self, unit, entry) -> None:
         if reset_methods.ways(unit, self._functions, entry.reset) is None:
             if entry.reset != reset_methods.IF_POSSIBLE:
-                raise kinds.Refused(*reset_methods.why_not_resettable(unit,
-                                                                      self._functions,
-                                                                      entry.reset))
+                raise kinds.Refused(*reset_methods.why_not_resettable(
+                    unit, self._functions, entry.reset))
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
                 f'by itself, and is offered as {entry.label} says')

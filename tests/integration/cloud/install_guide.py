@@ -7,6 +7,8 @@ stage1/test_plain.py unpacks the wheel beside another Nova, and lists the
 devices of the host and of the cloud.
 """
 
+from collections.abc import Iterator
+import contextlib
 import functools
 import hashlib
 import pathlib
@@ -124,3 +126,13 @@ def _paths() -> list[pathlib.Path]:
 def configure() -> None:
     """Write the options of nova.conf."""
     configuration.add('nova', NAME, conf())
+
+
+@contextlib.contextmanager
+def unconfigured() -> Iterator[None]:
+    """Remove the options from nova.conf during the context."""
+    configuration.add('nova', NAME, '')
+    try:
+        yield
+    finally:
+        configure()

@@ -151,7 +151,7 @@ def down(machine: machines.Machine, cloud: clouds.Cloud) -> None:
 
 @contextlib.contextmanager
 def nodes(cloud: clouds.Cloud, shown: steps.Steps, count: int,
-          prepare: Prepare,
+          prepare: Prepare = lambda _machine: None,
           equipment: machines.Equipment = devices.arguments,
           ) -> Iterator[list[machines.Machine]]:
     """Call `up`, and at the end remove machines that were not on before."""

@@ -106,12 +106,11 @@ class Outer:
         No service restarts at the beginning. Nova's services restart at the
         end.
         """
-        self._cloud.configure('nova', '', install_guide.NAME)
         self._configure('')
         try:
-            yield
+            with install_guide.unconfigured():
+                yield
         finally:
-            install_guide.configure()
             self._configure(_ENTRIES)
             self._cloud.restart('nova-api', 'nova-conductor',
                                 'nova-scheduler', 'nova-compute')

@@ -46,8 +46,8 @@ _PROMPT = '$ lspci '
 @pytest.fixture
 def compute1(cloud) -> Iterator[machines.Machine]:
     """Run the host of the page."""
-    with node.nodes(cloud, steps.Steps(sys.stderr), 1, lambda _machine: None,
-                    eight_gpus.arguments) as [machine]:
+    with node.nodes(cloud, steps.Steps(sys.stderr), 1,
+                    equipment=eight_gpus.arguments) as [machine]:
         yield machine
 
 
@@ -63,11 +63,10 @@ def newcomer(cloud, compute1):
                     os_command_line=f'{guest.RUN} {command}')
     for profile in cloud.profiles.glob('*.yaml'):
         profile.unlink()
-    cloud.configure('nova', '', install_guide.NAME)
-    yield Newcomer(cloud, compute1)
+    with install_guide.unconfigured():
+        yield Newcomer(cloud, compute1)
     _delete_all(cloud.connection)
     cloud.configure('nova', '', _PAGE)
-    install_guide.configure()
     cloud.restart('nova-api', 'nova-scheduler')
 
 
