@@ -8,12 +8,19 @@ that nova-compute did not finish is done in its next periodic run:
    a server holds. The running guest keeps its own aliases.
 2. Placement gets the allocations, and the units are not reserved any more, in
    one request: no other server can get them in between.
-3. The flavor of the server gets the request for its devices. Nova forgets its
-   PCI requests and PCI devices.
+3. The flavor of the server gets the request for its devices, if no task of the
+   server has started. From then on it is a server of ours.
+4. Nova frees its PCI devices, and then forgets its PCI requests. Until then,
+   the requests tell that this step is not done.
 
-Seams: ``nova.objects.Instance``; ``nova.compute.manager.ComputeManager.rt``
-with its ``pci_tracker``: ``pci_devs``, ``to_be_removed_when_freed``,
-``free_device`` and ``save``.
+Nova's lock of the server is held meanwhile, which operations of this host
+take. Some of them, such as the attachment of a volume, have no task state, and
+change the definition of the domain.
+
+Seams: ``nova.objects.Instance``; the lock of ``nova.utils.synchronized`` with
+the uuid of a server; ``nova.compute.manager.ComputeManager.rt`` with its
+``pci_tracker``: ``pci_devs``, ``to_be_removed_when_freed``, ``free_device``
+and ``save``.
 """
 
 import collections.abc
@@ -23,7 +30,9 @@ from nova import exception
 from nova import objects
 from nova.compute import vm_states
 import nova.conf
+from oslo_concurrency import lockutils
 from oslo_log import log as logging
+from oslo_utils import excutils
 
 from nova_accel.compute import log_once
 from nova_accel.compute.state import node_state
@@ -37,9 +46,15 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
-#: States in which a server has no second set of devices on another host.
+#: States in which a server has no second set of devices on another host, and
+#: no second definition of its domain. Unrescue defines the domain again from
+#: the XML that the guest had before.
 _STATES = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED,
-           vm_states.SUSPENDED, vm_states.RESCUED, vm_states.ERROR)
+           vm_states.SUSPENDED, vm_states.ERROR)
+
+#: Errors of a server with an operation that has just started.
+_BUSY = (lockutils.AcquireLockFailedException,
+         exception.InstanceUpdateConflict, exception.InstanceNotFound)
 
 
 class Adopter:
@@ -53,7 +68,8 @@ class Adopter:
         self._virtapi = virtapi
         self._findings = log_once.LogOnce(LOG)
         # Hostdevs of domains that are not to be taken over: look these up in
-        # Nova's database only once.
+        # Nova's database only once. A server that is to be taken over later
+        # has other hostdevs then.
         self._others: dict[str, hostdev.Hostdevs] = {}
 
     def adopt(self, here: inventory.NodeInventory,
@@ -72,7 +88,13 @@ class Adopter:
             if not held or self._others.get(uuid) == held:
                 continue
             try:
-                self._adopt(uuid, held, here, names)
+                # The caller holds the lock of Nova's resource tracker. An
+                # operation that has this lock may wait for that one.
+                with lockutils.lock(uuid, do_log=False, blocking=False):
+                    self._adopt(uuid, held, here, names)
+            except _BUSY as error:
+                lines.append((logging.DEBUG, f'Server {uuid} is busy, and not '
+                              f'taken over in this run: {error}'))
             except errors.AccelError as error:
                 lines.append((logging.WARNING,
                               f'Server {uuid} is not taken over: {error}'))
@@ -82,13 +104,13 @@ class Adopter:
         self._findings.log(lines)
 
     def _adopt(self, uuid, held, here, names) -> None:
-        instance = self._candidate(uuid)
-        if not instance:
+        instance = _find(uuid)
+        if instance and not _is_settled(instance):
+            return
+        if not instance or not _is_candidate(instance, held):
             self._others[uuid] = held
             return
-        if instance.task_state or instance.vm_state not in _STATES:
-            return
-        addresses = _addresses(instance, held)
+        addresses = _addresses(instance, self._state.domains.held_by(uuid))
         if addresses.isdisjoint(
                 address for item in here.offered
                 for unit in item.region.units for address in unit):
@@ -97,29 +119,23 @@ class Adopter:
         plan = adoption.plan(addresses, instance.flavor.extra_specs, here)
         self._state.domains.set_aliases(uuid, {
             device.address: device.alias for device in plan.hostdevs})
-        self._state.placement_client.adopt(
-            uuid, plan.allocated, adoption.foreign_providers(
-                addresses, names(), here.node))
-        self._rewrite(instance, plan)
+        if adoption.is_candidate(instance.flavor.extra_specs):
+            self._state.placement_client.adopt(
+                uuid, plan.allocated, adoption.foreign_providers(
+                    addresses, names(), here.node))
+            _write_flavor(instance, plan.extra_specs)
+        self._forget(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '
                  'for them as %s', ', '.join(
                      str(device.address) for device in plan.hostdevs),
                  instance.flavor.extra_specs[flavor_specs.EXPANDED_KEY],
                  instance=instance)
 
-    def _candidate(self, uuid):
-        """Return a server of this host with devices of Nova's or Cyborg's."""
-        try:
-            instance = objects.Instance.get_by_uuid(
-                context.get_admin_context(), uuid, expected_attrs=[
-                    'flavor', 'pci_devices', 'pci_requests'])
-        except exception.InstanceNotFound:
-            return None
-        return instance if instance.host == CONF.host and (
-            adoption.is_candidate(instance.flavor.extra_specs)) else None
+    def _forget(self, instance, plan: adoption.Adoption) -> None:
+        """Remove the PCI devices and the PCI requests of Nova.
 
-    def _rewrite(self, instance, plan: adoption.Adoption) -> None:
-        """Replace the requests and devices of Nova with ours."""
+        Nova cannot read the devices of a server that lacks their requests.
+        """
         ours = {str(device.address) for device in plan.hostdevs}
         tracker = self._virtapi._compute.rt.pci_tracker
         for device in [device for device in tracker.pci_devs
@@ -130,16 +146,73 @@ class Adopter:
             tracker.to_be_removed_when_freed.pop(device.address, None)
             tracker.free_device(device, instance)
         tracker.save(instance._context)
-        if instance.pci_requests:
+        if _alias_requests(instance):
             instance.pci_requests.requests = [
                 request for request in instance.pci_requests.requests
                 if request.source != objects.InstancePCIRequest.FLAVOR_ALIAS]
             # Assigned, so that save() writes it.
             instance.pci_requests = instance.pci_requests
-        flavor = instance.flavor
-        flavor.extra_specs = dict(plan.extra_specs)
-        instance.flavor = flavor
-        instance.save()
+            instance.save()
+
+
+def _find(uuid: str):
+    """Return a server of Nova's database, or None."""
+    try:
+        return objects.Instance.get_by_uuid(
+            context.get_admin_context(), uuid, expected_attrs=[
+                'flavor', 'pci_devices', 'pci_requests'])
+    except exception.InstanceNotFound:
+        return None
+
+
+def _is_settled(instance) -> bool:
+    """Whether a server is on this host, and no operation is to end."""
+    return (instance.host == CONF.host and not instance.task_state
+            and instance.vm_state in _STATES)
+
+
+def _is_candidate(instance, held: hostdev.Hostdevs) -> bool:
+    """Whether a server is to be taken over, or this is not finished.
+
+    A guest that was not started again since lacks our aliases. The swap of a
+    volume defines the domain from the XML of the guest.
+    """
+    specs = instance.flavor.extra_specs
+    return adoption.is_candidate(specs) or flavor_specs.EXPANDED_KEY in specs \
+        and bool(_alias_requests(instance) or not hostdev.ours(held))
+
+
+def _alias_requests(instance) -> list:
+    """Return the PCI requests of Nova for an alias."""
+    return [request for request in (
+        instance.pci_requests.requests if instance.pci_requests else ())
+        if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS]
+
+
+def _write_flavor(instance, extra_specs) -> None:
+    """Write the extra specs of a server's flavor, if no task has started.
+
+    :raises nova.exception.InstanceUpdateConflict: if one has started
+    """
+    before = instance.flavor.extra_specs
+    _set_extra_specs(instance, extra_specs)
+    # Assigned, so that save() compares it.
+    instance.task_state = None
+    try:
+        instance.save(expected_task_state=[None])
+    except exception.InstanceUpdateConflict:
+        # save() writes the flavor before it compares the state.
+        with excutils.save_and_reraise_exception():
+            instance.obj_reset_changes()
+            _set_extra_specs(instance, before)
+            instance.save()
+
+
+def _set_extra_specs(instance, extra_specs) -> None:
+    flavor = instance.flavor
+    flavor.extra_specs = dict(extra_specs)
+    # Assigned, so that save() writes it.
+    instance.flavor = flavor
 
 
 def _addresses(instance, held: hostdev.Hostdevs) -> set:
@@ -155,7 +228,4 @@ def _addresses(instance, held: hostdev.Hostdevs) -> set:
     if flavor_specs.ALIAS_KEY not in instance.flavor.extra_specs:
         return found
     novas = {device.address for device in instance.pci_devices or ()}
-    # Their records are gone if nova-compute ended in the middle of step 3.
-    started = {device.address for device in hostdev.ours(held)}
-    return {address for address in found
-            if str(address) in novas or address in started}
+    return {address for address in found if str(address) in novas}

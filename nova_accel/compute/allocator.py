@@ -13,6 +13,7 @@ from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import allocations
+from nova_accel.core.assignment import ownership
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
 
@@ -44,7 +45,7 @@ class Allocator:
 
         Parameters and errors are those of :meth:`for_spawn`.
         """
-        self._allocate(instance, allocations, exactly=True)
+        self._allocate(instance, allocations, exactly=True, keep=True)
 
     def for_restart(self, instance, is_reverted: bool = False) -> None:
         """Claim the devices of a server that is on this host already.
@@ -59,46 +60,51 @@ class Allocator:
             self._allocate(
                 instance,
                 self._placement_client.allocations_of_consumer(instance.uuid),
-                is_here=True, exactly=is_reverted)
+                is_here=True, exactly=is_reverted, keep=True)
 
     def _allocate(self, instance, allocations, cached=False, is_here=False,
-                  exactly=False) -> None:
-        """Claim what a server has if it matches the allocations, else choose.
+                  exactly=False, keep=False) -> None:
+        """Claim what a server keeps (:mod:`.ownership`), else choose.
 
+        :param is_here: whether the server is on this host already
         :param exactly: as in :func:`verify.matches_allocations`
+        :param keep: as in :meth:`device_claims.DeviceClaims.claim`
         """
         request = instance_request.of(instance)
         if not request.classes:
             return
         allocated = placement.allocated(allocations)
         here, unreadable = self._state.read_or_empty(cached)
-        held = self._claims.held(instance)
-        if not (verify.includes_our_devices(request, allocated, here)
-                or _keeps(held, allocated, exactly)):
-            # An empty claim settles this for the whole operation.
-            self._claims.claim(instance, ())
-            return
-        # On rebuild, which starts with a claim, ComputeResourcesUnavailable
-        # would make Nova restore ACTIVE although the allocations are gone.
+        # A rebuild starts with a claim. Its ComputeResourcesUnavailable would
+        # make Nova restore ACTIVE although the server has no domain.
         is_rebuilt = self._claims.get(instance) is not None
+        is_owner = is_here or is_rebuilt
         fault = (exception.InstanceDeployFailure if is_rebuilt
                  else exception.ComputeResourcesUnavailable)
         try:
-            if not allocated and allocations is not None and (
-                    is_rebuilt or is_here):
+            held = self._claims.held(instance)
+            if not (_keeps(held, allocated, exactly)
+                    or verify.includes_our_devices(request, allocated, here)):
+                # An empty claim settles this for the whole operation.
+                self._claims.claim(instance, ())
+                return
+            if not allocated and allocations is not None and is_owner:
                 allocated = self._rebuild_allocations(instance, held, here)
-            if held and verify.matches_allocations(held, request, allocated,
-                                                   here, exactly):
-                self._claims.claim(instance, held)
+            kept = ownership.kept(self._claims.had(instance), request,
+                                  allocated, here, exactly)
+            if kept is not None:
+                self._claims.claim(instance, kept, keep or is_rebuilt)
                 return
             self._claims.release(instance.uuid)
-            self._choose_allocated(instance, allocated, here, unreadable)
+            self._choose_allocated(instance, allocated, here, unreadable,
+                                   is_owner, keep or is_rebuilt)
         except errors.AccelError as error:
             raise fault(reason=faults.log_and_redact(
                 'Server gets no devices', error, instance)) from None
 
     def _choose_allocated(self, instance, allocated, here,
-                          unreadable: errors.TreeError | None) -> None:
+                          unreadable: errors.TreeError | None, is_owner,
+                          keep) -> None:
         """Choose and claim devices, if allocations and Host were readable."""
         if not allocated:
             raise errors.AssignmentError(
@@ -106,7 +112,8 @@ class Allocator:
                 'for it', 'try again once Placement answers')
         if unreadable:
             raise unreadable
-        chosen = self.choose(instance, allocated, here)
+        chosen = self.choose(instance, allocated, here, is_owner=is_owner,
+                             keep=keep)
         if chosen:
             LOG.info('Server gets %s', ', '.join(
                 str(device.address) for device in chosen),
@@ -131,7 +138,9 @@ class Allocator:
         if not allocated:
             return {}
         try:
-            self._placement_client.allocate(instance, allocated)
+            self._placement_client.restore(instance, allocated,
+                                           here.providers.union(
+                here.counting(instance_request.of(instance).classes)))
         except errors.AssignmentError as error:
             if not held:
                 raise
@@ -141,23 +150,20 @@ class Allocator:
         return allocated
 
     def choose(self, instance, allocated, here: inventory.NodeInventory,
-               is_live_migration=False) -> hostdev.Hostdevs:
+               **how: bool) -> hostdev.Hostdevs:
         """Choose and claim devices, and sanitize them for the new owner.
 
-        :param is_live_migration: as in :func:`instance_request.wanted`
+        :param how: ``is_live_migration``, ``is_owner`` and ``keep`` of
+            :meth:`device_claims.DeviceClaims.choose`
         :raises errors.AccelError: if there are not enough
         """
         while True:
             chosen = self._claims.choose(
                 instance, allocated, here,
-                self._placement_client.units_by_consumer, is_live_migration)
+                self._placement_client.units_by_consumer, **how)
             if self._reclamation.sanitize(chosen.hostdevs,
                                           self._state.domains.holders()):
                 self._book(instance, chosen)
-                for item in chosen.one_time:
-                    # Reserve before the guest is created, so that a crash in
-                    # between cannot offer the device again.
-                    self._placement_client.reserve(item)
                 return chosen.hostdevs
             # A device whose reset failed is no longer offered. Try others.
             self._claims.release(instance.uuid)

@@ -18,13 +18,16 @@ tested with (tests/contract):
                                            resized server
 ``finish_revert_migration``                claim the devices that the server
                                            had before its resize
+``confirm_migration``                      end the claim of the old devices
 ``_hard_reboot``                           claim the same devices again
-``destroy``                                keep the devices during a rebuild
+``destroy``                                keep the devices of a server whose
+                                           domain Nova defines again
 ``cleanup``                                forget the cached Host and domain;
                                            announce released devices
 ``_get_guest_config``                      add hostdevs, and address bits for
                                            their BARs
-``_create_guest``                          create mdevs and program FPGAs
+``_create_guest``                          create mdevs and program FPGAs;
+                                           reserve one-time-use devices
 ``_allocate_mdevs``                        hide our allocations from Nova
 ``suspend``                                detach all devices first
 ``resume``                                 reattach the devices
@@ -75,8 +78,10 @@ from nova_accel.compute.reporting import announcer
 from nova_accel.compute.reporting import audit
 from nova_accel.compute.reporting import tree_update
 from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import kept_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import local_host
+from nova_accel.compute.state import node_holders
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
@@ -93,6 +98,10 @@ from nova_accel.host import libvirt_xml
 
 LOG = logging.getLogger(__name__)
 
+#: Task states in which Nova undefines a domain to define it again: on rebuild,
+#: and on the source host of a resize to another cell.
+_UNDEFINING = (task_states.REBUILDING, task_states.RESIZE_MIGRATING)
+
 
 class LibvirtDriver(driver.LibvirtDriver):
     """Nova's libvirt driver, with the devices that profiles request."""
@@ -100,12 +109,15 @@ class LibvirtDriver(driver.LibvirtDriver):
     def __init__(self, virtapi, *args, **kwargs):
         super().__init__(virtapi, *args, **kwargs)
         self._domains = libvirt_domains.LibvirtDomains(self._host)
-        self._local_host = local_host.LocalHost(self._domains.read)
-        self._claims = device_claims.DeviceClaims(self._domains)
+        self._claims = device_claims.DeviceClaims(
+            self._domains, kept_claims.KeptClaims(self._host.get_node_uuid))
         self._placement_client = placement.PlacementClient(virtapi)
+        self._holders = node_holders.NodeHolders(
+            self._domains, self._claims, self._placement_client)
+        self._local_host = local_host.LocalHost(self._holders.hostdevs)
         self._state = node_state.NodeState(
             self._local_host, self._domains, self._claims,
-            self._placement_client, self._node)
+            self._placement_client, self._holders, self._node)
         self._preparation = prepare.Preparation(self._local_host)
         self._reclamation = reclaim.Reclamation(self._state,
                                                 self._preparation)
@@ -124,14 +136,16 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
+        with _never_fatal('read what servers keep without a domain'):
+            self._claims.load()
         with _never_fatal('set the number of virtual functions'):
-            virtual_functions.set_numbers(self._local_host,
-                                          self._domains.holders())
+            node = self._node()
+            virtual_functions.set_numbers(self._local_host, node,
+                                          self._holders.read(node.name))
         with _never_fatal('read which devices servers hold'):
             host = self._local_host.read()
-            domains = self._domains.read()
-            self._announcer.start(domains)
-            held = [ours for hostdevs in domains.values()
+            self._announcer.start(self._domains.read())
+            held = [ours for hostdevs in self._holders.hostdevs().values()
                     if (ours := hostdev.ours(hostdevs))]
             LOG.info('%d hostdevs are held by %d servers',
                      sum(map(len, held)), len(held))
@@ -154,14 +168,16 @@ class LibvirtDriver(driver.LibvirtDriver):
             node = self._node()
             if node.ours:
                 self._placement_client.refresh_drains(node)
-        with _never_fatal('report device locations to the scheduler'):
-            # The first driver call of each run of update_available_resource.
+        with _never_fatal('read who holds devices'):
             self._domains.refresh()
+            if self.provider_tree:
+                self._reclamation.end_claims(node)
+        with _never_fatal('report device locations to the scheduler'):
             stats = dict(resources.get('stats') or {})
             here = self._state.read()
             stats[host_summary.KEY] = host_summary.dumps(
                 here.offered,
-                holding.counts(here.offered, self._domains.read())
+                self._holders.recent(here.node.name).counts(here.offered)
                 | {item.uuid: item.region.total for item in here.offered
                    if item.uuid in here.node.used}, here.host.links)
             resources['stats'] = stats
@@ -190,7 +206,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     host or self._local_host.read(),
                     node or self._node(provider_tree)),
                 self._placement_client.units_by_class, self._auditor.disputed,
-                self._domains.holders())
+                self._holders.addresses())
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
         with _never_fatal('announce what has changed'):
@@ -215,7 +231,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             return request.classes and verify.numa_nodes(
                 request, placement.allocated(allocations),
                 self._state.read_or_empty(cached=True)[0],
-                self._domains.read)
+                self._holders.hostdevs)
         return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,
@@ -229,34 +245,45 @@ class LibvirtDriver(driver.LibvirtDriver):
     def finish_migration(self, context, migration, instance, disk_info,
                          network_info, image_meta, resize_instance,
                          allocations, *args, **kwargs):
+        if migration.source_node == migration.dest_node:
+            # Nova is about to replace the domain that holds the old devices.
+            self._claims.keep_for(migration.uuid, instance, hostdev.ours(
+                self._domains.held_by(instance.uuid)))
         with self._claims.operation(instance):
             self._allocator.for_move(instance, allocations)
-            return super().finish_migration(
-                context, migration, instance, disk_info, network_info,
-                image_meta, resize_instance, allocations, *args, **kwargs)
+            try:
+                return super().finish_migration(
+                    context, migration, instance, disk_info, network_info,
+                    image_meta, resize_instance, allocations, *args, **kwargs)
+            except Exception:
+                with excutils.save_and_reraise_exception(), _never_fatal(
+                        'prepare the devices that a server keeps'):
+                    # It stays here in ERROR. Another server must not take
+                    # the capacity of its card as another type.
+                    self._prepare(self._claims.get(instance) or ())
 
-    def finish_revert_migration(self, context, instance, *args, **kwargs):
+    def confirm_migration(self, context, migration, *args, **kwargs):
+        try:
+            return super().confirm_migration(context, migration, *args,
+                                             **kwargs)
+        finally:
+            self._claims.release(migration.uuid)
+
+    def finish_revert_migration(self, context, instance, network_info,
+                                migration, *args, **kwargs):
         with self._claims.operation(instance):
             self._allocator.for_restart(instance, is_reverted=True)
-            return super().finish_revert_migration(context, instance, *args,
-                                                   **kwargs)
+            # The server has its old devices now, by a claim of its own.
+            self._claims.release(migration.uuid)
+            return super().finish_revert_migration(
+                context, instance, network_info, migration, *args, **kwargs)
 
     def _hard_reboot(self, context, instance, *args, **kwargs):
-        claimed = None
-        try:
-            with self._claims.operation(instance):
-                # Nova is about to undefine the domain that holds the devices.
-                self._allocator.for_restart(instance)
-                claimed = self._claims.get(instance)
-                self._check_present(instance, claimed or ())
-                return super()._hard_reboot(context, instance, *args,
-                                            **kwargs)
-        except Exception:
-            with excutils.save_and_reraise_exception():
-                if claimed and not self._domains.held_by(instance.uuid):
-                    # Keep the claim: without a domain, nothing else tells
-                    # the next reboot which devices the server had.
-                    self._claims.claim(instance, claimed)
+        with self._claims.operation(instance):
+            # Nova is about to undefine the domain that holds the devices.
+            self._allocator.for_restart(instance)
+            self._check_present(instance, self._claims.get(instance) or ())
+            return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def _check_present(self, instance, held: hostdev.Hostdevs) -> None:
         """Fail before the domain is undefined if a device is missing."""
@@ -270,14 +297,15 @@ class LibvirtDriver(driver.LibvirtDriver):
                     self._destroy(instance)
 
     def destroy(self, context, instance, *args, **kwargs):
-        if (instance.task_state == task_states.REBUILDING
+        if (instance.task_state in _UNDEFINING
                 and instance.node == self._host.get_hostname()
                 and instance_request.of(instance).classes):
-            # Nova undefines the domain and then calls spawn, which gets the
-            # same devices. An evacuated server is rebuilt on another node.
-            self._claims.claim(instance, self._claims.held(instance))
+            # The server keeps its devices: Nova defines its domain again. An
+            # evacuated server is rebuilt on another node.
+            self._claims.claim(instance, self._claims.held(instance),
+                               keep=True)
             return super().destroy(context, instance, *args, **kwargs)
-        with self._claims.operation(instance):
+        with self._claims.operation(instance, is_removal=True):
             return super().destroy(context, instance, *args, **kwargs)
 
     def cleanup(self, context, instance, *args, **kwargs):
@@ -313,16 +341,34 @@ class LibvirtDriver(driver.LibvirtDriver):
                                      instance)
         return config
 
-    def _create_guest(self, context, xml, instance, *args, **kwargs):
+    def _create_guest(self, context, xml, instance, power_on=True,
+                      pause=False, post_xml_callback=None):
         held = hostdev.ours(libvirt_xml.parse(xml)[1])
+
+        def defined():
+            if post_xml_callback:
+                post_xml_callback()
+            with _deploy_failures():
+                self._reserve_one_time(held)
+
         with self._claims.operation(instance):
             with _deploy_failures():
                 if held:
                     # Unrescue starts the guest from its old XML.
                     self._claims.ensure_claimed(instance, held)
                 self._prepare(held, instance, context)
-            return super()._create_guest(context, xml, instance, *args,
-                                         **kwargs)
+            return super()._create_guest(context, xml, instance, power_on,
+                                         pause, defined)
+
+    def _reserve_one_time(self, held: hostdev.Hostdevs) -> None:
+        """Reserve the one-time-use devices that a server gets.
+
+        Its domain is defined, so that nova-compute reserves them at its next
+        start if it ends here; and its guest does not run yet.
+        """
+        here, _unreadable = self._state.read_or_empty(cached=True)
+        for item in holding.one_time(held, here):
+            self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
@@ -500,6 +546,8 @@ class LibvirtDriver(driver.LibvirtDriver):
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):
         self._claims.release(instance.uuid)
+        with _never_fatal('reserve the one-time-use devices of a server'):
+            self._reserve_one_time(self._claims.held(instance))
         try:
             return super().post_live_migration_at_destination(
                 context, instance, *args, **kwargs)

@@ -12,6 +12,11 @@
   provider of the host. It needs them only to reshape providers, which happens
   when nova-compute starts, and for PCI devices in Placement. Skip the read
   otherwise.
+* ``nova.compute.resource_tracker.ResourceTracker.
+  delete_allocation_for_evacuated_instance``. Nova means to delete the
+  allocations on the destination of a failed evacuation, and deletes those of
+  every server whose rebuild fails. The server stays on this host, so keep
+  them if it has devices.
 * ``nova.compute.manager.ComputeManager._init_instance``. When nova-compute
   starts, it repeats a reboot that it did not finish. If the reboot fails,
   nova-compute exits, so one missing device would keep it from starting. If
@@ -87,6 +92,19 @@ def allocations_for_provider_tree(original, self, context, nodename):
     return original(self, context, nodename)
 
 
+@seams.wrap(resource_tracker.ResourceTracker,
+            'delete_allocation_for_evacuated_instance')
+def delete_allocation(original, self, context, instance, node, *args,
+                      **kwargs):
+    # An evacuated server has the failed host until its evacuation ends.
+    if (instance.host, instance.node) == (self.host, node) and (
+            flavor_specs.classes(instance.flavor.extra_specs)):
+        LOG.info('The server keeps its allocations: its rebuild on this host '
+                 'failed', instance=instance)
+        return None
+    return original(self, context, instance, node, *args, **kwargs)
+
+
 @seams.wrap(manager.ComputeManager, '_init_instance')
 def init_instance(original, self, context, instance, *args, **kwargs):
     before = instance.vm_state
@@ -107,7 +125,7 @@ def install() -> None:
     """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS,
                  update_to_placement, allocations_for_provider_tree,
-                 init_instance):
+                 delete_allocation, init_instance):
         seam.install()
     if CONF.pci.report_in_placement:
         LOG.info('[pci] report_in_placement is set, so Nova reads the '

@@ -103,3 +103,15 @@ def provider_of(device: hostdev.Hostdev) -> str | None:
     """Return the provider in the alias of a hostdev, None if not ours."""
     alias = naming.parse_alias(device.alias)
     return alias[1] if alias else None
+
+
+def one_time(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
+             ) -> list[inventory.Offered]:
+    """Return the one-time-use providers to reserve when a guest starts.
+
+    :param hostdevs: of the guest
+    """
+    found = {item.uuid: item for device in hostdevs
+             if (item := here.find_by_alias(device.alias, device.address))}
+    return [item for uuid, item in found.items()
+            if item.region.one_time_use and uuid not in here.node.used]

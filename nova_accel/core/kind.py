@@ -230,6 +230,20 @@ class Inspector(typing.Protocol):
 
 
 @typing.runtime_checkable
+class Programmer(typing.Protocol):
+    """A Preparer that knows what it has programmed."""
+
+    def is_programmed(self, device: hostdev.Hostdev, item: inventory.Offered,
+                      image: str) -> bool:
+        """Whether a unit certainly has a bitstream already.
+
+        Then nothing is fetched for it, and ``prepare`` is not called.
+
+        :param image: uuid of the bitstream's image
+        """
+
+
+@typing.runtime_checkable
 class Examiner(typing.Protocol):
     """An Enumerator that also tells whether functions are healthy."""
 

@@ -84,8 +84,10 @@ def read_machine(tree: trees.Tree,
     functions.extend(mdev_bus.read(tree))
     links, link_problems = link_domains.read(tree, functions,
                                              links or model.Links())
-    withheld = dict(collections.ChainMap(*(
-        state(functions) for state in states)))
+    withheld = collections.defaultdict(list)
+    for state in states:
+        for address, why in state(functions).items():
+            withheld[address].append(why)
     numa_nodes, hazards = pci.read_numa_nodes(tree), vfio.hazards(tree)
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],

@@ -13,7 +13,11 @@ import datetime
 from nova_accel.core import naming
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import listing
+from nova_accel.core.placement import providers
 from nova_accel.osc import cloud
+
+# Reasons to reserve a provider that a drain neither sets nor ends.
+_OTHER_REASONS = (providers.REASONS | {providers.USED}) - {drain.TRAIT}
 
 # A provider changes while servers come and go.
 _TRIES = 5
@@ -56,10 +60,7 @@ def apply(client: cloud.Cloud, target: str,
         is_drained = wanted or _is_drained_otherwise(client, device)
         for units in device.regions:
             _mark(client, units, bool(is_drained))
-            # nova-compute knows about other reasons.
-            if is_drained or units.reasons == (
-                    listing.REASONS[drain.TRAIT],):
-                _reserve(client, units, is_drained)
+            _reserve(client, units, is_drained)
 
 
 def _is_drained_otherwise(client, device: listing.Device) -> bool:
@@ -73,21 +74,24 @@ def _is_drained_otherwise(client, device: listing.Device) -> bool:
 
 def _mark(client, units: listing.Units, is_drained: bool) -> None:
     """Add or remove the trait of drained devices."""
-    # A reserved provider with this trait is one that was used. nova-compute
-    # adds it again.
-    other = {naming.ONE_TIME_USE_TRAIT} if units.free else set()
     _change_traits(client, units.provider, lambda traits: (
-        traits - other | {drain.TRAIT} if is_drained
-        else traits - {drain.TRAIT}))
+        traits | {drain.TRAIT} if is_drained else traits - {drain.TRAIT}))
 
 
 def _reserve(client, units: listing.Units, is_drained: bool) -> None:
-    """Reserve all units of a Region, or none."""
+    """Reserve all units of a Region, or none.
+
+    They stay reserved for any other reason. The traits are read after the
+    inventory, whose generation then guards both.
+    """
     name = naming.unit_class(units.resource_class)
     path = f'/resource_providers/{units.provider}/inventories/{name}'
 
     def write():
         known = client.get(path)
+        if not is_drained and not _OTHER_REASONS.isdisjoint(
+                _traits(client, units.provider)[0]):
+            return
         reserved = known['total'] if is_drained else 0
         if known['reserved'] != reserved:
             client.put(path, {**known, 'reserved': reserved})

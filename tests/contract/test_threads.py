@@ -156,7 +156,7 @@ def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
         held.claim(types.SimpleNamespace(uuid='server'), (_DEVICE,))
         defined.clear()
 
-    held = device_claims.DeviceClaims(Record())
+    held = device_claims.DeviceClaims(Record(), None)
     assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
     other.end()
     assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
@@ -165,11 +165,11 @@ def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
 def test_lingering_claim_is_released_unless_an_operation_uses_it():
     server = types.SimpleNamespace(uuid='server')
     held = device_claims.DeviceClaims(types.SimpleNamespace(
-        invalidate=lambda uuid: None))
+        invalidate=lambda uuid: None), None)
     held.claim(server, (_DEVICE,))
     found = held.lingering()
-    # Meanwhile a rebuild has claimed the same devices.
-    held.claim(server, (*found['server'], *found['server']))
+    # Meanwhile another operation has claimed the same devices.
+    held.claim(server, (_DEVICE,))
     assert not held.release_lingering('server', found['server'])
     found = held.lingering()
     with held.operation(types.SimpleNamespace(uuid='server')):

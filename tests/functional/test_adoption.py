@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adoption of running servers with devices of [pci] alias or of Cyborg."""
 
+from concurrent import futures
 import contextlib
 import json
+import pathlib
 
 import fixtures
 from lxml import etree
@@ -10,12 +12,15 @@ from nova import context
 from nova import objects
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
+from oslo_concurrency import lockutils
+from oslo_utils import importutils
 
 from nova_accel.core import errors
 from nova_accel.core import model
 from tests.functional import cloud
 
 _GPUS = ('43', '44', '83', '84')
+_ALIAS = {'pci_passthrough:alias': 'gpu:2'}
 
 
 class AdoptionCase(cloud.Cloud):
@@ -32,25 +37,30 @@ class AdoptionCase(cloud.Cloud):
             'name': 'gpu', 'vendor_id': '10de', 'product_id': '2330',
             'device_type': 'type-PCI', 'numa_policy': 'preferred'})],
             group='pci')
-        machine = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0,
-                                                 num_vfs=0)
-        for number, bus in enumerate(_GPUS):
-            machine.add_device('PCI', int(bus, 16), 0, 0, number, 0,
-                               vend_id='10de', prod_id='2330')
-        self.start_compute('compute1', pci_info=machine)
+        self.start_compute('compute1', pci_info=_machine())
         self.gpu_profile('pair', 2, numa='off')
         self.pair = self.flavor('pair')
 
+    def boot_with_alias(self):
+        self.server = self.boot(self.flavor(extra_spec=_ALIAS),
+                                host='compute1')
+        self.had = self.hostdevs(self.server).keys()
+        self.free_by_right = set(self.ADDRESSES) - self.had
+
     def take_over(self):
-        """Give the devices to nova_accel, as the operator does."""
-        self.flags(device_spec=[], group='pci')
-        self.flags(device_spec=[cloud.FOUR_SPEC], group='nova_accel')
+        """Switch the host, and check that nobody else gets a device."""
         with self.watch('put') as of_put, self.watch('post') as of_post:
-            self.restart_compute_service('compute1')
+            self.switch()
             self._run_periodics()
             self._run_periodics()
         self.assertEqual(self.free_by_right, self.free())
         self.assertEqual(set(), (of_put | of_post) - self.free_by_right)
+
+    def switch(self):
+        """Give the devices to nova_accel, as the operator does."""
+        self.flags(device_spec=[], group='pci')
+        self.flags(device_spec=[cloud.FOUR_SPEC], group='nova_accel')
+        self.restart_compute_service('compute1')
 
     @contextlib.contextmanager
     def watch(self, method):
@@ -89,6 +99,17 @@ class AdoptionCase(cloud.Cloud):
         return objects.ComputeNode.get_first_node_by_host_for_old_compat(
             context.get_admin_context(), 'compute1').id
 
+    def check_not_taken_over(self):
+        self.assertNotIn('Took over', self.stdlog.logger.output)
+        self.assertEqual(self.had, self.devices().keys())
+        self.assertEqual({}, self.allocated(self.server))
+
+    def run_round(self):
+        """Run the periodic task of one nova-compute."""
+        self.flags(host='compute1')
+        self.computes['compute1'].manager.update_available_resource(
+            context.get_admin_context())
+
     def check_keeps(self, server):
         before = self.hostdevs(server)
         self._reboot_server(server, hard=True)
@@ -117,10 +138,7 @@ class AliasTest(AdoptionCase):
 
     def setUp(self):
         super().setUp()
-        self.server = self.boot(self.flavor(
-            extra_spec={'pci_passthrough:alias': 'gpu:2'}))
-        self.free_by_right = set(self.ADDRESSES) - self.hostdevs(
-            self.server).keys()
+        self.boot_with_alias()
 
     def test_server_that_runs(self):
         devices = self.hostdevs(self.server).keys()
@@ -157,12 +175,11 @@ class AliasTest(AdoptionCase):
         self.assertEqual(2, len(self.hostdevs(self.server, 'compute2')))
         self.assertEqual([], self.disagreements('compute2'))
 
-    def test_server_that_is_stopped(self):
-        devices = self.hostdevs(self.server).keys()
-        self._stop_server(self.server)
+    def test_server_that_is_rebuilt_afterwards(self):
         self.take_over()
-        self.check_taken_over(self.server, devices)
-        self._start_server(self.server)
+        self._rebuild_server(
+            self.server, self.glance.auto_disk_config_enabled_image['id'])
+        self.check_taken_over(self.server, self.had)
         self.check_keeps(self.server)
 
     def test_server_that_is_suspended_afterwards(self):
@@ -189,18 +206,215 @@ class AliasTest(AdoptionCase):
             f'is not taken over: device {max(held)}: is not offered'))
 
     def test_steps_that_nova_compute_did_not_finish(self):
-        devices = self.hostdevs(self.server).keys()
         for step in ('nova_accel.compute.state.placement.PlacementClient.'
-                     'adopt', 'nova.objects.Instance.save'):
+                     'adopt', 'nova.objects.Instance.save',
+                     'nova.pci.manager.PciDevTracker.free_device',
+                     'nova.objects.Instance.save'):
             with fixtures.MonkeyPatch(step, self.die):
                 self.take_over()
             self.assertEqual(0, self.stdlog.logger.output.count('Took over'))
         self.take_over()
-        self.check_taken_over(self.server, devices)
+        self.check_taken_over(self.server, self.had)
+        self.assertEqual([], self.requests())
         self.check_keeps(self.server)
 
     def die(self, *_args, **_kwargs):
         raise errors.AssignmentError('nova-compute', 'died')
+
+    def requests(self):
+        """Return Nova's PCI requests of the server."""
+        return objects.InstancePCIRequests.get_by_instance_uuid(
+            context.get_admin_context(), self.server['id']).requests
+
+
+class StateTest(AdoptionCase):
+    """Servers in other states than ACTIVE at the take-over."""
+
+    def setUp(self):
+        super().setUp()
+        self.boot_with_alias()
+
+    def check_at_once(self, enter, leave):
+        enter()
+        self.take_over()
+        self.assertTrue(all(self.hostdevs(self.server).values()))
+        leave()
+        self.check_taken_over(self.server, self.had)
+        self.check_keeps(self.server)
+
+    def check_later(self, enter, leave):
+        enter()
+        self.take_over()
+        self.check_not_taken_over()
+        leave()
+        self.run_round()
+        self.check_taken_over(self.server, self.had)
+        self.assertTrue(all(self.hostdevs(self.server).values()))
+        self.check_keeps(self.server)
+
+    def act(self, action, state, details=None):
+        self.api.post_server_action(self.server['id'], {action: details})
+        self._wait_for_state_change(self.server, state)
+
+    def test_paused_server_is_taken_over_at_once(self):
+        self.check_at_once(lambda: self.act('pause', 'PAUSED', {}),
+                           lambda: self.act('unpause', 'ACTIVE', {}))
+
+    def test_suspended_server_is_taken_over_at_once(self):
+        self.check_at_once(lambda: self._suspend_server(self.server),
+                           lambda: self._resume_server(self.server))
+
+    def test_stopped_server_is_taken_over_at_once(self):
+        self.check_at_once(lambda: self._stop_server(self.server),
+                           lambda: self._start_server(self.server))
+
+    def test_shelved_server_is_taken_over_after_unshelve(self):
+        self.flags(shelved_offload_time=-1)
+        self.check_later(
+            lambda: self._shelve_server(self.server, 'SHELVED'),
+            lambda: self._unshelve_server(self.server))
+
+    def test_soft_deleted_server_is_taken_over_after_restore(self):
+        self.flags(reclaim_instance_interval=3600)
+
+        def delete():
+            self.api.delete_server(self.server['id'])
+            self._wait_for_state_change(self.server, 'SOFT_DELETED')
+
+        def restore():
+            self.act('restore', 'ACTIVE')
+            self.flags(reclaim_instance_interval=0)
+        self.check_later(delete, restore)
+
+    def test_rescued_server_is_taken_over_after_unrescue(self):
+        """Nova defines the domain from the XML that it had before."""
+        self.check_later(self.rescue,
+                         lambda: self._unrescue_server(self.server))
+
+    def rescue(self):
+        pathlib.Path(cloud.CONF.instances_path, self.server['id']).mkdir(
+            exist_ok=True)
+        self._rescue_server(self.server)
+
+    def test_server_that_is_rescued_afterwards_keeps_its_aliases(self):
+        self.take_over()
+        self.rescue()
+        self._unrescue_server(self.server)
+        self.check_aliases()
+
+    def test_server_whose_volume_is_swapped_gets_its_aliases_again(self):
+        """Nova defines the domain from the XML of the guest.
+
+        The guest was not started since, and has no alias of ours.
+        """
+        self.take_over()
+        self.connection().defineXML(self.domain(self.server).XMLDesc(0))
+        self.assertEqual({''}, set(self.hostdevs(self.server).values()))
+        self.run_round()
+        self.check_aliases()
+
+    def check_aliases(self):
+        self.assertEqual(self.had, self.hostdevs(self.server).keys())
+        self.assertTrue(all(self.hostdevs(self.server).values()))
+        self._suspend_server(self.server)
+        # libvirt refuses to save a guest with devices.
+        self.assertEqual([], self.domain(self.server).saved)
+
+    def test_resized_server_is_taken_over_after_revert(self):
+        self.start_compute('compute2', pci_info=_machine())
+
+        def resize():
+            self._resize_server(self.server, self.flavor(extra_spec=_ALIAS))
+            self.assertEqual('compute2', self.api.get_server(
+                self.server['id'])['OS-EXT-SRV-ATTR:host'])
+            self.flags(host='compute1')
+
+        def revert():
+            self.flags(host='compute1')
+            self._revert_resize(self.server)
+        self.check_later(resize, revert)
+
+
+class MeanwhileTest(AdoptionCase):
+    """Servers that change while nova-compute takes them over."""
+
+    def setUp(self):
+        super().setUp()
+        self.boot_with_alias()
+
+    @contextlib.contextmanager
+    def once_after(self, step, meanwhile):
+        """Do something after a step of the first try to take over."""
+        name = f'nova_accel.compute.state.{step}'
+        owner, _dot, method = name.rpartition('.')
+        do, todo = getattr(importutils.import_class(owner), method), [
+            meanwhile]
+
+        def done(*args, **kwargs):
+            do(*args, **kwargs)
+            while todo:
+                todo.pop()()
+        with fixtures.MonkeyPatch(name, done):
+            yield
+        self.assertEqual([], todo)
+        self.assertNotIn('Traceback', self.stdlog.logger.output)
+
+    def specs(self):
+        return objects.Instance.get_by_uuid(
+            context.get_admin_context(), self.server['id'],
+            expected_attrs=['flavor']).flavor.extra_specs
+
+    def test_server_whose_task_starts_is_taken_over_after_it(self):
+        with self.once_after(
+                'placement.PlacementClient.adopt',
+                lambda: self.set_task_state(self.server, 'powering-off')):
+            self.take_over()
+        self.assertNotIn('Took over', self.stdlog.logger.output)
+        self.assertEqual((_ALIAS, self.had), (self.specs(),
+                                              self.devices().keys()))
+        self.assertEqual('powering-off', self.api.get_server(
+            self.server['id'])['OS-EXT-STS:task_state'])
+        self.set_task_state(self.server, None)
+        self.run_round()
+        self.check_taken_over(self.server, self.had)
+        self.check_keeps(self.server)
+
+    def test_server_with_an_operation_is_taken_over_after_it(self):
+        """Some operations have no task state: attachments of volumes."""
+        with lockutils.lock(self.server['id']):
+            self.take_over()
+            self.check_not_taken_over()
+            self.assertEqual({''}, set(self.hostdevs(self.server).values()))
+        self.run_round()
+        self.check_taken_over(self.server, self.had)
+
+    def test_server_that_is_deleted_leaves_nothing(self):
+        # nova-api waits for nova-compute in these tests.
+        api = futures.ThreadPoolExecutor()
+        self.addCleanup(api.shutdown)
+
+        def delete():
+            api.submit(self.api.delete_server, self.server['id'])
+            self._wait_for_server_parameter(
+                self.server, {'OS-EXT-STS:task_state': 'deleting'})
+        with self.once_after('placement.PlacementClient.adopt', delete):
+            self.switch()
+            self.run_round()
+        self._wait_until_deleted(self.server)
+        self.assertNotIn('Took over', self.stdlog.logger.output)
+        self.run_round()
+        self.assertEqual({}, self.devices())
+        self.assertEqual(set(self.ADDRESSES), self.free())
+
+    def test_server_without_allocations_gets_none(self):
+        """nova-api deletes a server while nova-compute seems to be down."""
+        path = f'/allocations/{self.server["id"]}'
+        with self.once_after('libvirt_domains.LibvirtDomains.set_aliases',
+                             lambda: self.placement.delete(path)):
+            self.take_over()
+        self.assertEqual({}, self.placement.get(path).body['allocations'])
+        self.assertEqual(_ALIAS, self.specs())
+        self.assertNotIn('Took over', self.stdlog.logger.output)
 
 
 class CyborgTest(AdoptionCase):
@@ -257,3 +471,12 @@ class CyborgTest(AdoptionCase):
                 'resources': {'CUSTOM_CYBORG_GPU': 1}}
         self.assertEqual(204, self.placement.put(
             path, known, version='1.28').status)
+
+
+def _machine():
+    """Return a host with the four GPUs, as libvirt tells Nova."""
+    machine = fakelibvirt.HostPCIDevicesInfo(num_pci=0, num_pfs=0, num_vfs=0)
+    for number, bus in enumerate(_GPUS):
+        machine.add_device('PCI', int(bus, 16), 0, 0, number, 0,
+                           vend_id='10de', prod_id='2330')
+    return machine

@@ -13,7 +13,7 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel.compute.state import device_claims
-from nova_accel.compute.state import nova_moves
+from nova_accel.core.assignment import holders
 from nova_accel.core import errors
 from nova_accel.core.assignment import assign
 from nova_accel.core.placement import providers
@@ -296,14 +296,14 @@ class MdevTest(cloud.Cloud):
 
     def test_resize_that_begins_during_a_release(self):
         _server, before, after = self.resize_on_the_host()
-        kept = nova_moves.kept
+        kept = holders.Holders.kept
         asked = []
 
         def ask(*args):
             asked.append(args)
             return kept(*args) if len(asked) > 1 else set()
 
-        with fixtures.MockPatchObject(nova_moves, 'kept', ask):
+        with fixtures.MockPatchObject(holders.Holders, 'kept', ask):
             self._run_periodics()
         self.assertEqual(before | after, set(self.mdevs()))
 

@@ -15,6 +15,7 @@ from nova import objects
 from nova_accel.compute import instance_request
 from nova_accel.compute.devices import bitstreams
 from nova_accel.compute.state import node_state
+from nova_accel.core import errors
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -32,6 +33,7 @@ class DeviceConfigs:
     def __init__(self, context, instance, state: node_state.NodeState):
         self._context = context
         self._instance = instance
+        self._state = state
         self._claims = state.claims
         self._domains = state.domains
 
@@ -67,7 +69,7 @@ class DeviceConfigs:
         """Return whether others use the same bitstream, and who conflicts.
 
         Servers conflict if they use another bitstream in the region, or if
-        their guest is running.
+        their guest is running. A server without a domain conflicts, too.
         """
         shared, conflicting_servers = False, set()
         for uuid, device in self._claims.holders_of(affected):
@@ -79,10 +81,29 @@ class DeviceConfigs:
             shared = shared or same
             if not same or not mine and self._domains.attached(uuid):
                 conflicting_servers.add(uuid)
-        return shared, conflicting_servers
+        return shared, conflicting_servers | {
+            uuid for uuid in self._without_domain(affected)
+            if self._images(uuid) != {image}}
 
-    def _images(self, uuid, group) -> set[str | None]:
-        """Return the images that a server requests for a group."""
+    def _without_domain(self, affected) -> set[str]:
+        """Return other servers that have a region, but no domain.
+
+        :raises errors.AssignmentError: if that is not known
+        """
+        here, _unreadable = self._state.read_or_empty(cached=True)
+        known = self._state.holders.read(here.node.name)
+        if not known.is_known:
+            raise errors.AssignmentError(
+                'device request', 'Nova or Placement does not tell which '
+                'servers without a domain have the region', 'try again')
+        return known.servers_lacking(
+            [item for item in here.offered if any(
+                not affected.isdisjoint(unit)
+                for unit in item.region.units)]) - {self._instance.uuid}
+
+    def _images(self, uuid, group=None) -> set[str | None]:
+        """Return the images that a server requests for a group, or for all.
+        """
         flavors = [self._instance.flavor]
         if uuid != self._instance.uuid:
             try:
@@ -93,7 +114,15 @@ class DeviceConfigs:
                 return set()
             # A resize that is not confirmed can be reverted.
             flavors = filter(None, (instance.flavor, instance.old_flavor))
-        return {_image(flavor, group) for flavor in flavors}
+        return {_image(flavor, name) for flavor in flavors
+                for name in ([group] if group is not None
+                             else _programmed_groups(flavor))}
+
+
+def _programmed_groups(flavor) -> list[str]:
+    """Return the groups of a flavor that request a bitstream."""
+    return [name for name, group in flavor_request.parse(
+        flavor.extra_specs).groups.items() if group.bitstream]
 
 
 def _image(flavor, group: str) -> str | None:

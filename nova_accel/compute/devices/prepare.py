@@ -62,7 +62,8 @@ class Preparation:
                 continue
             _check_kind(item, configs.image(group))
             preparer = self._local_host.preparers().get(item.region.kind)
-            if preparer:
+            if preparer and not _is_programmed(preparer, device, item,
+                                               configs.image(group)):
                 try:
                     preparer.prepare(device, item, configs.build(
                         group, _affected(item, host)))
@@ -130,6 +131,12 @@ class Preparation:
         if isinstance(preparer, kind.Inspector):
             ready.update(filter(preparer.is_ready, tuple(self.handed_out)))
         return ready
+
+
+def _is_programmed(preparer, device, item, image: str | None) -> bool:
+    """Whether a device has its bitstream, so that none has to be fetched."""
+    return bool(image) and isinstance(preparer, kind.Programmer) and (
+        preparer.is_programmed(device, item, image))
 
 
 def _item(device, here) -> inventory.Offered | None:

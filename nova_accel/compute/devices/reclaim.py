@@ -10,11 +10,11 @@ from nova_accel.compute import background
 from nova_accel.compute import log_once
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.state import node_state
-from nova_accel.compute.state import nova_moves
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
+from nova_accel.core.assignment import holders
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.placement import inventory
 
@@ -32,37 +32,53 @@ class Reclamation:
         self._preparation = preparation
         self._local_host = state.local_host
         self._claims = state.claims
+        self._holders = state.holders
         self._resets = state.local_host.resets
         self._resetting = background.Runner()
         self._releasing = background.Runner()
         self._being_released: tuple[str, ...] = ()
         self._unreleased: list[log_once.Line] = []
         self._leftovers = log_once.LogOnce(LOG)
+        self._unknown = log_once.LogOnce(LOG)
 
     def clear_up(self, node: inventory.Node) -> model.Host:
         """Clean up after operations that were interrupted.
 
+        Nothing is released or reset while it is not known what servers
+        without a domain hold.
+
         :returns: the Host afterwards
         """
-        self._end_claims(node)
+        known = self._holders.recent(node.name)
         host = self._local_host.read()
+        self._unknown.log([] if known.is_known else [
+            (logging.WARNING, 'No device is released or reset: Nova or '
+             'Placement does not tell what servers without a domain hold')])
+        if not known.is_known:
+            return host
         if self.release_unused(inventory.NodeInventory(host, node)):
             host = self._local_host.read()
-        if self.reset_free(host):
+        if self.reset_free(inventory.NodeInventory(host, node), known):
             host = self._local_host.read()
         return host
 
-    def _end_claims(self, node) -> None:
-        """End the claims of servers whose move to this host was given up."""
-        ours = set(node.ours)
-        for uuid, claim in self._claims.lingering().items():
-            allocated = self._state.placement_client.allocations_of_consumer(
-                uuid)
-            if (allocated is not None and ours.isdisjoint(allocated)
-                    and not nova_moves.is_rebuilding(uuid)
-                    and self._claims.release_lingering(uuid, claim)):
-                LOG.info('Ended the claim of server %s: it has no allocations '
-                         'on this host', uuid)
+    def end_claims(self, node: inventory.Node) -> None:
+        """End the claims that Placement does not justify any more.
+
+        The move of a server to this host was given up, for example, or the
+        server was deleted while nova-compute was down.
+
+        :param node: with its providers
+        """
+        lingering = self._claims.lingering()
+        known = self._holders.read(node.name)
+        if not known.is_known:
+            return
+        for consumer, claim in lingering.items():
+            if not known.keeps(claim.server, node.ours) and (
+                    self._claims.release_lingering(consumer, claim)):
+                LOG.info('Ended the claim of server %s: it has no '
+                         'allocations on this host', claim.server)
 
     def release_unused(self, here: inventory.NodeInventory) -> bool:
         """Release the prepared devices that no server holds any more.
@@ -76,7 +92,7 @@ class Reclamation:
         unused = self._unused(here)
         addresses = [address for *_preparer, address in unused]
         if unused:
-            kept = nova_moves.kept(addresses, here, self._state)
+            kept = self._kept(addresses, here)
             unused = [(name, preparer, address)
                       for name, preparer, address in unused
                       if address not in kept]
@@ -91,6 +107,11 @@ class Reclamation:
             for thing in self._being_released]
             if self._releasing.is_busy() else self._unreleased)
         return is_started
+
+    def _kept(self, addresses, here) -> set[model.Address]:
+        """Return the unused devices that servers without a domain need."""
+        return self._holders.read(here.node.name).kept(addresses,
+                                                       here.offered)
 
     def _unused(self, here) -> list[tuple[str, kind.Preparer, model.Address]]:
         """Return the prepared devices that no server holds or claims."""
@@ -121,8 +142,7 @@ class Reclamation:
                 if (is_free
                         and address in self._preparation.ready(preparer,
                                                                here.host)
-                        and address not in nova_moves.kept(addresses, here,
-                                                           self._state)):
+                        and address not in self._kept(addresses, here)):
                     self._being_released = (f'{name} {address}',)
                     lines.extend(_release(name, preparer, address))
                     self._being_released = ()
@@ -174,22 +194,26 @@ class Reclamation:
                 self._local_host.invalidate()
         return bool(ready)
 
-    def reset_free(self, host: model.Host) -> bool:
+    def reset_free(self, here: inventory.NodeInventory,
+                   known: holders.Holders) -> bool:
         """Reset the units that no server holds, for their next owner.
 
         Resets run in a thread. If they take long, the next run of the periodic
         tasks sees the outcome.
 
-        :param host: as read last
+        :param here: as read last
+        :param known: who holds devices
         :returns: whether resets were started, so that the Host changes
         """
+        host = here.host
         if self._resets.refused():
             # Include units whose reset failed: it may work now.
             host = self._local_host.read_ignoring_reset_failures()
         self._resets.forget(host)
         in_use = self._claims.addresses_in_use()
         self._resets.used(in_use)
-        due = self._resets.due(host, in_use, _retry_interval())
+        due = self._resets.due(host, in_use | known.lacked(here.offered),
+                               _retry_interval())
         return bool(due) and self._resetting.run(
             lambda: self._reset_all(due))
 

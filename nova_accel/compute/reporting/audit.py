@@ -27,6 +27,7 @@ class Auditor:
 
     def __init__(self, state: node_state.NodeState):
         self._domains = state.domains
+        self._held = state.holders.hostdevs
         self._placement_client = state.placement_client
         self._last: float | None = None
         self._before: set[str] = set()
@@ -70,7 +71,7 @@ class Auditor:
     def _gather(self, inventory, only=None) -> consistency.Snapshot:
         return consistency.gather(
             inventory, self._placement_client.allocations_of_provider,
-            self._domains.read, only)
+            self._held, only)
 
     def _delete_leftovers(self, snapshot: consistency.Snapshot) -> bool:
         """Delete the allocations of deleted servers and of their migrations.
@@ -84,7 +85,8 @@ class Auditor:
         :returns: whether any were deleted
         """
         deleted, unknown = False, {}
-        for consumer in snapshot.consumers.keys() - snapshot.held.keys():
+        for consumer in snapshot.consumers.keys() - (
+                self._domains.read().keys()):
             move = _find(objects.Migration, consumer)
             uuid = move.instance_uuid if move else consumer
             server = _find(objects.Instance, uuid)

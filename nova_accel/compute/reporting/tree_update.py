@@ -84,7 +84,17 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
         frozenset(uuid for uuid, names in traits.items()
-                  if drain.TRAIT in names), providers.withheld(known))
+                  if drain.TRAIT in names), providers.withheld(known),
+        _classes_of_others(provider_tree, name,
+                           {provider.uuid for provider in known}))
+
+
+def _classes_of_others(provider_tree, nodename: str,
+                       ours: set[str]) -> frozenset[str]:
+    """Return the classes of the providers that are not ours."""
+    return frozenset(
+        name for uuid in provider_tree.get_provider_uuids(nodename)
+        if uuid not in ours for name in provider_tree.data(uuid).inventory)
 
 
 def existing(provider_tree, nodename: str,

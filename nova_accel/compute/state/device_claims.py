@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: the devices of servers whose libvirt domain is not defined yet.
+"""Claims: the devices of servers whose libvirt domain is not defined.
 
 A claim exists from the choice of devices until libvirt has defined the domain
-that holds them. It keeps two servers that start at the same time apart.
+that holds them. It keeps two servers that start at the same time apart. A
+server that keeps its devices without a domain keeps its claim, even if
+nova-compute ends: while Nova defines its domain anew, or until its resize on
+this host is confirmed or reverted.
 """
 
 import collections
@@ -11,8 +14,12 @@ import contextlib
 import dataclasses
 import threading
 
+from oslo_log import log as logging
+
 from nova_accel.compute import instance_request
+from nova_accel.compute.state import kept_claims
 from nova_accel.compute.state import libvirt_domains
+from nova_accel.core import claim as claims
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
@@ -20,8 +27,11 @@ from nova_accel.core import model
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
 from nova_accel.core.assignment import assigned_units
+from nova_accel.core.assignment import ownership
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
+
+LOG = logging.getLogger(__name__)
 
 # Seconds. The kernel waits 60 for a function that does not return from its
 # reset (drivers/pci/pci.c: PCIE_RESET_READY_POLL_MS).
@@ -34,24 +44,27 @@ class Chosen:
 
     :param unallocated: what the devices have beyond the allocations
     :param surplus: what the allocations have beyond the devices
-    :param one_time: the providers, of these devices, that are for one-time use
     """
 
     hostdevs: hostdev.Hostdevs
     unallocated: allocations.Allocations
     surplus: allocations.Allocations
-    one_time: tuple[inventory.Offered, ...] = ()
 
 
 class DeviceClaims:
     """The claims of one nova-compute.
 
     :param domains: libvirt's domains, and the devices that they hold
+    :param files: the claims that outlive nova-compute
     """
 
-    def __init__(self, domains: libvirt_domains.LibvirtDomains):
+    def __init__(self, domains: libvirt_domains.LibvirtDomains,
+                 files: kept_claims.KeptClaims) -> None:
         self._domains = domains
-        self._claimed: dict[str, hostdev.Hostdevs] = {}
+        self._files = files
+        #: By consumer in Placement: a server, or the migration that has the
+        #: old allocations of a server that was resized on this host.
+        self._claims: dict[str, claims.Claim] = {}
         self._operations: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
         #: Called with a server when its operation has ended.
@@ -60,11 +73,27 @@ class DeviceClaims:
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
 
+    def load(self) -> None:
+        """Read the claims that were kept when nova-compute ended.
+
+        A claim of a server whose domain is defined has no meaning any more.
+        """
+        found = self._files.load()
+        domains = self._domains.read()
+        for consumer, claim in found.items():
+            if claim.addresses <= {device.address for device
+                                   in domains.get(consumer, ())}:
+                self._files.remove(consumer)
+            else:
+                with self._lock:
+                    self._claims.setdefault(consumer, claim)
+
     def choose(self, instance, allocated: allocations.Allocations,
                inventory: inventory.NodeInventory,
                units_by_consumer: collections.abc.Callable[
                    [str, str], collections.abc.Mapping[str, int]],
-               is_live_migration=False) -> Chosen:
+               is_live_migration=False, is_owner=False,
+               keep=False) -> Chosen:
         """Choose devices that satisfy the allocations, and claim them.
 
         Choose the devices that the allocations name, or equal ones if these
@@ -85,19 +114,25 @@ class DeviceClaims:
         :param units_by_consumer: returns the allocated units of a provider of
             a class; called if devices are chosen here
         :param is_live_migration: as in :func:`instance_request.wanted`
+        :param is_owner: whether the server has had its allocated devices on
+            this host already; then withheld ones are its own
+        :param keep: as in :meth:`claim`
         :raises errors.AccelError: if there are not enough devices
         """
         verify.check_on_this_host(instance.uuid, instance_request.of(instance),
                                   allocated, inventory)
         wanted = instance_request.wanted(instance, allocated, inventory,
                                          is_live_migration)
+        wanted = dataclasses.replace(
+            wanted, own=ownership.providers(allocated, is_owner))
         offered, used = inventory.offered, inventory.node.used
         unfit = None
         try:
             try:
-                verify.check(allocated, inventory)
+                verify.check(allocated, inventory, wanted.own)
                 if assign.names_devices(allocated, wanted.counts, offered):
-                    return self._claim(instance, allocated, wanted, offered)
+                    return self._claim(instance, allocated, wanted, offered,
+                                       keep)
             except errors.AssignmentError as error:
                 unfit = error
             elsewhere = {
@@ -109,13 +144,13 @@ class DeviceClaims:
                 if wanted.counts.get(item.region.resource_class)}
             return self._claim(
                 instance, allocated, dataclasses.replace(
-                    wanted, elsewhere=elsewhere), offered,
+                    wanted, elsewhere=elsewhere), offered, keep,
                 instead_of=inventory.providers)
         except errors.AssignmentError as error:
             raise unfit or verify.explain(error, offered,
                                           wanted.counts) from None
 
-    def _claim(self, instance, allocated, wanted, offered,
+    def _claim(self, instance, allocated, wanted, offered, keep,
                instead_of=None) -> Chosen:
         """Claim the allocated devices.
 
@@ -131,17 +166,16 @@ class DeviceClaims:
                     f'server {instance.uuid}', 'none of its allocated devices '
                     'is present, or no entry names them any more')
             chosen = assigned_units.to_hostdevs(grants)
-            self._claimed[instance.uuid] = chosen
+            self._set(instance.uuid,
+                      claims.Claim(instance.uuid, chosen, keep))
         return Chosen(chosen, assigned_units.unallocated(grants, allocated),
                       assigned_units.surplus(grants, allocated,
-                                             instead_of or ()),
-                      tuple(grant.offered for grant in grants
-                            if grant.offered.region.one_time_use))
+                                             instead_of or ()))
 
     def _assign(self, uuid, allocated, wanted, offered):
         while True:
             # Read under the lock: a claim ends when its domain is defined.
-            held = [*self._domains.read().items(), *self._claimed.items()]
+            held = [*self._domains.read().items(), *self._by_server()]
             holders = dict.fromkeys(self._aside, 'nova-compute for a reset')
             holders.update((device.address, holder) for holder, devices
                            in held for device in devices)
@@ -184,6 +218,24 @@ class DeviceClaims:
             return claimed
         return hostdev.ours(self._domains.held_by(instance.uuid))
 
+    def had(self, instance) -> collections.abc.Iterator[hostdev.Hostdevs]:
+        """Yield what a server has, and what it had before its resize."""
+        yield self.held(instance)
+        with self._lock:
+            before = [claim.hostdevs for consumer, claim
+                      in self._claims.items()
+                      if claim.server == instance.uuid != consumer]
+        yield from before
+
+    def without_domain(self) -> dict[str, claims.Claim]:
+        """Return the claims that servers keep without a domain, by consumer.
+
+        Other claims are for devices that a server does not have yet.
+        """
+        with self._lock:
+            return {consumer: claim for consumer, claim
+                    in self._claims.items() if claim.kept}
+
     def addresses_in_use(self) -> set[model.Address]:
         """Return the addresses that any domain holds, or a server claims."""
         # Both under the lock: a claim ends when its domain is defined, and
@@ -215,23 +267,45 @@ class DeviceClaims:
 
     def _addresses(self) -> set[model.Address]:
         """Return the claimed addresses. The caller holds the lock."""
-        return {device.address for devices in self._claimed.values()
-                for device in devices}
+        return set().union(*(claim.addresses
+                             for claim in self._claims.values()))
+
+    def _by_server(self) -> list[tuple[str, hostdev.Hostdevs]]:
+        """Return servers and what they claim. The caller holds the lock."""
+        return [(claim.server, claim.hostdevs)
+                for claim in self._claims.values()]
 
     def holders_of(self, addresses: collections.abc.Collection[model.Address],
                 ) -> list[tuple[str, hostdev.Hostdev]]:
         """Return who holds or claims any of these addresses, and as what."""
         # Both under the lock, for the reason in addresses_in_use.
         with self._lock:
-            held = [*self._claimed.items(), *self._domains.read().items()]
+            held = [*self._by_server(), *self._domains.read().items()]
         return list(dict.fromkeys(
             (uuid, device) for uuid, devices in held
             for device in devices if device.address in addresses))
 
-    def claim(self, instance, hostdevs: hostdev.Hostdevs) -> None:
-        """Claim the devices of a server whose domain will be undefined."""
+    def claim(self, instance, hostdevs: hostdev.Hostdevs,
+              keep: bool = False) -> None:
+        """Claim devices for a server.
+
+        :param keep: whether the server keeps them until its domain has them:
+            they were its own before, or it was moved to this host
+        """
         with self._lock:
-            self._claimed[instance.uuid] = hostdevs
+            self._set(instance.uuid,
+                      claims.Claim(instance.uuid, hostdevs, keep))
+
+    def keep_for(self, consumer: str, instance,
+                 hostdevs: hostdev.Hostdevs) -> None:
+        """Keep what a server has for a migration, which may be reverted.
+
+        :param consumer: uuid of the migration
+        """
+        if hostdevs:
+            with self._lock:
+                self._set(consumer, claims.Claim(instance.uuid, hostdevs,
+                                                 kept=True))
 
     def ensure_claimed(self, instance, hostdevs: hostdev.Hostdevs) -> None:
         """Claim devices that were chosen before, unless the claim exists.
@@ -240,51 +314,82 @@ class DeviceClaims:
         """
         addresses = {device.address for device in hostdevs}
         with self._lock:
-            if instance.uuid in self._claimed:
+            if instance.uuid in self._claims:
                 return
             while not self._aside.isdisjoint(addresses):
                 self._wait_for_back()
             held = {device.address: uuid for uuid, devices
-                    in (*self._domains.read().items(), *self._claimed.items())
+                    in (*self._domains.read().items(), *self._by_server())
                     for device in devices}
             for device in hostdevs:
                 if held.get(device.address, instance.uuid) != instance.uuid:
                     raise errors.AssignmentError(
                         f'device {device.address}',
                         f'is held by {held[device.address]}')
-            self._claimed[instance.uuid] = hostdevs
+            self._set(instance.uuid, claims.Claim(instance.uuid, hostdevs))
 
-    def release(self, uuid: str) -> None:
-        """End the claim of a server, if there is one."""
+    def release(self, consumer: str) -> None:
+        """End the claim of a server or a migration, if there is one."""
         with self._lock:
-            self._end(uuid)
+            self._end(consumer)
 
-    def release_lingering(self, uuid: str, claim: hostdev.Hostdevs) -> bool:
+    def release_lingering(self, consumer: str, claim: claims.Claim) -> bool:
         """End a claim, unless an operation of the server has started since.
 
         :param claim: as :meth:`lingering` returned it; a newer claim stays
         :returns: whether the claim was ended
         """
         with self._lock:
-            is_lingering = (uuid not in self._operations
-                            and self._claimed.get(uuid) is claim)
+            is_lingering = (claim.server not in self._operations
+                            and self._claims.get(consumer) is claim)
             if is_lingering:
-                self._end(uuid)
+                self._end(consumer)
             return is_lingering
 
-    def _end(self, uuid: str) -> None:
+    def _set(self, consumer: str, claim: claims.Claim) -> None:
+        """Begin or change a claim. The caller holds the lock."""
+        before = self._claims.get(consumer)
+        if claim.kept and claim != before:
+            self._files.save(consumer, claim)
+        elif before and before.kept and not claim.kept:
+            self._files.remove(consumer)
+        self._claims[consumer] = claim
+
+    def _end(self, consumer: str) -> None:
         """End a claim: from now on the domain shows what the server holds.
 
         The caller holds the lock.
         """
-        self._domains.invalidate(uuid)
-        self._claimed.pop(uuid, None)
+        self._domains.invalidate(consumer)
+        claim = self._claims.pop(consumer, None)
+        if claim and claim.kept:
+            self._files.remove(consumer)
 
-    def lingering(self) -> dict[str, hostdev.Hostdevs]:
-        """Return the claims that no operation will end, by server."""
+    def _end_if_defined(self, uuid: str) -> None:
+        """End a server's claim, unless it keeps devices without a domain.
+
+        The caller holds the lock.
+        """
+        claim = self._claims.get(uuid)
+        if claim and claim.kept:
+            try:
+                defined = {device.address
+                           for device in self._domains.held_by(uuid)}
+            except Exception as error:
+                LOG.warning('Server %s keeps its claim of devices: the '
+                            'definition of its domain cannot be read: %s',
+                            uuid, error)
+                return
+            if not claim.addresses <= defined:
+                return
+        self._end(uuid)
+
+    def lingering(self) -> dict[str, claims.Claim]:
+        """Return the claims that no operation will end, by consumer."""
         with self._lock:
-            return {uuid: claim for uuid, claim in self._claimed.items()
-                    if uuid not in self._operations}
+            return {consumer: claim
+                    for consumer, claim in self._claims.items()
+                    if claim.server not in self._operations}
 
     def is_busy(self, uuid: str) -> bool:
         """Whether an operation of a server is in progress."""
@@ -294,17 +399,23 @@ class DeviceClaims:
     def is_claimed(self, uuid: str) -> bool:
         """Whether a server has a claim, or an operation in progress."""
         with self._lock:
-            return uuid in self._operations or uuid in self._claimed
+            return uuid in self._operations or uuid in self._claims
 
     def get(self, instance) -> hostdev.Hostdevs | None:
         """Return the claim of a server, or None if it has none."""
-        return self._claimed.get(instance.uuid)
+        claim = self._claims.get(instance.uuid)
+        return claim and claim.hostdevs
 
     @contextlib.contextmanager
-    def operation(self, instance) -> collections.abc.Iterator[None]:
+    def operation(self, instance, is_removal: bool = False,
+                  ) -> collections.abc.Iterator[None]:
         """End the claim of a server when its operation ends or fails.
 
         Operations can be nested; the end of the outermost one ends the claim.
+        A claim that is kept ends only if the domain has the devices.
+
+        :param is_removal: whether the operation removes the server from this
+            host, so that it keeps nothing
         """
         with self._lock:
             self._operations[instance.uuid] += 1
@@ -316,7 +427,8 @@ class DeviceClaims:
                 is_over = not self._operations[instance.uuid]
                 if is_over:
                     del self._operations[instance.uuid]
-                    self._end(instance.uuid)
+                    (self._end if is_removal
+                     else self._end_if_defined)(instance.uuid)
             if is_over:
                 self.on_end(instance)
 

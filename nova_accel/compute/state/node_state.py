@@ -7,6 +7,7 @@ import dataclasses
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import local_host
+from nova_accel.compute.state import node_holders
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from nova_accel.core.placement import inventory
@@ -20,6 +21,7 @@ class NodeState:
     :param domains: the devices that libvirt's domains hold
     :param claims: the devices that operations of servers claim
     :param placement_client: allocations
+    :param holders: who holds its devices, by all of these sources
     :param node: returns its resource providers
     """
 
@@ -27,6 +29,7 @@ class NodeState:
     domains: libvirt_domains.LibvirtDomains
     claims: device_claims.DeviceClaims
     placement_client: placement.PlacementClient
+    holders: node_holders.NodeHolders
     node: collections.abc.Callable[[], inventory.Node]
 
     def read(self) -> inventory.NodeInventory:

@@ -28,6 +28,7 @@ from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import providers
 
 LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class PlacementClient:
 
     def __init__(self, virtapi):
         self._virtapi = virtapi
+        #: Whether Placement answered when drains were read last.
+        self.answers = True
 
     def allocations_of_consumer(self, uuid: str) -> dict[str, dict] | None:
         """Return the allocations of a server or a migration, by provider.
@@ -77,13 +80,15 @@ class PlacementClient:
 
         :param node: as Nova knows the compute node
         """
+        self.answers = False
         answer = self._client.get(
             f'/resource_providers?in_tree={node.uuid}'
             f'&required={drain.TRAIT}', version='1.22')
+        self.answers = answer.status_code in (200, 400)
         # 400 until the first drain: Placement does not know the trait.
         marked = {provider['uuid'] for provider in answer.json()[
             'resource_providers']} if answer.status_code == 200 else set()
-        if answer.status_code in (200, 400) and marked != node.marked:
+        if self.answers and marked != node.marked:
             self._client.clear_provider_cache()
 
     def units_by_class(self, provider: str) -> collections.Counter[str]:
@@ -121,19 +126,27 @@ class PlacementClient:
         return self._client.get(
             f'/resource_providers/{provider}').status_code == 404
 
-    def allocate(self, instance, allocated: allocations.Allocations) -> None:
-        """Write all allocations of a server that has none.
+    def restore(self, instance, allocated: allocations.Allocations,
+                ours: collections.abc.Container[str]) -> None:
+        """Write all allocations of a server that has lost them.
 
-        Nova deletes the allocations of a server whose rebuild failed, and
-        does not restore them.
+        The units that it holds may be reserved meanwhile: its device is
+        drained, for example. So both are changed in one request, as in
+        :meth:`adopt`.
 
+        :param ours: our providers among those of the allocations
         :raises errors.AssignmentError: if Placement rejects them
         """
-        why = self._put(instance.uuid, {
-            'allocations': _form(allocated),
-            'project_id': instance.project_id,
-            'user_id': instance.user_id,
-            'consumer_generation': None})
+        try:
+            why = self._write_with_reserved({
+                uuid: amounts for uuid, amounts in allocated.items()
+                if uuid in ours}, instance.uuid, {
+                    'allocations': _form(allocated),
+                    'project_id': instance.project_id,
+                    'user_id': instance.user_id,
+                    'consumer_generation': None})
+        except keystone.ClientException as error:
+            why = str(error)
         if why:
             raise errors.AssignmentError(
                 f'server {instance.uuid}', 'has no allocations, and '
@@ -175,20 +188,36 @@ class PlacementClient:
     def _reshape(self, consumer: str, known, more, without) -> str:
         """Return why Placement rejects the change of :meth:`adopt`, or ''."""
         before = allocated(known['allocations'])
+        if not before:
+            return 'it has none: it was deleted meanwhile'
         kept = {uuid: amounts for uuid, amounts in before.items()
                 if uuid not in without}
         after = {**kept, **more}
         if after == before:
             return ''
-        answer = self._client.post('/reshaper', {
-            'inventories': {
-                uuid: self._unreserved(uuid, amounts)
-                for uuid, amounts in more.items() if uuid not in kept},
-            'allocations': {consumer: {
+        return self._write_with_reserved(
+            {uuid: amounts for uuid, amounts in more.items()
+             if uuid not in kept}, consumer, {
                 'allocations': _form(after),
                 **{key: known[key] for key in (
-                    'project_id', 'user_id', 'consumer_generation')}}}},
-            version='1.30')
+                    'project_id', 'user_id', 'consumer_generation')}})
+
+    def _write_with_reserved(self, new: allocations.Allocations,
+                             consumer: str, payload) -> str:
+        """Write allocations, for which reserved units are made free.
+
+        :param new: the allocations of providers whose units may be reserved
+        :param payload: all allocations of the consumer, in Placement's form
+        :returns: why Placement rejects them, or ''
+        """
+        for _try in range(_TRIES):
+            answer = self._client.post('/reshaper', {
+                'inventories': {uuid: self._unreserved(uuid, amounts)
+                                for uuid, amounts in new.items()},
+                'allocations': {consumer: payload}}, version='1.30')
+            if answer.status_code != 409 or (
+                    'concurrent_update' not in answer.text):
+                break
         return '' if answer.status_code == 204 else answer.text
 
     def _change(self, consumer: str, send: collections.abc.Callable,
@@ -215,8 +244,9 @@ class PlacementClient:
         known = self._client.get(
             f'/resource_providers/{provider}/inventories').json()
         for name, amount in amounts.items():
-            record = known['inventories'][name]
-            record['reserved'] = max(0, record['reserved'] - amount)
+            record = known.get('inventories', {}).get(name)
+            if record:
+                record['reserved'] = max(0, record['reserved'] - amount)
         return known
 
     def reserve(self, item: inventory.Offered) -> None:
@@ -225,9 +255,7 @@ class PlacementClient:
         :raises errors.AssignmentError: if Placement rejects that
         """
         try:
-            why = self._reserve(
-                f'/resource_providers/{item.uuid}/inventories/'
-                f'{naming.unit_class(item.region.resource_class)}')
+            why = self._reserve(item)
         except keystone.ClientException as error:
             why = str(error)
         if why:
@@ -240,18 +268,34 @@ class PlacementClient:
                  'it now: it is reserved until an operator sets its '
                  '"reserved" to 0', item.name)
 
-    def _reserve(self, url: str) -> str:
-        """Return why Placement does not reserve an inventory, or ''."""
+    def _reserve(self, item: inventory.Offered) -> str:
+        """Return why Placement does not reserve a provider's units, or ''.
+
+        The trait comes first: it is what no drain and no round takes away.
+        """
+        provider = f'/resource_providers/{item.uuid}'
+        units = naming.unit_class(item.region.resource_class)
+        record = providers.Provider(
+            item.uuid, item.name, '', {units: item.region.size}, frozenset(),
+            reserved=item.region.size).inventory[units]
         for _try in range(_TRIES):
-            answer = self._client.get(url)
+            answer = self._client.get(f'{provider}/traits', version='1.6')
             if answer.status_code != 200:
                 break
             known = answer.json()
-            if known['reserved'] == known['total']:
-                return ''
-            # Before microversion 1.26, reserved had to be below total.
-            answer = self._client.put(
-                url, {**known, 'reserved': known['total']}, version='1.26')
+            answer = self._client.put(f'{provider}/traits', {
+                **known, 'traits': sorted({*known['traits'],
+                                           providers.USED})}, version='1.6')
+            if answer.status_code == 200:
+                # Before microversion 1.26, reserved had to be below total.
+                answer = self._client.put(f'{provider}/inventories/{units}', {
+                    **record, 'resource_provider_generation': answer.json()[
+                        'resource_provider_generation']}, version='1.26')
+            elif answer.status_code == 400:
+                # Placement does not know the trait until its first use.
+                self._client.put(f'/traits/{providers.USED}', {},
+                                 version='1.6')
+                continue
             if answer.status_code != 409:
                 break
         return '' if answer.status_code == 200 else (

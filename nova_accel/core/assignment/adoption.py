@@ -45,19 +45,14 @@ def plan(addresses: collections.abc.Collection[model.Address],
     Each device becomes a group of a profile, without affinity rules.
 
     :param addresses: all devices that it has by its flavor
-    :param extra_specs: of its flavor
-    :raises errors.AccelError: if a device is not offered, or only a part of a
-        unit is among the devices
+    :param extra_specs: of its flavor, which may have such a profile already
+    :raises errors.AccelError: if a device is not offered, only a part of a
+        unit is among the devices, or the flavor asks for other devices
     """
     units = sorted(_units(addresses, here), key=lambda unit: (
         unit[0].region.resource_class, unit[1]))
     grants = [assigned_units.Grant(device_profile.group_name(index), *found)
               for index, found in enumerate(units)]
-    name = extra_specs.get(flavor_specs.PROFILE_KEY,
-                           extra_specs.get(flavor_specs.ALIAS_KEY, ''))
-    profile = device_profile.Profile(name, tuple(device_profile.Group(
-        {item.region.resource_class: 1}, {}, device_profile.OFF)
-        for item, _unit in units))
     counts = collections.Counter(item.region.resource_class
                                  for item, _unit in units)
     return Adoption(
@@ -66,9 +61,25 @@ def plan(addresses: collections.abc.Collection[model.Address],
          **{naming.class_provider_uuid(here.node.uuid, resource_class):
             {resource_class: count}
             for resource_class, count in counts.items()}},
-        flavor_specs.expand(profile, {
-            key: value for key, value in extra_specs.items()
-            if key != flavor_specs.ALIAS_KEY}))
+        _extra_specs(units, counts, extra_specs))
+
+
+def _extra_specs(units, counts, extra_specs) -> dict[str, str]:
+    """Return the extra specs of a flavor that asks for these units."""
+    if not is_candidate(extra_specs):
+        if flavor_specs.amounts(extra_specs) != counts:
+            raise errors.AssignmentError(
+                'flavor', 'asks for other devices than the server has',
+                'resize the server')
+        return dict(extra_specs)
+    name = extra_specs.get(flavor_specs.PROFILE_KEY,
+                           extra_specs.get(flavor_specs.ALIAS_KEY, ''))
+    profile = device_profile.Profile(name, tuple(device_profile.Group(
+        {item.region.resource_class: 1}, {}, device_profile.OFF)
+        for item, _unit in units))
+    return flavor_specs.expand(profile, {
+        key: value for key, value in extra_specs.items()
+        if key != flavor_specs.ALIAS_KEY})
 
 
 def _units(addresses, here) -> set[tuple[inventory.Offered, model.Unit]]:

@@ -29,6 +29,8 @@ class Wanted:
     :param elsewhere: units by provider that other servers have allocations
         of; these servers may not be on this host yet
     :param pack: whether to keep large groups of free devices whole
+    :param own: providers of which the server has its units already: what is
+        withheld there is withheld from other servers only
     """
 
     groups: collections.abc.Mapping[str, device_profile.Group]
@@ -39,6 +41,7 @@ class Wanted:
     elsewhere: collections.abc.Mapping[str, int] = dataclasses.field(
         default_factory=dict)
     pack: bool = True
+    own: frozenset[str] = frozenset()
 
 
 def assign(allocated: allocations.Allocations, wanted: Wanted,
@@ -58,7 +61,7 @@ def assign(allocated: allocations.Allocations, wanted: Wanted,
         unit; TakenError if another server holds it
     """
     here = {item.uuid: item for item in offered}
-    held = _Held(holders, holder, mdevs)
+    held = _Held(holders, holder, mdevs, wanted.own)
     units = _units(allocated, here)
     booked = _by_class(units, here)
     groups = with_other_units(wanted.groups,
@@ -155,6 +158,7 @@ class _Held:
     holders: collections.abc.Mapping[model.Address, str]
     holder: str
     mdevs: collections.abc.Mapping[str, int]
+    own: frozenset[str] = frozenset()
 
     def count_free(self, item: inventory.Offered) -> int:
         if item.region.mdevs:
@@ -184,7 +188,9 @@ class _Held:
         return self.holders.get(address, self.holder) != self.holder
 
     def _free(self, item) -> list[model.Unit]:
-        return [unit for unit in item.region.available
+        units = (item.region.units if item.uuid in self.own
+                 else item.region.available)
+        return [unit for unit in units
                 if not any(map(self._is_held_by_other, unit))]
 
     def _take_functions(self, item, count):
@@ -196,14 +202,18 @@ class _Held:
                 f'Placement has allocations for {count} of its units, '
                 f'{len(free)} of {len(item.region.units)} are free'
                 + (f': {taken}' if taken else ''))
-        # Prefer units that no server holds to those that the server itself
-        # held before: a reverted resize needs its old devices again.
-        free.sort(key=lambda unit: (any(a in self.holders for a in unit),
-                                    unit))
+        # Prefer units that are not withheld, and then units that no server
+        # holds to those that the server itself held before: a reverted resize
+        # needs its old devices again.
+        available = set(item.region.available)
+        free.sort(key=lambda unit: (
+            unit not in available, any(a in self.holders for a in unit),
+            unit))
         return free[:count]
 
     def _take_mdevs(self, item, count):
-        total = item.region.total
+        total = (item.region.size if item.uuid in self.own
+                 else item.region.total)
         taken = self.mdevs.get(item.uuid, 0)
         if total - taken < count:
             raise errors.TakenError(

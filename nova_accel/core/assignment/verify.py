@@ -23,20 +23,35 @@ def includes_our_devices(request: flavor_request.Request,
 
     A flavor can ask for a class without a profile, and other programs provide
     classes too: Nova's own vGPU code does.
+
+    :param allocated: its allocations; empty if it has none, or Placement did
+        not answer
+    :raises errors.AssignmentError: if it has none, and nothing on this host
+        tells whose the classes are: unknown does not mean that it needs none
     """
     if request.groups:
         return True
-    counting = inventory.counting(request.classes)
-    if not allocated:
-        # Without allocations the class may be ours if this host offers it, or
-        # if Placement still has its provider for devices that are missing.
-        return not counting.keys().isdisjoint(inventory.node.ours) or (
-            not request.classes.isdisjoint(item.region.resource_class
-                                           for item in inventory.offered))
-    # Only our providers have classes of units, on any host.
-    return is_on_this_host(request, allocated, inventory) or any(
-        naming.class_of_units(name)
-        for amounts in allocated.values() for name in amounts)
+    if allocated:
+        # Only our providers have classes of units, on any host.
+        return is_on_this_host(request, allocated, inventory) or any(
+            naming.class_of_units(name)
+            for amounts in allocated.values() for name in amounts)
+    node = inventory.node
+    # The class is ours if this host offers it, or if Placement still has its
+    # provider for devices that are missing.
+    if not inventory.counting(request.classes).keys().isdisjoint(
+            node.ours) or not request.classes.isdisjoint(
+                item.region.resource_class for item in inventory.offered):
+        return True
+    unknown = request.classes - node.foreign
+    if unknown:
+        raise errors.AssignmentError(
+            'device request', f'the flavor asks for {min(unknown)}, Placement '
+            'returned no allocations of the server, and no entry of this '
+            'host names such a device', 'try again once Placement answers; '
+            'if the server has no allocations any more, restore the entry, '
+            'or shelve and unshelve the server')
+    return False
 
 
 def is_on_this_host(request: flavor_request.Request,
@@ -260,14 +275,18 @@ def check_on_this_host(server: str, request: flavor_request.Request,
 
 
 def check(allocated: allocations.Allocations,
-          inventory: inventory.NodeInventory) -> None:
+          inventory: inventory.NodeInventory,
+          own: collections.abc.Container[str] = ()) -> None:
     """Check that no allocated device is refused, withheld or missing now.
 
+    :param own: providers of which the server has its units already, so that
+        it keeps withheld ones
     :raises errors.AssignmentError: which names the device
     """
     for uuid in allocated:
         item = inventory.by_uuid.get(uuid)
-        if item and item.region.available:
+        if item and (item.region.units if uuid in own
+                     else item.region.available):
             continue
         if refusal := inventory.withheld.get(uuid):
             raise errors.AssignmentError(

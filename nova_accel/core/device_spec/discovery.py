@@ -30,7 +30,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
           foreign: collections.abc.Sequence[spec_entry.Entry] = (),
           problems: collections.abc.Iterable[str] = (),
           withheld: collections.abc.Mapping[
-              model.PciAddress, model.Withheld] = {},
+              model.PciAddress, collections.abc.Sequence[model.Withheld]] = {},
           held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
           allow_unsafe_host: bool = False) -> model.Host:
@@ -40,7 +40,8 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param entries: ours; the first that matches is used
     :param foreign: entries by which another program claims devices
     :param problems: problems found when the machine was read
-    :param withheld: functions that are not offered in any form
+    :param withheld: functions that are not offered in any form, with all
+        reasons
     :param held: reads what domains hold; no part of it is offered, and it is
         not offered as another type; called if an entry names a function
     :param hazards: unsafe settings of this host
@@ -241,8 +242,9 @@ def _region(entry, pool, function) -> model.Region:
 def _withheld(pool, refused,
               ) -> tuple[tuple[model.Unit, model.WithheldState], ...]:
     """Return the units of a Pool that are withheld, with their states."""
-    return tuple((unit, refused[unit].state)
-                 for unit in dict.fromkeys(pool.units) if unit in refused)
+    return tuple((unit, state)
+                 for unit in dict.fromkeys(pool.units) if unit in refused
+                 for state in refused[unit].states)
 
 
 def _filled(region, pools, functions) -> model.Region:

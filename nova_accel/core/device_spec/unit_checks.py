@@ -9,6 +9,7 @@ reason and a remedy.
 import collections
 import collections.abc
 import functools
+import itertools
 
 from nova_accel.core import holding
 from nova_accel.core import hostdev
@@ -40,10 +41,13 @@ CONSOLE = 'the console of the host is on it, or may be'
 class WithheldUnit(kinds.Refused):
     """Raised about a unit that is offered again once its state is over."""
 
-    def __init__(self, withheld: model.Withheld,
+    def __init__(self, withheld: collections.abc.Sequence[model.Withheld],
                  address: model.PciAddress) -> None:
-        super().__init__(withheld.reason, withheld.remedy, address)
-        self.state = withheld.state
+        super().__init__(
+            '; '.join(why.reason for why in withheld),
+            '; '.join(dict.fromkeys(why.remedy for why in withheld
+                                    if why.remedy)), address)
+        self.states = tuple(dict.fromkeys(why.state for why in withheld))
 
 
 class UnitChecks:
@@ -186,10 +190,13 @@ class UnitChecks:
 
     def _check_withheld(self, functions) -> None:
         """Refuse withheld functions, and the VFs of withheld cards."""
-        for function in functions:
-            for address in (function.address, function.physfn):
-                if found := self._withheld.get(address):
-                    raise WithheldUnit(found, address)
+        found = {address: self._withheld[address] for function in functions
+                 for address in (function.address, function.physfn)
+                 if address in self._withheld}
+        if found:
+            # One reason must not hide another, which may last longer.
+            raise WithheldUnit(tuple(itertools.chain(*found.values())),
+                               next(iter(found)))
 
     def _check_lost(self, pool, function) -> None:
         """Refuse other uses of a card while a held mdev is missing.

@@ -22,6 +22,7 @@ class Node:
         or that of the compute node
     :param marked: uuids of the providers with the trait of drained devices
     :param withheld: the states of withheld units, by uuid of their provider
+    :param foreign: the resource classes of its providers that are not ours
     """
 
     uuid: str
@@ -33,6 +34,7 @@ class Node:
         default_factory=dict)
     marked: frozenset[str] = frozenset()
     withheld: frozenset[tuple[str, model.WithheldState]] = frozenset()
+    foreign: frozenset[str] = frozenset()
 
     @property
     def devices(self) -> dict[str, str]:

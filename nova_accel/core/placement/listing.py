@@ -174,8 +174,10 @@ def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
 
 def _reasons(traits: frozenset[str], amounts: Json) -> tuple[str, ...]:
     found = [REASONS[trait] for trait in sorted(traits) if trait in REASONS]
-    if not found and not amounts['capacity'] and not amounts['used']:
-        # An operator may have reserved it by hand, too.
-        found = ['used once' if naming.ONE_TIME_USE_TRAIT in traits
-                 else 'reserved']
+    if not amounts['capacity'] and not amounts['used']:
+        if providers.USED in traits:
+            found.append('used once')
+        elif not found:
+            # An operator has reserved it by hand.
+            found.append('reserved')
     return tuple(found)

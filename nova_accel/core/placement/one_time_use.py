@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices for one server only, like Nova's ``one_time_use``.
 
-When a server gets one, its provider is reserved until an operator sets
-``reserved`` to 0 (nova/compute/pci_placement_translator.py,
-``_handle_one_time_use``). This state is stored only in Placement.
+When a server gets one, its provider gets a trait, and is reserved until an
+operator sets ``reserved`` to 0, as for Nova's own devices
+(nova/compute/pci_placement_translator.py, ``_handle_one_time_use``). This
+state is stored only in Placement. The trait tells it from other reasons to
+reserve the provider, so that none of them ends it.
 """
 
 import collections.abc
@@ -22,7 +24,7 @@ def used(existing: collections.abc.Iterable[providers.Existing],
     """
     return frozenset(
         provider.uuid for provider in existing
-        if naming.ONE_TIME_USE_TRAIT in provider.traits and any(
+        if providers.USED in provider.traits and any(
             values.get('reserved')
             for name, values in provider.inventory.items()
             if naming.class_of_units(name)))
@@ -30,9 +32,9 @@ def used(existing: collections.abc.Iterable[providers.Existing],
 
 def in_use(offered: collections.abc.Iterable[inventory.Offered],
            held: collections.abc.Container[model.Address]) -> frozenset[str]:
-    """Return the uuids of one-time-use providers that a domain has devices of.
+    """Return the uuids of one-time-use providers that servers have.
 
-    :param held: the addresses that domains hold
+    :param held: the addresses that servers and other domains hold
     """
     return frozenset(
         item.uuid for item in offered if item.region.one_time_use

@@ -34,7 +34,10 @@ DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
 #: Its device is in a state in which no new server gets it.
 WITHHELD = {state: f'CUSTOM_NOVA_ACCEL_{state.name}'
             for state in model.WithheldState}
-#: All of these traits.
+#: A server has had its device, which is for one server only, and no operator
+#: has freed it yet (:mod:`nova_accel.core.placement.one_time_use`).
+USED = 'CUSTOM_NOVA_ACCEL_USED'
+#: All of these traits that follow from the state of the host.
 REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED,
                      *WITHHELD.values()})
 
@@ -148,15 +151,11 @@ def desired(inventory: inventory.NodeInventory,
 
 def _traits(item, disputed, used) -> frozenset[str]:
     """Return the traits of the provider that has a Region's units."""
-    traits = naming.OUR_TRAITS.union(
+    return naming.OUR_TRAITS.union(
         item.region.traits,
         [WITHHELD[state] for _unit, state in item.region.withheld],
-        [DISPUTED] * bool(disputed.get(item.uuid)))
-    if item.uuid in used:
-        return traits | {naming.ONE_TIME_USE_TRAIT}
-    # With this trait, a reserved provider is one that was used.
-    return traits - {naming.ONE_TIME_USE_TRAIT} if (
-        item.region.withheld) else traits
+        [DISPUTED] * bool(disputed.get(item.uuid)),
+        [USED] * (item.uuid in used))
 
 
 def _reserved(item, disputed, used) -> int:

@@ -108,8 +108,9 @@ class Regions:
         #: functions in guests show nothing.
         self._seen: dict[_Place, _Facts] = {}
         self._failures: dict[_Place, _Failure] = {}
-        #: Path of the bitstream programmed here, and the state afterwards.
-        self._programmed: dict[_Place, tuple[str, _Facts]] = {}
+        #: The bitstream of each region as far as it is known, and the state
+        #: that the region showed with it.
+        self._programmed: dict[_Place, tuple[fpga.Bitstream, _Facts]] = {}
         #: Regions that are or were being programmed: the state before, and
         #: when it ended, in seconds.
         self._busy: dict[_Place, tuple[_Facts, float]] = {}
@@ -149,18 +150,27 @@ class Regions:
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: kind.DeviceConfig) -> None:
         """Program the region's bitstream, or check the function it shows."""
-        place = _Place(item.device.address, item.region.variant)
-        members = sorted({device.address, *(
-            address for unit in item.region.units for address in unit)})
+        place, members = _region_of(device, item)
         with self._locks.setdefault(place.card, threading.Lock()):
             facts = self._read_facts(place, members)
             bitstream = config.bitstream
             if bitstream is None:
                 _check_allocated(item, facts, config.traits)
-            elif not (_is_other_function(device, place, members)
-                      or self._has(place, members, facts, bitstream)):
+            elif self._has(place, members, facts, bitstream):
+                self._programmed[place] = bitstream, facts
+            elif not _is_other_function(device, place, members):
                 _check_free(place, item, facts, bitstream)
                 self._program(place, members, item, facts, bitstream)
+
+    def is_programmed(self, device: hostdev.Hostdev, item: inventory.Offered,
+                      image: str) -> bool:
+        """Whether a region shows the function that the image programmed."""
+        place, members = _region_of(device, item)
+        bitstream, _facts_then = self._programmed.get(place, (None, None))
+        return bool(bitstream and bitstream.image == image
+                    and bitstream.function) and self._has(
+            place, members, self._read_facts(place, members),
+            dataclasses.replace(bitstream, shared=False))
 
     def prepared(self, host: model.Host) -> tuple[()]:
         """Return nothing: a bitstream stays for the next server."""
@@ -226,8 +236,9 @@ class Regions:
             return facts.functions == {bitstream.function}
         # The bitstream or the region has no function id. Rely on our own
         # programming of it, as long as other servers hold the region.
-        return bitstream.shared and (
-            self._programmed.get(place) == (bitstream.path, facts))
+        known, facts_then = self._programmed.get(place, (None, None))
+        return bitstream.shared and known is not None and (
+            known.path, facts_then) == (bitstream.path, facts)
 
     def _program(self, place, members, item, facts, bitstream) -> None:
         with self._as_busy(place, facts):
@@ -248,7 +259,7 @@ class Regions:
                 self._failures[place] = _Failure(reason, after)
                 raise errors.AssignmentError(_thing(item), reason, _HEAL)
             self._failures.pop(place, None)
-            self._programmed[place] = bitstream.path, after
+            self._programmed[place] = bitstream, after
 
     def _run(self, place, members, item, bitstream) -> str:
         """Program a bitstream; return what went wrong, or ''.
@@ -318,6 +329,13 @@ class Regions:
                    f'was killed: it was not done after {timeout} seconds')
                 + (f' and said {_printable(output)}' if output.strip()
                    else ''))
+
+
+def _region_of(device, item) -> tuple[_Place, list]:
+    """Return the region of a guest's device, and its functions."""
+    return _Place(item.device.address, item.region.variant), sorted({
+        device.address, *(address for unit in item.region.units
+                          for address in unit)})
 
 
 def _place(function, machine, shown) -> tuple[_Place, list]:

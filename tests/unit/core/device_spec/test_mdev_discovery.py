@@ -140,7 +140,7 @@ def test_withheld_function_is_not_offered_in_any_form(at, spec):
                  parent(*_TYPES, at='0000:81:00.4', physfn='0000:81:00.0')]
     host = build.offer(
         functions, build.entries(spec),
-        withheld={build.address(at): model.Withheld('x', 'do y')})
+        withheld={build.address(at): [model.Withheld('x', 'do y')]})
     assert host.units.total() == 0
     assert build.refusals(host)['0000:81:00.4'].endswith('x')
 

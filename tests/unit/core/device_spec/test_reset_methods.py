@@ -179,7 +179,7 @@ def test_function_of_a_slot_with_several_iommu_groups_is_reset_alone():
 def test_the_reason_names_the_function_whose_reset_failed():
     card = _card(('flr',), ('flr',))
     host = build.offer(card, build.entries(_NAMED), withheld={
-        card[1].address: model.Withheld('its reset failed: x', 'wait')})
+        card[1].address: [model.Withheld('its reset failed: x', 'wait')]})
     assert build.refusals(host) == {
         '0000:81:00.0': '0000:81:00.1 in its IOMMU group: its reset failed: '
                         'x', '0000:81:00.1': 'its reset failed: x'}
@@ -189,7 +189,7 @@ def test_the_reason_names_the_function_whose_reset_failed():
 def test_other_units_of_a_pool_are_offered_after_a_failed_reset():
     vfs = build.card('0000:85:00.0', 3)
     host = build.offer(vfs, build.entries({'product_id': '37c9'}),
-                       withheld={vfs[2].address: model.Withheld('x')})
+                       withheld={vfs[2].address: [model.Withheld('x')]})
     assert build.units(host) == {
         'CUSTOM_PCI_8086_37C9': ['0000:85:00.1', '0000:85:00.3']}
     assert build.refusals(host) == {'0000:85:00.2': 'x'}

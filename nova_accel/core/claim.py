@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claim: the devices of a server whose libvirt domain is not defined."""
+
+import collections.abc
+import dataclasses
+import json
+
+from nova_accel.core import hostdev
+from nova_accel.core import model
+
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """Devices that a server gets, or that it keeps without a domain.
+
+    :param server: uuid
+    :param kept: whether the server keeps the devices until a domain of it has
+        them, or Placement has no allocations for them any more
+    """
+
+    server: str
+    hostdevs: hostdev.Hostdevs
+    kept: bool = False
+
+    @property
+    def addresses(self) -> set[model.Address]:
+        """The addresses of the devices."""
+        return {device.address for device in self.hostdevs}
+
+
+def dumps(claim: Claim) -> str:
+    """Return a kept claim as JSON."""
+    return json.dumps({
+        'version': _VERSION, 'server': claim.server, 'hostdevs': [{
+            'address': str(device.address), 'alias': device.alias,
+            'managed': device.managed} for device in claim.hostdevs]})
+
+
+def loads(text: str) -> Claim:
+    """Return a kept claim from its JSON.
+
+    :raises ValueError: if it is not one of this version
+    """
+    found = json.loads(text)
+    try:
+        if found['version'] != _VERSION:
+            raise ValueError(f'version {found["version"]!r}')
+        return Claim(str(found['server']), tuple(
+            map(_hostdev, found['hostdevs'])), kept=True)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f'{type(error).__name__}: {error}') from None
+
+
+def _hostdev(found: collections.abc.Mapping) -> hostdev.Hostdev:
+    address = found['address']
+    return hostdev.Hostdev(
+        model.PciAddress.parse(address) if ':' in address
+        else model.MdevAddress(address), found['alias'],
+        bool(found['managed']))
