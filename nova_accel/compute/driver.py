@@ -342,7 +342,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         return config
 
     def _create_guest(self, context, xml, instance, power_on=True,
-                      pause=False, post_xml_callback=None):
+                      pause=False, post_xml_callback=None, *args, **kwargs):
         held = hostdev.ours(libvirt_xml.parse(xml)[1])
 
         def defined():
@@ -358,7 +358,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     self._claims.ensure_claimed(instance, held)
                 self._prepare(held, instance, context)
             return super()._create_guest(context, xml, instance, power_on,
-                                         pause, defined)
+                                         pause, defined, *args, **kwargs)
 
     def _reserve_one_time(self, held: hostdev.Hostdevs) -> None:
         """Reserve the one-time-use devices that a server gets.

@@ -70,12 +70,15 @@ OVERRIDDEN = {
     'finish_migration': ['context', 'migration', 'instance', 'disk_info',
                          'network_info', 'image_meta', 'resize_instance',
                          'allocations'],
-    'finish_revert_migration': ['context', 'instance'],
+    'confirm_migration': ['context', 'migration'],
+    'finish_revert_migration': ['context', 'instance', 'network_info',
+                                'migration'],
     '_hard_reboot': ['context', 'instance'],
     'destroy': ['context', 'instance'],
     'cleanup': ['context', 'instance'],
     '_get_guest_config': ['instance'],
-    '_create_guest': ['context', 'xml', 'instance'],
+    '_create_guest': ['context', 'xml', 'instance', 'power_on', 'pause',
+                      'post_xml_callback'],
     '_allocate_mdevs': ['allocations'],
     'suspend': ['context', 'instance'],
     'resume': ['context', 'instance'],
@@ -98,9 +101,11 @@ OVERRIDDEN = {
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
-           '_prepare_to_resume', '_reattach', '_reattach_missing'}
+           '_prepare_to_resume', '_reattach', '_reattach_missing',
+           '_reserve_one_time'}
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
-                  '_device_migration', '_domains', '_incomplete_guests',
+                  '_device_migration', '_domains', '_holders',
+                  '_incomplete_guests',
                   '_local_host', '_placement_client', '_preparation',
                   '_reattaching', '_reclamation', '_state'}
 
@@ -149,6 +154,24 @@ def test_guest_devices_are_released_in_cleanup():
             < destroy.index('self.cleanup('))
     assert 'self.driver.cleanup(' in inspect.getsource(
         inspect.unwrap(compute_manager.ComputeManager._post_live_migration))
+
+
+def test_callback_is_called_between_definition_and_start():
+    """One-time-use devices are reserved there."""
+    source = inspect.getsource(libvirt_driver.LibvirtDriver._create_guest)
+    assert (source.index('libvirt_guest.Guest.create(')
+            < source.index('post_xml_callback()')
+            < source.index('guest.launch('))
+
+
+def test_nova_deletes_the_allocations_of_a_failed_rebuild():
+    """Nova calls the wrapped method even if the server stays on its host."""
+    method = resource_tracker.ResourceTracker.__dict__[
+        'delete_allocation_for_evacuated_instance']
+    assert parameters(getattr(method, 'nova_accel', method))[:3] == [
+        'context', 'instance', 'node']
+    assert 'self.rt.delete_allocation_for_evacuated_instance(' in (
+        inspect.getsource(compute_manager))
 
 
 def test_hard_reboot_is_called_with_positional_arguments():

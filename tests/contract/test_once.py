@@ -29,7 +29,7 @@ class _Node:
     def report(self, failed=()):
         host = build.offer(
             list(self.gpus.values()), build.entries(self.entry), withheld={
-                build.address(at): model.Withheld('its reset failed')
+                build.address(at): [model.Withheld('its reset failed')]
                 for at in failed})
         held = {build.address(at) for at in self.held}
         tree_update.update(
@@ -117,6 +117,19 @@ def test_reset_or_changed_entry_keeps_reservation(node, entry):
     node.report()
     assert node.reserved(_FIRST) == (1, 1)
     assert node.reserved(_SECOND) == (0, 1)
+
+
+def test_reasons_are_a_set_of_which_each_ends_alone(node):
+    _use(node)
+    node.report(failed=[_FIRST])
+    assert node.traits(_FIRST) >= {_UNHEALTHY, providers.USED}
+    node.free(_FIRST)
+    node.report(failed=[_FIRST])
+    # The operator has freed it, and it is still withheld.
+    assert providers.USED not in node.traits(_FIRST)
+    assert node.reserved(_FIRST) == (1, 1)
+    node.report()
+    assert node.reserved(_FIRST) == (0, 1)
 
 
 def test_withheld_device_does_not_stay_reserved(node):

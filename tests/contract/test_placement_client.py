@@ -75,20 +75,26 @@ def test_failed_read_raises(answer):
 
 
 _ITEM = build.offered(build.region('CUSTOM_X'))
-_FREE = (200, b'{"total": 1, "reserved": 0, '
-              b'"resource_provider_generation": 3}')
-_DONE, _CONFLICT = (200, b'{}'), (409, b'{"errors": []}')
+_FREE = (200, b'{"traits": ["HW_X"], "resource_provider_generation": 3}')
+_DONE = (200, b'{"resource_provider_generation": 4}')
+_CONFLICT, _NO_TRAIT = (409, b'{"errors": []}'), (400, b'{"errors": []}')
 
 
-@pytest.mark.parametrize('puts', [[_DONE], [_CONFLICT] * 3 + [_DONE]])
+@pytest.mark.parametrize('puts', [
+    [_DONE, _DONE], [_CONFLICT, _DONE, _CONFLICT, _DONE, _DONE],
+    # The first device of the cloud that is used.
+    [_NO_TRAIT, (201, b''), _DONE, _DONE]])
 def test_one_time_use_device_is_reserved(puts):
+    """Its trait comes first, and both writes check the generation."""
     placement = _Placement(_FREE, *puts)
     _placement_client(placement).reserve(_ITEM)
-    assert placement.written == [
-        (f'/resource_providers/{_ITEM.uuid}/inventories/'
-         'CUSTOM_UNIT_OF_CUSTOM_X',
-         {'total': 1, 'reserved': 1, 'resource_provider_generation': 3}),
-    ] * len(puts)
+    [(_url, traits), (url, record)] = placement.written[-2:]
+    assert traits == {'traits': ['CUSTOM_NOVA_ACCEL_USED', 'HW_X'],
+                      'resource_provider_generation': 3}
+    assert url == (f'/resource_providers/{_ITEM.uuid}/inventories/'
+                   'CUSTOM_UNIT_OF_CUSTOM_X')
+    assert (record['total'], record['reserved'],
+            record['resource_provider_generation']) == (1, 1, 4)
 
 
 @pytest.mark.parametrize('answers', [

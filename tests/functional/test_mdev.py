@@ -13,9 +13,9 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel.compute.state import device_claims
-from nova_accel.core.assignment import holders
 from nova_accel.core import errors
 from nova_accel.core.assignment import assign
+from nova_accel.core.assignment import holders
 from nova_accel.core.placement import providers
 from nova_accel.host import operations
 from tests.functional import cloud
