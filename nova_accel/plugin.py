@@ -22,6 +22,7 @@ from nova_accel.core.kind import Kind
 from nova_accel.core.kind import Machine
 from nova_accel.core.kind import Pool
 from nova_accel.core.kind import Preparer
+from nova_accel.core.kind import Programmer
 from nova_accel.core.kind import Reader
 from nova_accel.core.kind import Refused
 from nova_accel.core.kind import Suggester
@@ -43,7 +44,7 @@ __all__ = [
     'AccelError', 'AssignmentError', 'Bitstream', 'Device', 'DeviceConfig',
     'DeviceError', 'Entry', 'Enumerator', 'Examiner', 'Function', 'Host',
     'Hostdev', 'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress',
-    'NAMESPACE', 'Offered', 'PciAddress', 'Pool', 'Preparer', 'Reader',
-    'Refused', 'Region', 'Suggester', 'Tree', 'function_path', 'is_live',
-    'quote', 'read_limit', 'sysfs_path',
+    'NAMESPACE', 'Offered', 'PciAddress', 'Pool', 'Preparer', 'Programmer',
+    'Reader', 'Refused', 'Region', 'Suggester', 'Tree', 'function_path',
+    'is_live', 'quote', 'read_limit', 'sysfs_path',
 ]

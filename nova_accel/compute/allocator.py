@@ -11,6 +11,7 @@ from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
+from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import ownership
@@ -147,6 +148,9 @@ class Allocator:
             # The server keeps its devices; the audit reports them.
             LOG.warning('%s', error, instance=instance)
             return {}
+        for item in holding.one_time(held, here):
+            # Restoring has made it free for a moment.
+            self._placement_client.reserve(item)
         return allocated
 
     def choose(self, instance, allocated, here: inventory.NodeInventory,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run slow device work in a thread; the caller waits :data:`WAIT` at most.
+"""Run slow device work in threads; the caller waits :data:`WAIT` at most.
 
 Nova's resource tracker holds a lock during its periodic run, which every boot
 and every deletion needs. The kernel can block for a long time: a minute for
@@ -9,6 +9,7 @@ until no program has it open.
 
 import collections.abc
 import threading
+import time
 
 from oslo_log import log as logging
 
@@ -16,6 +17,13 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds.
 WAIT = 10
+
+
+def wait(threads: collections.abc.Iterable[threading.Thread]) -> None:
+    """Wait for the end of tasks, :data:`WAIT` seconds at most for all."""
+    deadline = time.monotonic() + WAIT
+    for thread in threads:
+        thread.join(max(0, deadline - time.monotonic()))
 
 
 class Runner:
@@ -30,8 +38,19 @@ class Runner:
         :returns: whether it was started; not while another task runs
         :raises RuntimeError: if no thread can be started
         """
+        if thread := self.start(what):
+            wait([thread])
+        return thread is not None
+
+    def start(self, what: collections.abc.Callable[[], None],
+              ) -> threading.Thread | None:
+        """Start a task.
+
+        :returns: its thread, None while another task runs
+        :raises RuntimeError: if no thread can be started
+        """
         if not self._busy.acquire(blocking=False):
-            return False
+            return None
         thread = threading.Thread(target=self._do, args=(what,), daemon=True)
         try:
             thread.start()
@@ -39,8 +58,7 @@ class Runner:
             # Allow the next try, when the system may have a thread again.
             self._busy.release()
             raise
-        thread.join(WAIT)
-        return True
+        return thread
 
     def is_busy(self) -> bool:
         """Whether a task is still running."""

@@ -368,7 +368,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         """
         here, _unreadable = self._state.read_or_empty(cached=True)
         for item in holding.one_time(held, here):
-            self._placement_client.reserve(item)
+            if item.uuid not in here.node.used:
+                self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()

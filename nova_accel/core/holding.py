@@ -107,11 +107,7 @@ def provider_of(device: hostdev.Hostdev) -> str | None:
 
 def one_time(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
              ) -> list[inventory.Offered]:
-    """Return the one-time-use providers to reserve when a guest starts.
-
-    :param hostdevs: of the guest
-    """
+    """Return the one-time-use providers that hostdevs were assigned from."""
     found = {item.uuid: item for device in hostdevs
              if (item := here.find_by_alias(device.alias, device.address))}
-    return [item for uuid, item in found.items()
-            if item.region.one_time_use and uuid not in here.node.used]
+    return [item for item in found.values() if item.region.one_time_use]

@@ -4,8 +4,10 @@
 import os
 import shutil
 import threading
+import time
 from unittest import mock
 
+import ddt
 import fixtures
 
 from nova_accel.compute.state import local_host
@@ -18,7 +20,8 @@ from tests.functional import test_reset
 #: Number of checks of each recording in QuietTest.
 _ROUNDS = int(os.environ.get('NOVA_ACCEL_ROUNDS', 20))
 
-ONE = test_reset.ONE
+ONE, TWO = test_reset.GPUS[:2]
+PROVIDER = test_reset.PROVIDER
 _NODE = '3a1b4f0e-7f0b-4f5c-9c0e-2b6f0a6d9e11'
 UNHEALTHY = 'CUSTOM_NOVA_ACCEL_UNHEALTHY'
 _HEALTHY = {'aer_dev_fatal': 'DLP 7\nTOTAL_ERR_FATAL 7\n',
@@ -28,6 +31,33 @@ _HEALTHY = {'aer_dev_fatal': 'DLP 7\nTOTAL_ERR_FATAL 7\n',
             'current_link_speed': '32.0 GT/s PCIe\n',
             'max_link_speed': '32.0 GT/s PCIe\n',
             'config': '\x00' * 64}
+_ERROR = 'TOTAL_ERR_FATAL 8\n'
+_WITHOUT_ONE = cloud.FOUR_SPEC.replace('[48][34]', '(44|8[34])')
+_UNKNOWN = 'its health is unknown'
+
+_CARD = '0000:44:00.0'
+_VFS = tuple(f'0000:44:00.{number}' for number in range(4, 8))
+
+
+class Blocked(fixtures.Fixture):
+    """The kernel blocks the readers of functions, until ``over`` is set."""
+
+    def __init__(self, *addresses):
+        self.addresses, self.over = addresses, threading.Event()
+
+    def _setUp(self):
+        read = health.read
+
+        def blocking(tree, function, vfs):
+            if str(function.address) in self.addresses:
+                self.over.wait(120)
+            return read(tree, function, vfs)
+
+        self.addCleanup(self.over.set)
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.compute.background.WAIT', 0.5))
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova_accel.host.health.read', blocking))
 
 
 class HealthCase(test_reset.Reset):
@@ -51,8 +81,14 @@ class HealthCase(test_reset.Reset):
         self.assertEqual(withheld, UNHEALTHY in self.traits())
         return withheld
 
+    def offered(self):
+        """Run the periodic tasks; return the devices that are offered."""
+        self._run_periodics()
+        return {name.rpartition('_')[2] for name in self.totals()}
 
-PROVIDER = test_reset.PROVIDER
+    def block(self, *addresses):
+        """Block readers of functions; return the event that ends it."""
+        return self.useFixture(Blocked(*addresses)).over
 
 
 class HealthTest(HealthCase):
@@ -134,21 +170,6 @@ class HealthTest(HealthCase):
         self.restart_compute_service('compute1')
         self.assertFalse(self.is_withheld())
 
-    def test_function_that_blocks_its_reader_is_withheld(self):
-        over, read = threading.Event(), health.read
-
-        def blocking(tree, function, vfs):
-            if str(function.address) == ONE:
-                over.wait(60)
-            return read(tree, function, vfs)
-        with fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', .1), \
-                fixtures.MonkeyPatch('nova_accel.host.health.read', blocking):
-            self.assertFalse(self.is_withheld())
-            self.assertTrue(self.is_withheld())
-            over.set()
-        self.background.wait()
-        self.assertFalse(self.is_withheld())
-
     def test_finding_of_a_kind_withholds_the_device(self):
         with mock.patch.object(
                 pci.Functions, 'examine', lambda _kind, function: (
@@ -163,6 +184,192 @@ class HealthTest(HealthCase):
         self.assertEqual(0, self.said('Traceback'))
 
 
+class BlockedTest(HealthCase):
+    """The kernel blocks the reader of a card."""
+
+    def test_card_is_withheld_until_it_is_read(self):
+        self.start_compute('compute1')
+        over = self.block(ONE)
+        for _round in range(3):
+            self.assertEqual({*self.functions} - {ONE}, self.offered())
+        self.assertEqual(1, self.said(f'{ONE} (10de:2330): {_UNKNOWN}'))
+        self.kernel.resets.clear()
+        over.set()
+        self._wait_for_assert(lambda: self.assertFalse(self.is_withheld()))
+        self.assertEqual(1, self.said(f'{ONE} is healthy again'))
+        self.assertEqual([ONE], self.kernel.resets)
+
+    def test_error_of_another_card_is_noticed(self):
+        self.start_compute('compute1')
+        self.block(TWO)
+        self.assertNotIn(TWO, self.offered())
+        self.write(ONE, 'aer_dev_fatal', _ERROR)
+        self.assertEqual({*self.functions} - {ONE, TWO}, self.offered())
+
+    def test_card_is_not_offered_by_a_start(self):
+        self.block(ONE)
+        self.start_compute('compute1')
+        self.assertNotIn(PROVIDER, self.totals())
+        self.restart_compute_service('compute1')
+        self.assertNotIn(PROVIDER, self.totals())
+        self.assertTrue(self.is_withheld())
+
+    def test_restart_does_not_end_an_error_of_another_card(self):
+        self.start_compute('compute1')
+        self.write(TWO, 'aer_dev_fatal', _ERROR)
+        self.assertNotIn(TWO, self.offered())
+        self.block(ONE)
+        self.restart_compute_service('compute1')
+        for _round in range(2):
+            self.assertEqual({*self.functions} - {ONE, TWO}, self.offered())
+
+    def test_known_problem_stays(self):
+        self.start_compute('compute1')
+        self.write(ONE, 'current_link_width', '4\n')
+        self.assertTrue(self.is_withheld())
+        over = self.block(ONE)
+        self.assertTrue(self.is_withheld())
+        self.assertEqual(1, self.said(f'4 of 16 lanes; {_UNKNOWN}'))
+        over.set()
+
+        def is_read():
+            self.assertTrue(self.is_withheld())
+            self.assertEqual(2, self.said('4 of 16 lanes; look for it'))
+
+        self._wait_for_assert(is_read)
+        self.assertEqual(0, self.said('healthy again'))
+
+    def test_kind_blocks(self):
+        over = threading.Event()
+        self.addCleanup(over.set)
+        self.useFixture(Blocked())
+        self.useFixture(fixtures.MockPatchObject(
+            pci.Functions, 'examine', lambda _kind, function: (
+                over.wait(120) and () if str(function.address) == ONE
+                else ()), create=True))
+        self.start_compute('compute1')
+        self.assertEqual({*self.functions} - {ONE}, self.offered())
+
+    def test_all_cards_block_for_one_wait(self):
+        self.block(*self.functions)
+        local, took = local_host.LocalHost(), []
+        for _round in range(2):
+            began = time.monotonic()
+            local.refresh_withheld(inventory.Node(_NODE, 'compute1'))
+            took.append(time.monotonic() - began)
+        self.assertEqual({cloud.GPU: 0}, local.read().units)
+        self.assertLess(took[0], 4 * 0.5)
+        # Readers that still run are not waited for again.
+        self.assertLess(took[1], 0.5)
+
+
+class UnreadTest(HealthCase):
+
+    def refresh(self):
+        self.local.refresh_withheld(inventory.Node(_NODE, 'compute1'))
+
+    def offered(self):
+        self.local.invalidate()
+        return self.local.read().units.get(cloud.GPU, 0)
+
+    def test_new_card_is_withheld_until_it_is_read(self):
+        self.flags(device_spec=[_WITHOUT_ONE], group='nova_accel')
+        self.local = local_host.LocalHost()
+        # Otherwise the log of each start would say so.
+        self.assertEqual(3, self.offered())
+        self.refresh()
+        self.flags(device_spec=self.entries, group='nova_accel')
+        self.assertEqual(3, self.offered())
+        self.refresh()
+        self.assertEqual(4, self.offered())
+        self.assertEqual(1, self.said(f'{ONE} (10de:2330): {_UNKNOWN}'))
+
+    def test_card_is_withheld_if_no_thread_can_read_it(self):
+        self.local = local_host.LocalHost()
+        with mock.patch.object(threading.Thread, 'start', side_effect=(
+                RuntimeError("can't start new thread"))):
+            self.refresh()
+            self.refresh()
+        self.assertEqual(0, self.offered())
+        self.assertEqual(1, self.said(f'Cannot read the health of {ONE}'))
+        self.refresh()
+        self.assertEqual(4, self.offered())
+
+    def test_function_that_comes_back_is_a_new_one(self):
+        """The kernel removed it and found it again, without its errors."""
+        self.local = local_host.LocalHost()
+        self.refresh()
+        self.write(ONE, 'aer_dev_fatal', _ERROR)
+        self.refresh()
+        self.assertEqual(3, self.offered())
+        link = self.machine / 'sys/bus/pci/devices' / ONE
+        target = link.readlink()
+        link.unlink()
+        self.local.invalidate()
+        self.refresh()
+        self.assertEqual(0, self.said('healthy again'))
+        link.symlink_to(target)
+        self.local.invalidate()
+        self.refresh()
+        self.assertEqual(4, self.offered())
+
+
+class EntryTest(HealthCase):
+    """The entry changes of a card that had an error."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+        self.write(ONE, 'aer_dev_fatal', _ERROR)
+        self.assertTrue(self.is_withheld())
+
+    def name(self, entry):
+        self.flags(device_spec=[entry], group='nova_accel')
+        self._run_periodics()
+
+    def test_removed_and_added_again(self):
+        self.name(_WITHOUT_ONE)
+        self.assertNotIn(PROVIDER, self.providers())
+        self.name(cloud.FOUR_SPEC)
+        self.assertTrue(self.is_withheld())
+        self.assertEqual(0, self.said('healthy again'))
+        self.ahead += 3601
+        self.assertFalse(self.is_withheld())
+
+    def test_other_class_before_a_restart(self):
+        self.name(cloud.FOUR_SPEC.replace('GPU_H100', 'GPU_NEW'))
+        self.restart_compute_service('compute1')
+        self.assertTrue(self.is_withheld())
+
+
+@ddt.ddt
+class RecoveredTest(test_reset.Reset):
+    """Virtual functions are reset after an error of them or of their card."""
+
+    entries = [cloud.VF_SPECS[1]]
+    recording = cloud.A100
+    functions = _VFS
+
+    def count_errors(self, addresses, number):
+        for address in addresses:
+            (self.kernel.place(address) / 'aer_dev_fatal').write_text(
+                f'TOTAL_ERR_FATAL {number}\n')
+
+    @ddt.data(_VFS, (_CARD,))
+    def test_functions_are_reset(self, failing):
+        self.count_errors(failing, 7)
+        self.start_compute('compute1')
+        self.assertCountEqual(_VFS, self.kernel.resets)
+        self.count_errors(failing, 8)
+        self._run_periodics()
+        self.assertEqual({}, self.totals())
+        self.ahead += 3601
+        self._run_periodics()
+        self.assertNotEqual({}, self.totals())
+        self.assertCountEqual(2 * _VFS, self.kernel.resets)
+
+
+@ddt.ddt
 class VirtualFunctionTest(cloud.Cloud):
 
     def setUp(self):
@@ -186,6 +393,12 @@ class VirtualFunctionTest(cloud.Cloud):
         self.assertIn('1 of its virtual functions are enabled, but are not '
                       'there', self.stdlog.logger.output)
 
+    @ddt.data(_CARD, _VFS[0])
+    def test_card_or_function_that_blocks(self, address):
+        self.useFixture(Blocked(address))
+        self._run_periodics()
+        self.assertEqual(0, self.free())
+
 
 class QuietTest(cloud.Cloud):
 
@@ -199,8 +412,10 @@ class QuietTest(cloud.Cloud):
             for _round in range(_ROUNDS):
                 local.refresh_withheld(inventory.Node(_NODE, 'compute1'))
                 local.invalidate()
-            self.assertEqual({}, local.health.withheld(
-                local.read().functions), recording)
-            offered += len(local.read().devices)
+            regions = [region for device in local.read().devices
+                       for region in device.regions]
+            self.assertEqual([], [region for region in regions
+                                  if region.withheld], recording)
+            offered += len(regions)
         self.assertGreater(offered, 10)
         self.assertNotIn('background task', self.stdlog.logger.output)

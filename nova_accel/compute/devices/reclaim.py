@@ -68,14 +68,14 @@ class Reclamation:
         The move of a server to this host was given up, for example, or the
         server was deleted while nova-compute was down.
 
-        :param node: with its providers
+        :param node: the compute node
         """
         lingering = self._claims.lingering()
         known = self._holders.read(node.name)
         if not known.is_known:
             return
         for consumer, claim in lingering.items():
-            if not known.keeps(claim.server, node.ours) and (
+            if not known.justifies(claim) and (
                     self._claims.release_lingering(consumer, claim)):
                 LOG.info('Ended the claim of server %s: it has no '
                          'allocations on this host', claim.server)

@@ -118,8 +118,11 @@ class LocalHost:
         is_changed = self.drains.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
         is_other, recovered = self.health.check(self.tree, here, self._kinds)
-        # After an error, reset a device before a server gets it.
-        self.resets.used(recovered)
+        # After an error, reset a device before a server gets it; after one of
+        # a card, all its virtual functions.
+        self.resets.used(recovered.union(
+            function.address for function in here.host.functions
+            if function.physfn in recovered))
         if is_changed or is_other:
             self.invalidate()
 

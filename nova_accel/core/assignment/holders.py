@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 
+from nova_accel.core import claim as claims
 from nova_accel.core import holding
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -53,17 +54,15 @@ class Holders:
         return frozenset(uuid for each in self.allocated.values()
                          for allocated in each for uuid in allocated)
 
-    def keeps(self, server: str,
-              ours: collections.abc.Container[str]) -> bool:
-        """Whether a server without a domain keeps what it claims.
-
-        :param ours: our providers on this compute node
-        """
-        every = self.allocated.get(server, ())
-        if any(uuid in ours for allocated in every for uuid in allocated):
-            return True
-        # Nova has the server here, and lost its allocations.
-        return server in self.here and not any(every)
+    def justifies(self, claim: claims.Claim) -> bool:
+        """Whether a server without a domain keeps what it claims."""
+        every = self.allocated.get(claim.server, ())
+        if not any(every):
+            # Nova may have the server here, and have lost its allocations.
+            return claim.server in self.here
+        return not claim.hostdevs or any(
+            holding.provider_of(device) in allocated
+            for device in claim.hostdevs for allocated in every)
 
     def counts(self, offered: Offers) -> dict[str, int]:
         """Return the number of held units by provider."""

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import claim
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -80,15 +81,38 @@ def test_everything_is_kept_while_nova_or_placement_does_not_answer():
         addresses, (item,)) == set(addresses)
 
 
-@pytest.mark.parametrize('allocated, here, keeps', [
-    ([{'ours': {}}], (), True),
-    ([{}, {'ours': {}}], (), True),
-    ([{'other': {}}], (_ME,), False),
+@pytest.mark.parametrize('allocated, here, is_justified', [
+    ([{_OTHER: {}}], (), True),
+    # It was resized on this host: the migration has its old allocations.
+    ([{_ME: {}}, {_OTHER: {}}], (), True),
+    # The resize was confirmed, or it failed.
+    ([{}, {_ME: {}}], (_ME,), False),
     # Nova lost its allocations.
     ([{}], (_ME,), True),
     # It was deleted.
     ([{}], (), False),
 ])
-def test_claim_is_kept_while_allocations_justify_it(allocated, here, keeps):
+def test_claim_is_kept_while_allocations_justify_it(allocated, here,
+                                                    is_justified):
     known = holders.Holders({}, {_ME: allocated}, frozenset(here))
-    assert known.keeps(_ME, {'ours'}) == keeps
+    assert is_justified == known.justifies(claim.Claim(_ME, (hostdev.Hostdev(
+        build.address('0000:01:00.0'), naming.alias('ACCEL0', _OTHER, 0)),)))
+
+
+@given(st.lists(st.sampled_from([
+    build.address('0000:01:00.0'), model.MdevAddress(_OTHER)])),
+    st.booleans())
+def test_kept_claim_is_read_as_it_was_written(addresses, managed):
+    written = claim.Claim(_ME, tuple(
+        hostdev.Hostdev(address, naming.alias('ACCEL0', _OTHER, number),
+                        managed)
+        for number, address in enumerate(addresses)), kept=True)
+    assert claim.loads(claim.dumps(written)) == written
+
+
+@pytest.mark.parametrize('text', [
+    '', '{}', '[]', '{"version": 2}', '{"version": 1, "server": "x"}',
+    '{"version": 1, "server": "x", "hostdevs": [{"address": "a:b"}]}'])
+def test_damaged_claim_is_an_error(text):
+    with pytest.raises(ValueError):
+        claim.loads(text)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server keeps what its allocations name, whatever is withheld."""
+
+import ddt
+import fixtures
+from nova.policies import base as policies
+from nova.policies import servers as server_policies
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from nova_accel.compute.state import placement
+from tests.functional import cloud
+from tests.functional import test_health
+from tests.functional import withheld
+
+_CHANGES = ('drain_devices', 'drain_host', 'remove_entries', 'change_class')
+
+
+@ddt.ddt
+class OneHostTest(withheld.WithheldCase):
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+
+    @ddt.data(*_CHANGES)
+    def test_reverted_resize_to_none(self, change):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self._resize_server(server, self.plain)
+        getattr(self, change)()
+        self.revert(server)
+        self.assertKeeps(server, had)
+
+    @ddt.data(*_CHANGES)
+    def test_reverted_resize_to_another_device(self, change):
+        server = self.boot(self.one)
+        had = self.hostdevs(server)
+        self._resize_server(server, self.flavor('one'))
+        getattr(self, change)()
+        self.revert(server)
+        self.assertKeeps(server, had)
+
+    def test_device_is_free_after_the_confirm(self):
+        server = self.boot(self.one)
+        self._resize_server(server, self.flavor('one'))
+        self._confirm_resize(server)
+        self.assertEqual('ACTIVE', self.outcome(self.one))
+
+    @ddt.data('drain_devices', 'drain_host')
+    def test_domain_is_gone(self, change):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        getattr(self, change)()
+        self.undefine(server)
+        self.rounds(1)
+        self.reboot(server)
+        self.assertKeeps(server, had)
+
+    @ddt.data(*_CHANGES)
+    def test_failed_rebuild(self, change):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self.fail_rebuild(server)
+        getattr(self, change)()
+        self.restart_compute_service('compute1')
+        self.rounds(1)
+        self.reboot(server)
+        self.assertKeeps(server, had)
+
+    @ddt.data('drain_host', 'remove_entries')
+    def test_rebuild_that_fails_after_the_change(self, change):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        getattr(self, change)()
+        self.fail_rebuild(server, self.glance.auto_disk_config_enabled_image[
+            'id'])
+        self.rounds()
+        self.reboot(server)
+        self.assertKeeps(server, had)
+
+    def test_deleted_server_keeps_nothing(self):
+        server = self.boot(self.two)
+        self.fail_rebuild(server)
+        self._delete_server(server)
+        self.assertEqual('ACTIVE', self.outcome(self.two))
+
+    def test_libvirt_is_down_while_the_domain_is_undefined(self):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self.remove_entries()
+        self.restart_compute_service('compute1')
+        self.fail_definition(server)
+        self.assertEqual({}, self.held())
+        self.rounds(1)
+        self.reboot(server)
+        self.assertKeeps(server, had)
+
+    def fail_definition(self, server):
+        """Let a reboot fail to define; then libvirt does not answer."""
+        host = type(self.computes['compute1'].driver._host)
+        listed, down = host.list_instance_domains, []
+        error = fakelibvirt.make_libvirtError(
+            fakelibvirt.libvirtError, 'Failed to connect socket',
+            error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+        def lists(this, *args, **kwargs):
+            if down:
+                raise error
+            return listed(this, *args, **kwargs)
+
+        def define(_this, _xml):
+            down.append(True)
+            raise error
+
+        with fixtures.MockPatchObject(host, 'list_instance_domains', lists), (
+                fixtures.MockPatchObject(host, 'write_instance_config',
+                                         define)):
+            self.reboot(server)
+
+
+class CellsTest(withheld.WithheldCase):
+
+    NUMBER_OF_CELLS = 2
+
+    def setUp(self):
+        super().setUp()
+        self.policy.set_rules({
+            server_policies.CROSS_CELL_RESIZE: policies.RULE_ADMIN_API},
+            overwrite=False)
+        for number in (1, 2):
+            self.start_compute(f'compute{number}', cell_name=f'cell{number}')
+
+    def test_reverted_resize_to_another_cell(self):
+        for change in (self.drain_host, self.remove_entries):
+            server = self.boot(self.two, host='compute1')
+            had = self.hostdevs(server)
+            self._resize_server(server, self.flavor('two'))
+            # Both computes share one CONF.host.
+            self.flags(host='compute1')
+            change()
+            self.revert(server)
+            self.assertKeeps(server, had)
+            self.change_entries(*self.DEVICE_SPEC)
+            self._delete_server(server)
+            # The next drain begins with an undrained host.
+            url = (f'/resource_providers/{self.compute_rp_uuids["compute1"]}'
+                   '/traits')
+            before = self.placement.get(url, version='1.6').body
+            self.placement.put(url, {**before, 'traits': [
+                trait for trait in before['traits']
+                if 'DRAIN' not in trait]}, version='1.6')
+            self.rounds()
+
+
+@ddt.ddt
+class UnhealthyTest(test_health.HealthCase):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.start_compute('compute1')
+        self.gpu_profile('four', count=4, numa='off')
+        self.server = self.boot(self.flavor('four'))
+        self.had = self.hostdevs(self.server)
+
+    def test_reverted_resize(self):
+        self._resize_server(self.server, self.flavor())
+        self.break_it()
+        self._revert_resize(self.server)
+        self.assertEqual(self.had.keys(), self.hostdevs(self.server).keys())
+
+    def break_it(self):
+        self.write(test_health.ONE, 'current_link_width', '4\n')
+        for _round in range(2):
+            self._run_periodics()
+
+
+@ddt.ddt
+class LostAllocationsTest(withheld.WithheldCase):
+    """Somebody deletes the allocations of a server."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock = self.useFixture(cloud.AuditClock())
+        self.start_compute('compute1')
+
+    @ddt.data('rounds', 'drain_host', 'skip_to_audit')
+    def test_reboot_restores_them(self, change):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        getattr(self, change)()
+        self.reboot(server)
+        self.assertKeeps(server, had)
+        self.assertEqual({f'compute1_accel_{address}': {cloud.GPU: 1}
+                          for address in had}, self.allocated(server))
+
+    def skip_to_audit(self):
+        self.rounds(1)
+        self.clock.skip_interval()
+        self.rounds(1)
+
+
+class ClassOnlyTest(withheld.WithheldCase):
+    """A flavor asks for a class, and nothing tells whose class it is."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_compute('compute1')
+        self.server = self.boot(self.flavor(extra_spec={
+            f'resources:{cloud.GPU}': '1'}))
+        self.had = self.hostdevs(self.server)
+
+    def test_failed_rebuild_while_placement_is_down(self):
+        self.fail_rebuild(self.server)
+        self.remove_entries()
+        with fixtures.MockPatchObject(placement.PlacementClient,
+                                      'allocations_of_consumer',
+                                      return_value=None):
+            self.reboot(self.server)
+        self.assertKeeps(self.server, self.had)
+
+    def test_unknown_is_not_none(self):
+        self.remove_entries()
+        self.undefine(self.server)
+        self.computes['compute1'].driver.provider_tree = None
+        with fixtures.MockPatchObject(placement.PlacementClient,
+                                      'allocations_of_consumer',
+                                      return_value=None):
+            self.reboot(self.server)
+        server = self.api.get_server(self.server['id'])
+        self.assertEqual('ERROR', server['status'])
+        self.assertIn('Placement', server['fault']['message'])

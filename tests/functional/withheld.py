@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that are withheld, and what becomes of servers without a domain."""
+
+import fixtures
+from testtools import content
+
+from tests.functional import cloud
+
+_DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
+          'CUSTOM_NOVA_ACCEL_DRAIN_20261127T000000Z_FAN')
+
+
+class WithheldCase(cloud.Cloud):
+    """Base of tests with a pair of devices that an operator withholds."""
+
+    DEVICE_SPEC = (cloud.PAIR_SPEC,)
+
+    def setUp(self):
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
+        self.gpu_profile('one', numa='off')
+        self.gpu_profile('two', count=2, numa='off')
+        self.one, self.two = self.flavor('one'), self.flavor('two')
+        self.plain = self.flavor()
+
+    # Actions of the operator
+
+    def change_entries(self, *entries):
+        self.flags(device_spec=list(entries), group='nova_accel')
+        self.rounds()
+
+    def change_class(self):
+        self.change_entries(cloud.PAIR_SPEC.replace('GPU_H100', 'GPU_NEW'))
+
+    def remove_entries(self):
+        self.change_entries()
+
+    def drain_host(self, host='compute1'):
+        self._drain(self.compute_rp_uuids[host])
+
+    def drain_devices(self, host='compute1'):
+        for provider in self.providers(host).values():
+            self._drain(provider['uuid'])
+
+    def _drain(self, provider):
+        """Do what ``openstack accel device set --drain`` does."""
+        for trait in _DRAIN:
+            self.placement.put(f'/traits/{trait}', {}, version='1.6')
+        url = f'/resource_providers/{provider}/traits'
+        before = self.placement.get(url, version='1.6').body
+        self.placement.put(url, {**before, 'traits': sorted(
+            {*before['traits'], *_DRAIN})}, version='1.6')
+        self.rounds()
+        self.assertIn(_DRAIN[0], self._get_provider_traits(
+            next(iter(self.providers().values()))['uuid']))
+
+    def rounds(self, number=2):
+        for _round in range(number):
+            self._run_periodics()
+
+    def undefine(self, server):
+        """Undefine a domain, as a crash of nova-compute can leave it."""
+        domain = self.domain(server)
+        domain.destroy()
+        domain.undefine()
+        self.restart_compute_service('compute1')
+
+    def reserved(self, host='compute1'):
+        """Return total and reserved units by address."""
+        return {name.rpartition('_')[2]: (record['total'], record['reserved'])
+                for name, provider in self.providers(host).items()
+                for record in self._get_provider_inventory(
+                    provider['uuid']).values()}
+
+    # Actions of the tenant
+
+    def attempt(self, action, *args, **more):
+        """Perform an action, which may fail."""
+        try:
+            action(*args, **more)
+        except Exception as error:
+            self.addDetail(action.__name__,
+                           content.text_content(repr(error)))
+
+    def reboot(self, server):
+        self.attempt(self._reboot_server, server, hard=True)
+
+    def revert(self, server):
+        self.attempt(self._revert_resize, server)
+
+    def fail_rebuild(self, server, image=cloud.IMAGE):
+        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
+                                '_create_guest_with_network',
+                                side_effect=RuntimeError('no')):
+            self.attempt(self._rebuild_server, server, image,
+                         expected_state='ERROR')
+        self.assertEqual({}, self.hostdevs(server))
+
+    def outcome(self, flavor):
+        """Boot a server, and return its status."""
+        server = self.api.post_server({'server': self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none')})
+
+        def ended():
+            status = self.api.get_server(server['id'])['status']
+            self.assertIn(status, ('ACTIVE', 'ERROR'))
+            return status
+
+        return self._wait_for_assert(ended)
+
+    # Assertions
+
+    def assertKeeps(self, server, had):
+        now = self.api.get_server(server['id'])
+        self.assertEqual(('ACTIVE', sorted(had)),
+                         (now['status'], sorted(self.hostdevs(server))),
+                         now.get('fault'))
