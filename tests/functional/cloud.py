@@ -83,6 +83,9 @@ class Cloud(base.ServersTestBase):
         conf.register_opts(CONF)
         self.profiles = self.useFixture(fixtures.TempDir()).path
         self.flags(profile_dirs=[self.profiles], group='nova_accel')
+        # It has the claims that outlive a nova-compute, and bitstreams.
+        self.state = self.useFixture(fixtures.TempDir()).path
+        self.flags(state_path=self.state)
         self.flags(sysfs_root=str(EIGHT_GPUS), group='nova_accel',
                    device_spec=list(self.DEVICE_SPEC))
         self.flags(available_filters=[
@@ -344,14 +347,14 @@ class BackgroundWork(fixtures.Fixture):
 
     def _setUp(self):
         self._runners = []
-        run = background.Runner.run
+        start = background.Runner.start
 
         def noted(runner, work):
             self._runners.append(runner)
-            return run(runner, work)
+            return start(runner, work)
 
         self.useFixture(fixtures.MockPatchObject(
-            background.Runner, 'run', noted))
+            background.Runner, 'start', noted))
 
     def is_busy(self):
         return any(runner.is_busy() for runner in self._runners)

@@ -41,8 +41,6 @@ class Fpgas(cloud.Cloud):
         super().setUp()
         self.machine = self.directory_host(FPGAS)
         self.kernel = self.useFixture(fpga.Kernel(self.machine))
-        self.state = self.useFixture(fixtures.TempDir()).path
-        self.flags(state_path=self.state)
 
     def offer(self, *specs):
         self.flags(device_spec=[json.dumps(spec) for spec in specs],

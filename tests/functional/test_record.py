@@ -108,9 +108,8 @@ class RecordTest(cloud.Cloud):
             self.refused_by_this_process(
                 server, {'rebuild': {'imageRef': cloud.IMAGE}})
             self._wait_for_state_change(server, 'ERROR')
-        # Nova removes all allocations of the server.
-        self.assertEqual({}, self._get_allocations_by_server_uuid(
-            server['id']))
+        # The server keeps its device: Nova would remove its allocations.
+        self.assertEqual(1, len(self.allocated(server)))
 
     def recover(self, server, action):
         """Recover a server by an action, and check its device.
@@ -169,22 +168,55 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(held, self.hostdevs(server))
         self.assertEqual(1, len(self.allocated(server)))
 
-    def test_no_device_is_left_after_a_rebuild_that_failed(self):
+    def lose_allocations(self, server):
+        """Give the allocations of a server to another; return their path."""
+        [name] = self.allocated(server)
+        self.placement.delete(f'/allocations/{server["id"]}')
+        path = '/allocations/' + '1' * 8 + server['id'][8:]
+        self.placement.put(path, {
+            'allocations': {self.providers()[name]['uuid']: {
+                'resources': {cloud.unit(cloud.GPU): 1}}},
+            'project_id': 'x', 'user_id': 'x',
+            'consumer_generation': None}, version='1.28')
+        return path
+
+    def test_placement_rejects_what_a_server_keeps(self):
         server = self.boot(self.one)
+        held = self.hostdevs(server)
         self.fail_rebuild(server)
-        self._run_periodics()
-        others = [self.boot(self.one) for _time in range(2)]
+        other = self.lose_allocations(server)
+        self.api.post_server_action(server['id'], REBOOT)
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertIn('Placement rejects new ones',
+                      self.stdlog.logger.output)
+        self.placement.delete(other)
+        self.recover(server, REBOOT)
+
+    def test_placement_rejects_a_server_without_devices(self):
+        server = self.boot(self.one)
+        held = self.hostdevs(server)
+        self.undefine(server)
+        root = self.compute_rp_uuids['compute1']
+        self.placement.delete(f'/allocations/{server["id"]}')
+        before = self._get_provider_inventory(root)['VCPU']
+        self._change_inventory(root, {**before, 'reserved': before['total']})
         self.refused_by_this_process(server, REBOOT)
         self._wait_for_state_change(server, 'ERROR')
         self.assertIn('has no allocations, and Placement rejects new ones',
                       self.api.get_server(server['id'])['fault']['message'])
         self.assertIn('make room for it', self.stdlog.logger.output)
-        self.assertApart()
-        self._delete_server(others[0])
-        self.api.post_server_action(server['id'], REBOOT)
-        self._wait_for_state_change(server, 'ACTIVE')
-        self.assertEqual(1, len(self.hostdevs(server)))
-        self.assertApart()
+        self._change_inventory(root, before)
+        self.recover(server, REBOOT)
+        self.assertEqual(held, self.hostdevs(server))
+
+    def _change_inventory(self, provider, record):
+        url = f'/resource_providers/{provider}'
+        generation = self.placement.get(url).body['generation']
+        answer = self.placement.put(f'{url}/inventories/VCPU', {
+            **record, 'resource_provider_generation': generation},
+            version='1.26')
+        self.assertEqual(200, answer.status, answer.body)
 
     def test_hard_reboot_after_one_that_failed_half_way(self):
         server = self.boot(self.one)
@@ -662,13 +694,14 @@ class RecordTest(cloud.Cloud):
             version='1.28')
 
     def test_claim_is_kept_while_placement_does_not_answer(self):
-        server = self.boot(self.one)
+        self.start_compute('compute2')
+        server = self.boot(self.one, host='compute1')
         with mock.patch.object(libvirt_driver.LibvirtDriver, '_get_guest_xml',
                                side_effect=RuntimeError('no')):
             self.refused_by_this_process(server, REBOOT)
         # The server has no domain, so only the claim keeps its device.
         self.assertEqual({}, self.hostdevs(server))
-        self.placement.delete(f'/allocations/{server["id"]}')
+        self.promise_elsewhere(server)
         ended = f'Ended the claim of server {server["id"]}'
         with self.silent(server):
             self._run_periodics()

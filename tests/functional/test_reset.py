@@ -9,6 +9,7 @@ import fixtures
 from nova import objects
 
 from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import kept_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import errors
 from tests.functional import cloud
@@ -217,15 +218,15 @@ class WholeTest(Reset):
     def test_failed_device_with_allocations_is_reserved(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
-        self.placement.put('/allocations/' + '1' * 8 + server['id'][8:], {
-            'allocations': {self.providers()[PROVIDER]['uuid']: {
-                'resources': {cloud.unit(cloud.GPU): 1}}},
-            'project_id': 'x', 'user_id': 'x',
-            'consumer_generation': None}, version='1.28')
         self.kernel.broken = {ONE}
-        domain = self.domain(server)
-        domain.destroy()
-        domain.undefine()
+        with self.slow():
+            self._delete_server(server)
+            self.placement.put(f'/allocations/{server["id"]}', {
+                'allocations': {self.providers()[PROVIDER]['uuid']: {
+                    'resources': {cloud.unit(cloud.GPU): 1}}},
+                'project_id': 'x', 'user_id': 'x',
+                'consumer_generation': None}, version='1.28')
+        self.background.wait()
         self._run_periodics()
         self.assertEqual({}, self.totals())
         self.assertIn('CUSTOM_NOVA_ACCEL_RESET_FAILED', self.traits())
@@ -244,8 +245,10 @@ class WholeTest(Reset):
     def test_device_in_reset_is_not_claimed_again(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)
-        claims = device_claims.DeviceClaims(libvirt_domains.LibvirtDomains(
-            self.computes['compute1'].driver._host))
+        claims = device_claims.DeviceClaims(
+            libvirt_domains.LibvirtDomains(
+                self.computes['compute1'].driver._host),
+            kept_claims.KeptClaims(lambda: 'compute1'))
         instance = objects.Instance(uuid=server['id'])
         held = claims.held(instance)
         self._delete_server(server)

@@ -133,12 +133,17 @@ class NodeHolders:
 
 
 def _asking(admin, uuids: set[str]) -> list:
-    """Return those of these servers whose flavor may ask for devices."""
+    """Return those of these servers that may have had devices.
+
+    A server that is being built has had none yet.
+    """
     if not uuids:
         return []
     return [server for server in objects.InstanceList.get_by_filters(
         admin, {'uuid': sorted(uuids), 'deleted': False},
-        expected_attrs=['flavor']) if instance_request.of(server).classes]
+        expected_attrs=['flavor'])
+        if server.vm_state != vm_states.BUILDING
+        and instance_request.of(server).classes]
 
 
 def _last_migrations(admin, server) -> list[str]:
