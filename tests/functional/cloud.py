@@ -84,8 +84,8 @@ class Cloud(base.ServersTestBase):
         self.profiles = self.useFixture(fixtures.TempDir()).path
         self.flags(profile_dirs=[self.profiles], group='nova_accel')
         # It has the claims that outlive a nova-compute, and bitstreams.
-        self.state = self.useFixture(fixtures.TempDir()).path
-        self.flags(state_path=self.state)
+        self.state_path = self.useFixture(fixtures.TempDir()).path
+        self.flags(state_path=self.state_path)
         self.flags(sysfs_root=str(EIGHT_GPUS), group='nova_accel',
                    device_spec=list(self.DEVICE_SPEC))
         self.flags(available_filters=[

@@ -21,6 +21,7 @@ from nova import utils
 from nova.db.main import api as db
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 from oslo_concurrency import lockutils
 from oslo_messaging._drivers import impl_fake
 from oslo_utils import importutils
@@ -394,6 +395,33 @@ class MortalCloud(cloud.Cloud):
         lockutils._fair_locks = lockutils.FairLocks()
         # This cleanup runs before the harness waits for all work to end.
         self.addCleanup(self.processes.bury)
+
+    # Actions of the tenant
+
+    def act(self, server, action) -> bool:
+        """Request an action, and return whether Nova accepted it."""
+        try:
+            self.api.post_server_action(server['id'], action)
+        except client.OpenStackApiException as error:
+            self.assertIn(error.response.status_code, (404, 409))
+            return False
+        self.processes.settle()
+        return True
+
+    def delete(self, *servers):
+        for server in servers:
+            if self.find(server, 'status'):
+                self.api.delete_server(server['id'])
+        self.processes.settle()
+
+    def find(self, server, field):
+        """Return a field of a server, or None if the server is deleted."""
+        try:
+            return self.api.get_server(server['id']).get(field)
+        except client.OpenStackApiNotFoundException:
+            return None
+
+    # Periodic tasks
 
     def run_periodic_tasks(self):
         """Run PERIODIC_TASKS on each host whose nova-compute is alive."""

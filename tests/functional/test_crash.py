@@ -7,8 +7,6 @@ deleted.
 
 import itertools
 
-from nova.tests.functional.api import client
-
 from tests.functional import cloud
 from tests.functional import faults
 
@@ -169,29 +167,6 @@ class Crash(faults.MortalCloud):
                    if self.find(server, 'status') == 'ACTIVE']
         self.delete(*(server for server in servers if server not in running))
         return running
-
-    def act(self, server, action) -> bool:
-        """Request an action, and return whether Nova accepted it."""
-        try:
-            self.api.post_server_action(server['id'], action)
-        except client.OpenStackApiException as error:
-            self.assertIn(error.response.status_code, (404, 409))
-            return False
-        self.processes.settle()
-        return True
-
-    def delete(self, *servers):
-        for server in servers:
-            if self.find(server, 'status'):
-                self.api.delete_server(server['id'])
-        self.processes.settle()
-
-    def find(self, server, field):
-        """Return a field of a server, or None if the server is deleted."""
-        try:
-            return self.api.get_server(server['id']).get(field)
-        except client.OpenStackApiNotFoundException:
-            return None
 
     def heal(self):
         """Remove all domains and allocations after a problem."""

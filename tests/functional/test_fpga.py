@@ -97,7 +97,7 @@ class Fpgas(cloud.Cloud):
 
     def cached(self):
         return [path for path in pathlib.Path(
-            self.state, 'nova_accel/bitstreams').glob('*')
+            self.state_path, 'nova_accel/bitstreams').glob('*')
             if not path.name.endswith('.json')]
 
 
