@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run all cells: ``python -m tests.holding --jobs 2``."""
+
+import argparse
+import collections
+from concurrent import futures
+import itertools
+import json
+import subprocess
+import sys
+
+from tests.holding import changes
+from tests.holding import operations
+
+KINDS = ('card', 'vf')
+
+
+def main() -> int:
+    arguments = _arguments()
+    results = []
+    with futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for done in futures.as_completed(
+                [pool.submit(_check, kind, operation)
+                 for operation, kind in itertools.product(
+                     arguments.operation or operations.OPERATIONS, KINDS)]):
+            results += done.result()
+            if not arguments.json:
+                _show(done.result())
+    unexpected = sum(bool(result['problems']) for result in results)
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+    else:
+        print(f'{len(results)} cells, {unexpected} unexpected')
+    return 1 if unexpected else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser('holding', description=__doc__)
+    parser.add_argument('--jobs', type=int, default=1,
+                        help='number of operations to run at the same time '
+                        '(%(default)s)')
+    parser.add_argument('--operation', action='append',
+                        choices=operations.OPERATIONS, metavar='NAME',
+                        help='run only this operation; can be repeated')
+    parser.add_argument('--json', action='store_true',
+                        help='print one JSON document at the end')
+    return parser.parse_args()
+
+
+def _check(kind: str, operation: str) -> list[dict]:
+    """Run the cells of an operation in a process of their own."""
+    finished = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-m', 'tests.holding.worker', kind,
+         operation], stdout=subprocess.PIPE, text=True)
+    results = [json.loads(line) for line in finished.stdout.splitlines()]
+    if finished.returncode:
+        results.append({
+            'kind': kind, 'operation': operation, 'change': 'end',
+            'when': 'end', 'seconds': 0,
+            'problems': [f'exit code {finished.returncode}']})
+    return results
+
+
+def _show(results: list[dict]) -> None:
+    """Print a table of an operation, and its problems."""
+    cells = collections.defaultdict(dict)
+    for result in results:
+        cells[result['change']][result['when']] = (
+            'UNEXPECTED' if result['problems'] else 'ok')
+    print(f'{results[0]["operation"]}, {results[0]["kind"]}, '
+          f'{sum(result["seconds"] for result in results):.0f} s')
+    for row in (('', *changes.TIMES), *(
+            (change, *(by_time.get(when, '-') for when in changes.TIMES))
+            for change, by_time in cells.items())):
+        print('  ' + ''.join(f'{text:20}' for text in row).rstrip())
+    for result in results:
+        for problem in result['problems']:
+            print(f'{result["change"]}, {result["when"]}: {problem}')
+    print(flush=True)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

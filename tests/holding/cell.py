@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cell: an operation on a server, while something changes.
+
+``compute1`` has a pair of devices, and the server has one of them. The cells
+of an operation share a cloud: each leaves it as it was.
+"""
+
+import contextlib
+
+import fixtures
+from keystoneauth1 import exceptions
+import nova.conf
+from nova.scheduler.client import report
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from tests.functional import cloud
+from tests.functional import faults
+from tests.functional import kernel
+from tests.functional import test_health
+from tests.holding import changes
+from tests.holding import operations
+from tests.holding import rule
+
+CONF = nova.conf.CONF
+
+_QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
+        '"resource_class": "CUSTOM_GPU_H100"}')
+
+#: Recording and entry by kind of device. A card has one unit, so that its
+#: allocations tell which device a server has. Both VFs are units of one
+#: resource provider.
+KINDS = {'card': (cloud.EIGHT_GPUS, cloud.PAIR_SPEC),
+         'vf': (cloud.A100, _QAT)}
+
+_PRODUCTS = {'card': '0x2330', 'vf': '0x37c9'}
+_PAIR = ('0000:43:00.0', '0000:44:00.0')
+
+_DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
+          'CUSTOM_NOVA_ACCEL_DRAIN_20261127T000000Z_FAN')
+
+
+def hosts(operation: str) -> tuple[str, ...]:
+    """Return the hosts that an operation needs."""
+    return ('compute1', 'compute2')[:1 + operations.OPERATIONS[
+        operation].moves]
+
+
+class AtDefinition(faults.Fault):
+    """nova-compute dies when it is about to define the server's domain."""
+
+    def strikes(self, effect):
+        if effect.endswith('.defineXML'):
+            self.met.append(effect)
+        return self.struck
+
+
+class Cell(faults.MortalCloud):
+    """Base of the cells."""
+
+    KIND = 'card'
+    HOSTS = ('compute1',)
+    #: Seconds to wait for an answer of a killed nova-compute.
+    PATIENCE = 5
+
+    def setUp(self):
+        super().setUp()
+        recording, spec = KINDS[self.KIND]
+        self.flags(device_spec=[spec], group='nova_accel')
+        self.flags(allow_resize_to_same_host=True)
+        # A shelved server stays on its host.
+        self.flags(shelved_offload_time=-1)
+        self.flags(resume_guests_state_on_host_boot=True)
+        self._before = [spec]
+        self._machines = {}
+        for host in self.HOSTS:
+            self._machines[host] = self.directory_host(recording)
+            functions = self.useFixture(
+                kernel.Functions(self._machines[host]))
+            functions.offer_reset(*self._offered(host))
+            self.start_compute(host)
+        self.gpu_profile('one', numa='off')
+        self.gpu_profile('two', count=2, numa='off')
+        self._one, self._other, self._two = map(
+            self.flavor, ('one', 'one', 'two'))
+        self._plain = self.flavor()
+
+    def start_compute(self, hostname='compute1', *args, **facts):
+        self.flags(sysfs_root=f'{self._machines[hostname]}/sys',
+                   group='nova_accel')
+        return super().start_compute(hostname, *args, **facts)
+
+    def check(self, operation: str, change: str, when: str) -> None:
+        """Perform the operation during the change, and check the outcome."""
+        what = operations.OPERATIONS[operation]
+        self.change = changes.CHANGES[change]
+        self.server = self._new(self._one)
+        self.had = self._has()
+        self.assertEqual(1, len(self.had))
+        if when == 'before':
+            getattr(self, self.change.make)()
+        with self._failing() if what.fails else contextlib.nullcontext():
+            self._perform(what.first)
+        if what.has_new:
+            self.had = self._has()
+        if when != 'before':
+            getattr(self, self.change.make)()
+        with self._trouble(when):
+            self._perform(what.second)
+        self.run_periodic_tasks()
+        self._check_rival()
+        if not self._needs_devices():
+            # A revert failed in Nova before the server got its flavor back.
+            self.had = set()
+        if not self._is_active():
+            self._reset_and_reboot()
+        if rule.keeps(what, self.change) or not self.had:
+            self._check_keeps()
+        else:
+            self._check_refused()
+        getattr(self, self.change.undo)()
+        self._reset_and_reboot()
+        self._check_keeps()
+        self._check_free_after_delete()
+
+    # Checks
+
+    def _check_keeps(self):
+        self.assertEqual(
+            ('ACTIVE', self.had), (self.find(self.server, 'status'),
+                                   self._has()),
+            self._fault(self.server))
+        self.assertEqual(self.had, {
+            str(device.address)
+            for device in self.attached(self.server, 'compute1')})
+
+    def _check_refused(self):
+        """Check that the server does not run, and has no other devices."""
+        self.assertNotEqual('ACTIVE', self.find(self.server, 'status'))
+        self.assertLessEqual(self._has(), self.had)
+
+    def _check_rival(self):
+        """Check that a new server gets no device that is not its own."""
+        rival = self._new(self._one)
+        has = set(self.hostdevs(rival))
+        self.assertFalse(has & self.had, 'another server got the device')
+        if not rule.is_offered(self.change):
+            self.assertEqual(set(), has)
+        self.delete(rival)
+
+    def _check_free_after_delete(self):
+        if not self.had:
+            self._delete_migration()
+        self.delete(self.server)
+        self.run_periodic_tasks()
+        heir = self._new(self._two)
+        self.assertEqual(2, len(self.hostdevs(heir)),
+                         self._fault(heir))
+        self.delete(heir)
+        self.run_periodic_tasks()
+
+    def _fault(self, server):
+        return (self.find(server, 'fault') or {}).get('message')
+
+    def _delete_migration(self):
+        # Nova leaves the allocations of a migration whose revert failed.
+        for migration in self.api.get_migrations():
+            if migration['instance_uuid'] == self.server['id']:
+                self.placement.delete(f'/allocations/{migration["uuid"]}')
+
+    def _has(self):
+        return set(self.hostdevs(self.server))
+
+    def _needs_devices(self):
+        return bool(self.find(self.server, 'flavor')['extra_specs'])
+
+    def _is_active(self):
+        return self.find(self.server, 'status') == 'ACTIVE' and not self.find(
+            self.server, 'OS-EXT-STS:task_state')
+
+    # Actions of the tenant
+
+    def _new(self, flavor):
+        server = self.api.post_server({'server': self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none',
+            host='compute1')})
+        self.processes.settle()
+        return server
+
+    def _perform(self, action):
+        if isinstance(action, str):
+            getattr(self, action)()
+        elif action:
+            self.act(self.server, action)
+
+    def resize_to_none(self):
+        self.act(self.server, {'resize': {'flavorRef': self._plain}})
+
+    def resize_to_another(self):
+        self.act(self.server, {'resize': {'flavorRef': self._other}})
+
+    def live_migrate(self):
+        def refuse(_domain, _xml):
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'no',
+                error_code=fakelibvirt.VIR_ERR_OPERATION_FAILED)
+
+        with fixtures.MockPatchObject(self.migration, 'on_move', refuse):
+            self.act(self.server, {'os-migrateLive': {
+                'host': None, 'block_migration': 'auto'}})
+
+    # Actions of the operator
+
+    def _reset_and_reboot(self):
+        if not self._is_active():
+            self.act(self.server, {'os-resetState': {'state': 'active'}})
+        self.act(self.server, {'reboot': {'type': 'HARD'}})
+
+    def undefine(self):
+        self.domain(self.server).destroy()
+        self.domain(self.server).undefine()
+        self._restart()
+
+    def power_off(self):
+        self.domain(self.server).destroy()
+
+    def power_on(self):
+        self._restart()
+
+    def _restart(self):
+        self.kill('compute1')
+        self.restart_compute_service('compute1')
+        self.processes.settle()
+
+    def drain_host(self):
+        self._set_drained(True, self.compute_rp_uuids['compute1'])
+
+    def drain_devices(self):
+        self._set_drained(True, *self._devices())
+
+    def end_drain(self):
+        self._set_drained(False, self.compute_rp_uuids['compute1'],
+                          *self._devices())
+
+    def _devices(self):
+        return [provider['uuid'] for provider in self.providers().values()]
+
+    def _set_drained(self, is_drained, *providers):
+        """Do what ``openstack accel device set --drain`` does."""
+        for trait in _DRAIN:
+            self.placement.put(f'/traits/{trait}', {}, version='1.6')
+        for provider in providers:
+            url = f'/resource_providers/{provider}/traits'
+            before = self.placement.get(url, version='1.6').body
+            traits = set(before['traits'])
+            self.placement.put(url, {**before, 'traits': sorted(
+                traits | {*_DRAIN} if is_drained else traits - {*_DRAIN})},
+                version='1.6')
+        self.run_periodic_tasks()
+
+    def change_entries(self, *entries):
+        CONF.set_override('device_spec', list(entries), 'nova_accel')
+        self.run_periodic_tasks()
+
+    def remove_entries(self):
+        self.change_entries()
+
+    def change_class(self):
+        self.change_entries(self._before[0].replace('GPU_H100', 'GPU_NEW'))
+
+    def restore_entries(self):
+        self.change_entries(*self._before)
+
+    def reserve(self, is_reserved=True):
+        for provider in self._devices():
+            url = f'/resource_providers/{provider}/inventories'
+            before = self.placement.get(url, version='1.26').body
+            for record in before['inventories'].values():
+                record['reserved'] = record['total'] if is_reserved else 0
+            self.placement.put(url, before, version='1.26')
+
+    def unreserve(self):
+        self.reserve(False)
+        self.run_periodic_tasks()
+
+    # What happens to devices
+
+    def _offered(self, host='compute1'):
+        """Return the addresses of the devices of the entry."""
+        bus = self._bus(host)
+        return [path.name for path in sorted(bus.iterdir())
+                if (path / 'device').read_text().strip()
+                == _PRODUCTS[self.KIND]
+                and (self.KIND == 'vf' or path.name in _PAIR)]
+
+    def _cards(self):
+        """Return the addresses of the devices, or of their PFs."""
+        return {(self._bus() / address / (
+            'physfn' if self.KIND == 'vf' else '')).resolve().name
+            for address in self._offered()}
+
+    def _bus(self, host='compute1'):
+        return self._machines[host] / 'sys/bus/pci/devices'
+
+    def break_devices(self):
+        self._set_config(b'\xff' * 64)
+
+    def mend_devices(self):
+        self._set_config(b'')
+
+    def _set_config(self, content):
+        for address in self._cards():
+            (self._bus() / address / 'config').write_bytes(content)
+        self.run_periodic_tasks()
+
+    def block_readers(self):
+        self._reader = test_health.Blocked(*self._cards())
+        self._reader.setUp()
+        self.addCleanup(self._reader.over.set)
+        self.run_periodic_tasks()
+
+    def unblock_readers(self):
+        self._reader.cleanUp()
+        self.run_periodic_tasks()
+
+    def take_away(self):
+        links = [self._bus() / address for address in self._offered()]
+        self._links = {link: link.readlink() for link in links}
+        for link in self._links:
+            link.unlink()
+        self.run_periodic_tasks()
+
+    def put_back(self):
+        for link, target in self._links.items():
+            link.symlink_to(target)
+        self.run_periodic_tasks()
+
+    def swap(self):
+        self._swapped = self._offered()
+        self._set_product('0x20b0')
+
+    def swap_back(self):
+        self._set_product(_PRODUCTS[self.KIND])
+
+    def _set_product(self, product):
+        for address in self._swapped:
+            (self._bus() / address / 'device').write_text(f'{product}\n')
+        self.run_periodic_tasks()
+
+    # What fails during the second half
+
+    @contextlib.contextmanager
+    def _trouble(self, when):
+        """Let something fail when the server's domain is not defined."""
+        with {'nova-compute killed': self._killed,
+              'libvirtd down': self._without_libvirt,
+              'Placement down': self._without_placement,
+              }.get(when, contextlib.nullcontext)():
+            yield
+
+    @contextlib.contextmanager
+    def _killed(self):
+        fault = self.processes.fault = AtDefinition('compute1', 1)
+        yield
+        self.processes.fault = None
+        if fault.struck:
+            self._restart()
+
+    @contextlib.contextmanager
+    def _without_libvirt(self):
+        """libvirtd ends when the domain is about to be defined."""
+        host = self.computes['compute1'].driver._host
+        listed, down = host.list_instance_domains, []
+        error = fakelibvirt.make_libvirtError(
+            fakelibvirt.libvirtError, 'Failed to connect socket',
+            error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+        def lists(*args, **kwargs):
+            if down:
+                raise error
+            return listed(*args, **kwargs)
+
+        def define(_xml):
+            down.append(True)
+            raise error
+
+        with (fixtures.MockPatchObject(host, 'list_instance_domains', lists),
+              fixtures.MockPatchObject(host, 'write_instance_config',
+                                       define)):
+            yield
+            if down:
+                self.run_tasks('compute1', 'update_available_resource')
+                self.processes.settle()
+
+    @contextlib.contextmanager
+    def _without_placement(self):
+        """No nova-compute reaches Placement."""
+        with contextlib.ExitStack() as patches:
+            for method in ('get', 'put', 'post', 'delete'):
+                patches.enter_context(fixtures.MockPatchObject(
+                    report.SchedulerReportClient, method, _unreachable(
+                        getattr(report.SchedulerReportClient, method))))
+            yield
+
+    @contextlib.contextmanager
+    def _failing(self):
+        """No guest can be created."""
+        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
+                                '_create_guest_with_network',
+                                side_effect=RuntimeError('no')):
+            yield
+
+
+def _unreachable(method):
+    def request(*args, **kwargs):
+        if CONF.host.startswith('compute'):
+            raise exceptions.ConnectFailure('Connection refused')
+        return method(*args, **kwargs)
+    return request

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The expected outcome of a cell, from the rule of holding."""
+
+from tests.holding import changes
+from tests.holding import operations
+
+
+def keeps(operation: operations.Operation, change: changes.Change) -> bool:
+    """Whether the server runs with its own devices after the operation.
+
+    What a server's own allocations on this host name is its own. Only a
+    device that is missing, or another card by now, is refused to its server;
+    the server gets no other device instead.
+    """
+    return not (change.is_refused and operation.starts_the_guest)
+
+
+def is_offered(change: changes.Change) -> bool:
+    """Whether a new server can get devices that nobody holds."""
+    return not change.is_withheld
