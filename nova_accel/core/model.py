@@ -390,6 +390,13 @@ class Region:
         return tuple(unit for unit in self.units if unit not in withheld)
 
     @property
+    def resettable(self) -> tuple[Unit, ...]:
+        """The units without a failed reset, available or not."""
+        failed = {unit for unit, state in self.withheld
+                  if state is WithheldState.RESET_FAILED}
+        return tuple(unit for unit in self.units if unit not in failed)
+
+    @property
     def total(self) -> int:
         """How many units new servers can get, if no server holds any."""
         return self._limited(self.available)

@@ -231,6 +231,21 @@ class WholeTest(Reset):
         self.assertEqual({}, self.totals())
         self.assertIn('CUSTOM_NOVA_ACCEL_RESET_FAILED', self.traits())
 
+    def test_owner_without_a_domain_waits_for_a_reset(self):
+        self.start_compute('compute1')
+        server = self.boot(self.gpu)
+        had = self.hostdevs(server)
+        self.domain(server).destroy()
+        self.domain(server).undefine()
+        self.restart_compute_service('compute1')
+        self.kernel.broken.add(ONE)
+        self.assertRaises(Exception, self._reboot_server, server, hard=True)
+        self.assertEqual({}, self.hostdevs(server))
+        self.kernel.broken.clear()
+        self.later()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(had, self.hostdevs(server))
+
     def test_device_in_reset_is_not_chosen(self):
         self.start_compute('compute1')
         server = self.boot(self.gpu)

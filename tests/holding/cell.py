@@ -71,18 +71,18 @@ class Cell(faults.MortalCloud):
         self.flags(shelved_offload_time=-1)
         self.flags(resume_guests_state_on_host_boot=True)
         self._before = [spec]
-        self._machines = {}
+        self._machines, self._functions = {}, {}
+        self.had = set()
         for host in self.HOSTS:
             self._machines[host] = self.directory_host(recording)
-            functions = self.useFixture(
+            self._functions[host] = self.useFixture(
                 kernel.Functions(self._machines[host]))
-            functions.offer_reset(*self._offered(host))
+            self._functions[host].offer_reset(*self._offered(host))
             self.start_compute(host)
         self.gpu_profile('one', numa='off')
-        self.gpu_profile('two', count=2, numa='off')
-        self._one, self._other, self._two = map(
-            self.flavor, ('one', 'one', 'two'))
+        self._one, self._other = self.flavor('one'), self.flavor('one')
         self._plain = self.flavor()
+        self._boot()
 
     def start_compute(self, hostname='compute1', *args, **facts):
         self.flags(sysfs_root=f'{self._machines[hostname]}/sys',
@@ -93,9 +93,6 @@ class Cell(faults.MortalCloud):
         """Perform the operation during the change, and check the outcome."""
         what = operations.OPERATIONS[operation]
         self.change = changes.CHANGES[change]
-        self.server = self._new(self._one)
-        self.had = self._has()
-        self.assertEqual(1, len(self.had))
         if when == 'before':
             getattr(self, self.change.make)()
         with self._failing() if what.fails else contextlib.nullcontext():
@@ -105,7 +102,7 @@ class Cell(faults.MortalCloud):
         if when != 'before':
             getattr(self, self.change.make)()
         with self._trouble(when):
-            self._perform(what.second)
+            is_performed = self._perform(what.second)
         self.run_periodic_tasks()
         self._check_rival()
         if not self._needs_devices():
@@ -113,16 +110,27 @@ class Cell(faults.MortalCloud):
             self.had = set()
         if not self._is_active():
             self._reset_and_reboot()
-        if rule.keeps(what, self.change) or not self.had:
+        if rule.keeps(what, self.change, is_performed) or not self.had:
             self._check_keeps()
         else:
             self._check_refused()
         getattr(self, self.change.undo)()
         self._reset_and_reboot()
         self._check_keeps()
-        self._check_free_after_delete()
+        self._delete_failed_migrations()
+        self.had = set()
+        self.delete(self.server)
+        self.run_periodic_tasks()
+        self._boot()
 
     # Checks
+
+    def run_periodic_tasks(self):
+        """Run them, and check that they do not reset the server's devices."""
+        done = len(self._functions['compute1'].resets)
+        super().run_periodic_tasks()
+        self.assertEqual(set(), self.had.intersection(
+            self._functions['compute1'].resets[done:]))
 
     def _check_keeps(self):
         self.assertEqual(
@@ -147,24 +155,14 @@ class Cell(faults.MortalCloud):
             self.assertEqual(set(), has)
         self.delete(rival)
 
-    def _check_free_after_delete(self):
-        if not self.had:
-            self._delete_migration()
-        self.delete(self.server)
-        self.run_periodic_tasks()
-        heir = self._new(self._two)
-        self.assertEqual(2, len(self.hostdevs(heir)),
-                         self._fault(heir))
-        self.delete(heir)
-        self.run_periodic_tasks()
-
     def _fault(self, server):
         return (self.find(server, 'fault') or {}).get('message')
 
-    def _delete_migration(self):
+    def _delete_failed_migrations(self):
         # Nova leaves the allocations of a migration whose revert failed.
         for migration in self.api.get_migrations():
-            if migration['instance_uuid'] == self.server['id']:
+            if (migration['instance_uuid'] == self.server['id']
+                    and migration['status'] in ('error', 'reverting')):
                 self.placement.delete(f'/allocations/{migration["uuid"]}')
 
     def _has(self):
@@ -179,6 +177,17 @@ class Cell(faults.MortalCloud):
 
     # Actions of the tenant
 
+    def _boot(self):
+        """Boot the server of a cell: all devices are free.
+
+        It gets the second device, so that it loses it if it has to choose.
+        """
+        first = self._new(self._one)
+        self.server = self._new(self._one)
+        self.had = self._has()
+        self.assertEqual(1, len(self.had), self._fault(self.server))
+        self.delete(first)
+
     def _new(self, flavor):
         server = self.api.post_server({'server': self._build_server(
             image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none',
@@ -186,17 +195,17 @@ class Cell(faults.MortalCloud):
         self.processes.settle()
         return server
 
-    def _perform(self, action):
+    def _perform(self, action) -> bool:
+        """Perform an action, and return whether Nova accepted it."""
         if isinstance(action, str):
-            getattr(self, action)()
-        elif action:
-            self.act(self.server, action)
+            return getattr(self, action)()
+        return bool(action) and self.act(self.server, action)
 
     def resize_to_none(self):
-        self.act(self.server, {'resize': {'flavorRef': self._plain}})
+        return self.act(self.server, {'resize': {'flavorRef': self._plain}})
 
     def resize_to_another(self):
-        self.act(self.server, {'resize': {'flavorRef': self._other}})
+        return self.act(self.server, {'resize': {'flavorRef': self._other}})
 
     def live_migrate(self):
         def refuse(_domain, _xml):
@@ -205,7 +214,7 @@ class Cell(faults.MortalCloud):
                 error_code=fakelibvirt.VIR_ERR_OPERATION_FAILED)
 
         with fixtures.MockPatchObject(self.migration, 'on_move', refuse):
-            self.act(self.server, {'os-migrateLive': {
+            return self.act(self.server, {'os-migrateLive': {
                 'host': None, 'block_migration': 'auto'}})
 
     # Actions of the operator
@@ -218,18 +227,19 @@ class Cell(faults.MortalCloud):
     def undefine(self):
         self.domain(self.server).destroy()
         self.domain(self.server).undefine()
-        self._restart()
+        return self._restart()
 
     def power_off(self):
         self.domain(self.server).destroy()
 
     def power_on(self):
-        self._restart()
+        return self._restart()
 
     def _restart(self):
         self.kill('compute1')
         self.restart_compute_service('compute1')
         self.processes.settle()
+        return True
 
     def drain_host(self):
         self._set_drained(True, self.compute_rp_uuids['compute1'])
@@ -302,14 +312,16 @@ class Cell(faults.MortalCloud):
         return self._machines[host] / 'sys/bus/pci/devices'
 
     def break_devices(self):
-        self._set_config(b'\xff' * 64)
+        self._set_errors(1)
 
     def mend_devices(self):
-        self._set_config(b'')
+        self._set_errors(0)
 
-    def _set_config(self, content):
+    def _set_errors(self, number):
+        """Set the number of fatal PCI Express errors since the start."""
         for address in self._cards():
-            (self._bus() / address / 'config').write_bytes(content)
+            (self._bus() / address / 'aer_dev_fatal').write_text(
+                f'TOTAL_ERR_FATAL {number}\n')
         self.run_periodic_tasks()
 
     def block_readers(self):
@@ -393,12 +405,16 @@ class Cell(faults.MortalCloud):
 
     @contextlib.contextmanager
     def _without_placement(self):
-        """No nova-compute reaches Placement."""
+        """No nova-compute reaches Placement.
+
+        Its periodic tasks release and reset nothing.
+        """
         with contextlib.ExitStack() as patches:
             for method in ('get', 'put', 'post', 'delete'):
                 patches.enter_context(fixtures.MockPatchObject(
                     report.SchedulerReportClient, method, _unreachable(
                         getattr(report.SchedulerReportClient, method))))
+            self.run_periodic_tasks()
             yield
 
     @contextlib.contextmanager

@@ -5,14 +5,18 @@ from tests.holding import changes
 from tests.holding import operations
 
 
-def keeps(operation: operations.Operation, change: changes.Change) -> bool:
+def keeps(operation: operations.Operation, change: changes.Change,
+          is_performed: bool) -> bool:
     """Whether the server runs with its own devices after the operation.
 
     What a server's own allocations on this host name is its own. Only a
     device that is missing, or another card by now, is refused to its server;
     the server gets no other device instead.
+
+    :param is_performed: whether Nova has accepted the operation
     """
-    return not (change.is_refused and operation.starts_the_guest)
+    return not (is_performed and change.is_refused
+                and operation.starts_the_guest)
 
 
 def is_offered(change: changes.Change) -> bool:

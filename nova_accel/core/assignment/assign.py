@@ -30,7 +30,8 @@ class Wanted:
         of; these servers may not be on this host yet
     :param pack: whether to keep large groups of free devices whole
     :param own: providers of which the server has its units already: what is
-        withheld there is withheld from other servers only
+        withheld there is withheld from other servers only, except for units
+        whose reset failed
     """
 
     groups: collections.abc.Mapping[str, device_profile.Group]
@@ -188,7 +189,7 @@ class _Held:
         return self.holders.get(address, self.holder) != self.holder
 
     def _free(self, item) -> list[model.Unit]:
-        units = (item.region.units if item.uuid in self.own
+        units = (item.region.resettable if item.uuid in self.own
                  else item.region.available)
         return [unit for unit in units
                 if not any(map(self._is_held_by_other, unit))]

@@ -48,12 +48,6 @@ class Holders:
         return frozenset(device.address
                          for _uuid, device in holding.each(self.hostdevs))
 
-    @functools.cached_property
-    def providers(self) -> frozenset[str]:
-        """The providers that servers without a domain have allocations of."""
-        return frozenset(uuid for each in self.allocated.values()
-                         for allocated in each for uuid in allocated)
-
     def justifies(self, claim: claims.Claim) -> bool:
         """Whether a server without a domain keeps what it claims."""
         every = self.allocated.get(claim.server, ())
@@ -76,11 +70,12 @@ class Holders:
     def lacked(self, offered: Offers) -> set[model.Address]:
         """Return the functions that a server without a domain may have.
 
-        Which units of a provider these servers have is not known.
+        Which units of a provider these servers have is not known. A unit whose
+        reset failed is none of them: no server gets it before a reset works.
         """
         return {address for server in self.allocated
                 for item, _lacking in self._lacking(server, offered)
-                for unit in item.region.units for address in unit}
+                for unit in item.region.resettable for address in unit}
 
     def servers_lacking(self, offered: Offers) -> set[str]:
         """Return the servers without a domain that have units of Regions."""

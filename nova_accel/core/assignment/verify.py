@@ -285,7 +285,7 @@ def check(allocated: allocations.Allocations,
     """
     for uuid in allocated:
         item = inventory.by_uuid.get(uuid)
-        if item and (item.region.units if uuid in own
+        if item and (item.region.resettable if uuid in own
                      else item.region.available):
             continue
         if refusal := inventory.withheld.get(uuid):
