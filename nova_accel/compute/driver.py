@@ -354,8 +354,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         with self._claims.operation(instance):
             with _deploy_failures():
                 if held:
-                    # Unrescue starts the guest from its old XML.
-                    self._claims.ensure_claimed(instance, held)
+                    # Unrescue starts the guest from its old XML. If it does
+                    # not start, Nova undefines the domain.
+                    self._claims.ensure_claimed(instance, held, keep=True)
                 self._prepare(held, instance, context)
             return super()._create_guest(context, xml, instance, power_on,
                                          pause, defined, *args, **kwargs)
@@ -405,7 +406,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         with self._claims.operation(instance):
             held = self._claims.held(instance)
             if held:
-                self._claims.claim(instance, held)
+                # If resume fails, Nova undefines the domain.
+                self._claims.claim(instance, held, keep=True)
                 self._prepare_to_resume(held, instance, context)
             # If the domain is not defined, Nova creates the guest again, and
             # _get_guest_config claims devices for it.

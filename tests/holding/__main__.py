@@ -4,15 +4,12 @@
 import argparse
 import collections
 from concurrent import futures
-import itertools
 import json
 import subprocess
 import sys
 
 from tests.holding import changes
 from tests.holding import operations
-
-KINDS = ('card', 'vf')
 
 
 def main() -> int:
@@ -21,8 +18,8 @@ def main() -> int:
     with futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for done in futures.as_completed(
                 [pool.submit(_check, kind, operation)
-                 for operation, kind in itertools.product(
-                     arguments.operation or operations.OPERATIONS, KINDS)]):
+                 for operation in arguments.operation or operations.OPERATIONS
+                 for kind in operations.OPERATIONS[operation].kinds]):
             results += done.result()
             if not arguments.json:
                 _show(done.result())

@@ -6,6 +6,7 @@ of an operation share a cloud: each leaves it as it was.
 """
 
 import contextlib
+import dataclasses
 
 import fixtures
 from keystoneauth1 import exceptions
@@ -23,16 +24,33 @@ from tests.holding import rule
 
 CONF = nova.conf.CONF
 
-_QAT = ('{"vendor_id": "8086", "product_id": "37c9", '
-        '"resource_class": "CUSTOM_GPU_H100"}')
 
-#: Recording and entry by kind of device. A card has one unit, so that its
-#: allocations tell which device a server has. Both VFs are units of one
-#: resource provider.
-KINDS = {'card': (cloud.EIGHT_GPUS, cloud.PAIR_SPEC),
-         'vf': (cloud.A100, _QAT)}
 
-_PRODUCTS = {'card': '0x2330', 'vf': '0x37c9'}
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of device, and how a flavor asks for it.
+
+    :param recording: recorded host
+    :param spec: entry of ``device_spec``
+    :param product: id that two devices of the entry have
+    """
+
+    recording: str
+    spec: str
+    product: str
+    extra_spec: dict
+
+
+#: A card has one unit, so that its allocations tell which device a server
+#: has. Both VFs are units of one resource provider. The cards' flavor has no
+#: profile, so that only allocations and entries tell whose their class is.
+KINDS = {
+    'card': Kind(cloud.EIGHT_GPUS, cloud.PAIR_SPEC, '0x2330',
+                 {'resources:CUSTOM_GPU_H100': '1'}),
+    'vf': Kind(cloud.A100, '{"vendor_id": "8086", "product_id": "37c9", '
+               '"resource_class": "CUSTOM_GPU_H100"}', '0x37c9',
+               {'accel:device_profile': 'one'})}
+
 _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
 _DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
@@ -64,23 +82,23 @@ class Cell(faults.MortalCloud):
 
     def setUp(self):
         super().setUp()
-        recording, spec = KINDS[self.KIND]
-        self.flags(device_spec=[spec], group='nova_accel')
+        kind = KINDS[self.KIND]
+        self.flags(device_spec=[kind.spec], group='nova_accel')
         self.flags(allow_resize_to_same_host=True)
         # A shelved server stays on its host.
         self.flags(shelved_offload_time=-1)
-        self.flags(resume_guests_state_on_host_boot=True)
-        self._before = [spec]
+        self._before = [kind.spec]
         self._machines, self._functions = {}, {}
         self.had = set()
         for host in self.HOSTS:
-            self._machines[host] = self.directory_host(recording)
+            self._machines[host] = self.directory_host(kind.recording)
             self._functions[host] = self.useFixture(
                 kernel.Functions(self._machines[host]))
             self._functions[host].offer_reset(*self._offered(host))
             self.start_compute(host)
         self.gpu_profile('one', numa='off')
-        self._one, self._other = self.flavor('one'), self.flavor('one')
+        self._one, self._other = (self.flavor(extra_spec=kind.extra_spec)
+                                  for _each in range(2))
         self._plain = self.flavor()
         self._boot()
 
@@ -126,11 +144,16 @@ class Cell(faults.MortalCloud):
     # Checks
 
     def run_periodic_tasks(self):
-        """Run them, and check that they do not reset the server's devices."""
-        done = len(self._functions['compute1'].resets)
-        super().run_periodic_tasks()
-        self.assertEqual(set(), self.had.intersection(
-            self._functions['compute1'].resets[done:]))
+        with self._no_reset():
+            super().run_periodic_tasks()
+
+    @contextlib.contextmanager
+    def _no_reset(self):
+        """Check that nobody resets the server's devices."""
+        resets = self._functions['compute1'].resets
+        before = len(resets)
+        yield
+        self.assertEqual(set(), self.had.intersection(resets[before:]))
 
     def _check_keeps(self):
         self.assertEqual(
@@ -233,12 +256,16 @@ class Cell(faults.MortalCloud):
         self.domain(self.server).destroy()
 
     def power_on(self):
-        return self._restart()
+        self.flags(resume_guests_state_on_host_boot=True)
+        is_performed = self._restart()
+        self.flags(resume_guests_state_on_host_boot=False)
+        return is_performed
 
     def _restart(self):
         self.kill('compute1')
-        self.restart_compute_service('compute1')
-        self.processes.settle()
+        with self._no_reset():
+            self.restart_compute_service('compute1')
+            self.processes.settle()
         return True
 
     def drain_host(self):
@@ -299,7 +326,7 @@ class Cell(faults.MortalCloud):
         bus = self._bus(host)
         return [path.name for path in sorted(bus.iterdir())
                 if (path / 'device').read_text().strip()
-                == _PRODUCTS[self.KIND]
+                == KINDS[self.KIND].product
                 and (self.KIND == 'vf' or path.name in _PAIR)]
 
     def _cards(self):
@@ -351,7 +378,7 @@ class Cell(faults.MortalCloud):
         self._set_product('0x20b0')
 
     def swap_back(self):
-        self._set_product(_PRODUCTS[self.KIND])
+        self._set_product(KINDS[self.KIND].product)
 
     def _set_product(self, product):
         for address in self._swapped:

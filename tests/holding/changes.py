@@ -15,12 +15,14 @@ class Change:
     :param undo: method that reverses it
     :param is_withheld: whether no device is offered to new servers
     :param is_refused: whether the server's own devices cannot be used
+    :param is_named: whether an entry still names the devices
     """
 
     make: str
     undo: str
     is_withheld: bool = True
     is_refused: bool = False
+    is_named: bool = True
 
 
 CHANGES = {
@@ -30,8 +32,10 @@ CHANGES = {
     'host drained': Change('drain_host', 'end_drain'),
     'unhealthy': Change('break_devices', 'mend_devices'),
     'reader blocked': Change('block_readers', 'unblock_readers'),
-    'entry removed': Change('remove_entries', 'restore_entries'),
-    'class changed': Change('change_class', 'restore_entries'),
+    'entry removed': Change('remove_entries', 'restore_entries',
+                            is_named=False),
+    'class changed': Change('change_class', 'restore_entries',
+                            is_named=False),
     # nova-compute writes "reserved" itself, and sooner or later over this.
     'reserved': Change('reserve', 'unreserve', is_withheld=False),
     'missing': Change('take_away', 'put_back', is_refused=True),

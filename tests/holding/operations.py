@@ -17,6 +17,8 @@ class Operation:
     :param moves: whether the operation needs a second host
     :param has_new: whether the server keeps the devices that it has after the
         first action, and not those before
+    :param has_record: whether anything tells which units of a resource
+        provider the server had
     """
 
     first: dict | str | None
@@ -25,6 +27,12 @@ class Operation:
     starts_the_guest: bool = True
     moves: bool = False
     has_new: bool = False
+    has_record: bool = True
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device whose outcome is certain."""
+        return ('card', 'vf') if self.has_record else ('card',)
 
 
 _REBOOT = {'reboot': {'type': 'HARD'}}
@@ -41,7 +49,8 @@ OPERATIONS = {
                                                 fails=True),
     'unrescue': Operation({'rescue': None}, {'unrescue': None}),
     'unshelve': Operation({'shelve': None}, {'unshelve': None}),
-    'reboot without a domain': Operation('undefine', _REBOOT),
+    'reboot without a domain': Operation('undefine', _REBOOT,
+                                         has_record=False),
     'start of the host': Operation('power_off', 'power_on'),
     'revert to none': Operation('resize_to_none', {'revertResize': None}),
     'revert to another': Operation('resize_to_another',

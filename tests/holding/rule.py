@@ -11,12 +11,14 @@ def keeps(operation: operations.Operation, change: changes.Change,
 
     What a server's own allocations on this host name is its own. Only a
     device that is missing, or another card by now, is refused to its server;
-    the server gets no other device instead.
+    the server gets no other device instead. If neither an entry nor a record
+    tells which device the allocations name, it is refused as well.
 
     :param is_performed: whether Nova has accepted the operation
     """
-    return not (is_performed and change.is_refused
-                and operation.starts_the_guest)
+    is_known = change.is_named or operation.has_record
+    return not (is_performed and operation.starts_the_guest and (
+        change.is_refused or not is_known))
 
 
 def is_offered(change: changes.Change) -> bool:

@@ -60,12 +60,12 @@ class Run:
             HOSTS = cell.hosts(self.operation)
 
             def runTest(this):
-                with mutations.applied(self.mutation):
-                    self.check_all(this)
+                self.check_all(this)
 
         self.began = time.monotonic()
         result = unittest.TestResult()
-        Cells().run(result)
+        with mutations.applied(self.mutation):
+            Cells().run(result)
         return [trace for _case, trace in (*result.errors, *result.failures)]
 
     def _report(self, problems: list[str]) -> None:

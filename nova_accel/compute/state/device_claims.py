@@ -307,9 +307,11 @@ class DeviceClaims:
                 self._set(consumer, claims.Claim(instance.uuid, hostdevs,
                                                  kept=True))
 
-    def ensure_claimed(self, instance, hostdevs: hostdev.Hostdevs) -> None:
+    def ensure_claimed(self, instance, hostdevs: hostdev.Hostdevs,
+                       keep: bool = False) -> None:
         """Claim devices that were chosen before, unless the claim exists.
 
+        :param keep: as in :meth:`claim`
         :raises errors.AssignmentError: if another server has one of them
         """
         addresses = {device.address for device in hostdevs}
@@ -326,7 +328,8 @@ class DeviceClaims:
                     raise errors.AssignmentError(
                         f'device {device.address}',
                         f'is held by {held[device.address]}')
-            self._set(instance.uuid, claims.Claim(instance.uuid, hostdevs))
+            self._set(instance.uuid,
+                      claims.Claim(instance.uuid, hostdevs, keep))
 
     def release(self, consumer: str) -> None:
         """End the claim of a server or a migration, if there is one."""
