@@ -68,6 +68,10 @@ PATIENCE = 6
 
 IMAGE = '155d900f-4e14-4e4c-a73d-069cbf4541e6'
 
+#: The traits of a drained provider.
+DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
+         'CUSTOM_NOVA_ACCEL_DRAIN_20261127T000000Z_FAN')
+
 
 class Cloud(base.ServersTestBase):
     """Base of test cases with computes that offer the recorded GPUs."""
@@ -278,6 +282,33 @@ class Cloud(base.ServersTestBase):
     def class_provider(self, resource_class, host='compute1'):
         """Return the UUID of a host's provider of a whole class."""
         return self._providers(host)[f'{host}_accel_{resource_class}']['uuid']
+
+    def set_drained(self, is_drained, *providers):
+        """Do what ``openstack accel device set`` does with ``--drain``.
+
+        :param is_drained: whether the drain starts or ends
+        :param providers: UUIDs
+        """
+        for trait in DRAIN:
+            self.placement.put(f'/traits/{trait}', {}, version='1.6')
+        for provider in providers:
+            url = f'/resource_providers/{provider}/traits'
+            before = self.placement.get(url, version='1.6').body
+            traits = set(before['traits'])
+            self.placement.put(url, {**before, 'traits': sorted(
+                traits.union(DRAIN) if is_drained
+                else traits.difference(DRAIN))}, version='1.6')
+
+    def free_used(self, provider):
+        """Do what the administration guide says after a wipe.
+
+        :param provider: UUID of the provider of a one-time-use device
+        """
+        url = f'/resource_providers/{provider}/inventories'
+        before = self.placement.get(url).body
+        for record in before['inventories'].values():
+            record['reserved'] = 0
+        self.placement.put(url, before, version='1.26')
 
     def _providers(self, host):
         answer = self.placement.get(

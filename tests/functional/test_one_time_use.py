@@ -5,7 +5,6 @@ import ddt
 import fixtures
 from nova import exception
 
-from nova_accel.core import naming
 from tests.functional import cloud
 from tests.functional import test_openstack
 from tests.functional import withheld
@@ -69,11 +68,8 @@ class DrainTest(test_openstack.OpenstackCase, withheld.WithheldCase):
 
     def free(self):
         """Do what the administration guide says after a wipe."""
-        provider = self.providers()[f'compute1_accel_{self.address}']['uuid']
-        url = (f'/resource_providers/{provider}/inventories/'
-               + naming.unit_class(cloud.GPU))
-        self.placement.put(url, {**self.placement.get(url).body,
-                                 'reserved': 0}, version='1.26')
+        self.free_used(self.providers()[
+            f'compute1_accel_{self.address}']['uuid'])
         self.computes['compute1'].manager.reset()
         self.rounds()
 

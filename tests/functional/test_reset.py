@@ -239,7 +239,9 @@ class WholeTest(Reset):
         self.domain(server).undefine()
         self.restart_compute_service('compute1')
         self.kernel.broken.add(ONE)
-        self.assertRaises(Exception, self._reboot_server, server, hard=True)
+        self.api.post_server_action(
+            server['id'], {'reboot': {'type': 'HARD'}})
+        server = self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.hostdevs(server))
         self.kernel.broken.clear()
         self.later()

@@ -6,9 +6,6 @@ from testtools import content
 
 from tests.functional import cloud
 
-_DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
-          'CUSTOM_NOVA_ACCEL_DRAIN_20261127T000000Z_FAN')
-
 
 class WithheldCase(cloud.Cloud):
     """Base of tests with a pair of devices that an operator withholds."""
@@ -43,15 +40,9 @@ class WithheldCase(cloud.Cloud):
             self._drain(provider['uuid'])
 
     def _drain(self, provider):
-        """Do what ``openstack accel device set --drain`` does."""
-        for trait in _DRAIN:
-            self.placement.put(f'/traits/{trait}', {}, version='1.6')
-        url = f'/resource_providers/{provider}/traits'
-        before = self.placement.get(url, version='1.6').body
-        self.placement.put(url, {**before, 'traits': sorted(
-            {*before['traits'], *_DRAIN})}, version='1.6')
+        self.set_drained(True, provider)
         self.rounds()
-        self.assertIn(_DRAIN[0], self._get_provider_traits(
+        self.assertIn(cloud.DRAIN[0], self._get_provider_traits(
             next(iter(self.providers().values()))['uuid']))
 
     def rounds(self, number=2):

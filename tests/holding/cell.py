@@ -53,9 +53,6 @@ KINDS = {
 
 _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
-_DRAIN = ('CUSTOM_NOVA_ACCEL_DRAINED',
-          'CUSTOM_NOVA_ACCEL_DRAIN_20261127T000000Z_FAN')
-
 
 def hosts(operation: str) -> tuple[str, ...]:
     """Return the hosts that an operation needs."""
@@ -269,30 +266,21 @@ class Cell(faults.MortalCloud):
         return True
 
     def drain_host(self):
-        self._set_drained(True, self.compute_rp_uuids['compute1'])
+        self._drain(True, self.compute_rp_uuids['compute1'])
 
     def drain_devices(self):
-        self._set_drained(True, *self._devices())
+        self._drain(True, *self._devices())
 
     def end_drain(self):
-        self._set_drained(False, self.compute_rp_uuids['compute1'],
-                          *self._devices())
+        self._drain(False, self.compute_rp_uuids['compute1'],
+                    *self._devices())
+
+    def _drain(self, is_drained, *providers):
+        self.set_drained(is_drained, *providers)
+        self.run_periodic_tasks()
 
     def _devices(self):
         return [provider['uuid'] for provider in self.providers().values()]
-
-    def _set_drained(self, is_drained, *providers):
-        """Do what ``openstack accel device set --drain`` does."""
-        for trait in _DRAIN:
-            self.placement.put(f'/traits/{trait}', {}, version='1.6')
-        for provider in providers:
-            url = f'/resource_providers/{provider}/traits'
-            before = self.placement.get(url, version='1.6').body
-            traits = set(before['traits'])
-            self.placement.put(url, {**before, 'traits': sorted(
-                traits | {*_DRAIN} if is_drained else traits - {*_DRAIN})},
-                version='1.6')
-        self.run_periodic_tasks()
 
     def change_entries(self, *entries):
         CONF.set_override('device_spec', list(entries), 'nova_accel')

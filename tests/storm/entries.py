@@ -2,9 +2,10 @@
 """A storm that also changes device_spec, and crashes hosts and services.
 
 Two hosts have three cards each: one for mdevs, one for plain VFs, and one
-whole device. Two other hosts have cards with vGPU types. Before a nova-compute
-starts, its device_spec can change: the class, the traits, the type, the number
-of VFs or the kind of an entry, or the entry is removed.
+whole device for one-time use. Two other hosts have cards with vGPU types.
+Before a nova-compute starts, its device_spec can change: the class, the
+traits, the type, the number of VFs or the kind of an entry, or the entry is
+removed. Devices are withheld for a while (tests.storm.withholding).
 
 With any device_spec a server keeps its devices unchanged. No other server gets
 a part of them. After all servers are deleted, no mdevs, types or allocations
@@ -30,6 +31,7 @@ from tests.functional import cloud
 from tests.functional import faults
 from tests.functional import kernel
 from tests.storm import storm
+from tests.storm import withholding
 
 CONF = nova.conf.CONF
 
@@ -54,13 +56,13 @@ MOVES = frozenset({'confirm', 'live', 'migrate', 'resize', 'revert'})
 class Card:
     """A card, and the entries that an operator can write for it.
 
-    :param address: address of its PF
+    :ivar address: address of its PF
     :param parts: choices of entries for its VFs; each choice is a list of
         entries, with one entry for each type
     """
 
     def __init__(self, address: str, parts: list[list[dict]] = ()):
-        self._address = address
+        self.address = address
         self._parts = parts
 
     def first(self) -> list[dict]:
@@ -82,11 +84,17 @@ class Card:
                              {'resource_class': 'CUSTOM_VF'})))
 
     def _whole(self, **more):
-        return [{'address': self._address, 'resource_class': 'CUSTOM_WHOLE',
-                 'live_migratable': 'yes', **more}]
+        return [{'address': self.address, 'resource_class': 'CUSTOM_WHOLE',
+                 'live_migratable': 'yes',
+                 **({} if self._parts else {'one_time_use': 'yes'}), **more}]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it never has parts."""
+        return not self._parts
 
     def _of_parts(self, parts, num_vfs, **more):
-        bus = self._address.removesuffix('00.0')
+        bus = self.address.removesuffix('00.0')
         return [{'address': f'{bus}*.*', 'live_migratable': 'yes', **part,
                  **({'num_vfs': num_vfs} if num_vfs else {}),
                  **(more if index == 0 else {})}
@@ -171,6 +179,10 @@ class EntryStorm(storm.Storm):
             host: [spec for card in CARDS[recording] for spec in card.first()]
             for host, recording in MACHINES.items()}
         self._regions = self._write_regions()
+        self._withholdings = withholding.Withholdings(self)
+        self._whole = {(host, card.address)
+                       for host, recording in MACHINES.items()
+                       for card in CARDS[recording] if card.is_whole}
         # The card of each mdev or VF that was seen, by host and address.
         self._cards: dict[tuple[str, str], str] = {}
         # The type of each device when its server was first seen to run.
@@ -185,7 +197,7 @@ class EntryStorm(storm.Storm):
         path = pathlib.Path(self.useFixture(fixtures.TempDir()).path,
                             'regions.json')
         path.write_text(json.dumps({'regions': [
-            {'name': 'whole', 'functions': [card._address],
+            {'name': 'whole', 'functions': [card.address],
              'resource_class': 'CUSTOM_WHOLE'}
             for cards in CARDS.values() for card in cards]}))
         return str(path)
@@ -217,11 +229,21 @@ class EntryStorm(storm.Storm):
     def _step(self):
         happens, = self._random.choices(
             (self._lose_a_host, self._change_entries, self._restart,
-             self._reboot_a_host, self._die_amid, self._go_on),
-            (3, 20, 3, 14, 14, 46))
+             self._reboot_a_host, self._die_amid, self._withhold,
+             self._offer_again, self._go_on),
+            (3, 20, 3, 14, 14, 8, 6, 46))
         happens()
         if self._unexpected.found:
             raise storm.Violation('\n'.join(self._unexpected.found))
+
+    def _withhold(self):
+        host = self._random.choice(storm.HOSTS)
+        self._withholdings.begin(self._random, host, [
+            card.address for card in CARDS[MACHINES[host]]])
+        self._use(host)
+
+    def _offer_again(self):
+        self._withholdings.end_one(self._random)
 
     def _go_on(self):
         self._do(self._several())
@@ -241,7 +263,16 @@ class EntryStorm(storm.Storm):
             *(self._something(server) for server in self._servers().values()
               if server['OS-EXT-SRV-ATTR:host'] == host)])
 
+    def note(self, line):
+        """Write a line to the log."""
+        self._log.write(line)
+
+    def bus(self, host):
+        """Return the path of the functions of a host."""
+        return self._paths[host] / 'sys/bus/pci/devices'
+
     def _write_entries(self, host):
+        self._withholdings.change_entries(host)
         self._specs[host] = [
             spec for card in CARDS[MACHINES[host]]
             for spec in card.choose(self._random, self._regions)]
@@ -328,6 +359,9 @@ class EntryStorm(storm.Storm):
             return
         self._clear_sources(operations)
         after, servers = self._by_server(), self._servers()
+        self._withholdings.check_new(
+            [place for operation in operations if operation.name == 'boot'
+             for place in after[operation.server]], self._card_of)
         for operation in operations:
             server = servers.get(operation.server)
             if not server or operation.name not in KEEPING or (
@@ -370,11 +404,13 @@ class EntryStorm(storm.Storm):
 
     def _clear(self):
         super()._clear()
+        self._withholdings.end_all()
         for host, recording in MACHINES.items():
             self._specs[host] = [spec for card in CARDS[recording]
                                  for spec in card.first()]
             self._kill_and_start(host)
         self._check()
+        self._withholdings.end_all()
         self._check_left()
 
     # Checks
@@ -389,6 +425,7 @@ class EntryStorm(storm.Storm):
                         f'{holder} holds {part_of} of {host}, and {uuid} '
                         f'{address}, a part of it')
         self._check_meanings(held)
+        self._withholdings.check_once(held, self._whole)
 
     def _rightly_held(self, server, held):
         if server['status'] != 'ERROR':
@@ -454,6 +491,9 @@ class EntryStorm(storm.Storm):
             self._cards[host, address] = (place / 'physfn').resolve().name
         if card := self._cards.get((host, address)):
             yield card
+
+    def _card_of(self, host, address):
+        return [address, *self._containing(host, address)][-1]
 
     def _check_promises(self, rightly):
         """Check that each server holds as many units as it has allocated."""
