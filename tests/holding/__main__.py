@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run all cells: ``python -m tests.holding --jobs 2``."""
+"""Run all cells: ``python -m tests.holding --jobs 2``.
+
+With ``--mutations``, run the cell of each mutation of the rule instead.
+"""
 
 import argparse
 import collections
@@ -9,15 +12,21 @@ import subprocess
 import sys
 
 from tests.holding import changes
+from tests.holding import mutations
 from tests.holding import operations
 
 
 def main() -> int:
     arguments = _arguments()
+    return (_check_mutations(arguments) if arguments.mutations
+            else _check_all(arguments))
+
+
+def _check_all(arguments: argparse.Namespace) -> int:
     results = []
     with futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for done in futures.as_completed(
-                [pool.submit(_check, kind, operation)
+                [pool.submit(_run, kind, operation)
                  for operation in arguments.operation or operations.OPERATIONS
                  for kind in operations.OPERATIONS[operation].kinds]):
             results += done.result()
@@ -31,6 +40,27 @@ def main() -> int:
     return 1 if unexpected else 0
 
 
+def _check_mutations(arguments: argparse.Namespace) -> int:
+    """Check that each mutation makes its cell unexpected."""
+    caught = {}
+    with futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for name, results in zip(mutations.MUTATIONS, pool.map(
+                _run_mutation, mutations.MUTATIONS), strict=True):
+            caught[name] = any(result['problems'] for result in results)
+            if not arguments.json:
+                print(f'{"caught" if caught[name] else "NOT CAUGHT":12}{name}',
+                      flush=True)
+    if arguments.json:
+        print(json.dumps(caught, indent=2))
+    return 0 if all(caught.values()) else 1
+
+
+def _run_mutation(name: str) -> list[dict]:
+    mutation = mutations.MUTATIONS[name]
+    return _run(mutation.kind, mutation.operation, '--change',
+                mutation.change, '--when', mutation.when, '--mutation', name)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser('holding', description=__doc__)
     parser.add_argument('--jobs', type=int, default=1,
@@ -39,16 +69,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--operation', action='append',
                         choices=operations.OPERATIONS, metavar='NAME',
                         help='run only this operation; can be repeated')
+    parser.add_argument('--mutations', action='store_true',
+                        help='check that cells notice when a clause of the '
+                        'rule is dropped')
     parser.add_argument('--json', action='store_true',
                         help='print one JSON document at the end')
     return parser.parse_args()
 
 
-def _check(kind: str, operation: str) -> list[dict]:
-    """Run the cells of an operation in a process of their own."""
+def _run(kind: str, operation: str, *options: str) -> list[dict]:
+    """Run cells of an operation in a process of their own."""
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.holding.worker', kind,
-         operation], stdout=subprocess.PIPE, text=True)
+         operation, *options], stdout=subprocess.PIPE, text=True)
     results = [json.loads(line) for line in finished.stdout.splitlines()]
     if finished.returncode:
         results.append({

@@ -9,10 +9,10 @@ def keeps(operation: operations.Operation, change: changes.Change,
           is_performed: bool) -> bool:
     """Whether the server runs with its own devices after the operation.
 
-    What a server's own allocations on this host name is its own. Only a
-    device that is missing, or another card by now, is refused to its server;
-    the server gets no other device instead. If neither an entry nor a record
-    tells which device the allocations name, it is refused as well.
+    A server keeps the devices that its allocations on its host name. Only a
+    device that is missing, or another card by now, is refused to it; it gets
+    no other device instead. If neither an entry nor a record tells which
+    device the allocations name, it is refused as well.
 
     :param is_performed: whether Nova has accepted the operation
     """

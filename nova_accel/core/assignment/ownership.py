@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule of holding.
 
-What a server's own allocations on this host name is its own. A device that is
-drained, unhealthy, reserved or no longer named by an entry is withheld from
-new servers only. A device that is missing, is another card, or shares its
-IOMMU group with others by now is refused to its server, too
-(:mod:`nova_accel.core.assignment.present`).
+A server keeps the devices that its allocations on its host name. If such a
+device is drained, unhealthy, reserved or no longer named by an entry, it is
+withheld from new servers only. A device that is missing, is another card by
+now, or shares its IOMMU group with other devices by now is refused to its own
+server, too, with the reason (:mod:`nova_accel.core.assignment.present`).
 """
 
 import collections.abc
