@@ -6,6 +6,7 @@ keeps one definition of a domain. libvirt keeps two: the persistent definition
 and the definition of the running guest.
 """
 
+import contextlib
 import copy
 from urllib import parse
 
@@ -158,3 +159,29 @@ class Migration(fixtures.Fixture):
 
         self.useFixture(fixtures.MonkeyPatch(
             'nova.tests.fixtures.libvirt.Domain.migrateToURI3', migrate))
+
+
+@contextlib.contextmanager
+def down_from_definition(host):
+    """Let libvirtd end when a domain is about to be defined.
+
+    :param host: nova.virt.libvirt.host.Host
+    :returns: a context whose value is true as soon as libvirtd has ended
+    """
+    listed, down = host.list_instance_domains, []
+    error = fakelibvirt.make_libvirtError(
+        fakelibvirt.libvirtError, 'Failed to connect socket',
+        error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
+
+    def lists(*args, **kwargs):
+        if down:
+            raise error
+        return listed(*args, **kwargs)
+
+    def define(_xml):
+        down.append(True)
+        raise error
+
+    with (fixtures.MockPatchObject(host, 'list_instance_domains', lists),
+          fixtures.MockPatchObject(host, 'write_instance_config', define)):
+        yield down

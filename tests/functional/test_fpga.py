@@ -444,6 +444,17 @@ class GlanceTest(Fpgas):
         self.assertNotProgrammed(f'bitstream {IMAGE}',
                                  'cannot be read from Glance')
 
+    def test_programmed_region_needs_no_image(self):
+        self.image(fpga.bitstream(CRYPTO), properties={
+            'accel:function_id': CRYPTO})
+        server = self.boot(self.with_bitstream())
+        had = self.hostdevs(server)
+        for path in self.cached():
+            path.unlink()
+        self.glance.delete(None, IMAGE)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(had, self.hostdevs(server))
+
     def test_truncated_image(self):
         self.image(fpga.bitstream(CRYPTO), os_hash_value=hashlib.sha512(
             fpga.bitstream(CRYPTO, 'more')).hexdigest())

@@ -5,7 +5,6 @@ import ddt
 import fixtures
 from nova.policies import base as policies
 from nova.policies import servers as server_policies
-from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.compute.state import placement
 from tests.functional import cloud
@@ -95,28 +94,6 @@ class OneHostTest(withheld.WithheldCase):
         self.reboot(server)
         self.assertKeeps(server, had)
 
-    def fail_definition(self, server):
-        """Let a reboot fail to define; then libvirt does not answer."""
-        host = type(self.computes['compute1'].driver._host)
-        listed, down = host.list_instance_domains, []
-        error = fakelibvirt.make_libvirtError(
-            fakelibvirt.libvirtError, 'Failed to connect socket',
-            error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
-
-        def lists(this, *args, **kwargs):
-            if down:
-                raise error
-            return listed(this, *args, **kwargs)
-
-        def define(_this, _xml):
-            down.append(True)
-            raise error
-
-        with fixtures.MockPatchObject(host, 'list_instance_domains', lists), (
-                fixtures.MockPatchObject(host, 'write_instance_config',
-                                         define)):
-            self.reboot(server)
-
 
 class CellsTest(withheld.WithheldCase):
 
@@ -143,12 +120,7 @@ class CellsTest(withheld.WithheldCase):
             self.change_entries(*self.DEVICE_SPEC)
             self._delete_server(server)
             # The next drain begins with an undrained host.
-            url = (f'/resource_providers/{self.compute_rp_uuids["compute1"]}'
-                   '/traits')
-            before = self.placement.get(url, version='1.6').body
-            self.placement.put(url, {**before, 'traits': [
-                trait for trait in before['traits']
-                if 'DRAIN' not in trait]}, version='1.6')
+            self.set_drained(False, self.compute_rp_uuids['compute1'])
             self.rounds()
 
 

@@ -67,7 +67,8 @@ class FunctionTest(cloud.Cloud):
         self.assertEqual(self.before, self.hostdevs(self.server))
 
 
-class MdevTest(cloud.Cloud):
+class Mdevs(cloud.Cloud):
+    """Base of test cases with a card whose VFs have mdev types."""
 
     def setUp(self):
         super().setUp()
@@ -86,6 +87,22 @@ class MdevTest(cloud.Cloud):
         return {path.name: (path.resolve().parts[-5],
                             path.resolve().parts[-3])
                 for path in bus.glob('*')}
+
+    def offer_another_type(self):
+        self.flags(device_spec=[
+            cloud.VGPU_SPEC,
+            '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
+            '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
+            group='nova_accel')
+        self._run_periodics()
+
+    def small(self):
+        """Return a flavor that requests the other type."""
+        return self._create_flavor(extra_spec={
+            'resources:CUSTOM_VGPU_SMALL': 1})
+
+
+class MdevTest(Mdevs):
 
     def test_card_offers_a_unit_for_each_vf(self):
         provider = self.providers()['compute1_accel_0000:44:00.0']
@@ -128,19 +145,6 @@ class MdevTest(cloud.Cloud):
             self.boot(self.vgpu)
         self.assertEqual(4, len(set(self.mdevs().values())))
         self.boot(self.vgpu, state='ERROR')
-
-    def offer_another_type(self):
-        self.flags(device_spec=[
-            cloud.VGPU_SPEC,
-            '{"vendor_id": "10de", "product_id": "20b0", "mdev_type": '
-            '"nvidia-468", "resource_class": "CUSTOM_VGPU_SMALL"}'],
-            group='nova_accel')
-        self._run_periodics()
-
-    def small(self):
-        """Return a flavor that requests the other type."""
-        return self._create_flavor(extra_spec={
-            'resources:CUSTOM_VGPU_SMALL': 1})
 
     def test_another_type_of_the_same_card(self):
         self.offer_another_type()

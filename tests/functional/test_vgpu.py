@@ -31,7 +31,8 @@ SMALLS = 'compute1_accel_0000:41:00.0_VGPU_NVIDIA_L40S-16Q'
 LARGES = 'compute1_accel_0000:41:00.0_CUSTOM_VGPU_LARGE_NVIDIA_L40S-24Q'
 
 
-class VgpuTest(cloud.Cloud):
+class Vgpus(cloud.Cloud):
+    """Base of test cases with a card that has two vGPU types."""
 
     def setUp(self):
         super().setUp()
@@ -57,14 +58,17 @@ class VgpuTest(cloud.Cloud):
                 found[name] = record['total'] - record['reserved']
         return found
 
-    def elements(self, server):
-        tree = etree.fromstring(self.domain(server).XMLDesc(0))
-        return tree.findall('devices/hostdev')
-
     def has(self, server):
         """Return the VF of a server, and the current type of the VF."""
         [address] = self.hostdevs(server)
         return address, self.driver.current().get(address)
+
+
+class VgpuTest(Vgpus):
+
+    def elements(self, server):
+        tree = etree.fromstring(self.domain(server).XMLDesc(0))
+        return tree.findall('devices/hostdev')
 
     def fault(self, server):
         return self.api.get_server(server['id'])['fault']['message']

@@ -5,9 +5,76 @@ import fixtures
 from testtools import content
 
 from tests.functional import cloud
+from tests.functional import hypervisor
 
 
-class WithheldCase(cloud.Cloud):
+class Keeping:
+    """Mixin for :class:`cloud.Cloud`: servers that lose their domain."""
+
+    def rounds(self, number=2):
+        for _round in range(number):
+            self._run_periodics()
+
+    def undefine(self, server):
+        """Undefine a domain, as a crash of nova-compute can leave it."""
+        domain = self.domain(server)
+        domain.destroy()
+        domain.undefine()
+        self.restart_compute_service('compute1')
+
+    # Actions of the tenant
+
+    def attempt(self, action, *args, **more):
+        """Perform an action, which may fail."""
+        try:
+            action(*args, **more)
+        except Exception as error:
+            self.addDetail(action.__name__,
+                           content.text_content(repr(error)))
+
+    def reboot(self, server):
+        self.attempt(self._reboot_server, server, hard=True)
+
+    def revert(self, server):
+        self.attempt(self._revert_resize, server)
+
+    def fail_rebuild(self, server, image=cloud.IMAGE):
+        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
+                                '_create_guest_with_network',
+                                side_effect=RuntimeError('no')):
+            self.attempt(self._rebuild_server, server, image,
+                         expected_state='ERROR')
+        self.assertEqual({}, self.hostdevs(server))
+
+    def outcome(self, flavor, host=None):
+        """Boot a server, and return its status."""
+        server = self.api.post_server({'server': self._build_server(
+            image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none',
+            host=host)})
+
+        def ended():
+            status = self.api.get_server(server['id'])['status']
+            self.assertIn(status, ('ACTIVE', 'ERROR'))
+            return status
+
+        return self._wait_for_assert(ended)
+
+    def fail_definition(self, server):
+        """Let a reboot fail to define; then libvirt does not answer."""
+        with hypervisor.down_from_definition(
+                self.computes['compute1'].driver._host):
+            self.reboot(server)
+
+    # Assertions
+
+    def assertKeeps(self, server, had):
+        now = self.api.get_server(server['id'])
+        self.assertEqual(('ACTIVE', sorted(had)),
+                         (now['status'], sorted(self.hostdevs(server))),
+                         now.get('fault'))
+
+
+class WithheldCase(Keeping, cloud.Cloud):
     """Base of tests with a pair of devices that an operator withholds."""
 
     DEVICE_SPEC = (cloud.PAIR_SPEC,)
@@ -45,64 +112,9 @@ class WithheldCase(cloud.Cloud):
         self.assertIn(cloud.DRAIN[0], self._get_provider_traits(
             next(iter(self.providers().values()))['uuid']))
 
-    def rounds(self, number=2):
-        for _round in range(number):
-            self._run_periodics()
-
-    def undefine(self, server):
-        """Undefine a domain, as a crash of nova-compute can leave it."""
-        domain = self.domain(server)
-        domain.destroy()
-        domain.undefine()
-        self.restart_compute_service('compute1')
-
     def reserved(self, host='compute1'):
         """Return total and reserved units by address."""
         return {name.rpartition('_')[2]: (record['total'], record['reserved'])
                 for name, provider in self.providers(host).items()
                 for record in self._get_provider_inventory(
                     provider['uuid']).values()}
-
-    # Actions of the tenant
-
-    def attempt(self, action, *args, **more):
-        """Perform an action, which may fail."""
-        try:
-            action(*args, **more)
-        except Exception as error:
-            self.addDetail(action.__name__,
-                           content.text_content(repr(error)))
-
-    def reboot(self, server):
-        self.attempt(self._reboot_server, server, hard=True)
-
-    def revert(self, server):
-        self.attempt(self._revert_resize, server)
-
-    def fail_rebuild(self, server, image=cloud.IMAGE):
-        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
-                                '_create_guest_with_network',
-                                side_effect=RuntimeError('no')):
-            self.attempt(self._rebuild_server, server, image,
-                         expected_state='ERROR')
-        self.assertEqual({}, self.hostdevs(server))
-
-    def outcome(self, flavor):
-        """Boot a server, and return its status."""
-        server = self.api.post_server({'server': self._build_server(
-            image_uuid=cloud.IMAGE, flavor_id=flavor, networks='none')})
-
-        def ended():
-            status = self.api.get_server(server['id'])['status']
-            self.assertIn(status, ('ACTIVE', 'ERROR'))
-            return status
-
-        return self._wait_for_assert(ended)
-
-    # Assertions
-
-    def assertKeeps(self, server, had):
-        now = self.api.get_server(server['id'])
-        self.assertEqual(('ACTIVE', sorted(had)),
-                         (now['status'], sorted(self.hostdevs(server))),
-                         now.get('fault'))

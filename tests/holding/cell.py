@@ -16,6 +16,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 
 from tests.functional import cloud
 from tests.functional import faults
+from tests.functional import hypervisor
 from tests.functional import kernel
 from tests.functional import test_health
 from tests.holding import changes
@@ -395,24 +396,8 @@ class Cell(faults.MortalCloud):
     @contextlib.contextmanager
     def _without_libvirt(self):
         """libvirtd ends when the domain is about to be defined."""
-        host = self.computes['compute1'].driver._host
-        listed, down = host.list_instance_domains, []
-        error = fakelibvirt.make_libvirtError(
-            fakelibvirt.libvirtError, 'Failed to connect socket',
-            error_code=fakelibvirt.VIR_ERR_INTERNAL_ERROR)
-
-        def lists(*args, **kwargs):
-            if down:
-                raise error
-            return listed(*args, **kwargs)
-
-        def define(_xml):
-            down.append(True)
-            raise error
-
-        with (fixtures.MockPatchObject(host, 'list_instance_domains', lists),
-              fixtures.MockPatchObject(host, 'write_instance_config',
-                                       define)):
+        with hypervisor.down_from_definition(
+                self.computes['compute1'].driver._host) as down:
             yield
             if down:
                 self.run_tasks('compute1', 'update_available_resource')
