@@ -312,6 +312,7 @@ class EntryStorm(storm.Storm):
     def _die_amid(self):
         """Kill a nova-compute in the middle of an operation."""
         operation, host = self._one()
+        had = self._by_server()[operation.server]
         fault = faults.Fault(host, self._random.randint(1, 6))
         self.processes.fault = fault
         self._do([operation])
@@ -322,6 +323,16 @@ class EntryStorm(storm.Storm):
         self._log.write(f'{fault}')
         self._kill_and_start(host)
         self._look_after(operation)
+        if had and operation.name in KEEPING:
+            self._check_kept(operation.server, had)
+
+    def _check_kept(self, uuid, had):
+        """Check that a server has its devices at least after a reboot."""
+        if uuid in self._servers() and self._by_server()[uuid] != had:
+            self._do([self._act('reboot', self._servers()[uuid])])
+            if (has := self._by_server()[uuid]) != had:
+                raise storm.Violation(f'{uuid} had {sorted(had)}, and has '
+                                      f'{sorted(has)} after a crash')
 
     def _one(self) -> tuple[storm.Operation, str]:
         """Choose an operation, and a host that usually is involved in it."""
