@@ -10,6 +10,7 @@ from nova_accel.compute.devices import reclaim
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
+from nova_accel.compute.state import reverts
 from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
@@ -48,12 +49,12 @@ class Allocator:
         """
         self._allocate(instance, allocations, exactly=True, keep=True)
 
-    def for_restart(self, instance, is_reverted: bool = False) -> None:
+    def for_restart(self, instance, migration=None) -> None:
         """Claim the devices of a server that is on this host already.
 
         Nova does not pass its allocations, so read them from Placement.
 
-        :param is_reverted: whether its resize was reverted
+        :param migration: the resize that is being reverted, if one is
         :raises nova.exception.ComputeResourcesUnavailable: if they cannot be
             claimed
         """
@@ -61,15 +62,17 @@ class Allocator:
             self._allocate(
                 instance,
                 self._placement_client.allocations_of_consumer(instance.uuid),
-                is_here=True, exactly=is_reverted, keep=True)
+                is_here=True, exactly=bool(migration), keep=True,
+                migration=migration)
 
     def _allocate(self, instance, allocations, cached=False, is_here=False,
-                  exactly=False, keep=False) -> None:
+                  exactly=False, keep=False, migration=None) -> None:
         """Claim what a server keeps (:mod:`.ownership`), else choose.
 
         :param is_here: whether the server is on this host already
         :param exactly: as in :func:`verify.matches_allocations`
         :param keep: as in :meth:`device_claims.DeviceClaims.claim`
+        :param migration: as for :meth:`for_restart`
         """
         request = instance_request.of(instance)
         if not request.classes:
@@ -84,6 +87,9 @@ class Allocator:
                  else exception.ComputeResourcesUnavailable)
         try:
             held = self._claims.held(instance)
+            if allocations is not None and is_owner:
+                allocated = self._after_revert(instance, allocated, held,
+                                               migration)
             if not (_keeps(held, allocated, exactly)
                     or verify.includes_our_devices(request, allocated, here)):
                 # An empty claim settles this for the whole operation.
@@ -119,6 +125,24 @@ class Allocator:
             LOG.info('Server gets %s', ', '.join(
                 str(device.address) for device in chosen),
                 instance=instance)
+
+    def _after_revert(self, instance, allocated, held, migration,
+                      ) -> allocations.Allocations:
+        """Return the allocations of a server of this host.
+
+        Nova can leave those of a reverted resize to the migration.
+
+        :param allocated: as Placement has them
+        :param held: the devices that it has
+        :param migration: as for :meth:`for_restart`
+        :raises errors.AssignmentError: if Placement rejects the change
+        """
+        if (migration or any(holding.provider_of(device) not in allocated
+                             for device in held)) and reverts.finish(
+                                 instance, self._placement_client, migration):
+            return placement.allocated(
+                self._placement_client.allocations_of_consumer(instance.uuid))
+        return allocated
 
     def _rebuild_allocations(self, instance, held,
                              here: inventory.NodeInventory,

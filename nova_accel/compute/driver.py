@@ -272,7 +272,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def finish_revert_migration(self, context, instance, network_info,
                                 migration, *args, **kwargs):
         with self._claims.operation(instance):
-            self._allocator.for_restart(instance, is_reverted=True)
+            self._allocator.for_restart(instance, migration)
             # The server has its old devices now, by a claim of its own.
             self._claims.release(migration.uuid)
             return super().finish_revert_migration(

@@ -224,6 +224,8 @@ def test_failed_reboot_sets_the_server_to_error():
      ['context', 'rp_uuid']),
     (report.SchedulerReportClient.delete_allocation_for_instance,
      ['context', 'uuid', 'consumer_type', 'force']),
+    (report.SchedulerReportClient.move_allocations,
+     ['context', 'source_consumer_uuid', 'target_consumer_uuid']),
     (report.SchedulerReportClient.put_allocations,
      ['context', 'consumer_uuid', 'payload']),
     (compute_utils.is_volume_backed_instance,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server keeps what its allocations name, whatever is withheld."""
 
+import contextlib
+
 import ddt
 import fixtures
 from nova.policies import base as policies
@@ -38,6 +40,46 @@ class OneHostTest(withheld.WithheldCase):
         getattr(self, change)()
         self.revert(server)
         self.assertKeeps(server, had)
+
+    @contextlib.contextmanager
+    def unmoved(self):
+        """Nova cannot move the allocations of a reverted migration."""
+        with fixtures.MockPatchObject(
+                self.computes['compute1'].manager.reportclient,
+                'get_allocations_for_consumer', return_value={}):
+            yield
+
+    @ddt.data('one', None)
+    def test_placement_was_down_during_a_revert(self, profile):
+        server = self.boot(self.flavor(
+            extra_spec={f'resources:{cloud.GPU}': '1'}))
+        had, allocated = self.hostdevs(server), self.allocated(server)
+        self._resize_server(server, self.flavor(profile))
+        with self.unmoved():
+            self.revert(server)
+        self.assertKeeps(server, had)
+        self.assertEqual(allocated, self.allocated(server))
+        self.assertEqual('ACTIVE', self.outcome(self.one))
+
+    @ddt.data('audit', 'reboot')
+    def test_placement_is_down_during_a_revert(self, repair):
+        server = self.boot(self.one)
+        had, allocated = self.hostdevs(server), self.allocated(server)
+        self._resize_server(server, self.flavor('one'))
+        with self.unmoved(), fixtures.MockPatchObject(
+                placement.PlacementClient, 'allocations_of_consumer',
+                return_value=None):
+            self.revert(server)
+        self.assertKeeps(server, had)
+        self.assertNotEqual(allocated, self.allocated(server))
+        if repair == 'audit':
+            self.useFixture(cloud.AuditClock()).skip_interval()
+            self.rounds()
+        else:
+            self.reboot(server)
+        self.assertKeeps(server, had)
+        self.assertEqual(allocated, self.allocated(server))
+        self.assertEqual('ACTIVE', self.outcome(self.one))
 
     def test_device_is_free_after_the_confirm(self):
         server = self.boot(self.one)

@@ -47,7 +47,7 @@ OPERATIONS = {
     'reboot after a failed rebuild': Operation(_REBUILD, _REBOOT, fails=True),
     'rebuild after a failed rebuild': Operation(_REBUILD, _REBUILD,
                                                 fails=True),
-    'unrescue': Operation({'rescue': None}, {'unrescue': None}),
+    'unrescue': Operation('rescue', {'unrescue': None}),
     'unshelve': Operation({'shelve': None}, {'unshelve': None}),
     'reboot without a domain': Operation('undefine', _REBOOT,
                                          has_record=False),

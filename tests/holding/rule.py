@@ -14,7 +14,8 @@ def keeps(operation: operations.Operation, change: changes.Change,
     no other device instead. If neither an entry nor a record tells which
     device the allocations name, it is refused as well.
 
-    :param is_performed: whether Nova has accepted the operation
+    :param is_performed: whether Nova has accepted the operation, or has failed
+        in its first half
     """
     is_known = change.is_named or operation.has_record
     return not (is_performed and operation.starts_the_guest and (

@@ -14,6 +14,8 @@ import nova.conf
 from oslo_log import log as logging
 
 from nova_accel.compute.state import node_state
+from nova_accel.compute.state import reverts
+from nova_accel.core import errors
 from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
 
@@ -51,7 +53,7 @@ class Auditor:
 
     def _compare(self, inventory: inventory.NodeInventory) -> None:
         snapshot = self._gather(inventory)
-        if self._delete_leftovers(snapshot):
+        if self._resolve(snapshot):
             snapshot = self._gather(inventory)
         findings = (*consistency.compare(snapshot, self._unknown),
                     *(consistency.orphaned_allocations(snapshot, consumer)
@@ -73,8 +75,10 @@ class Auditor:
             inventory, self._placement_client.allocations_of_provider,
             self._held, only)
 
-    def _delete_leftovers(self, snapshot: consistency.Snapshot) -> bool:
+    def _resolve(self, snapshot: consistency.Snapshot) -> bool:
         """Delete the allocations of deleted servers and of their migrations.
+
+        Give those of reverted migrations to their servers.
 
         Nova deletes the allocations of a deleted server, but not those of its
         migration if it is deleted while it moves. Later Nova deletes leftovers
@@ -82,9 +86,9 @@ class Auditor:
         (``ResourceTracker._remove_deleted_instances_allocations``), but not if
         ``nova-manage placement audit --delete`` has removed just that part.
 
-        :returns: whether any were deleted
+        :returns: whether any were changed
         """
-        deleted, unknown = False, {}
+        changed, unknown = False, {}
         for consumer in snapshot.consumers.keys() - (
                 self._domains.read().keys()):
             move = _find(objects.Migration, consumer)
@@ -100,9 +104,18 @@ class Auditor:
                          f'server {uuid} was deleted while it moved' if move
                          else 'the server was deleted')
                 self._placement_client.delete(consumer)
-                deleted = True
+                changed = True
+            elif move and server and reverts.is_over(server):
+                changed |= self._finish_revert(server)
         self._unknown = unknown
-        return deleted
+        return changed
+
+    def _finish_revert(self, server) -> bool:
+        try:
+            return reverts.finish(server, self._placement_client)
+        except errors.AssignmentError as error:
+            LOG.warning('%s', error)
+            return False
 
     def _long_unknown(self) -> list[str]:
         """Return the consumers that Nova has not known for long_rpc_timeout.

@@ -249,6 +249,26 @@ class PlacementClient:
                 record['reserved'] = max(0, record['reserved'] - amount)
         return known
 
+    def move(self, source: str, target: str) -> None:
+        """Give a server the allocations of a migration, instead of its own.
+
+        :raises errors.AssignmentError: if Placement rejects the change
+        """
+        try:
+            is_moved = self._client.move_allocations(
+                context.get_admin_context(), source, target)
+        except (exception.AllocationMoveFailed,
+                exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            raise errors.AssignmentError(
+                f'server {target}', 'Placement does not give it the '
+                f'allocations of its migration: {error}',
+                'try again') from None
+        if not is_moved:
+            raise errors.AssignmentError(
+                f'server {target}', 'Placement does not give it the '
+                'allocations of its migration', 'look in the log of Placement')
+
     def reserve(self, item: inventory.Offered) -> None:
         """Reserve all units of a Region, until an operator frees it.
 
