@@ -110,13 +110,13 @@ class Cell(faults.MortalCloud):
         """Perform the operation during the change, and check the outcome."""
         what = operations.OPERATIONS[operation]
         self.change = changes.CHANGES[change]
-        flavor = self._flavor()
+        place = self._place()
         if when == 'before':
             getattr(self, self.change.make)()
         with self._failing() if what.fails else contextlib.nullcontext():
             self._perform(what.first)
         if what.has_new:
-            self.had, flavor = self._has(), self._flavor()
+            self.had, place = self._has(), self._place()
         if when != 'before':
             getattr(self, self.change.make)()
         failed = self.find(self.server, 'status') == 'ERROR'
@@ -126,13 +126,14 @@ class Cell(faults.MortalCloud):
             is_performed = self._perform(what.second) or failed
         self.run_periodic_tasks()
         self._check_rival()
-        has_its_flavor = self._flavor() == flavor
-        if has_its_flavor:
+        is_back = self._place() == place
+        if is_back:
             self._check_during(what, is_performed)
         getattr(self, self.change.undo)()
         self._reset_and_reboot()
-        if not has_its_flavor:
-            # A revert failed in Nova before the server got its flavor back.
+        if not is_back:
+            # A revert failed in Nova before the server got its flavor and
+            # its host back.
             self.had = self._has()
             self.assertEqual(self._needs_devices(), len(self.had))
         self._check_keeps()
@@ -174,7 +175,7 @@ class Cell(faults.MortalCloud):
             self._fault(self.server))
         self.assertEqual(self.had, {
             str(device.address)
-            for device in self.attached(self.server, 'compute1')})
+            for device in self.attached(self.server, self._host())})
 
     def _check_refused(self):
         """Check that the server does not run, and has no other devices."""
@@ -201,10 +202,14 @@ class Cell(faults.MortalCloud):
                 self.placement.delete(f'/allocations/{migration["uuid"]}')
 
     def _has(self):
-        return set(self.hostdevs(self.server))
+        return set(self.hostdevs(self.server, self._host()))
 
-    def _flavor(self):
-        return self.find(self.server, 'flavor')['original_name']
+    def _place(self):
+        """Return the flavor and the host of the server."""
+        return self.find(self.server, 'flavor')['original_name'], self._host()
+
+    def _host(self):
+        return self.find(self.server, 'OS-EXT-SRV-ATTR:host')
 
     def _needs_devices(self):
         return bool(self.find(self.server, 'flavor')['extra_specs'])
