@@ -7,6 +7,7 @@ import time
 
 import fixtures
 from nova import objects
+from nova.tests.functional.api import client
 
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import kept_claims
@@ -239,7 +240,9 @@ class WholeTest(Reset):
         self.domain(server).undefine()
         self.restart_compute_service('compute1')
         self.kernel.broken.add(ONE)
-        self.api.post_server_action(
+        # In the harness, nova-api answers after nova-compute has failed.
+        self.assertRaises(
+            client.OpenStackApiException, self.api.post_server_action,
             server['id'], {'reboot': {'type': 'HARD'}})
         server = self._wait_for_state_change(server, 'ERROR')
         self.assertEqual({}, self.hostdevs(server))
