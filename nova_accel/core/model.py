@@ -384,17 +384,20 @@ class Region:
     @property
     def available(self) -> tuple[Unit, ...]:
         """The units that are not withheld."""
-        if not self.withheld:
-            return self.units
-        withheld = {unit for unit, _state in self.withheld}
-        return tuple(unit for unit in self.units if unit not in withheld)
+        return self._without(WithheldState)
 
     @property
     def resettable(self) -> tuple[Unit, ...]:
         """The units without a failed reset, available or not."""
-        failed = {unit for unit, state in self.withheld
-                  if state is WithheldState.RESET_FAILED}
-        return tuple(unit for unit in self.units if unit not in failed)
+        return self._without({WithheldState.RESET_FAILED})
+
+    def _without(self, states: collections.abc.Container[WithheldState],
+                 ) -> tuple[Unit, ...]:
+        """Return the units that are not withheld in one of these states."""
+        if not self.withheld:
+            return self.units
+        withheld = {unit for unit, state in self.withheld if state in states}
+        return tuple(unit for unit in self.units if unit not in withheld)
 
     @property
     def total(self) -> int:

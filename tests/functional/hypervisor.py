@@ -185,3 +185,10 @@ def down_from_definition(host):
     with (fixtures.MockPatchObject(host, 'list_instance_domains', lists),
           fixtures.MockPatchObject(host, 'write_instance_config', define)):
         yield down
+
+
+def without_guests():
+    """Return a context in which no guest can be created."""
+    return fixtures.MockPatch(
+        'nova.virt.libvirt.LibvirtDriver._create_guest_with_network',
+        side_effect=RuntimeError('no'))

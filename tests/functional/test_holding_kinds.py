@@ -6,11 +6,11 @@ device of the first server would be lost.
 """
 
 import ddt
-import fixtures
 from nova.policies import base as policies
 from nova.policies import servers as server_policies
 
 from tests.functional import fpga
+from tests.functional import hypervisor
 from tests.functional import test_fpga
 from tests.functional import test_mdev
 from tests.functional import test_vgpu
@@ -35,9 +35,7 @@ class VgpuTest(withheld.Keeping, test_vgpu.Vgpus):
     def test_type_is_kept_after_a_move_that_failed_here(self):
         other = self.start_machine('compute2')
         server = self.boot(self.small, host='compute1')
-        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
-                                '_create_guest_with_network',
-                                side_effect=RuntimeError('no')):
+        with hypervisor.without_guests():
             self.attempt(self._migrate_server, server)
         self.flags(host='compute1')
         self.rounds()
@@ -70,16 +68,23 @@ class MdevTest(withheld.Keeping, test_mdev.Mdevs):
         self.assertKeeps(server, had)
 
 
-@ddt.ddt
-class RegionTest(withheld.Keeping, test_fpga.Fpgas):
+class Regions(withheld.Keeping, test_fpga.Fpgas):
+    """Base of test cases with two bitstreams for one region."""
 
     def setUp(self):
         super().setUp()
-        self.flags(allow_resize_to_same_host=True)
         for image, function in ((test_fpga.IMAGE, test_fpga.CRYPTO),
                                 (test_fpga.OTHER_IMAGE, test_fpga.STREAM)):
             self.image(fpga.bitstream(function), image=image, properties={
                 'accel:function_id': function})
+
+
+@ddt.ddt
+class RegionTest(Regions):
+
+    def setUp(self):
+        super().setUp()
+        self.flags(allow_resize_to_same_host=True)
         self.offer_shared()
         self.server = self.boot(self.with_bitstream(test_fpga.IMAGE))
         self.had = self.hostdevs(self.server)
@@ -103,7 +108,7 @@ class RegionTest(withheld.Keeping, test_fpga.Fpgas):
         self.assertKeeps(self.server, self.had)
 
 
-class RegionCellsTest(withheld.Keeping, test_fpga.Fpgas):
+class RegionCellsTest(Regions):
 
     NUMBER_OF_CELLS = 2
 
@@ -111,10 +116,6 @@ class RegionCellsTest(withheld.Keeping, test_fpga.Fpgas):
         self.policy.set_rules({
             server_policies.CROSS_CELL_RESIZE: policies.RULE_ADMIN_API},
             overwrite=False)
-        for image, function in ((test_fpga.IMAGE, test_fpga.CRYPTO),
-                                (test_fpga.OTHER_IMAGE, test_fpga.STREAM)):
-            self.image(fpga.bitstream(function), image=image, properties={
-                'accel:function_id': function})
         entry = {'vendor_id': '8086', 'product_id': '09c5', 'program': [
             self.kernel.command('show $1 $2'), '{address}', '{bitstream}']}
         self.offer(entry)

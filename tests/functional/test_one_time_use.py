@@ -6,6 +6,7 @@ import fixtures
 from nova import exception
 
 from tests.functional import cloud
+from tests.functional import hypervisor
 from tests.functional import test_openstack
 from tests.functional import withheld
 
@@ -119,9 +120,7 @@ class OneHostTest(withheld.WithheldCase):
         self.assertAllReserved()
 
     def test_server_that_fails_before_its_definition_uses_nothing(self):
-        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
-                                '_create_guest_with_network',
-                                side_effect=RuntimeError('no')):
+        with hypervisor.without_guests():
             self.boot(self.two, state='ERROR')
         self.rounds()
         self.assertEqual({_FREE}, set(self.reserved().values()))

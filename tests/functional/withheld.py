@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that are withheld, and what becomes of servers without a domain."""
 
-import fixtures
 from testtools import content
 
 from tests.functional import cloud
@@ -39,9 +38,7 @@ class Keeping:
         self.attempt(self._revert_resize, server)
 
     def fail_rebuild(self, server, image=cloud.IMAGE):
-        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
-                                '_create_guest_with_network',
-                                side_effect=RuntimeError('no')):
+        with hypervisor.without_guests():
             self.attempt(self._rebuild_server, server, image,
                          expected_state='ERROR')
         self.assertEqual({}, self.hostdevs(server))

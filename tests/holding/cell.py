@@ -113,7 +113,8 @@ class Cell(faults.MortalCloud):
         place = self._place()
         if when == 'before':
             getattr(self, self.change.make)()
-        with self._failing() if what.fails else contextlib.nullcontext():
+        with (hypervisor.without_guests() if what.fails
+              else contextlib.nullcontext()):
             self._perform(what.first)
         if what.has_new:
             self.had, place = self._has(), self._place()
@@ -443,14 +444,6 @@ class Cell(faults.MortalCloud):
                     report.SchedulerReportClient, method, _unreachable(
                         getattr(report.SchedulerReportClient, method))))
             self.run_periodic_tasks()
-            yield
-
-    @contextlib.contextmanager
-    def _failing(self):
-        """No guest can be created."""
-        with fixtures.MockPatch('nova.virt.libvirt.LibvirtDriver.'
-                                '_create_guest_with_network',
-                                side_effect=RuntimeError('no')):
             yield
 
 

@@ -24,6 +24,7 @@ class Withholding:
 
     :param host: name of the host
     :param card: address of the card, or '' for the whole host
+    :param words: the kind of reason, for the log
     :param end: function that ends it
     :param is_known: whether nova-compute is bound to know it
     """
@@ -98,6 +99,7 @@ class Withholdings:
         """Check that a new server has no withheld device.
 
         :param devices: host and address of each
+        :param card_of: returns the address of the card of a device
         """
         for host, address in devices:
             card = card_of(host, address)

@@ -255,19 +255,17 @@ class PlacementClient:
         :raises errors.AssignmentError: if Placement rejects the change
         """
         try:
-            is_moved = self._client.move_allocations(
-                context.get_admin_context(), source, target)
+            why = '' if self._client.move_allocations(
+                context.get_admin_context(), source, target) else (
+                    'its log has the reason')
         except (exception.AllocationMoveFailed,
                 exception.ConsumerAllocationRetrievalFailed,
                 keystone.ClientException) as error:
+            why = str(error)
+        if why:
             raise errors.AssignmentError(
                 f'server {target}', 'Placement does not give it the '
-                f'allocations of its migration: {error}',
-                'try again') from None
-        if not is_moved:
-            raise errors.AssignmentError(
-                f'server {target}', 'Placement does not give it the '
-                'allocations of its migration', 'look in the log of Placement')
+                f'allocations of its migration: {why}', 'try again')
 
     def reserve(self, item: inventory.Offered) -> None:
         """Reserve all units of a Region, until an operator frees it.

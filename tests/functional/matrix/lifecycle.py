@@ -12,6 +12,7 @@ from nova.tests.functional.api import client
 from nova.virt.libvirt import driver as libvirt_driver
 
 from tests.functional import cloud
+from tests.functional import hypervisor
 from tests.functional.matrix import base
 
 OTHER_IMAGE = 'a2459075-d96c-40d5-893e-577ff92e721c'
@@ -95,9 +96,7 @@ class Lifecycle(base.Matrix):
 
     @base.operation('Delete a server in ERROR')
     def test_delete_in_error(self):
-        with mock.patch.object(libvirt_driver.LibvirtDriver,
-                               '_create_guest_with_network',
-                               side_effect=RuntimeError('no')):
+        with hypervisor.without_guests():
             failed = self.boot(self.flavors['small'], host='compute1',
                                state='ERROR')
         self.assertNothingOn('compute1')
