@@ -54,6 +54,7 @@ import copy
 
 from nova import exception
 from nova.compute import task_states
+import nova.conf
 from nova.virt.libvirt import driver
 from oslo_log import log as logging
 from oslo_utils import excutils
@@ -97,6 +98,8 @@ from nova_accel.core.request import flavor_request
 from nova_accel.host import libvirt_xml
 
 LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
 
 #: Task states in which Nova undefines a domain to define it again: on rebuild,
 #: and on the source host of a resize to another cell.
@@ -247,8 +250,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                          allocations, *args, **kwargs):
         if migration.source_node == migration.dest_node:
             # Nova is about to replace the domain that holds the old devices.
-            self._claims.keep_for(migration.uuid, instance, hostdev.ours(
-                self._domains.held_by(instance.uuid)))
+            self._claims.keep_for(migration.uuid, instance,
+                                  self._claims.held(instance))
         with self._claims.operation(instance):
             self._allocator.for_move(instance, allocations)
             try:
@@ -262,12 +265,20 @@ class LibvirtDriver(driver.LibvirtDriver):
                     # the capacity of its card as another type.
                     self._prepare(self._claims.get(instance) or ())
 
-    def confirm_migration(self, context, migration, *args, **kwargs):
+    def confirm_migration(self, context, migration, instance, *args,
+                          **kwargs):
         try:
-            return super().confirm_migration(context, migration, *args,
-                                             **kwargs)
+            return super().confirm_migration(context, migration, instance,
+                                             *args, **kwargs)
         finally:
             self._claims.release(migration.uuid)
+            self._release_if_gone(instance)
+
+    def _release_if_gone(self, instance) -> None:
+        """End the claim of a server that Nova has on another host."""
+        if instance.host != CONF.host and not self._claims.is_busy(
+                instance.uuid):
+            self._claims.release(instance.uuid)
 
     def finish_revert_migration(self, context, instance, network_info,
                                 migration, *args, **kwargs):
@@ -315,6 +326,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             # libvirt just gave the devices back to their drivers.
             self._local_host.invalidate()
             self._domains.invalidate(instance.uuid)
+            self._release_if_gone(instance)
             self._announcer.operation_ended(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
@@ -349,7 +361,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if post_xml_callback:
                 post_xml_callback()
             with _deploy_failures():
-                self._reserve_one_time(held)
+                self._reserve_one_time(held, self._claims.is_kept(instance))
 
         with self._claims.operation(instance):
             with _deploy_failures():
@@ -361,16 +373,23 @@ class LibvirtDriver(driver.LibvirtDriver):
             return super()._create_guest(context, xml, instance, power_on,
                                          pause, defined, *args, **kwargs)
 
-    def _reserve_one_time(self, held: hostdev.Hostdevs) -> None:
+    def _reserve_one_time(self, held: hostdev.Hostdevs,
+                          is_owner: bool = False) -> None:
         """Reserve the one-time-use devices that a server gets.
 
         Its domain is defined, so that nova-compute reserves them at its next
         start if it ends here; and its guest does not run yet.
+
+        :param is_owner: whether it had them before, so that they are reserved
+            already, or in the next run of the periodic tasks
         """
         here, _unreadable = self._state.read_or_empty(cached=True)
         for item in holding.one_time(held, here):
             if item.uuid not in here.node.used:
-                self._placement_client.reserve(item)
+                with (_never_fatal('reserve the one-time-use device of a '
+                                   'server') if is_owner
+                      else contextlib.nullcontext()):
+                    self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
@@ -521,9 +540,14 @@ class LibvirtDriver(driver.LibvirtDriver):
             with live_migration.refusal():
                 self._device_migration.accept(instance, planned)
                 self._prepare(planned, instance, context)
-        return super().pre_live_migration(
+        data = super().pre_live_migration(
             context, instance, block_device_info, network_info, disk_info,
             migrate_data, *args, **kwargs)
+        if planned:
+            # From now on, libvirt can start the guest here.
+            with live_migration.refusal():
+                self._reserve_one_time(planned)
+        return data
 
     def _live_migration_operation(self, context, instance, dest,
                                   block_migration, migrate_data, guest,
@@ -549,8 +573,6 @@ class LibvirtDriver(driver.LibvirtDriver):
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):
         self._claims.release(instance.uuid)
-        with _never_fatal('reserve the one-time-use devices of a server'):
-            self._reserve_one_time(self._claims.held(instance))
         try:
             return super().post_live_migration_at_destination(
                 context, instance, *args, **kwargs)

@@ -54,8 +54,9 @@ def loads(text: str) -> Claim:
 
 
 def _hostdev(found: collections.abc.Mapping) -> hostdev.Hostdev:
-    address = found['address']
+    address, alias = found['address'], found['alias']
+    if not isinstance(alias, str):
+        raise ValueError(f'alias {alias!r}')
     return hostdev.Hostdev(
         model.PciAddress.parse(address) if ':' in address
-        else model.MdevAddress(address), found['alias'],
-        bool(found['managed']))
+        else model.MdevAddress(address), alias, bool(found['managed']))

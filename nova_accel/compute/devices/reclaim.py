@@ -75,7 +75,10 @@ class Reclamation:
         if not known.is_known:
             return
         for consumer, claim in lingering.items():
-            if not known.justifies(claim) and (
+            if claim.kept and claim.server not in known.busy and (
+                    self._claims.is_outdated(consumer, claim)):
+                self._claims.release_lingering(consumer, claim)
+            elif not known.justifies(consumer, claim) and (
                     self._claims.release_lingering(consumer, claim)):
                 LOG.info('Ended the claim of server %s: it has no '
                          'allocations on this host', claim.server)

@@ -76,17 +76,34 @@ class DeviceClaims:
     def load(self) -> None:
         """Read the claims that were kept when nova-compute ended.
 
-        A claim of a server whose domain is defined has no meaning any more.
+        :raises errors.AssignmentError: if any domain cannot be read; the
+            claims are there nevertheless
         """
         found = self._files.load()
-        domains = self._domains.read()
+        with self._lock:
+            for consumer, claim in found.items():
+                self._claims.setdefault(consumer, claim)
         for consumer, claim in found.items():
-            if claim.addresses <= {device.address for device
-                                   in domains.get(consumer, ())}:
-                self._files.remove(consumer)
-            else:
-                with self._lock:
-                    self._claims.setdefault(consumer, claim)
+            if self.is_outdated(consumer, claim):
+                self.release_lingering(consumer, claim)
+
+    def is_outdated(self, consumer: str, claim: claims.Claim) -> bool:
+        """Whether a kept claim has no meaning any more.
+
+        The domain of the server has the devices; or others have them, since
+        the file could not be removed when the claim ended.
+
+        :raises errors.AssignmentError: if any domain cannot be read
+        """
+        with self._lock:
+            holders = {uuid for uuid, _device in self._holders_of(
+                claim.addresses) if uuid != claim.server}
+            defined = {device.address for device
+                       in self._domains.read().get(consumer, ())}
+        if holders:
+            LOG.warning('Ending the claim of server %s: its devices are held '
+                        'by %s', claim.server, ', '.join(sorted(holders)))
+        return bool(holders) or claim.addresses <= defined
 
     def choose(self, instance, allocated: allocations.Allocations,
                inventory: inventory.NodeInventory,
@@ -219,13 +236,18 @@ class DeviceClaims:
         return hostdev.ours(self._domains.held_by(instance.uuid))
 
     def had(self, instance) -> collections.abc.Iterator[hostdev.Hostdevs]:
-        """Yield what a server has, and what it had before its resize."""
-        yield self.held(instance)
+        """Yield what a server has, and what it had before its resize.
+
+        What another server has by now is left out.
+        """
         with self._lock:
             before = [claim.hostdevs for consumer, claim
                       in self._claims.items()
                       if claim.server == instance.uuid != consumer]
-        yield from before
+        for hostdevs in self.held(instance), *before:
+            if all(uuid == instance.uuid for uuid, _device in self.holders_of(
+                    {device.address for device in hostdevs})):
+                yield hostdevs
 
     def without_domain(self) -> dict[str, claims.Claim]:
         """Return the claims that servers keep without a domain, by consumer.
@@ -280,7 +302,11 @@ class DeviceClaims:
         """Return who holds or claims any of these addresses, and as what."""
         # Both under the lock, for the reason in addresses_in_use.
         with self._lock:
-            held = [*self._by_server(), *self._domains.read().items()]
+            return self._holders_of(addresses)
+
+    def _holders_of(self, addresses) -> list[tuple[str, hostdev.Hostdev]]:
+        """As :meth:`holders_of`. The caller holds the lock."""
+        held = [*self._by_server(), *self._domains.read().items()]
         return list(dict.fromkeys(
             (uuid, device) for uuid, devices in held
             for device in devices if device.address in addresses))
@@ -354,7 +380,7 @@ class DeviceClaims:
         before = self._claims.get(consumer)
         if claim.kept and claim != before:
             self._files.save(consumer, claim)
-        elif before and before.kept and not claim.kept:
+        elif not claim.kept:
             self._files.remove(consumer)
         self._claims[consumer] = claim
 
@@ -364,9 +390,9 @@ class DeviceClaims:
         The caller holds the lock.
         """
         self._domains.invalidate(consumer)
-        claim = self._claims.pop(consumer, None)
-        if claim and claim.kept:
-            self._files.remove(consumer)
+        self._claims.pop(consumer, None)
+        # There can be a file that was not read at the start.
+        self._files.remove(consumer)
 
     def _end_if_defined(self, uuid: str) -> None:
         """End a server's claim, unless it keeps devices without a domain.
@@ -399,6 +425,11 @@ class DeviceClaims:
         with self._lock:
             return uuid in self._operations
 
+    def is_kept(self, instance) -> bool:
+        """Whether a server keeps what it claims: it had it before."""
+        claim = self._claims.get(instance.uuid)
+        return bool(claim and claim.kept)
+
     def is_claimed(self, uuid: str) -> bool:
         """Whether a server has a claim, or an operation in progress."""
         with self._lock:
@@ -424,6 +455,10 @@ class DeviceClaims:
             self._operations[instance.uuid] += 1
         try:
             yield
+        except BaseException:
+            # The server may still be here.
+            is_removal = False
+            raise
         finally:
             with self._lock:
                 self._operations[instance.uuid] -= 1

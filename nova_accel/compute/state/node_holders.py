@@ -76,14 +76,14 @@ class NodeHolders:
         """
         hostdevs = self.hostdevs()
         try:
-            here, consumers = self._without_domain(nodename)
+            here, busy, consumers = self._without_domain(nodename)
         except Exception as error:
             # What is known of domains and claims is of use without this.
             LOG.warning('Could not read from Nova which servers have no '
                         'domain; no devices are released or reset: %s', error)
             found = holders.Holders(hostdevs, is_known=False)
         else:
-            found = self._with_allocations(hostdevs, here, consumers)
+            found = self._with_allocations(hostdevs, here, busy, consumers)
         self._last = found
         return found
 
@@ -96,22 +96,30 @@ class NodeHolders:
             return self.read(nodename)
         return dataclasses.replace(self._last, hostdevs=self.hostdevs())
 
-    def _with_allocations(self, hostdevs, here, consumers,
+    def _with_allocations(self, hostdevs, here, busy, consumers,
                           ) -> holders.Holders:
-        answers = {server: [
-            self._placement_client.allocations_of_consumer(consumer)
+        answers = {server: {
+            consumer: self._placement_client.allocations_of_consumer(consumer)
             # A revert moves the allocations of a migration to the server:
             # read those of the server last.
-            for consumer in sorted(every, key=lambda one: one == server)]
+            for consumer in sorted(every, key=lambda one: one == server)}
             for server, every in consumers.items()}
         return holders.Holders(
-            hostdevs, {server: tuple(map(placement.allocated, every))
+            hostdevs, {server: tuple(map(placement.allocated, every.values()))
                        for server, every in answers.items()},
-            frozenset(here), self._placement_client.answers and not any(
-                None in every for every in answers.values()))
+            frozenset(here), frozenset(busy), frozenset(
+                consumer for every in answers.values()
+                for consumer, answer in every.items() if answer == {}),
+            self._placement_client.answers and not any(
+                None in every.values() for every in answers.values()))
 
-    def _without_domain(self, nodename) -> tuple[set[str], _Consumers]:
-        """Return servers of this host without a domain, and consumers."""
+    def _without_domain(self, nodename,
+                        ) -> tuple[set[str], set[str], _Consumers]:
+        """Return servers of this host, and consumers.
+
+        :returns: the servers without a domain; those that claim devices and
+            have a task in progress; the consumers
+        """
         admin = context.get_admin_context()
         domains = self._domains.read()
         lacking = set(objects.InstanceList.get_uuids_by_host(
@@ -119,7 +127,8 @@ class NodeHolders:
         consumers = collections.defaultdict(set)
         for consumer, claim in self._claims.without_domain().items():
             consumers[claim.server].update((consumer, claim.server))
-        for consumer, claim in self._claims.lingering().items():
+        lingering = self._claims.lingering()
+        for consumer, claim in lingering.items():
             consumers[claim.server].add(consumer)
         for server in _asking(admin, lacking):
             consumers[server.uuid].update((
@@ -129,7 +138,15 @@ class NodeHolders:
             consumers_of_move = _consumers(move, nodename, domains)
             if consumers_of_move:
                 consumers[move.instance_uuid].update(consumers_of_move)
-        return lacking, consumers
+        return lacking, _busy(admin, {
+            claim.server for claim in lingering.values()}), consumers
+
+
+def _busy(admin, uuids: set[str]) -> set[str]:
+    """Return those of these servers of this host with a task in progress."""
+    return {server.uuid for server in objects.InstanceList.get_by_filters(
+        admin, {'uuid': sorted(uuids), 'host': CONF.host, 'deleted': False},
+        expected_attrs=[]) if server.task_state} if uuids else set()
 
 
 def _asking(admin, uuids: set[str]) -> list:
@@ -140,7 +157,7 @@ def _asking(admin, uuids: set[str]) -> list:
     if not uuids:
         return []
     return [server for server in objects.InstanceList.get_by_filters(
-        admin, {'uuid': sorted(uuids), 'deleted': False},
+        admin, {'uuid': sorted(uuids), 'deleted': False, 'soft_deleted': True},
         expected_attrs=['flavor'])
         if server.vm_state != vm_states.BUILDING
         and instance_request.of(server).classes]

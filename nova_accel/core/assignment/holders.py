@@ -30,7 +30,10 @@ class Holders:
     :param hostdevs: what servers and other domains hold, by uuid
     :param allocated: allocations of servers without a domain, and of their
         migrations, by server; also those on other compute nodes
-    :param here: those of these servers that Nova has on this host
+    :param here: the servers that Nova has on this host, without a domain
+    :param busy: the servers on this host that claim devices, and with a task
+        in progress
+    :param unallocated: the consumers among them without allocations
     :param is_known: whether Nova and Placement answered. If not, any device
         may be held by a server without a domain
     """
@@ -40,6 +43,8 @@ class Holders:
         str, collections.abc.Sequence[allocations.Allocations]] = (
             dataclasses.field(default_factory=dict))
     here: frozenset[str] = frozenset()
+    busy: frozenset[str] = frozenset()
+    unallocated: frozenset[str] = frozenset()
     is_known: bool = True
 
     @functools.cached_property
@@ -48,8 +53,17 @@ class Holders:
         return frozenset(device.address
                          for _uuid, device in holding.each(self.hostdevs))
 
-    def justifies(self, claim: claims.Claim) -> bool:
-        """Whether a server without a domain keeps what it claims."""
+    def justifies(self, consumer: str, claim: claims.Claim) -> bool:
+        """Whether a server without a domain keeps what it claims.
+
+        :param consumer: the server, or its migration
+        """
+        if claim.server in self.busy:
+            return True
+        if consumer in self.unallocated - {claim.server} and (
+                claim.server not in self.here):
+            # Its resize on this host has failed.
+            return False
         every = self.allocated.get(claim.server, ())
         if not any(every):
             # Nova may have the server here, and have lost its allocations.

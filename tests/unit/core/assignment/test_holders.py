@@ -95,7 +95,7 @@ def test_everything_is_kept_while_nova_or_placement_does_not_answer():
 def test_claim_is_kept_while_allocations_justify_it(allocated, here,
                                                     is_justified):
     known = holders.Holders({}, {_ME: allocated}, frozenset(here))
-    assert is_justified == known.justifies(claim.Claim(_ME, (hostdev.Hostdev(
+    assert is_justified == known.justifies(_ME, claim.Claim(_ME, (hostdev.Hostdev(
         build.address('0000:01:00.0'), naming.alias('ACCEL0', _OTHER, 0)),)))
 
 
