@@ -28,12 +28,11 @@ import collections.abc
 from nova import context
 from nova import exception
 from nova import objects
-from nova.compute import vm_states
-import nova.conf
 from oslo_concurrency import lockutils
 from oslo_log import log as logging
 from oslo_utils import excutils
 
+from nova_accel.compute import instance_state
 from nova_accel.compute import log_once
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
@@ -43,14 +42,6 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_specs
 
 LOG = logging.getLogger(__name__)
-
-CONF = nova.conf.CONF
-
-#: States in which a server has no second set of devices on another host, and
-#: no second definition of its domain. Unrescue defines the domain again from
-#: the XML that the guest had before.
-_STATES = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED,
-           vm_states.SUSPENDED, vm_states.ERROR)
 
 #: Errors of a server with an operation that has just started.
 _BUSY = (lockutils.AcquireLockFailedException,
@@ -105,7 +96,7 @@ class Adopter:
 
     def _adopt(self, uuid, held, here, names) -> None:
         instance = _find(uuid)
-        if instance and not _is_settled(instance):
+        if instance and not instance_state.is_settled(instance):
             return
         if not instance or not _is_candidate(instance, held):
             self._others[uuid] = held
@@ -163,12 +154,6 @@ def _find(uuid: str):
                 'flavor', 'pci_devices', 'pci_requests'])
     except exception.InstanceNotFound:
         return None
-
-
-def _is_settled(instance) -> bool:
-    """Whether a server is on this host, and no operation is to end."""
-    return (instance.host == CONF.host and not instance.task_state
-            and instance.vm_state in _STATES)
 
 
 def _is_candidate(instance, held: hostdev.Hostdevs) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims the allocated devices of a server, or those that it has already."""
 
+import enum
+
 from nova import exception
 from oslo_log import log as logging
 
@@ -22,6 +24,30 @@ from nova_accel.core.placement import inventory
 LOG = logging.getLogger(__name__)
 
 
+class _Operation(enum.Enum):
+    """For what a server gets or keeps devices."""
+
+    SPAWN = enum.auto()
+    MOVE = enum.auto()
+    RESTART = enum.auto()
+    REVERT = enum.auto()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server is on this host already."""
+        return self in (self.RESTART, self.REVERT)
+
+    @property
+    def exactly(self) -> bool:
+        """As in :func:`verify.matches_allocations`."""
+        return self in (self.MOVE, self.REVERT)
+
+    @property
+    def keep(self) -> bool:
+        """As in :meth:`device_claims.DeviceClaims.claim`."""
+        return self is not self.SPAWN
+
+
 class Allocator:
     """Claims devices for servers, and records them in Placement."""
 
@@ -39,15 +65,14 @@ class Allocator:
         :raises nova.exception.ComputeResourcesUnavailable: with which Nova
             tries the next host
         """
-        # The claim of the resource tracker has just read the Host.
-        self._allocate(instance, allocations, cached=True)
+        self._allocate(instance, allocations, _Operation.SPAWN)
 
     def for_move(self, instance, allocations) -> None:
         """Claim devices for a server that was moved or resized to this host.
 
         Parameters and errors are those of :meth:`for_spawn`.
         """
-        self._allocate(instance, allocations, exactly=True, keep=True)
+        self._allocate(instance, allocations, _Operation.MOVE)
 
     def for_restart(self, instance, migration=None) -> None:
         """Claim the devices of a server that is on this host already.
@@ -62,27 +87,27 @@ class Allocator:
             self._allocate(
                 instance,
                 self._placement_client.allocations_of_consumer(instance.uuid),
-                is_here=True, exactly=bool(migration), keep=True,
-                migration=migration)
+                _Operation.REVERT if migration else _Operation.RESTART,
+                migration)
 
-    def _allocate(self, instance, allocations, cached=False, is_here=False,
-                  exactly=False, keep=False, migration=None) -> None:
+    def _allocate(self, instance, allocations, operation: _Operation,
+                  migration=None) -> None:
         """Claim what a server keeps (:mod:`.ownership`), else choose.
 
-        :param is_here: whether the server is on this host already
-        :param exactly: as in :func:`verify.matches_allocations`
-        :param keep: as in :meth:`device_claims.DeviceClaims.claim`
         :param migration: as for :meth:`for_restart`
         """
         request = instance_request.of(instance)
         if not request.classes:
             return
         allocated = placement.allocated(allocations)
-        here, unreadable = self._state.read_or_empty(cached)
+        # The claim of the resource tracker has just read the Host.
+        here, unreadable = self._state.read_or_empty(
+            cached=operation is _Operation.SPAWN)
         # A rebuild starts with a claim. Its ComputeResourcesUnavailable would
         # make Nova restore ACTIVE although the server has no domain.
         is_rebuilt = self._claims.get(instance) is not None
-        is_owner = is_here or is_rebuilt
+        is_owner = operation.is_here or is_rebuilt
+        keep = operation.keep or is_rebuilt
         fault = (exception.InstanceDeployFailure if is_rebuilt
                  else exception.ComputeResourcesUnavailable)
         try:
@@ -90,7 +115,7 @@ class Allocator:
             if allocations is not None and is_owner:
                 allocated = self._after_revert(instance, allocated, held,
                                                migration)
-            if not (_keeps(held, allocated, exactly)
+            if not (_keeps(held, allocated, operation.exactly)
                     or verify.includes_our_devices(request, allocated, here)):
                 # An empty claim settles this for the whole operation.
                 self._claims.claim(instance, ())
@@ -98,13 +123,13 @@ class Allocator:
             if not allocated and allocations is not None and is_owner:
                 allocated = self._rebuild_allocations(instance, held, here)
             kept = ownership.kept(self._claims.had(instance), request,
-                                  allocated, here, exactly)
+                                  allocated, here, operation.exactly)
             if kept is not None:
-                self._claims.claim(instance, kept, keep or is_rebuilt)
+                self._claims.claim(instance, kept, keep)
                 return
             self._claims.release(instance.uuid)
             self._choose_allocated(instance, allocated, here, unreadable,
-                                   is_owner, keep or is_rebuilt)
+                                   is_owner, keep)
         except errors.AccelError as error:
             raise fault(reason=faults.log_and_redact(
                 'Server gets no devices', error, instance)) from None

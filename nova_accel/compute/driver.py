@@ -182,7 +182,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 here.offered,
                 self._holders.recent(here.node.name).counts(here.offered)
                 | {item.uuid: item.region.total for item in here.offered
-                   if item.uuid in here.node.used}, here.host.links)
+                   if item.uuid in here.to_free}, here.host.links)
             resources['stats'] = stats
         return resources
 
@@ -272,13 +272,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                                              *args, **kwargs)
         finally:
             self._claims.release(migration.uuid)
-            self._release_if_gone(instance)
-
-    def _release_if_gone(self, instance) -> None:
-        """End the claim of a server that Nova has on another host."""
-        if instance.host != CONF.host and not self._claims.is_busy(
-                instance.uuid):
-            self._claims.release(instance.uuid)
+            if instance.host != CONF.host:
+                self._claims.release(instance.uuid)
 
     def finish_revert_migration(self, context, instance, network_info,
                                 migration, *args, **kwargs):
@@ -308,15 +303,17 @@ class LibvirtDriver(driver.LibvirtDriver):
                     self._destroy(instance)
 
     def destroy(self, context, instance, *args, **kwargs):
-        if (instance.task_state in _UNDEFINING
-                and instance.node == self._host.get_hostname()
-                and instance_request.of(instance).classes):
-            # The server keeps its devices: Nova defines its domain again. An
-            # evacuated server is rebuilt on another node.
-            self._claims.claim(instance, self._claims.held(instance),
-                               keep=True)
-            return super().destroy(context, instance, *args, **kwargs)
-        with self._claims.operation(instance, is_removal=True):
+        # An evacuated server is rebuilt on another node.
+        is_removal = (instance.task_state not in _UNDEFINING
+                      or instance.node != self._host.get_hostname())
+        with self._claims.operation(instance, is_removal):
+            if instance_request.of(instance).classes:
+                # The server keeps its devices if Nova defines its domain
+                # again, or if it is not removed.
+                with _never_fatal('keep the devices of a server that is '
+                                  'removed', if_true=is_removal):
+                    self._claims.claim(instance, self._claims.held(instance),
+                                       keep=True)
             return super().destroy(context, instance, *args, **kwargs)
 
     def cleanup(self, context, instance, *args, **kwargs):
@@ -326,7 +323,10 @@ class LibvirtDriver(driver.LibvirtDriver):
             # libvirt just gave the devices back to their drivers.
             self._local_host.invalidate()
             self._domains.invalidate(instance.uuid)
-            self._release_if_gone(instance)
+            if not self._claims.is_busy(instance.uuid):
+                # Without destroy(), the server is on another host by now:
+                # after a live migration, or a resize to another cell.
+                self._claims.release(instance.uuid)
             self._announcer.operation_ended(instance)
 
     def _get_guest_config(self, instance, *args, **kwargs):
@@ -386,9 +386,8 @@ class LibvirtDriver(driver.LibvirtDriver):
         here, _unreadable = self._state.read_or_empty(cached=True)
         for item in holding.one_time(held, here):
             if item.uuid not in here.node.used:
-                with (_never_fatal('reserve the one-time-use device of a '
-                                   'server') if is_owner
-                      else contextlib.nullcontext()):
+                with _never_fatal('reserve the one-time-use device of a '
+                                  'server', if_true=is_owner):
                     self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
@@ -618,11 +617,15 @@ def _deploy_failures():
 
 
 @contextlib.contextmanager
-def _never_fatal(what: str):
+def _never_fatal(what: str, if_true: bool = True):
     """Log any error, so that nova-compute keeps running.
 
     :param what: what could not be done
+    :param if_true: if not, errors are raised
     """
+    if not if_true:
+        yield
+        return
     try:
         yield
     except errors.TreeError as error:

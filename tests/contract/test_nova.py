@@ -70,7 +70,7 @@ OVERRIDDEN = {
     'finish_migration': ['context', 'migration', 'instance', 'disk_info',
                          'network_info', 'image_meta', 'resize_instance',
                          'allocations'],
-    'confirm_migration': ['context', 'migration'],
+    'confirm_migration': ['context', 'migration', 'instance'],
     'finish_revert_migration': ['context', 'instance', 'network_info',
                                 'migration'],
     '_hard_reboot': ['context', 'instance'],

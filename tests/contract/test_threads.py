@@ -165,7 +165,8 @@ def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
 def test_lingering_claim_is_released_unless_an_operation_uses_it():
     server = types.SimpleNamespace(uuid='server')
     held = device_claims.DeviceClaims(types.SimpleNamespace(
-        invalidate=lambda uuid: None), None)
+        invalidate=lambda uuid: None), types.SimpleNamespace(
+            remove=lambda consumer: None))
     held.claim(server, (_DEVICE,))
     found = held.lingering()
     # Meanwhile another operation has claimed the same devices.

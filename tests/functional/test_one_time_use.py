@@ -5,9 +5,12 @@ import ddt
 import fixtures
 from nova import exception
 
+from tests import nvidia
 from tests.functional import cloud
 from tests.functional import hypervisor
+from tests.functional import kernel
 from tests.functional import test_openstack
+from tests.functional import test_vgpu
 from tests.functional import withheld
 
 _ONCE = cloud.PAIR_SPEC[:-1] + ', "one_time_use": "yes"}'
@@ -149,3 +152,74 @@ class LiveMigrationTest(withheld.WithheldCase):
         self._live_migrate(self.server)
         for host in ('compute1', 'compute2'):
             self.assertEqual({_RESERVED}, set(self.reserved(host).values()))
+
+
+@ddt.ddt
+class DividedCardTest(test_openstack.OpenstackCase, cloud.Cloud):
+    """A whole card that was used is offered in another form."""
+
+    CARD = '0000:41:00.0'
+    WHOLE = (f'{{"vendor_id": "10de", "address": "{CARD}", "resource_class": '
+             '"CUSTOM_GPU_H100", "one_time_use": "yes"}')
+    FORMS = {
+        'whole': ('0', [WHOLE]),
+        'one vGPU type': ('8', [test_vgpu.SMALL_SPEC]),
+        'two vGPU types': ('8', [test_vgpu.SMALL_SPEC, test_vgpu.LARGE_SPEC]),
+    }
+
+    def setUp(self):
+        super().setUp()
+        self.flags(device_spec=[self.WHOLE], group='nova_accel')
+        self.machine = self.directory_host(test_vgpu.MACHINE)
+        self.kernel = self.useFixture(kernel.Functions(self.machine))
+        self.kernel.offer_reset(self.CARD)
+        self._set_vfs('0')
+        self.useFixture(nvidia.VgpuManager(self.machine))
+        self.start_compute('compute1')
+        self.gpu_profile('one', numa='off')
+        self._delete_server(self.boot(self.flavor('one')))
+        self._rounds()
+
+    def _set_vfs(self, number):
+        self.kernel._set_vfs(self.kernel.place(self.CARD) / 'sriov_numvfs',
+                             number)
+
+    def _rounds(self):
+        for _round in range(2):
+            self._run_periodics()
+
+    def _offer(self, form):
+        number, entries = self.FORMS[form]
+        self._set_vfs(number)
+        self.flags(device_spec=entries, group='nova_accel')
+        self.restart_compute_service('compute1')
+        self._rounds()
+
+    def _free(self):
+        """Return the free units by provider."""
+        return {name: free for name, provider in self.providers().items()
+                for record in self._get_provider_inventory(
+                    provider['uuid']).values()
+                if (free := record['total'] - record['reserved'])}
+
+    @ddt.data('one vGPU type', 'two vGPU types')
+    def test_used_card(self, form):
+        self._offer(form)
+        self.assertEqual({}, self._free())
+        for option in (('--drain', 'x'), ('--undrain',)):
+            self.openstack.run('accel device set', f'compute1/{self.CARD}',
+                               *option)
+        self.assertEqual({}, self._free())
+        self._offer('whole')
+        self.assertEqual({}, self._free())
+
+    @ddt.data('one vGPU type', 'two vGPU types')
+    def test_card_that_is_freed(self, form):
+        self._offer(form)
+        self.free_used(self.providers()[
+            f'compute1_accel_{self.CARD}']['uuid'])
+        self.computes['compute1'].manager.reset()
+        self._rounds()
+        self.assertNotEqual({}, self._free())
+        self._offer('whole')
+        self.assertEqual({f'compute1_accel_{self.CARD}': 1}, self._free())

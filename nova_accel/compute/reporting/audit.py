@@ -13,6 +13,7 @@ from nova import objects
 import nova.conf
 from oslo_log import log as logging
 
+from nova_accel.compute import instance_state
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import reverts
 from nova_accel.core import errors
@@ -105,7 +106,7 @@ class Auditor:
                          else 'the server was deleted')
                 self._placement_client.delete(consumer)
                 changed = True
-            elif move and server and reverts.is_over(server):
+            elif move and server and instance_state.is_settled(server):
                 changed |= self._finish_revert(server)
         self._unknown = unknown
         return changed

@@ -37,7 +37,7 @@ def update(provider_tree, inventory: inventory.NodeInventory,
         *inventory.counting({item.region.resource_class
                              for item in inventory.offered})})
     in_use = one_time_use.in_use(inventory.offered, held)
-    used = in_use | one_time_use.used(ours)
+    used = in_use | one_time_use.used(ours).keys()
     wanted = providers.desired(inventory, disputed, used)
     of_classes, of_devices = _split(ours)
     stuck = providers.stuck(wanted, of_devices, allocated)
@@ -45,9 +45,12 @@ def update(provider_tree, inventory: inventory.NodeInventory,
     drained = {provider.uuid for provider in of_devices
                if drain.loads(provider.traits)}
     changes = providers.diff(
-        wanted, of_devices, stuck.keys() | (used | drained).difference(
-            item.uuid for item in wanted), why)
-    counting = providers.classes(inventory, disputed, stuck, used - in_use)
+        wanted, of_devices, stuck.keys() | (used - inventory.by_uuid.keys())
+        | drained.difference(item.uuid for item in wanted), why)
+    counting = providers.classes(
+        inventory, disputed, stuck,
+        (used | inventory.used_cards) - one_time_use.held_providers(
+            inventory.offered, held))
     changes += providers.diff(counting, of_classes, providers.stuck(
         counting, of_classes, allocated), providers.reason_class_not_offered(
             why, of_devices, stuck))

@@ -142,7 +142,7 @@ class DeviceClaims:
                                          is_live_migration)
         wanted = dataclasses.replace(
             wanted, own=ownership.providers(allocated, is_owner))
-        offered, used = inventory.offered, inventory.node.used
+        offered, used = inventory.offered, inventory.to_free
         unfit = None
         try:
             try:

@@ -11,18 +11,11 @@ Seam: ``nova.objects.MigrationList.get_by_filters``.
 
 from nova import context
 from nova import objects
-from nova.compute import vm_states
-import nova.conf
 from oslo_log import log as logging
 
 from nova_accel.compute.state import placement
 
 LOG = logging.getLogger(__name__)
-
-CONF = nova.conf.CONF
-
-#: States of a server whose guest is back.
-_STATES = (vm_states.ACTIVE, vm_states.STOPPED, vm_states.ERROR)
 
 
 def finish(instance, placement_client: placement.PlacementClient,
@@ -53,9 +46,3 @@ def _last(instance):
         sort_keys=['id'], sort_dirs=['desc'], limit=1)
     return next((migration for migration in found
                  if migration.status == 'reverted'), None)
-
-
-def is_over(instance) -> bool:
-    """Whether a server is on this host, with no operation in progress."""
-    return (not instance.deleted and instance.host == CONF.host
-            and not instance.task_state and instance.vm_state in _STATES)

@@ -17,7 +17,8 @@ class Node:
     :param ours: names by uuid of our providers below it, including those of
         missing devices
     :param used: our providers that are reserved until an operator frees them
-        (:mod:`nova_accel.core.placement.one_time_use`)
+        (:mod:`nova_accel.core.placement.one_time_use`): uuids of their
+        parents by uuid
     :param drained: drains by uuid of the provider that has them, one of ours
         or that of the compute node
     :param marked: uuids of the providers with the trait of drained devices
@@ -29,7 +30,8 @@ class Node:
     name: str
     ours: collections.abc.Mapping[str, str] = dataclasses.field(
         default_factory=dict)
-    used: frozenset[str] = frozenset()
+    used: collections.abc.Mapping[str, str | None] = dataclasses.field(
+        default_factory=dict)
     drained: collections.abc.Mapping[str, drain.Drain] = dataclasses.field(
         default_factory=dict)
     marked: frozenset[str] = frozenset()
@@ -93,6 +95,25 @@ class NodeInventory:
     def by_uuid(self) -> dict[str, Offered]:
         """``offered`` by uuid of the provider."""
         return {item.uuid: item for item in self.offered}
+
+    @functools.cached_property
+    def used_cards(self) -> frozenset[str]:
+        """The offered providers of cards that were used in another form.
+
+        A card was offered as a whole when a server had it, for example, and is
+        divided into vGPUs by now.
+        """
+        cards = {uuid if parent == self.node.uuid else parent
+                 for uuid, parent in self.node.used.items()
+                 if uuid not in self.by_uuid}
+        return frozenset(
+            item.uuid for item in self.offered if naming.provider_uuid(
+                self.node.uuid, item.device.address) in cards)
+
+    @property
+    def to_free(self) -> frozenset[str]:
+        """The providers that no server gets before an operator frees them."""
+        return self.used_cards.union(self.node.used)
 
     @functools.cached_property
     def withheld(self) -> dict[str, model.Refusal]:

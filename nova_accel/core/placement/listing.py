@@ -28,6 +28,7 @@ REASONS = {
     providers.REFUSED: 'refused',
     providers.NOT_NAMED: 'not in device_spec',
     providers.DISPUTED: 'held without an allocation',
+    providers.USED_CARD: 'card used once',
     **{trait: state.value.replace('_', ' ')
        for state, trait in providers.WITHHELD.items()},
 }

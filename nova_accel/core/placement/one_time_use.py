@@ -17,17 +17,17 @@ from nova_accel.core.placement import providers
 
 
 def used(existing: collections.abc.Iterable[providers.Existing],
-         ) -> frozenset[str]:
-    """Return the uuids of the providers that an operator has to free.
+         ) -> dict[str, str | None]:
+    """Return the providers that an operator has to free, with their parents.
 
     :param existing: our providers in Placement
     """
-    return frozenset(
-        provider.uuid for provider in existing
+    return {
+        provider.uuid: provider.parent for provider in existing
         if providers.USED in provider.traits and any(
             values.get('reserved')
             for name, values in provider.inventory.items()
-            if naming.class_of_units(name)))
+            if naming.class_of_units(name))}
 
 
 def in_use(offered: collections.abc.Iterable[inventory.Offered],
@@ -36,7 +36,18 @@ def in_use(offered: collections.abc.Iterable[inventory.Offered],
 
     :param held: the addresses that servers and other domains hold
     """
+    return held_providers(
+        (item for item in offered if item.region.one_time_use), held)
+
+
+def held_providers(offered: collections.abc.Iterable[inventory.Offered],
+                   held: collections.abc.Container[model.Address],
+                   ) -> frozenset[str]:
+    """Return the uuids of the providers of which servers have units.
+
+    :param held: as for :func:`in_use`
+    """
     return frozenset(
-        item.uuid for item in offered if item.region.one_time_use
-        and any(address in held
-                for unit in item.region.units for address in unit))
+        item.uuid for item in offered
+        if any(address in held
+               for unit in item.region.units for address in unit))

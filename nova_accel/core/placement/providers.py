@@ -37,8 +37,11 @@ WITHHELD = {state: f'CUSTOM_NOVA_ACCEL_{state.name}'
 #: A server has had its device, which is for one server only, and no operator
 #: has freed it yet (:mod:`nova_accel.core.placement.one_time_use`).
 USED = 'CUSTOM_NOVA_ACCEL_USED'
+#: Its card was used in this way in another form, before it was divided into
+#: other Regions.
+USED_CARD = 'CUSTOM_NOVA_ACCEL_USED_CARD'
 #: All of these traits that follow from the state of the host.
-REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED,
+REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED, USED_CARD,
                      *WITHHELD.values()})
 
 #: Amounts by resource class.
@@ -118,7 +121,7 @@ Change = Put | Reserve | Remove
 
 def desired(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
-            used: collections.abc.Container[str] = (),
+            used: frozenset[str] = frozenset(),
             ) -> tuple[Provider, ...]:
     """Return the desired providers of Devices and Regions, parents first.
 
@@ -143,19 +146,20 @@ def desired(inventory: inventory.NodeInventory,
                 root, item.device.address),
             {naming.unit_class(item.region.resource_class):
              item.region.size},
-            _traits(item, disputed, used).union(
+            _traits(item, disputed, used, inventory.used_cards).union(
                 properties[item.device.address] if alone else ()),
-            _reserved(item, disputed, used)))
+            _reserved(item, disputed, used | inventory.used_cards)))
     return tuple(tree)
 
 
-def _traits(item, disputed, used) -> frozenset[str]:
+def _traits(item, disputed, used, used_cards) -> frozenset[str]:
     """Return the traits of the provider that has a Region's units."""
     return naming.OUR_TRAITS.union(
         item.region.traits,
         [WITHHELD[state] for _unit, state in item.region.withheld],
         [DISPUTED] * bool(disputed.get(item.uuid)),
-        [USED] * (item.uuid in used))
+        [USED] * (item.uuid in used),
+        [USED_CARD] * (item.uuid in used_cards))
 
 
 def _reserved(item, disputed, used) -> int:

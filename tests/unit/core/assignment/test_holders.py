@@ -95,8 +95,9 @@ def test_everything_is_kept_while_nova_or_placement_does_not_answer():
 def test_claim_is_kept_while_allocations_justify_it(allocated, here,
                                                     is_justified):
     known = holders.Holders({}, {_ME: allocated}, frozenset(here))
-    assert is_justified == known.justifies(_ME, claim.Claim(_ME, (hostdev.Hostdev(
-        build.address('0000:01:00.0'), naming.alias('ACCEL0', _OTHER, 0)),)))
+    claimed = claim.Claim(_ME, (hostdev.Hostdev(
+        build.address('0000:01:00.0'), naming.alias('ACCEL0', _OTHER, 0)),))
+    assert is_justified == known.justifies(_ME, claimed)
 
 
 @given(st.lists(st.sampled_from([
