@@ -7,9 +7,11 @@ import ddt
 import fixtures
 from nova.policies import base as policies
 from nova.policies import servers as server_policies
+from nova.virt.libvirt import driver as libvirt_driver
 
 from nova_accel.compute.state import placement
 from tests.functional import cloud
+from tests.functional import hypervisor
 from tests.functional import test_health
 from tests.functional import withheld
 
@@ -164,6 +166,131 @@ class CellsTest(withheld.WithheldCase):
             # The next drain begins with an undrained host.
             self.set_drained(False, self.compute_rp_uuids['compute1'])
             self.rounds()
+
+    def test_devices_are_free_after_a_confirmed_resize_to_another_cell(self):
+        server = self.boot(self.two, host='compute1')
+        self.flags(host='compute1')
+        self._resize_server(server, self.flavor('two'))
+        self._confirm_resize(server, cross_cell=True)
+        self.assertEqual('ACTIVE', self.outcome(self.two, 'compute1'))
+
+
+@ddt.ddt
+class TwoHostsTest(withheld.WithheldCase):
+    """Moves of servers that have no domain, or are to get none."""
+
+    def setUp(self):
+        super().setUp()
+        for host in ('compute1', 'compute2'):
+            self.start_compute(host)
+        # Both computes share one CONF.host.
+        self.flags(host='compute1')
+        self.server = self.boot(self.two, host='compute1')
+        self.had = self.hostdevs(self.server)
+
+    def assertFree(self, host):
+        self.assertEqual('ACTIVE', self.outcome(self.two, host))
+
+    @contextlib.contextmanager
+    def down(self):
+        """Stop the first compute, and start it again."""
+        uuid = self.computes['compute1'].service_ref.uuid
+        self.computes['compute1'].stop()
+        self.api.put_service_force_down(uuid, True)
+        self.flags(host='compute2')
+        yield
+        self.flags(host='compute1')
+        self.restart_compute_service('compute1')
+        self.api.put_service_force_down(uuid, False)
+
+    def migrate_without_domain(self):
+        self.fail_rebuild(self.server)
+        self.set_active(self.server)
+        self._migrate_server(self.server)
+
+    def test_confirmed_migration(self):
+        self.migrate_without_domain()
+        self._confirm_resize(self.server)
+        self.assertFree('compute1')
+
+    def test_reverted_migration(self):
+        self.migrate_without_domain()
+        self.rounds()
+        self.restart_compute_service('compute1')
+        self.drain_host()
+        self.revert(self.server)
+        self.assertKeeps(self.server, self.had)
+
+    def test_failed_migration(self):
+        with hypervisor.without_guests():
+            self.attempt(self._migrate_server, self.server)
+        self.flags(host='compute2')
+        self.rounds()
+        self.set_active(self.server)
+        self._migrate_server(self.server)
+        self._confirm_resize(self.server)
+        self.rounds()
+        self.assertEqual(2, len(self.hostdevs(self.server, 'compute1')))
+        self.assertFree('compute2')
+
+    def test_evacuation(self):
+        self.fail_rebuild(self.server)
+        with self.down():
+            self._evacuate_server(self.server, expected_host='compute2',
+                                  expected_state='ACTIVE')
+        self.rounds()
+        self.assertEqual(2, len(self.hostdevs(self.server, 'compute2')))
+        self.assertFree('compute1')
+
+    def test_failed_evacuation(self):
+        with self.down():
+            with hypervisor.without_guests():
+                self.attempt(self._evacuate_server, self.server)
+            self._wait_for_state_change(self.server, 'ERROR')
+            self.rounds()
+            self.assertFree('compute2')
+        self.drain_devices()
+        self.reboot(self.server)
+        self.assertKeeps(self.server, self.had)
+
+    def test_source_returns_during_an_evacuation(self):
+        create = libvirt_driver.LibvirtDriver._create_guest_with_network
+
+        def create_after_the_return(*args, **kwargs):
+            self.flags(host='compute1')
+            self.restart_compute_service('compute1')
+            self.flags(host='compute2')
+            return create(*args, **kwargs)
+
+        with self.down(), fixtures.MonkeyPatch(
+                'nova.virt.libvirt.driver.LibvirtDriver.'
+                '_create_guest_with_network', create_after_the_return):
+            self._evacuate_server(self.server, expected_host='compute2')
+        self.rounds()
+        self.assertEqual(2, len(self.hostdevs(self.server, 'compute2')))
+        self.assertFree('compute1')
+
+    def test_server_is_deleted_while_its_host_is_down(self):
+        self.fail_rebuild(self.server)
+        with self.down():
+            self.api.delete_server(self.server['id'])
+            self._wait_until_deleted(self.server)
+        self.rounds()
+        self.assertFree('compute1')
+
+    def test_server_is_soft_deleted(self):
+        self.flags(reclaim_instance_interval=3600)
+        self.fail_rebuild(self.server)
+        self.api.delete_server(self.server['id'])
+        self._wait_for_state_change(self.server, 'SOFT_DELETED')
+        self.rounds()
+        self.restart_compute_service('compute1')
+        self.rounds()
+        self.assertEqual('ERROR', self.outcome(self.one, 'compute1'))
+        self.api.post_server_action(self.server['id'], {'restore': {}})
+        self._wait_for_state_change(self.server, 'ACTIVE')
+        self.reboot(self.server)
+        self.assertKeeps(self.server, self.had)
 
 
 @ddt.ddt

@@ -32,6 +32,19 @@ class VgpuTest(withheld.Keeping, test_vgpu.Vgpus):
         self.reboot(server)
         self.assertEqual(had, self.has(server))
 
+    def test_type_of_a_soft_deleted_server_is_kept(self):
+        self.flags(reclaim_instance_interval=3600)
+        server = self.boot(self.small)
+        had = self.has(server)
+        self.api.delete_server(server['id'])
+        self._wait_for_state_change(server, 'SOFT_DELETED')
+        self.undefine(server)
+        self.rounds()
+        self.assertEqual('ERROR', self.outcome(self.large))
+        self.api.post_server_action(server['id'], {'restore': {}})
+        self._wait_for_state_change(server, 'ACTIVE')
+        self.assertEqual(had, self.has(server))
+
     def test_type_is_kept_after_a_move_that_failed_here(self):
         other = self.start_machine('compute2')
         server = self.boot(self.small, host='compute1')

@@ -4,7 +4,10 @@
 import ddt
 import fixtures
 from nova import exception
+from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_accel.compute.state import placement
+from nova_accel.core import errors
 from tests import nvidia
 from tests.functional import cloud
 from tests.functional import hypervisor
@@ -122,6 +125,42 @@ class OneHostTest(withheld.WithheldCase):
         self.rounds(1)
         self.assertAllReserved()
 
+    @ddt.data('reboot', 'start_host')
+    def test_placement_is_down(self, operation):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self.rounds()
+        with self.no_placement():
+            getattr(self, operation)(server)
+        self.assertKeeps(server, had)
+
+    def start_host(self, server):
+        self.domain(server).destroy()
+        self.flags(resume_guests_state_on_host_boot=True)
+        self.attempt(self.restart_compute_service, 'compute1')
+        self.flags(resume_guests_state_on_host_boot=False)
+
+    def test_failed_resize_uses_the_device(self):
+        server = self.boot(self.one)
+        with hypervisor.without_guests():
+            self.attempt(self._resize_server, server, self.flavor('one'))
+        self.rounds()
+        self.reboot(server)
+        self._delete_server(server)
+        self.rounds()
+        self.assertAllReserved()
+
+    @ddt.data([cloud.PAIR_SPEC], [_ONCE.replace('GPU_H100', 'GPU_NEW')], [])
+    def test_changed_entry_frees_nothing(self, entries):
+        self._delete_server(self.boot(self.two))
+        self.rounds()
+        for change in (entries, [_ONCE]):
+            self.change_entries(*change)
+            self.restart_compute_service('compute1')
+            self.rounds()
+            if change:
+                self.assertAllReserved()
+
     def test_server_that_fails_before_its_definition_uses_nothing(self):
         with hypervisor.without_guests():
             self.boot(self.two, state='ERROR')
@@ -147,6 +186,44 @@ class LiveMigrationTest(withheld.WithheldCase):
             self.attempt(self._live_migrate, self.server)
         self.rounds()
         self.assertEqual({_FREE}, set(self.reserved('compute2').values()))
+
+    def test_migration_that_fails_with_a_guest_there_uses_its_devices(self):
+        def fail(_domain, xml):
+            there = self.connection('compute2').createXML(xml, 0)
+            self.assertEqual(2, len(self.held('compute2')))
+            there.destroy()
+            raise fakelibvirt.make_libvirtError(
+                fakelibvirt.libvirtError, 'no', error_code=1)
+
+        self.migration.on_move = fail
+        self.attempt(self._live_migrate, self.server)
+        self.flags(host='compute2')
+        self.rounds()
+        self.assertEqual({}, self.held('compute2'))
+        self.assertEqual({_RESERVED}, set(self.reserved('compute2').values()))
+
+    def test_migration_is_refused_if_placement_reserves_nothing(self):
+        had = self.hostdevs(self.server)
+        with fixtures.MockPatchObject(
+                placement.PlacementClient, 'reserve',
+                side_effect=errors.AssignmentError('Placement', 'is down')):
+            self.attempt(self._live_migrate, self.server)
+        self.assertKeeps(self.server, had)
+        self.flags(host='compute2')
+        self.rounds()
+        self.assertEqual({_FREE}, set(self.reserved('compute2').values()))
+
+    def test_failed_evacuation_uses_the_devices(self):
+        self.computes['compute1'].stop()
+        self.api.put_service_force_down(
+            self.computes['compute1'].service_ref.uuid, True)
+        self.flags(host='compute2')
+        with fixtures.MockPatch('nova.virt.libvirt.guest.Guest.launch',
+                                side_effect=RuntimeError('no')):
+            self.attempt(self._evacuate_server, self.server,
+                         expected_host='compute1', expected_state='ERROR')
+        self.rounds()
+        self.assertEqual({_RESERVED}, set(self.reserved('compute2').values()))
 
     def test_migration_uses_the_devices_of_both_hosts(self):
         self._live_migrate(self.server)

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that are withheld, and what becomes of servers without a domain."""
 
+import contextlib
+
+import fixtures
+from keystoneauth1 import exceptions
+from nova.scheduler.client import report
 from testtools import content
 
 from tests.functional import cloud
@@ -55,6 +60,21 @@ class Keeping:
             return status
 
         return self._wait_for_assert(ended)
+
+    def set_active(self, server):
+        """Do what an administrator does about a server in ERROR."""
+        self.api.post_server_action(server['id'],
+                                    {'os-resetState': {'state': 'active'}})
+
+    @contextlib.contextmanager
+    def no_placement(self):
+        """Placement does not answer Nova."""
+        with contextlib.ExitStack() as patches:
+            for method in ('get', 'put', 'post', 'delete'):
+                patches.enter_context(fixtures.MockPatchObject(
+                    report.SchedulerReportClient, method, side_effect=(
+                        exceptions.ConnectFailure('Connection refused'))))
+            yield
 
     def fail_definition(self, server):
         """Let a reboot fail to define; then libvirt does not answer."""
