@@ -9,6 +9,7 @@ import pytest
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -16,6 +17,10 @@ _GPU = build.device(build.region('CUSTOM_GPU', traits=['CUSTOM_X']))
 _QAT = build.device(build.region('CUSTOM_A', 3, bus=0x85),
                     build.region('CUSTOM_B', 2, bus=0x85),
                     at='0000:85:00.0')
+
+
+def _card_uuid():
+    return naming.provider_uuid(build.ROOT, _QAT.address)
 
 
 def _desired(*devices):
@@ -44,6 +49,26 @@ def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
          {'CUSTOM_UNIT_OF_CUSTOM_A': 3}),
         ('host1_accel_0000:85:00.0_CUSTOM_B', card.uuid,
          {'CUSTOM_UNIT_OF_CUSTOM_B': 2})]
+
+
+@pytest.mark.parametrize('used, parent, are_reserved', [
+    # The whole card was used, and has been divided.
+    (_card_uuid(), build.ROOT, [True, True]),
+    # A Region that is gone was used.
+    ('gone', _card_uuid(), [True, True]),
+    # A Region that is still offered was used.
+    (naming.provider_uuid(build.ROOT, _QAT.address, 'CUSTOM_A'),
+     _card_uuid(), [False, False]),
+    # Another card was used.
+    ('gone', build.ROOT, [False, False]),
+])
+def test_card_that_was_used_in_another_form(used, parent, are_reserved):
+    node = inventory.Node(build.ROOT, 'host1', used={used: parent})
+    _card, *regions = providers.desired(inventory.NodeInventory(
+        model.Host(devices=(_QAT,)), node))
+    assert are_reserved == [
+        providers.USED_CARD in region.traits for region in regions]
+    assert are_reserved == [bool(region.reserved) for region in regions]
 
 
 def test_inventory_has_whole_units_without_overcommit():
