@@ -36,6 +36,7 @@ from nova_accel.compute import instance_state
 from nova_accel.compute import log_once
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
+from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import adoption
 from nova_accel.core.placement import inventory
@@ -96,7 +97,7 @@ class Adopter:
 
     def _adopt(self, uuid, held, here, names) -> None:
         instance = _find(uuid)
-        if instance and not instance_state.is_settled(instance):
+        if instance and not instance_state.is_settled_here(instance):
             return
         if not instance or not _is_candidate(instance, held):
             self._others[uuid] = held
@@ -114,6 +115,9 @@ class Adopter:
             self._state.placement_client.adopt(
                 uuid, plan.allocated, adoption.foreign_providers(
                     addresses, names(), here.node))
+            for item in holding.one_time(plan.hostdevs, here):
+                # The request has made it free.
+                self._state.placement_client.reserve(item)
             _write_flavor(instance, plan.extra_specs)
         self._forget(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '

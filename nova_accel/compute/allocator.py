@@ -113,7 +113,7 @@ class Allocator:
         try:
             held = self._claims.held(instance)
             if allocations is not None and is_owner:
-                allocated = self._after_revert(instance, allocated, held,
+                allocated = self._after_revert(instance, allocated, here,
                                                migration)
             if not (_keeps(held, allocated, operation.exactly)
                     or verify.includes_our_devices(request, allocated, here)):
@@ -151,20 +151,21 @@ class Allocator:
                 str(device.address) for device in chosen),
                 instance=instance)
 
-    def _after_revert(self, instance, allocated, held, migration,
+    def _after_revert(self, instance, allocated, here, migration,
                       ) -> allocations.Allocations:
         """Return the allocations of a server of this host.
 
-        Nova can leave those of a reverted resize to the migration.
+        Nova can leave those of its devices to a migration that has ended.
 
         :param allocated: as Placement has them
-        :param held: the devices that it has
         :param migration: as for :meth:`for_restart`
         :raises errors.AssignmentError: if Placement rejects the change
         """
-        if (migration or any(holding.provider_of(device) not in allocated
-                             for device in held)) and reverts.finish(
-                                 instance, self._placement_client, migration):
+        had = next(filter(None, self._claims.had(instance)), ())
+        is_done = (verify.are_allocated(had, allocated, here) if had
+                   else not migration)
+        if not is_done and reverts.finish(
+                instance, had, here, self._placement_client, migration):
             return placement.allocated(
                 self._placement_client.allocations_of_consumer(instance.uuid))
         return allocated

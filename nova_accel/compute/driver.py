@@ -208,8 +208,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 provider_tree, inventory.NodeInventory(
                     host or self._local_host.read(),
                     node or self._node(provider_tree)),
-                self._placement_client.units_by_class, self._auditor.disputed,
-                self._holders.addresses())
+                self._placement_client.units_by_class,
+                self._holders.recent(nodename), self._auditor.disputed)
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
         with _never_fatal('announce what has changed'):
@@ -361,7 +361,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if post_xml_callback:
                 post_xml_callback()
             with _deploy_failures():
-                self._reserve_one_time(held, self._claims.is_kept(instance))
+                self._reserve_one_time(held, self._claims.is_new(instance))
 
         with self._claims.operation(instance):
             with _deploy_failures():
@@ -374,20 +374,22 @@ class LibvirtDriver(driver.LibvirtDriver):
                                          pause, defined, *args, **kwargs)
 
     def _reserve_one_time(self, held: hostdev.Hostdevs,
-                          is_owner: bool = False) -> None:
+                          is_new: bool = True) -> None:
         """Reserve the one-time-use devices that a server gets.
 
         Its domain is defined, so that nova-compute reserves them at its next
         start if it ends here; and its guest does not run yet.
 
-        :param is_owner: whether it had them before, so that they are reserved
-            already, or in the next run of the periodic tasks
+        :param is_new: whether it did not have them before; otherwise they are
+            reserved already, or in the next run of the periodic tasks
         """
-        here, _unreadable = self._state.read_or_empty(cached=True)
-        for item in holding.one_time(held, here):
-            if item.uuid not in here.node.used:
-                with _never_fatal('reserve the one-time-use device of a '
-                                  'server', if_true=is_owner):
+        with _never_fatal('reserve the one-time-use devices of a server',
+                          if_true=not is_new):
+            here, unreadable = self._state.read_or_empty(cached=True)
+            if unreadable and held:
+                raise unreadable
+            for item in holding.one_time(held, here):
+                if item.uuid not in here.node.used:
                     self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):

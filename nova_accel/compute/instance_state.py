@@ -14,9 +14,14 @@ _SETTLED = (vm_states.ACTIVE, vm_states.PAUSED, vm_states.STOPPED,
 
 
 def is_settled(instance) -> bool:
-    """Whether a server is on this host, and no operation is to end.
+    """Whether a server is not deleted, and no operation of it is to end.
 
     :param instance: nova.objects.Instance
     """
-    return (not instance.deleted and instance.host == CONF.host
-            and not instance.task_state and instance.vm_state in _SETTLED)
+    return (not instance.deleted and not instance.task_state
+            and instance.vm_state in _SETTLED)
+
+
+def is_settled_here(instance) -> bool:
+    """Whether a server is on this host as well."""
+    return instance.host == CONF.host and is_settled(instance)

@@ -18,11 +18,13 @@ class Claim:
     :param server: uuid
     :param kept: whether the server keeps the devices until a domain of it has
         them, or Placement has no allocations for them any more
+    :param is_new: whether the server has not had the devices before
     """
 
     server: str
     hostdevs: hostdev.Hostdevs
     kept: bool = False
+    is_new: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def addresses(self) -> set[model.Address]:
@@ -33,7 +35,8 @@ class Claim:
 def dumps(claim: Claim) -> str:
     """Return a kept claim as JSON."""
     return json.dumps({
-        'version': _VERSION, 'server': claim.server, 'hostdevs': [{
+        'version': _VERSION, 'server': claim.server, 'new': claim.is_new,
+        'hostdevs': [{
             'address': str(device.address), 'alias': device.alias,
             'managed': device.managed} for device in claim.hostdevs]})
 
@@ -48,7 +51,8 @@ def loads(text: str) -> Claim:
         if found['version'] != _VERSION:
             raise ValueError(f'version {found["version"]!r}')
         return Claim(str(found['server']), tuple(
-            map(_hostdev, found['hostdevs'])), kept=True)
+            map(_hostdev, found['hostdevs'])), kept=True,
+            is_new=bool(found.get('new')))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f'{type(error).__name__}: {error}') from None
 

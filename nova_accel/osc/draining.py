@@ -13,11 +13,12 @@ import datetime
 from nova_accel.core import naming
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import listing
+from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 from nova_accel.osc import cloud
 
 # Reasons to reserve a provider that a drain neither sets nor ends.
-_OTHER_REASONS = (providers.REASONS | {providers.USED}) - {drain.TRAIT}
+_OTHER_REASONS = (providers.REASONS | {one_time_use.TRAIT}) - {drain.TRAIT}
 
 # A provider changes while servers come and go.
 _TRIES = 5

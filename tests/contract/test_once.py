@@ -5,8 +5,11 @@ from nova.compute import provider_tree
 import pytest
 
 from nova_accel.compute.reporting import tree_update
+from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.assignment import holders
+from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -35,7 +38,8 @@ class _Node:
         tree_update.update(
             self._tree, build.inventory(
                 host, root=self._tree.data('host1').uuid),
-            self._allocated, held=held)
+            self._allocated, holders.Holders({'server': tuple(
+                hostdev.Hostdev(address, '') for address in held)}))
 
     def _allocated(self, uuid):
         name = self._tree.data(uuid).name
@@ -122,11 +126,11 @@ def test_reset_or_changed_entry_keeps_reservation(node, entry):
 def test_reasons_are_a_set_of_which_each_ends_alone(node):
     _use(node)
     node.report(failed=[_FIRST])
-    assert node.traits(_FIRST) >= {_UNHEALTHY, providers.USED}
+    assert node.traits(_FIRST) >= {_UNHEALTHY, one_time_use.TRAIT}
     node.free(_FIRST)
     node.report(failed=[_FIRST])
     # The operator has freed it, and it is still withheld.
-    assert providers.USED not in node.traits(_FIRST)
+    assert one_time_use.TRAIT not in node.traits(_FIRST)
     assert node.reserved(_FIRST) == (1, 1)
     node.report()
     assert node.reserved(_FIRST) == (0, 1)

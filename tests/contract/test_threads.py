@@ -156,7 +156,8 @@ def test_holder_is_found_while_its_domain_is_redefined(monkeypatch):
         held.claim(types.SimpleNamespace(uuid='server'), (_DEVICE,))
         defined.clear()
 
-    held = device_claims.DeviceClaims(Record(), None)
+    held = device_claims.DeviceClaims(Record(), types.SimpleNamespace(
+        remove=lambda consumer: None))
     assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]
     other.end()
     assert held.holders_of([_ADDRESS]) == [('server', _DEVICE)]

@@ -124,8 +124,10 @@ class LiveMigration:
         :raises errors.AccelError: if they were not, or cannot be reset
         """
         self._check_planned(instance, planned)
-        # A restart of nova-compute loses the claim.
+        # A restart of nova-compute loses the claim. Keep it from now on:
+        # libvirt can start the guest here.
         self._claims.ensure_claimed(instance, planned)
+        self._claims.keep(instance)
         if not self._reclamation.sanitize(planned,
                                           self._state.domains.holders()):
             raise errors.AssignmentError(

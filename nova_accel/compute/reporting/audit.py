@@ -15,9 +15,12 @@ from oslo_log import log as logging
 
 from nova_accel.compute import instance_state
 from nova_accel.compute.state import node_state
+from nova_accel.compute.state import placement
 from nova_accel.compute.state import reverts
 from nova_accel.core import errors
+from nova_accel.core import hostdev
 from nova_accel.core.assignment import consistency
+from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ class Auditor:
 
     def _compare(self, inventory: inventory.NodeInventory) -> None:
         snapshot = self._gather(inventory)
-        if self._resolve(snapshot):
+        if self._resolve(snapshot, inventory):
             snapshot = self._gather(inventory)
         findings = (*consistency.compare(snapshot, self._unknown),
                     *(consistency.orphaned_allocations(snapshot, consumer)
@@ -76,10 +79,11 @@ class Auditor:
             inventory, self._placement_client.allocations_of_provider,
             self._held, only)
 
-    def _resolve(self, snapshot: consistency.Snapshot) -> bool:
+    def _resolve(self, snapshot: consistency.Snapshot, inventory) -> bool:
         """Delete the allocations of deleted servers and of their migrations.
 
-        Give those of reverted migrations to their servers.
+        Those of other migrations that have ended are given to the server if
+        they are for devices that it has, or deleted.
 
         Nova deletes the allocations of a deleted server, but not those of its
         migration if it is deleted while it moves. Later Nova deletes leftovers
@@ -106,17 +110,37 @@ class Auditor:
                          else 'the server was deleted')
                 self._placement_client.delete(consumer)
                 changed = True
-            elif move and server and instance_state.is_settled(server):
-                changed |= self._finish_revert(server)
+            elif (move and server and reverts.is_over(move)
+                  and instance_state.is_settled(server)):
+                changed |= self._finish_move(server, move, inventory)
         self._unknown = unknown
         return changed
 
-    def _finish_revert(self, server) -> bool:
-        try:
-            return reverts.finish(server, self._placement_client)
-        except errors.AssignmentError as error:
-            LOG.warning('%s', error)
+    def _finish_move(self, server, move, inventory) -> bool:
+        """Resolve the allocations of a migration that has ended.
+
+        :returns: whether any were changed
+        """
+        known = self._held()
+        held = hostdev.ours(known.get(server.uuid, ()))
+        allocated = placement.allocated(
+            self._placement_client.allocations_of_consumer(server.uuid))
+        if not allocated or (server.uuid in known) != (
+                instance_state.is_settled_here(server)):
+            # Placement does not answer, the server has no domain, or its old
+            # domain is still defined here.
             return False
+        if not verify.are_allocated(held, allocated, inventory):
+            try:
+                return reverts.finish(server, held, inventory,
+                                      self._placement_client)
+            except errors.AssignmentError as error:
+                LOG.warning('%s', error)
+                return False
+        LOG.info('Deleting the allocations of migration %s: it has ended, and '
+                 'server %s has none of its devices', move.uuid, server.uuid)
+        self._placement_client.delete(move.uuid)
+        return True
 
     def _long_unknown(self) -> list[str]:
         """Return the consumers that Nova has not known for long_rpc_timeout.

@@ -9,8 +9,8 @@ import collections.abc
 
 from oslo_log import log as logging
 
-from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.assignment import holders
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import one_time_use
@@ -21,23 +21,24 @@ LOG = logging.getLogger(__name__)
 
 def update(provider_tree, inventory: inventory.NodeInventory,
            allocated: collections.abc.Callable[[str], providers.Units],
-           disputed: collections.abc.Mapping[str, int] = {},
-           held: collections.abc.Container[model.Address] = ()) -> None:
+           known: holders.Holders,
+           disputed: collections.abc.Mapping[str, int] = {}) -> None:
     """Update the tree to what the compute node offers.
 
     :param provider_tree: of this compute node; changed in place
     :param inventory: what the compute node offers
     :param allocated: returns the allocated amounts of a provider by class
+    :param known: who holds devices
     :param disputed: units by provider that no server may get
-    :param held: addresses that any domain holds
     """
     ours = existing(provider_tree, inventory.node.name, {
         *(uuid for item in inventory.offered
           for uuid in (item.uuid, item.other_uuid)),
         *inventory.counting({item.region.resource_class
                              for item in inventory.offered})})
-    in_use = one_time_use.in_use(inventory.offered, held)
-    used = in_use | one_time_use.used(ours).keys()
+    used = one_time_use.in_use(
+        inventory.offered, known.addresses - known.new).union(
+            one_time_use.used(inventory.node.uuid, ours))
     wanted = providers.desired(inventory, disputed, used)
     of_classes, of_devices = _split(ours)
     stuck = providers.stuck(wanted, of_devices, allocated)
@@ -48,9 +49,8 @@ def update(provider_tree, inventory: inventory.NodeInventory,
         wanted, of_devices, stuck.keys() | (used - inventory.by_uuid.keys())
         | drained.difference(item.uuid for item in wanted), why)
     counting = providers.classes(
-        inventory, disputed, stuck,
-        (used | inventory.used_cards) - one_time_use.held_providers(
-            inventory.offered, held))
+        inventory, disputed, stuck, used, known.withheld_counts(
+            inventory.offered, used | inventory.used_cards))
     changes += providers.diff(counting, of_classes, providers.stuck(
         counting, of_classes, allocated), providers.reason_class_not_offered(
             why, of_devices, stuck))
@@ -83,7 +83,7 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
               **{provider.uuid: provider.traits for provider in known}}
     return inventory.Node(
         uuid, name, {provider.uuid: provider.name for provider in known},
-        one_time_use.used(known),
+        one_time_use.used(uuid, known),
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
         frozenset(uuid for uuid, names in traits.items()

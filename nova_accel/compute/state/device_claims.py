@@ -184,7 +184,7 @@ class DeviceClaims:
                     'is present, or no entry names them any more')
             chosen = assigned_units.to_hostdevs(grants)
             self._set(instance.uuid,
-                      claims.Claim(instance.uuid, chosen, keep))
+                      claims.Claim(instance.uuid, chosen, keep, is_new=True))
         return Chosen(chosen, assigned_units.unallocated(grants, allocated),
                       assigned_units.surplus(grants, allocated,
                                              instead_of or ()))
@@ -319,8 +319,12 @@ class DeviceClaims:
             they were its own before, or it was moved to this host
         """
         with self._lock:
-            self._set(instance.uuid,
-                      claims.Claim(instance.uuid, hostdevs, keep))
+            before = self._claims.get(instance.uuid)
+            # It claimed them before, and got no domain with them.
+            is_new = bool(before and before.is_new
+                          and before.hostdevs == hostdevs)
+            self._set(instance.uuid, claims.Claim(instance.uuid, hostdevs,
+                                                  keep, is_new))
 
     def keep_for(self, consumer: str, instance,
                  hostdevs: hostdev.Hostdevs) -> None:
@@ -356,6 +360,13 @@ class DeviceClaims:
                         f'is held by {held[device.address]}')
             self._set(instance.uuid,
                       claims.Claim(instance.uuid, hostdevs, keep))
+
+    def keep(self, instance) -> None:
+        """Keep the claim of a server even if nova-compute ends."""
+        with self._lock:
+            claim = self._claims.get(instance.uuid)
+            if claim:
+                self._set(instance.uuid, dataclasses.replace(claim, kept=True))
 
     def release(self, consumer: str) -> None:
         """End the claim of a server or a migration, if there is one."""
@@ -425,10 +436,10 @@ class DeviceClaims:
         with self._lock:
             return uuid in self._operations
 
-    def is_kept(self, instance) -> bool:
-        """Whether a server keeps what it claims: it had it before."""
+    def is_new(self, instance) -> bool:
+        """Whether a server claims devices that it did not have before."""
         claim = self._claims.get(instance.uuid)
-        return bool(claim and claim.kept)
+        return bool(claim and claim.is_new)
 
     def is_claimed(self, uuid: str) -> bool:
         """Whether a server has a claim, or an operation in progress."""

@@ -27,7 +27,8 @@ from nova_accel.compute import instance_request
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import placement
-from nova_accel.core import holding
+from nova_accel.compute.state import reverts
+from nova_accel.core import claim as claims
 from nova_accel.core.assignment import holders
 
 LOG = logging.getLogger(__name__)
@@ -64,11 +65,6 @@ class NodeHolders:
                 if device.address not in {one.address for one in known}))
         return found
 
-    def addresses(self) -> set:
-        """Return the addresses of :meth:`hostdevs`."""
-        return {device.address
-                for _uuid, device in holding.each(self.hostdevs())}
-
     def read(self, nodename: str) -> holders.Holders:
         """Read who holds devices now.
 
@@ -77,13 +73,17 @@ class NodeHolders:
         hostdevs = self.hostdevs()
         try:
             here, busy, consumers = self._without_domain(nodename)
+            moving = _moving(self._claims.lingering())
         except Exception as error:
             # What is known of domains and claims is of use without this.
             LOG.warning('Could not read from Nova which servers have no '
                         'domain; no devices are released or reset: %s', error)
-            found = holders.Holders(hostdevs, is_known=False)
+            found = holders.Holders(hostdevs, is_known=False,
+                                    new=self._new())
         else:
-            found = self._with_allocations(hostdevs, here, busy, consumers)
+            found = dataclasses.replace(
+                self._with_allocations(hostdevs, consumers),
+                here=frozenset(here), busy=frozenset(busy), moving=moving)
         self._last = found
         return found
 
@@ -94,10 +94,16 @@ class NodeHolders:
         """
         if self._last is None:
             return self.read(nodename)
-        return dataclasses.replace(self._last, hostdevs=self.hostdevs())
+        return dataclasses.replace(self._last, hostdevs=self.hostdevs(),
+                                   new=self._new())
 
-    def _with_allocations(self, hostdevs, here, busy, consumers,
-                          ) -> holders.Holders:
+    def _new(self) -> frozenset:
+        """Return the addresses that servers without a domain never had."""
+        return frozenset().union(*(
+            claim.addresses for claim
+            in self._claims.without_domain().values() if claim.is_new))
+
+    def _with_allocations(self, hostdevs, consumers) -> holders.Holders:
         answers = {server: {
             consumer: self._placement_client.allocations_of_consumer(consumer)
             # A revert moves the allocations of a migration to the server:
@@ -107,11 +113,12 @@ class NodeHolders:
         return holders.Holders(
             hostdevs, {server: tuple(map(placement.allocated, every.values()))
                        for server, every in answers.items()},
-            frozenset(here), frozenset(busy), frozenset(
+            unallocated=frozenset(
                 consumer for every in answers.values()
                 for consumer, answer in every.items() if answer == {}),
-            self._placement_client.answers and not any(
-                None in every.values() for every in answers.values()))
+            is_known=self._placement_client.answers and not any(
+                None in every.values() for every in answers.values()),
+            new=self._new())
 
     def _without_domain(self, nodename,
                         ) -> tuple[set[str], set[str], _Consumers]:
@@ -140,6 +147,14 @@ class NodeHolders:
                 consumers[move.instance_uuid].update(consumers_of_move)
         return lacking, _busy(admin, {
             claim.server for claim in lingering.values()}), consumers
+
+
+def _moving(lingering: collections.abc.Mapping[str, claims.Claim],
+            ) -> frozenset[str]:
+    """Return the migrations that have claims and have not ended."""
+    return frozenset(consumer for consumer, claim in lingering.items()
+                     if consumer != claim.server and reverts.is_waiting(
+                         consumer))
 
 
 def _busy(admin, uuids: set[str]) -> set[str]:

@@ -28,6 +28,7 @@ from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 
 LOG = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class PlacementClient:
         self._virtapi = virtapi
         #: Whether Placement answered when drains were read last.
         self.answers = True
+        #: Whether a write of ours has outdated the cache of Nova.
+        self._is_outdated = False
 
     def allocations_of_consumer(self, uuid: str) -> dict[str, dict] | None:
         """Return the allocations of a server or a migration, by provider.
@@ -88,8 +91,9 @@ class PlacementClient:
         # 400 until the first drain: Placement does not know the trait.
         marked = {provider['uuid'] for provider in answer.json()[
             'resource_providers']} if answer.status_code == 200 else set()
-        if self.answers and marked != node.marked:
+        if self.answers and (marked != node.marked or self._is_outdated):
             self._client.clear_provider_cache()
+            self._is_outdated = False
 
     def units_by_class(self, provider: str) -> collections.Counter[str]:
         """Return the allocated amounts of a provider, by class."""
@@ -174,9 +178,7 @@ class PlacementClient:
         """Allocate reserved units to a server, which holds them already.
 
         It is one request (microversion 1.30, ``POST /reshaper``), so that the
-        units are free for nobody in between. Nova's cache of the providers is
-        outdated afterwards: its next write has a conflict, and it reads them
-        again.
+        units are free for nobody in between.
 
         :param more: what is added to its allocations, if it is not there
         :param without: the providers whose units it does not have any more
@@ -218,6 +220,9 @@ class PlacementClient:
             if answer.status_code != 409 or (
                     'concurrent_update' not in answer.text):
                 break
+        # Nova would take the units for reserved for some minutes, and not
+        # reserve them again. But it may use its cache at the moment.
+        self._is_outdated = True
         return '' if answer.status_code == 204 else answer.text
 
     def _change(self, consumer: str, send: collections.abc.Callable,
@@ -296,23 +301,24 @@ class PlacementClient:
         record = providers.Provider(
             item.uuid, item.name, '', {units: item.region.size}, frozenset(),
             reserved=item.region.size).inventory[units]
+        traits = one_time_use.traits(item)
         for _try in range(_TRIES):
             answer = self._client.get(f'{provider}/traits', version='1.6')
             if answer.status_code != 200:
                 break
             known = answer.json()
             answer = self._client.put(f'{provider}/traits', {
-                **known, 'traits': sorted({*known['traits'],
-                                           providers.USED})}, version='1.6')
+                **known, 'traits': sorted({*known['traits'], *traits})},
+                version='1.6')
             if answer.status_code == 200:
                 # Before microversion 1.26, reserved had to be below total.
                 answer = self._client.put(f'{provider}/inventories/{units}', {
                     **record, 'resource_provider_generation': answer.json()[
                         'resource_provider_generation']}, version='1.26')
             elif answer.status_code == 400:
-                # Placement does not know the trait until its first use.
-                self._client.put(f'/traits/{providers.USED}', {},
-                                 version='1.6')
+                # Placement does not know a trait until its first use.
+                for trait in traits:
+                    self._client.put(f'/traits/{trait}', {}, version='1.6')
                 continue
             if answer.status_code != 409:
                 break

@@ -33,9 +33,12 @@ class Holders:
     :param here: the servers that Nova has on this host, without a domain
     :param busy: the servers on this host that claim devices, and with a task
         in progress
-    :param unallocated: the consumers among them without allocations
+    :param moving: migrations that have claims and have not ended
+    :param unallocated: the servers and migrations of ``allocated`` that have
+        none
     :param is_known: whether Nova and Placement answered. If not, any device
         may be held by a server without a domain
+    :param new: the addresses of ``hostdevs`` that servers have not had yet
     """
 
     hostdevs: holding.Held = dataclasses.field(default_factory=dict)
@@ -44,8 +47,10 @@ class Holders:
             dataclasses.field(default_factory=dict))
     here: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
+    moving: frozenset[str] = frozenset()
     unallocated: frozenset[str] = frozenset()
     is_known: bool = True
+    new: frozenset[model.Address] = frozenset()
 
     @functools.cached_property
     def addresses(self) -> frozenset[model.Address]:
@@ -58,7 +63,7 @@ class Holders:
 
         :param consumer: the server, or its migration
         """
-        if claim.server in self.busy:
+        if claim.server in self.busy or consumer in self.moving:
             return True
         if consumer in self.unallocated - {claim.server} and (
                 claim.server not in self.here):
@@ -80,6 +85,23 @@ class Holders:
                 units[item.uuid] = min(item.region.size,
                                        units[item.uuid] + lacking)
         return units
+
+    def withheld_counts(self, offered: Offers,
+                        used: collections.abc.Container[str],
+                        ) -> dict[str, int]:
+        """Return the number of units that are held and withheld, by provider.
+
+        :param used: the providers whose units are all withheld
+        """
+        found = self.counts(offered)
+        for item in offered:
+            if item.uuid not in used and found[item.uuid]:
+                withheld = {unit for unit, _state in item.region.withheld}
+                others = sum(not self.addresses.isdisjoint(unit)
+                             for unit in {*item.region.units} - withheld)
+                found[item.uuid] = min(len(withheld), max(
+                    0, found[item.uuid] - others))
+        return found
 
     def lacked(self, offered: Offers) -> set[model.Address]:
         """Return the functions that a server without a domain may have.

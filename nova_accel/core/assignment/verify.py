@@ -99,6 +99,19 @@ def matches_allocations(hostdevs: hostdev.Hostdevs,
         for uuid, devices in served.items())
 
 
+def are_allocated(hostdevs: hostdev.Hostdevs,
+                  allocated: allocations.Allocations,
+                  inventory: inventory.NodeInventory) -> bool:
+    """Whether allocations include all devices of a server."""
+    for uuid, devices in _served(hostdevs).items():
+        item = inventory.by_uuid.get(uuid)
+        units = allocations.count_units(
+            allocated.get(uuid, {}), item and item.region.resource_class)
+        if units < max(1, _count_units(devices, item) if item else 0):
+            return False
+    return True
+
+
 def _of_devices(request, allocated, inventory) -> dict[str, int]:
     """Return the allocated amount by provider of a Device on this host.
 

@@ -17,8 +17,8 @@ class Node:
     :param ours: names by uuid of our providers below it, including those of
         missing devices
     :param used: our providers that are reserved until an operator frees them
-        (:mod:`nova_accel.core.placement.one_time_use`): uuids of their
-        parents by uuid
+        (:mod:`nova_accel.core.placement.one_time_use`), with the providers
+        of the functions that were used with them, all as uuids
     :param drained: drains by uuid of the provider that has them, one of ours
         or that of the compute node
     :param marked: uuids of the providers with the trait of drained devices
@@ -30,7 +30,7 @@ class Node:
     name: str
     ours: collections.abc.Mapping[str, str] = dataclasses.field(
         default_factory=dict)
-    used: collections.abc.Mapping[str, str | None] = dataclasses.field(
+    used: collections.abc.Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=dict)
     drained: collections.abc.Mapping[str, drain.Drain] = dataclasses.field(
         default_factory=dict)
@@ -60,6 +60,13 @@ class Offered:
     device: model.Device
     region: model.Region
     other_uuid: str = ''
+
+    @property
+    def functions(self) -> frozenset[model.PciAddress]:
+        """The PCI functions of its units."""
+        return frozenset(address for unit in self.region.units
+                         for address in unit
+                         if isinstance(address, model.PciAddress))
 
 
 class NodeInventory:
@@ -98,17 +105,17 @@ class NodeInventory:
 
     @functools.cached_property
     def used_cards(self) -> frozenset[str]:
-        """The offered providers of cards that were used in another form.
+        """The offered providers with functions that were used with others.
 
         A card was offered as a whole when a server had it, for example, and is
         divided into vGPUs by now.
         """
-        cards = {uuid if parent == self.node.uuid else parent
-                 for uuid, parent in self.node.used.items()
-                 if uuid not in self.by_uuid}
+        used = frozenset().union(*self.node.used.values())
         return frozenset(
-            item.uuid for item in self.offered if naming.provider_uuid(
-                self.node.uuid, item.device.address) in cards)
+            item.uuid for item in self.offered if used
+            and item.uuid not in self.node.used and not used.isdisjoint(
+                naming.provider_uuid(self.node.uuid, address)
+                for address in {item.device.address, *item.functions}))
 
     @property
     def to_free(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ import typing
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
 from nova_accel.core.placement import drain
+from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 
 #: A JSON object of Placement's.
@@ -176,7 +177,7 @@ def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
 def _reasons(traits: frozenset[str], amounts: Json) -> tuple[str, ...]:
     found = [REASONS[trait] for trait in sorted(traits) if trait in REASONS]
     if not amounts['capacity'] and not amounts['used']:
-        if providers.USED in traits:
+        if one_time_use.TRAIT in traits:
             found.append('used once')
         elif not found:
             # An operator has reserved it by hand.

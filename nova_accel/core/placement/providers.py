@@ -21,6 +21,7 @@ from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import one_time_use
 
 # Traits that say why a provider is reserved, wholly or in part.
 #: Its device is missing.
@@ -34,15 +35,17 @@ DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
 #: Its device is in a state in which no new server gets it.
 WITHHELD = {state: f'CUSTOM_NOVA_ACCEL_{state.name}'
             for state in model.WithheldState}
-#: A server has had its device, which is for one server only, and no operator
-#: has freed it yet (:mod:`nova_accel.core.placement.one_time_use`).
-USED = 'CUSTOM_NOVA_ACCEL_USED'
-#: Its card was used in this way in another form, before it was divided into
-#: other Regions.
+#: A function of it was used as part of another device for one server only,
+#: before entries or IOMMU groups changed, and no operator has freed that yet.
 USED_CARD = 'CUSTOM_NOVA_ACCEL_USED_CARD'
 #: All of these traits that follow from the state of the host.
 REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED, USED_CARD,
                      *WITHHELD.values()})
+
+#: Those that a provider that is not offered any more does not have. What is
+#: wrong with its device stays: when it is offered again after a restart,
+#: nova-compute knows that from Placement alone.
+_OF_OFFERED = REASONS - set(WITHHELD.values())
 
 #: Amounts by resource class.
 Units = collections.abc.Mapping[str, int]
@@ -158,7 +161,7 @@ def _traits(item, disputed, used, used_cards) -> frozenset[str]:
         item.region.traits,
         [WITHHELD[state] for _unit, state in item.region.withheld],
         [DISPUTED] * bool(disputed.get(item.uuid)),
-        [USED] * (item.uuid in used),
+        one_time_use.traits(item) if item.uuid in used else (),
         [USED_CARD] * (item.uuid in used_cards))
 
 
@@ -183,14 +186,16 @@ def withheld(existing: collections.abc.Iterable[Existing],
 def classes(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
             stuck: collections.abc.Mapping[str, Units] = {},
-            left: collections.abc.Container[str] = (),
+            used: frozenset[str] = frozenset(),
+            held: collections.abc.Mapping[str, int] = {},
             ) -> tuple[Provider, ...]:
     """Return the desired providers of resource classes.
 
-    :param disputed: units to withhold, by provider
+    :param disputed: as for :func:`desired`
     :param stuck: the result of :func:`stuck`
-    :param left: providers that are reserved for an operator and have no
-        allocations; units with allocations need not be reserved
+    :param used: as for :func:`desired`
+    :param held: units by provider that are withheld, and that servers have;
+        allocated units need not be reserved
     """
     regions = collections.defaultdict(list)
     for item in inventory.offered:
@@ -207,7 +212,8 @@ def classes(inventory: inventory.NodeInventory,
         {resource_class: sum(item.region.size for item in items)
             + kept[naming.unit_class(resource_class)]},
         naming.OUR_TRAITS.union(*(item.region.traits for item in items)),
-        sum(_reserved(item, disputed, left) for item in items))
+        sum(max(0, _reserved(item, disputed, used | inventory.used_cards)
+                - held.get(item.uuid, 0)) for item in items))
         for resource_class, items in regions.items())
 
 
@@ -326,7 +332,7 @@ def _loses_its_class(before: Existing, wanted: Provider) -> bool:
 
 
 def _adapted(wanted: Provider, before: Existing) -> Provider:
-    """Return a provider that keeps its drain and its max_unit.
+    """Return a provider that keeps its drain, its use and its max_unit.
 
     A server can hold more than the new total. To move it, Nova writes its
     allocations again for the migration. Placement accepts that beyond
@@ -337,9 +343,11 @@ def _adapted(wanted: Provider, before: Existing) -> Provider:
         max_unit = before.inventory.get(name, {}).get('max_unit', 0)
         if max_unit > total:
             most[name] = max_unit
-    return dataclasses.replace(
-        wanted, most=most,
-        traits=wanted.traits.union(filter(drain.is_trait, before.traits)))
+    kept = set(filter(drain.is_trait, before.traits))
+    if one_time_use.TRAIT in wanted.traits:
+        kept.update(filter(one_time_use.tells_function, before.traits))
+    return dataclasses.replace(wanted, most=most,
+                               traits=wanted.traits | kept)
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
@@ -352,7 +360,7 @@ def _reserve(provider: Existing,
     # Leave out what provider.yaml adds. Nova adds it again, and fails if it is
     # there already.
     traits = frozenset(
-        trait for trait in provider.traits - REASONS
+        trait for trait in provider.traits - _OF_OFFERED
         if trait.startswith('CUSTOM_')
         or trait == naming.ONE_TIME_USE_TRAIT) | naming.OUR_TRAITS | {reason}
     before = _our_inventory(provider) or provider.inventory

@@ -51,19 +51,17 @@ def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
          {'CUSTOM_UNIT_OF_CUSTOM_B': 2})]
 
 
-@pytest.mark.parametrize('used, parent, are_reserved', [
+@pytest.mark.parametrize('used, at, are_reserved', [
     # The whole card was used, and has been divided.
-    (_card_uuid(), build.ROOT, [True, True]),
-    # A Region that is gone was used.
-    ('gone', _card_uuid(), [True, True]),
-    # A Region that is still offered was used.
-    (naming.provider_uuid(build.ROOT, _QAT.address, 'CUSTOM_A'),
-     _card_uuid(), [False, False]),
+    (_card_uuid(), _QAT.address, [True, True]),
+    # It was used together with another card.
+    ('other', _QAT.address, [True, True]),
     # Another card was used.
-    ('gone', build.ROOT, [False, False]),
+    ('other', build.address('0000:01:00.0'), [False, False]),
 ])
-def test_card_that_was_used_in_another_form(used, parent, are_reserved):
-    node = inventory.Node(build.ROOT, 'host1', used={used: parent})
+def test_card_that_was_used_in_another_form(used, at, are_reserved):
+    node = inventory.Node(build.ROOT, 'host1', used={
+        used: frozenset({naming.provider_uuid(build.ROOT, at)})})
     _card, *regions = providers.desired(inventory.NodeInventory(
         model.Host(devices=(_QAT,)), node))
     assert are_reserved == [
