@@ -6,6 +6,7 @@ import contextlib
 import json
 import pathlib
 
+import ddt
 import fixtures
 from lxml import etree
 from nova import context
@@ -333,6 +334,33 @@ class StateTest(AdoptionCase):
             self.flags(host='compute1')
             self._revert_resize(self.server)
         self.check_later(resize, revert)
+
+
+@ddt.ddt
+class OneTimeUseTest(AdoptionCase):
+
+    @ddt.data(0, 600)
+    def test_device_stays_reserved(self, check_interval):
+        """With and without an audit, which sees what is reserved."""
+        self.flags(check_interval=check_interval, group='nova_accel')
+        self.boot_with_alias()
+        self.switch()
+        for _round in range(3):
+            self.run_round()
+        self.assertIn('Took over', self.stdlog.logger.output)
+        self._delete_server(self.server)
+        for _round in range(2):
+            self.computes['compute1'].manager.reset()
+            for _run in range(2):
+                self.run_round()
+            self.assertEqual(self.free_by_right, self.free())
+
+    def switch(self):
+        super().switch()
+        self.flags(device_spec=[
+            cloud.FOUR_SPEC[:-1] + ', "one_time_use": "yes"}'],
+            group='nova_accel')
+        self.restart_compute_service('compute1')
 
 
 class MeanwhileTest(AdoptionCase):

@@ -342,6 +342,23 @@ class EntryTest(HealthCase):
         self.assertTrue(self.is_withheld())
 
 
+class HeldEntryTest(HealthCase):
+
+    def test_removed_before_a_restart_and_added_again(self):
+        """A server has the card, and its provider stays."""
+        self.start_compute('compute1')
+        self.gpu_profile('four', 4, numa='off')
+        self.boot(self.flavor('four'))
+        self.write(ONE, 'aer_dev_fatal', _ERROR)
+        self.assertTrue(self.is_withheld())
+        self.flags(device_spec=[_WITHOUT_ONE], group='nova_accel')
+        self._run_periodics()
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.flags(device_spec=[cloud.FOUR_SPEC], group='nova_accel')
+        self.assertTrue(self.is_withheld())
+
+
 @ddt.ddt
 class RecoveredTest(test_reset.Reset):
     """Virtual functions are reset after an error of them or of their card."""

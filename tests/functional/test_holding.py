@@ -5,6 +5,8 @@ import contextlib
 
 import ddt
 import fixtures
+from nova import context
+from nova import objects
 from nova.policies import base as policies
 from nova.policies import servers as server_policies
 from nova.virt.libvirt import driver as libvirt_driver
@@ -82,6 +84,37 @@ class OneHostTest(withheld.WithheldCase):
         self.assertKeeps(server, had)
         self.assertEqual(allocated, self.allocated(server))
         self.assertEqual('ACTIVE', self.outcome(self.one))
+
+    def test_allocations_of_an_unconfirmed_resize_are_lost(self):
+        server = self.boot(self.one)
+        had = self.hostdevs(server)
+        self._resize_server(server, self.plain)
+        [move] = objects.MigrationList.get_by_filters(
+            context.get_admin_context(), {'instance_uuid': server['id']})
+        self.placement.delete(f'/allocations/{move.uuid}')
+        self.rounds()
+        self.assertEqual(['ACTIVE', 'ERROR'], [
+            self.outcome(self.one) for _server in range(2)])
+        self.revert(server)
+        self.assertKeeps(server, had)
+
+    @ddt.data('drain', 'one_time_use')
+    def test_other_device_is_free(self, withheld):
+        """A unit that is withheld and allocated counts once in its class."""
+        if withheld == 'one_time_use':
+            self.change_entries(cloud.PAIR_SPEC[:-1]
+                                + ', "one_time_use": "yes"}')
+        server = self.boot(self.one)
+        [address] = self.hostdevs(server)
+        if withheld == 'drain':
+            self.set_drained(True, self.providers()[
+                f'compute1_accel_{address}']['uuid'])
+        else:
+            self.rounds()
+            self.undefine(server)
+        self.rounds()
+        self.assertEqual(['ACTIVE', 'ERROR'], [
+            self.outcome(self.one) for _server in range(2)])
 
     def test_device_is_free_after_the_confirm(self):
         server = self.boot(self.one)

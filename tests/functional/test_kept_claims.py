@@ -13,6 +13,7 @@ import pkgutil
 
 import ddt
 import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.compute import driver
 from nova_accel.compute.state import libvirt_domains
@@ -195,6 +196,43 @@ class FilesTest(VfCase):
         self.reboot(self.server)
         self.assertKeeps(self.server, self.had)
         self.assertEqual([], self.files())
+
+
+@ddt.ddt
+class LiveMigrationTest(withheld.Keeping, cloud.Cloud):
+    """The destination restarts before libvirt moves the guest."""
+
+    DEVICE_SPEC = (VFS[:-1] + ', "live_migratable": "yes"}',)
+
+    def setUp(self):
+        super().setUp()
+        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
+        for host in ('compute1', 'compute2'):
+            self.start_compute(host)
+        self.gpu_profile('one', numa='off')
+        self.one = self.flavor('one')
+
+    @ddt.data(True, False)
+    def test_restart(self, is_moved):
+        server = self.boot(self.one, host='compute1')
+        rivals = []
+
+        def restart(_domain, _xml):
+            self.migration.on_move = lambda domain, xml: None
+            self.restart_compute_service('compute2')
+            rivals.append(self.boot(self.one, host='compute2'))
+            if not is_moved:
+                raise fakelibvirt.make_libvirtError(
+                    fakelibvirt.libvirtError, 'no')
+
+        self.migration.on_move = restart
+        self.attempt(self._live_migrate, server)
+        self.rounds()
+        held = self.held('compute2')
+        self.assertEqual(2 if is_moved else 1, len(held))
+        self.assertEqual([], [address for address, servers in held.items()
+                              if len(servers) > 1])
+        self.assertEqual('ACTIVE', self.outcome(self.one, 'compute2'))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A used one_time_use device is free only after an operator has freed it."""
 
+import contextlib
+
 import ddt
 import fixtures
 from nova import exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_accel.compute import driver
+from nova_accel.compute.state import local_host
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
 from tests import nvidia
@@ -150,6 +154,42 @@ class OneHostTest(withheld.WithheldCase):
         self.rounds()
         self.assertAllReserved()
 
+    @ddt.data(True, False)
+    def test_lost_allocations_are_restored_without_a_reservation(self, fails):
+        """Restoring makes the devices free for a moment."""
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        self.rounds()
+        self.placement.delete(f'/allocations/{server["id"]}')
+        with (self.unreserved() if fails else contextlib.nullcontext()):
+            self.reboot(server)
+        self.reboot(server)
+        self.assertKeeps(server, had)
+        self.rounds()
+        self._delete_server(server)
+        self.computes['compute1'].manager.reset()
+        self.rounds()
+        self.assertAllReserved()
+
+    def unreserved(self):
+        """Return a context in which Placement rejects reservations."""
+        return fixtures.MockPatchObject(placement.PlacementClient, '_reserve',
+                                        return_value='503')
+
+    def test_host_is_unreadable_at_the_reservation(self):
+        reserve = driver.LibvirtDriver._reserve_one_time
+
+        def reserve_unreadable(*args):
+            with fixtures.MockPatchObject(
+                    local_host.LocalHost, 'read_cached',
+                    side_effect=errors.TreeError('sysfs_root', 'no')):
+                return reserve(*args)
+
+        with fixtures.MockPatchObject(driver.LibvirtDriver,
+                                      '_reserve_one_time',
+                                      reserve_unreadable):
+            self.boot(self.two, state='ERROR')
+
     @ddt.data([cloud.PAIR_SPEC], [_ONCE.replace('GPU_H100', 'GPU_NEW')], [])
     def test_changed_entry_frees_nothing(self, entries):
         self._delete_server(self.boot(self.two))
@@ -229,6 +269,94 @@ class LiveMigrationTest(withheld.WithheldCase):
         self._live_migrate(self.server)
         for host in ('compute1', 'compute2'):
             self.assertEqual({_RESERVED}, set(self.reserved(host).values()))
+
+
+@ddt.ddt
+class ColdMigrationTest(withheld.WithheldCase):
+
+    DEVICE_SPEC = (_ONCE,)
+
+    def setUp(self):
+        super().setUp()
+        for host in ('compute1', 'compute2'):
+            self.start_compute(host)
+        self.server = self.boot(self.two, host='compute1')
+
+    def there(self):
+        return set(self.reserved('compute2').values())
+
+    def test_server_does_not_move_if_placement_rejects_the_reservation(self):
+        with fixtures.MockPatchObject(placement.PlacementClient, '_reserve',
+                                      return_value='503'):
+            self.attempt(self._migrate_server, self.server)
+        self.assertEqual('ERROR', self.api.get_server(
+            self.server['id'])['status'])
+
+    @ddt.data('rounds', 'reboot')
+    def test_migration_that_fails_before_the_definition(self, then):
+        """The devices are used as soon as a guest is defined with them."""
+        with hypervisor.without_guests():
+            self.attempt(self._migrate_server, self.server)
+        self.flags(host='compute2')
+        self.rounds()
+        self.assertEqual({_FREE}, self.there())
+        if then == 'reboot':
+            self.reboot(self.server)
+        self._delete_server(self.server)
+        self.rounds()
+        self.assertEqual({_RESERVED if then == 'reboot' else _FREE},
+                         self.there())
+
+
+class GroupsTest(withheld.WithheldCase):
+    """IOMMU groups of used devices are joined or divided."""
+
+    DEVICE_SPEC = (_ONCE,)
+    ADDRESSES = '0000:43:00.0', '0000:44:00.0'
+
+    def setUp(self):
+        super().setUp()
+        machine = self.directory_host()
+        self.groups = [machine / 'sys/bus/pci/devices' / address
+                       / 'iommu_group' for address in self.ADDRESSES]
+        self.targets = [group.readlink() for group in self.groups]
+
+    def join(self, is_joined):
+        self.groups[1].unlink()
+        self.groups[1].symlink_to(self.targets[0 if is_joined else 1])
+        if self.computes:
+            self.restart_compute_service('compute1')
+            self.rounds()
+        else:
+            self.start_compute('compute1')
+
+    def free(self, address):
+        self.free_used(self.providers()[f'compute1_accel_{address}']['uuid'])
+        self.computes['compute1'].manager.reset()
+        self.rounds()
+
+    def assertFree(self, *addresses):
+        self.assertEqual(set(addresses), {
+            address for address, record in self.reserved().items()
+            if record == _FREE})
+
+    def test_divided(self):
+        self.join(True)
+        self._delete_server(self.boot(self.one))
+        self.rounds()
+        self.join(False)
+        self.assertFree()
+        self.free(self.ADDRESSES[0])
+        self.assertFree(*self.ADDRESSES)
+
+    def test_joined(self):
+        self.join(False)
+        self._delete_server(self.boot(self.two))
+        self.rounds()
+        self.free(self.ADDRESSES[0])
+        self.assertFree(self.ADDRESSES[0])
+        self.join(True)
+        self.assertFree()
 
 
 @ddt.ddt
