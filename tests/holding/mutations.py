@@ -60,7 +60,7 @@ MUTATIONS = {
         'vf', 'revert to none', 'none', 'between'),
     'claims without a domain are not justified': Mutation(
         'core.assignment.holders.Holders.justifies',
-        lambda self, claim: False,
+        lambda self, consumer, claim: False,
         'vf', 'revert to none', 'none', 'between'),
     'a server without a domain lacks nothing': Mutation(
         'core.assignment.holders.Holders.lacked',
