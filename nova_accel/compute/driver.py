@@ -18,12 +18,14 @@ tested with (tests/contract):
                                            resized server
 ``finish_revert_migration``                claim the devices that the server
                                            had before its resize
-``confirm_migration``                      end the claim of the old devices
+``confirm_migration``                      end the claims of the old devices
 ``_hard_reboot``                           claim the same devices again
 ``destroy``                                keep the devices of a server whose
-                                           domain Nova defines again
+                                           domain Nova defines again, or whose
+                                           removal fails
 ``cleanup``                                forget the cached Host and domain;
-                                           announce released devices
+                                           end the claim of a server that has
+                                           left; announce released devices
 ``_get_guest_config``                      add hostdevs, and address bits for
                                            their BARs
 ``_create_guest``                          create mdevs and program FPGAs;
@@ -38,7 +40,8 @@ tested with (tests/contract):
 ``check_can_live_migrate_source``          check that the state of the devices
                                            can move; describe them
 ``check_source_migrate_data_at_dest``      choose equal devices on this host
-``pre_live_migration``                     prepare the chosen devices
+``pre_live_migration``                     prepare the chosen devices; reserve
+                                           one-time-use devices
 ``_live_migration_operation``              write their aliases and addresses
                                            into the XML
 ``_live_migration_monitor``                no switch to post-copy with devices
