@@ -101,6 +101,10 @@ class Functions(fixtures.Fixture):
                 if methods:
                     (place / name).write_text(methods)
 
+    def set_num_vfs(self, card, number):
+        """Do what the host's administrator does by hand."""
+        self._set_vfs(self.place(card) / 'sriov_numvfs', str(number))
+
     def bind(self, address, driver):
         link = self.place(address) / 'driver'
         link.unlink(missing_ok=True)

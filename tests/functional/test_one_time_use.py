@@ -367,9 +367,9 @@ class DividedCardTest(test_openstack.OpenstackCase, cloud.Cloud):
     WHOLE = (f'{{"vendor_id": "10de", "address": "{CARD}", "resource_class": '
              '"CUSTOM_GPU_H100", "one_time_use": "yes"}')
     FORMS = {
-        'whole': ('0', [WHOLE]),
-        'one vGPU type': ('8', [test_vgpu.SMALL_SPEC]),
-        'two vGPU types': ('8', [test_vgpu.SMALL_SPEC, test_vgpu.LARGE_SPEC]),
+        'whole': (0, [WHOLE]),
+        'one vGPU type': (8, [test_vgpu.SMALL_SPEC]),
+        'two vGPU types': (8, [test_vgpu.SMALL_SPEC, test_vgpu.LARGE_SPEC]),
     }
 
     def setUp(self):
@@ -378,16 +378,12 @@ class DividedCardTest(test_openstack.OpenstackCase, cloud.Cloud):
         self.machine = self.directory_host(test_vgpu.MACHINE)
         self.kernel = self.useFixture(kernel.Functions(self.machine))
         self.kernel.offer_reset(self.CARD)
-        self._set_vfs('0')
+        self.kernel.set_num_vfs(self.CARD, 0)
         self.useFixture(nvidia.VgpuManager(self.machine))
         self.start_compute('compute1')
         self.gpu_profile('one', numa='off')
         self._delete_server(self.boot(self.flavor('one')))
         self._rounds()
-
-    def _set_vfs(self, number):
-        self.kernel._set_vfs(self.kernel.place(self.CARD) / 'sriov_numvfs',
-                             number)
 
     def _rounds(self):
         for _round in range(2):
@@ -395,7 +391,7 @@ class DividedCardTest(test_openstack.OpenstackCase, cloud.Cloud):
 
     def _offer(self, form):
         number, entries = self.FORMS[form]
-        self._set_vfs(number)
+        self.kernel.set_num_vfs(self.CARD, number)
         self.flags(device_spec=entries, group='nova_accel')
         self.restart_compute_service('compute1')
         self._rounds()

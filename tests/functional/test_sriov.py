@@ -45,9 +45,8 @@ class SriovTest(cloud.Cloud):
         return inventory['total']
 
     def by_hand(self, number):
-        self.kernel._set_vfs(self.kernel.place(CARD) / 'sriov_numvfs', '0')
-        self.kernel._set_vfs(self.kernel.place(CARD) / 'sriov_numvfs',
-                             str(number))
+        for wanted in (0, number):
+            self.kernel.set_num_vfs(CARD, wanted)
 
     def said(self, text):
         return self.stdlog.logger.output.count(text)
