@@ -199,10 +199,11 @@ class DrainTest(OpenstackCase):
 
     def free(self):
         """Return the addresses of free devices, and the class's free units."""
-        inventory = self._get_provider_inventory(
-            self.class_provider(cloud.GPU))[cloud.GPU]
+        provider = self.class_provider(cloud.GPU)
+        inventory = self._get_provider_inventory(provider)[cloud.GPU]
         return ({at for at, row in self.devices().items() if row['Free']},
-                inventory['total'] - inventory['reserved'])
+                inventory['total'] - inventory['reserved']
+                - self._get_provider_usages(provider)[cloud.GPU])
 
     def test_no_new_server_gets_a_drained_device(self):
         self.drain('device', f'compute1/{_FIRST}')
