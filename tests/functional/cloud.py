@@ -299,6 +299,19 @@ class Cloud(base.ServersTestBase):
                 traits.union(DRAIN) if is_drained
                 else traits.difference(DRAIN))}, version='1.6')
 
+    def take_down(self, host):
+        self.computes[host].stop()
+        self._force_down(host, True)
+
+    def bring_back(self, host):
+        # nova-compute must clean up evacuated servers before it is up.
+        self.restart_compute_service(host)
+        self._force_down(host, False)
+
+    def _force_down(self, host, forced_down):
+        [service] = self.api.get_services(host=host, binary='nova-compute')
+        self.api.put_service(service['id'], {'forced_down': forced_down})
+
     def free_used(self, provider):
         """Do what the administration guide says after a wipe.
 

@@ -168,10 +168,7 @@ class AliasTest(AdoptionCase):
         """
         self.take_over()
         self.start_compute('compute2')
-        self.computes['compute1'].stop()
-        [service] = self.api.get_services(binary='nova-compute',
-                                          host='compute1')
-        self.api.put_service(service['id'], {'forced_down': True})
+        self.take_down('compute1')
         self._evacuate_server(self.server, expected_host='compute2')
         self.assertEqual(2, len(self.hostdevs(self.server, 'compute2')))
         self.assertEqual([], self.disagreements('compute2'))

@@ -97,19 +97,6 @@ class Flow(cloud.Cloud):
             yield
         self.assertEqual([], remaining)
 
-    def take_down(self, host):
-        self.computes[host].stop()
-        self._force_down(host, True)
-
-    def bring_back(self, host):
-        # nova-compute must clean up evacuated servers before it is up.
-        self.restart_compute_service(host)
-        self._force_down(host, False)
-
-    def _force_down(self, host, forced_down):
-        [service] = self.api.get_services(host=host, binary='nova-compute')
-        self.api.put_service(service['id'], {'forced_down': forced_down})
-
 
 class CreateTest(Flow):
     """The tests of AcceleratorServerTest."""

@@ -227,14 +227,11 @@ class TwoHostsTest(withheld.WithheldCase):
     @contextlib.contextmanager
     def down(self):
         """Stop the first compute, and start it again."""
-        uuid = self.computes['compute1'].service_ref.uuid
-        self.computes['compute1'].stop()
-        self.api.put_service_force_down(uuid, True)
+        self.take_down('compute1')
         self.flags(host='compute2')
         yield
         self.flags(host='compute1')
-        self.restart_compute_service('compute1')
-        self.api.put_service_force_down(uuid, False)
+        self.bring_back('compute1')
 
     def migrate_without_domain(self):
         self.fail_rebuild(self.server)

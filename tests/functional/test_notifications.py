@@ -209,10 +209,7 @@ class MoveTest(Listener, test_live_migration.MovingTest):
         self.assertEqual([], self.types())
 
     def test_evacuation(self):
-        self.computes['compute1'].stop()
-        [service] = self.api.get_services(host='compute1',
-                                          binary='nova-compute')
-        self.api.put_service(service['id'], {'forced_down': True})
+        self.take_down('compute1')
         self._evacuate_server(self.server, {'host': 'compute2'},
                               expected_host='compute2')
         self.assertEqual([('accel_instance.attach', 'compute2')],

@@ -71,18 +71,11 @@ class DrainTest(test_openstack.OpenstackCase, withheld.WithheldCase):
         name = f'compute1/{self.address}'
         self.openstack.run('accel device set', name, '--drain', 'x')
         self.rounds()
-        self.free()
+        self.free(self.address)
         self.assertReserved()
         self.openstack.run('accel device set', name, '--undrain')
         self.rounds()
         self.assertEqual({_FREE}, set(self.reserved().values()))
-
-    def free(self):
-        """Do what the administration guide says after a wipe."""
-        self.free_used(self.providers()[
-            f'compute1_accel_{self.address}']['uuid'])
-        self.computes['compute1'].manager.reset()
-        self.rounds()
 
 
 @ddt.ddt
@@ -254,9 +247,7 @@ class LiveMigrationTest(withheld.WithheldCase):
         self.assertEqual({_FREE}, set(self.reserved('compute2').values()))
 
     def test_failed_evacuation_uses_the_devices(self):
-        self.computes['compute1'].stop()
-        self.api.put_service_force_down(
-            self.computes['compute1'].service_ref.uuid, True)
+        self.take_down('compute1')
         self.flags(host='compute2')
         with fixtures.MockPatch('nova.virt.libvirt.guest.Guest.launch',
                                 side_effect=RuntimeError('no')):
@@ -329,11 +320,6 @@ class GroupsTest(withheld.WithheldCase):
             self.rounds()
         else:
             self.start_compute('compute1')
-
-    def free(self, address):
-        self.free_used(self.providers()[f'compute1_accel_{address}']['uuid'])
-        self.computes['compute1'].manager.reset()
-        self.rounds()
 
     def assertFree(self, *addresses):
         self.assertEqual(set(addresses), {

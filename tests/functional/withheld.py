@@ -129,6 +129,12 @@ class WithheldCase(Keeping, cloud.Cloud):
         self.assertIn(cloud.DRAIN[0], self._get_provider_traits(
             next(iter(self.providers().values()))['uuid']))
 
+    def free(self, address):
+        """Free a used device after a wipe, and let nova-compute see it."""
+        self.free_used(self.providers()[f'compute1_accel_{address}']['uuid'])
+        self.computes['compute1'].manager.reset()
+        self.rounds()
+
     def reserved(self, host='compute1'):
         """Return total and reserved units by address."""
         return {name.rpartition('_')[2]: (record['total'], record['reserved'])

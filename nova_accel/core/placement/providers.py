@@ -42,9 +42,8 @@ USED_CARD = 'CUSTOM_NOVA_ACCEL_USED_CARD'
 REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED, USED_CARD,
                      *WITHHELD.values()})
 
-#: Those that a provider that is not offered any more does not have. What is
-#: wrong with its device stays: when it is offered again after a restart,
-#: nova-compute knows that from Placement alone.
+#: Reasons that end when the provider is not offered any more. The others stay:
+#: after a restart, nova-compute knows them from Placement alone.
 _OF_OFFERED = REASONS - set(WITHHELD.values())
 
 #: Amounts by resource class.
@@ -132,6 +131,7 @@ def desired(inventory: inventory.NodeInventory,
     :param used: providers that are reserved until an operator frees them
     """
     tree, root = [], inventory.node.uuid
+    to_free = used | inventory.used_cards
     properties = {device.address: device_traits.dumps(
         device, inventory.host.links, inventory.host.only_node)
         for device in inventory.host.devices}
@@ -151,7 +151,7 @@ def desired(inventory: inventory.NodeInventory,
              item.region.size},
             _traits(item, disputed, used, inventory.used_cards).union(
                 properties[item.device.address] if alone else ()),
-            _reserved(item, disputed, used | inventory.used_cards)))
+            _reserved(item, disputed, to_free)))
     return tuple(tree)
 
 
@@ -197,6 +197,7 @@ def classes(inventory: inventory.NodeInventory,
     :param held: units by provider that are withheld, and that servers have;
         allocated units need not be reserved
     """
+    to_free = used | inventory.used_cards
     regions = collections.defaultdict(list)
     for item in inventory.offered:
         if item.uuid not in stuck:
@@ -212,7 +213,7 @@ def classes(inventory: inventory.NodeInventory,
         {resource_class: sum(item.region.size for item in items)
             + kept[naming.unit_class(resource_class)]},
         naming.OUR_TRAITS.union(*(item.region.traits for item in items)),
-        sum(max(0, _reserved(item, disputed, used | inventory.used_cards)
+        sum(max(0, _reserved(item, disputed, to_free)
                 - held.get(item.uuid, 0)) for item in items))
         for resource_class, items in regions.items())
 
