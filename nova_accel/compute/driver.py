@@ -54,6 +54,7 @@ tested with (tests/contract):
 
 import contextlib
 import copy
+import functools
 
 from nova import exception
 from nova.compute import task_states
@@ -121,6 +122,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._holders = node_holders.NodeHolders(
             self._domains, self._claims, self._placement_client)
         self._local_host = local_host.LocalHost(self._holders.hostdevs)
+        self._read_node = functools.lru_cache(maxsize=1)(tree_update.read_node)
         self._state = node_state.NodeState(
             self._local_host, self._domains, self._claims,
             self._placement_client, self._holders, self._node)
@@ -605,10 +607,11 @@ class LibvirtDriver(driver.LibvirtDriver):
                     context, instance, self._state), host)
 
     def _node(self, provider_tree=None) -> inventory.Node:
-        name = self._host.get_hostname()
-        # The libvirt driver's copy of the tree is None until the first update.
-        return tree_update.read_node(provider_tree or self.provider_tree,
-                                     self._host.get_node_uuid(), name)
+        # The libvirt driver's copy of the tree is None until the first update,
+        # and is never changed, but replaced.
+        read = tree_update.read_node if provider_tree else self._read_node
+        return read(provider_tree or self.provider_tree,
+                    self._host.get_node_uuid(), self._host.get_hostname())
 
 
 @contextlib.contextmanager
