@@ -179,6 +179,17 @@ LEVELS = (
 _parts = operator.attrgetter(*(level.key for level in LEVELS))
 
 
+class BusReset(enum.Enum):
+    """How all functions behind a bridge are reset at once, or why not."""
+
+    #: Documentation/ABI/testing/sysfs-bus-pci, since Linux 6.13.
+    SUBORDINATE = 'reset_subordinate'
+    #: include/uapi/linux/vfio.h: VFIO_DEVICE_PCI_HOT_RESET.
+    HOT_RESET = 'vfio hot reset'
+    NO_VFIO = 'vfio-pci is not loaded'
+    NO_FILES = 'the kernel gives programs no access to vfio'
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MdevType:
     """A type of mediated device that the driver of a function can create.
@@ -232,8 +243,8 @@ class Function:
     :param reset_methods: methods to reset it alone, in the kernel's order; ()
         if there are none, None if unknown (kernels before 5.15 and older
         recordings do not have them)
-    :param resets_below: for a bridge, whether all functions behind it can be
-        reset at once
+    :param resets_below: for a bridge, how all functions behind it can be
+        reset at once, or why they cannot; None if unknown
     :param netdevs: names of its network ports; for a virtual function, also
         those of its card
     :param vfio: whether its driver is a vfio driver
@@ -265,7 +276,7 @@ class Function:
     mdev_types: tuple[MdevType, ...] = ()
     netdevs: tuple[str, ...] = ()
     reset_methods: tuple[str, ...] | None = None
-    resets_below: bool = False
+    resets_below: BusReset | None = None
     vfio: bool = False
     open: bool = False
     denied: bool = False

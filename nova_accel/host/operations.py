@@ -19,8 +19,10 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
+from nova_accel.host import hot_reset
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
+from nova_accel.host import vfio
 
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
@@ -146,6 +148,73 @@ class Operations:
         :raises OSError: if they were not reset
         """
         self._set('1', _function(bridge), 'reset_subordinate')
+
+    def reset_by_vfio(self, addresses: collections.abc.Iterable[str]) -> None:
+        """Reset all functions of a slot or bus together through vfio.
+
+        Functions without a driver are bound to vfio-pci for the reset.
+
+        :param addresses: of the functions, which have a vfio driver or none
+        :raises ValueError: if an argument is invalid
+        :raises OSError: as :func:`nova_accel.host.hot_reset.reset`, or if
+            vfio-pci does not take a function
+        """
+        unit = {address: model.PciAddress.parse(address)
+                for address in addresses}
+        with contextlib.ExitStack() as bound:
+            for address in unit:
+                bound.enter_context(self._bound_to_vfio(address))
+            hot_reset.reset(unit.values(), *self._vfio_names(unit),
+                            self._open_device)
+
+    @contextlib.contextmanager
+    def _bound_to_vfio(self, address: str):
+        """Bind vfio-pci to a function for a while if it has no driver.
+
+        Source: Documentation/ABI/testing/sysfs-bus-pci
+        (``driver_override``).
+        """
+        place = os.path.join(self._root, _function(address))
+        if os.path.lexists(f'{place}/driver'):
+            # Unless it is a vfio driver, vfio refuses the group.
+            yield
+            return
+        with open(f'{place}/driver_override') as file:
+            before = file.read().strip()
+        self._set('vfio-pci', _function(address), 'driver_override')
+        try:
+            self.probe_driver(address)
+            if not os.path.lexists(f'{place}/driver'):
+                raise OSError(errno.ENODEV,
+                              f'vfio-pci does not take {address}')
+            try:
+                yield
+            finally:
+                self.unbind_driver(address)
+        finally:
+            self._set('\n' if before == '(null)' else before,
+                      _function(address), 'driver_override')
+
+    def _vfio_names(self, unit) -> tuple[list[str], list[str]]:
+        """Return the IOMMU groups of functions, or else their vfio devices.
+
+        Source: Documentation/ABI/testing/sysfs-driver-vfio (``vfio-dev``).
+        """
+        places = [os.path.join(self._root, _function(address))
+                  for address in unit]
+        if os.path.isdir(os.path.join(self._root, vfio.GROUPS[4:])):
+            return sorted({os.path.basename(os.readlink(
+                f'{place}/iommu_group')) for place in places}), []
+        return [], [name for place in places
+                    for name in os.listdir(f'{place}/vfio-dev')]
+
+    def _open_device(self, path: str) -> int:
+        """Open a device file of the machine.
+
+        :param path: relative to the machine's root
+        """
+        return os.open(os.path.join(os.path.dirname(
+            os.path.abspath(self._root)), path), os.O_RDWR)
 
     def unbind_driver(self, address: str) -> None:
         """Unbind a function from its driver.

@@ -31,8 +31,8 @@ _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
 _TYPE, _IO, _MEMORY = 0x1f00, 0x100, 0x200
 _PREFETCH, _WIDE = 0x2000, 0x100000
 # PCI Code and ID Assignment Specification: an audio device, a VGA controller,
-# and the base class of display controllers.
-_SOUND, _VGA, _DISPLAY = 0x0403, 0x0300, 0x03
+# and the base classes of display controllers and of bridges.
+_SOUND, _VGA, _DISPLAY, _BRIDGE = 0x0403, 0x0300, 0x03, 0x06
 # IORESOURCE_PCI_EA_BEI: no BAR has its address (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
@@ -52,9 +52,10 @@ def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
     places = {name: trees.follow(tree, f'{DEVICES}/{name}')
               for name in tree.names(DEVICES)}
     has_resets = _has_resets(tree, places.values())
+    by_vfio = vfio.bus_reset(tree)
     for name, place in places.items():
         try:
-            function = _read_one(tree, name, place, denylist)
+            function = _read_one(tree, name, place, denylist, by_vfio)
             if not has_resets:
                 function = dataclasses.replace(function, reset_methods=None)
         except (_Unreadable, ValueError) as error:
@@ -161,7 +162,7 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
 
 def _read_one(tree: trees.Tree, name: str, path: str,
               denylist: collections.abc.Container[tuple[str, str]],
-              ) -> model.Function:
+              by_vfio: model.BusReset) -> model.Function:
     address = model.PciAddress.parse(name)
     attributes = _Attributes(tree, path)
     node = attributes.decimal('numa_node')
@@ -189,7 +190,10 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         vf_stride=max(0, attributes.decimal('sriov_stride') or 0),
         mdev_types=read_mdev_types(tree, path),
         reset_methods=_reset_methods(tree, path),
-        resets_below=tree.has(f'{path}/reset_subordinate'),
+        resets_below=(
+            None if class_code >> 16 != _BRIDGE else
+            model.BusReset.SUBORDINATE
+            if tree.has(f'{path}/reset_subordinate') else by_vfio),
         # vfio-dev exists since Linux 6.1.
         vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
         open=bound and is_enabled(tree, address),

@@ -67,6 +67,9 @@ class _ByRoot(operations.Operations):
 
         return trust.open_regular(bitstream, os.O_RDONLY, check)
 
+    def _open_device(self, path: str) -> int:
+        return trust.open_device(f'/{path}', os.O_RDWR)
+
     def program_by_command(self, template, *arguments):
         template = tuple(template)
         if template not in _programs(_configuration()):
@@ -150,6 +153,11 @@ def reset_function(address: str) -> None:
 @context.entrypoint
 def set_reset_methods(address: str, methods: list[str]) -> None:
     _machine.set_reset_methods(address, methods)
+
+
+@context.entrypoint
+def reset_by_vfio(addresses: list[str]) -> None:
+    _machine.reset_by_vfio(addresses)
 
 
 @context.entrypoint

@@ -149,17 +149,16 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     for way in ways:
         if _is_unknown(tree, way, functions[way.address]):
             continue
-        reached = unit if way.behind else (way.address,)
         try:
             if way.behind:
-                _check_alone(tree, way.address, unit)
-            for address in reached:
+                _check_alone(tree, way)
+            for address in way.resets:
                 _unbind(tree, functions[address])
             _reset(tree, way, functions[way.address])
-            _check_functions(tree, reached)
+            _check_functions(tree, way.resets)
         except Exception as error:
             # After any error the unit must not go to a server.
-            return reached[0], f'its reset failed: {_why(error)}'
+            return way.resets[0], f'its reset failed: {_why(error)}'
     return _rebind(tree, functions, unit) if region.needs_driver else None
 
 
@@ -197,15 +196,15 @@ def _is_unknown(tree, way, function) -> bool:
         and not pci.can_reset(tree, function.address))
 
 
-def _check_alone(tree, bridge, unit) -> None:
-    """Check that only the unit's functions are behind a bridge.
+def _check_alone(tree, way) -> None:
+    """Check that nothing else is behind the bridge of a way.
 
     Read sysfs again: a function may have appeared since the Host was read.
     """
-    others = pci.functions_behind(tree, bridge).difference(unit)
+    others = pci.functions_behind(tree, way.address).difference(way.resets)
     if others:
         raise errors.DeviceError(
-            f'bridge {bridge}', f'{min(others)} is behind it as well')
+            f'bridge {way.address}', f'{min(others)} is behind it as well')
 
 
 def _check_functions(tree, functions) -> None:
@@ -233,8 +232,11 @@ def _unbind(tree, function) -> None:
 
 
 def _reset(tree, way, function) -> None:
-    if way.behind:
+    if way.behind is model.BusReset.SUBORDINATE:
         operations.of(tree).reset_behind(str(way.address))
+        return
+    if way.behind is model.BusReset.HOT_RESET:
+        operations.of(tree).reset_by_vfio([*map(str, way.resets)])
         return
     with _pinned(tree, way, function):
         operations.of(tree).reset_function(str(way.address))

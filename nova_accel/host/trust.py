@@ -6,15 +6,11 @@ import os
 import pathlib
 import stat
 
+Check = collections.abc.Callable[[int], None]
 
-def open_regular(path: str, flags: int,
-                 check: collections.abc.Callable[[int], None] | None = None,
-                 ) -> int:
+
+def open_regular(path: str, flags: int, check: Check | None = None) -> int:
     """Open a regular file; refuse a symbolic link.
-
-    The type is checked before the file is opened: opening a pipe blocks, and
-    opening some devices has effects. ``O_PATH`` (open(2)) guarantees that the
-    opened file is the checked one, even if the path was replaced meanwhile.
 
     :param flags: as for :func:`os.open`
     :param check: takes a descriptor; raises if it is the wrong file
@@ -22,10 +18,30 @@ def open_regular(path: str, flags: int,
     :raises OSError: if it cannot be opened
     :raises ValueError: if it is not a regular file
     """
+    return _open(path, flags, stat.S_ISREG, check)
+
+
+def open_device(path: str, flags: int) -> int:
+    """Open a character device; refuse a symbolic link.
+
+    The parameters and errors are those of :func:`open_regular`.
+    """
+    return _open(path, flags, stat.S_ISCHR)
+
+
+def _open(path, flags, is_kind, check=None) -> int:
+    """Open a file after its kind was checked.
+
+    Opening a pipe blocks, and opening some devices has effects. ``O_PATH``
+    (open(2)) guarantees that the opened file is the checked one, even if the
+    path was replaced meanwhile.
+    """
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise ValueError(f'not a file: {path!r}')
+        if not is_kind(os.fstat(place).st_mode):
+            raise ValueError(f'not a file: {path!r}'
+                             if is_kind is stat.S_ISREG else
+                             f'not a character device: {path!r}')
         if check:
             check(place)
         return os.open(f'/proc/self/fd/{place}', flags)

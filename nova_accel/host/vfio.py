@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read which devices vfio-pci refuses and which settings make it unsafe.
+"""Read what vfio can reset, what it refuses, and what makes it unsafe.
 
 Sources: drivers/vfio/pci/vfio_pci.c (``disable_denylist``, since Linux 5.9),
-drivers/vfio/group.c (a group named ``vfio-noiommu``). Sources of the hazards:
+drivers/vfio/group.c (a group named ``vfio-noiommu``, class ``vfio``),
+drivers/iommu/iommufd/main.c (the device ``iommu``). Sources of the hazards:
 :mod:`nova_accel.core.device_spec.unsafe_host`.
 """
 
+from nova_accel.core import model
 from nova_accel.core.device_spec import unsafe_host
 from nova_accel.host import tree as trees
 
@@ -27,6 +29,19 @@ _DENYLIST = frozenset(('8086', product) for product in (
     '19e2', '19e3', '37c8', '37c9', '0435', '0443', '0b25', '0cfe'))
 
 _NO_IOMMU = 'vfio-noiommu'
+
+_DRIVER = 'sys/bus/pci/drivers/vfio-pci'
+#: Programs open a group, or a device together with iommufd.
+GROUPS, IOMMUFD = 'sys/class/vfio', 'sys/class/misc/iommu'
+
+
+def bus_reset(tree: trees.Tree) -> model.BusReset:
+    """Return how vfio resets all functions of a bus here, or why not."""
+    if not tree.has(_DRIVER):
+        return model.BusReset.NO_VFIO
+    if tree.has(GROUPS) or tree.has(IOMMUFD):
+        return model.BusReset.HOT_RESET
+    return model.BusReset.NO_FILES
 
 
 def denylist(tree: trees.Tree) -> frozenset[tuple[str, str]]:

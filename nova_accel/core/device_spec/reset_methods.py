@@ -3,11 +3,14 @@
 
 Sources: Documentation/ABI/testing/sysfs-bus-pci (``reset``, ``reset_method``,
 ``reset_subordinate``), drivers/pci/pci.c (``pci_reset_fn_methods``,
-``pci_parent_bus_reset``).
+``pci_parent_bus_reset``), drivers/vfio/pci/vfio_pci_core.c
+(``vfio_pci_ioctl_pci_hot_reset``).
 """
 
+import collections
 import collections.abc
 import dataclasses
+import itertools
 
 from nova_accel.core import model
 
@@ -30,18 +33,37 @@ _BUSES = frozenset({'bus', 'cxl_bus'})
 _PM = 'pm'
 
 
+_NO_RESET = ('it cannot be reset by itself, and would keep what one server '
+             'leaves in it for the next')
+_IF_ACCEPTABLE = ('write "reset": "if_possible" in its entry if that is '
+                  'acceptable, because its servers belong to one owner')
+_WITHOUT_VFIO = {
+    model.BusReset.NO_VFIO: (
+        'vfio-pci, which resets all functions of a slot together, is not '
+        'loaded', 'load vfio-pci now, and at each boot of this host '
+        '(modules-load.d)'),
+    model.BusReset.NO_FILES: (
+        'vfio, which resets all functions of a slot together, can only be '
+        'used in a kernel with CONFIG_VFIO_GROUP or CONFIG_VFIO_DEVICE_CDEV',
+        'boot such a kernel, or Linux 6.13, which has reset_subordinate'),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Way:
     """One reset, of a function or of all functions behind a bridge.
 
     :param address: the function or the bridge
-    :param behind: whether the functions behind the bridge are reset
+    :param resets: the functions that it resets
+    :param behind: how the functions behind the bridge are reset, None for the
+        reset of one function
     :param methods: the methods that the kernel tries, in this order; () for
         its default
     """
 
     address: model.PciAddress
-    behind: bool = False
+    resets: model.Unit
+    behind: model.BusReset | None = None
     methods: tuple[str, ...] = ()
 
 
@@ -55,6 +77,20 @@ def ways(unit: model.Unit, functions: Functions, wanted: str = REQUIRED,
     """
     if wanted == FLR:
         return _all(_by_flr(functions[address]) for address in unit)
+    found = [_ways_on_bus(part, functions, wanted)
+             for part in _by_bus(unit, functions)]
+    return tuple(itertools.chain(*found)) if all(found) else None
+
+
+def _by_bus(unit, functions) -> list[model.Unit]:
+    """Return the parts of a unit that are behind the same bridge."""
+    parts = collections.defaultdict(list)
+    for address in unit:
+        parts[functions[address].location.ports].append(address)
+    return [*map(tuple, parts.values())]
+
+
+def _ways_on_bus(unit, functions, wanted) -> tuple[Way, ...] | None:
     bus = _bus(unit, functions)
     if wanted == BUS:
         return bus
@@ -70,10 +106,14 @@ def _all(found) -> tuple[Way, ...] | None:
     return each if all(each) else None
 
 
+def _one(function, methods=()) -> Way:
+    return Way(function.address, (function.address,), methods=methods)
+
+
 def _by_flr(function) -> Way | None:
     methods = tuple(method for method in function.reset_methods or ()
                     if method in _FLRS)
-    return Way(function.address, methods=methods) if methods else None
+    return _one(function, methods) if methods else None
 
 
 def _alone(function, has_bus: bool) -> Way | None:
@@ -83,31 +123,59 @@ def _alone(function, has_bus: bool) -> Way | None:
     """
     known = function.reset_methods
     if known is None:
-        return Way(function.address)
+        return _one(function)
     if not METHODS.difference(_BUSES, {_PM}).intersection(known):
         return None
-    return Way(function.address, methods=tuple(
+    return _one(function, tuple(
         method for method in known if method != _PM
         and (has_bus or method not in _BUSES)) if _PM in known else ())
 
 
 def _bus(unit, functions) -> tuple[Way, ...] | None:
     """Return the reset of the unit's bus, None if others are on it."""
-    ports = functions[unit[0]].location.ports
-    if not ports or _behind(ports[-1], functions) != set(unit):
+    if _others_behind(unit, functions) != set():
         return None
     methods = tuple(method for method in functions[unit[0]].reset_methods or ()
                     if method in _BUSES)
     if len(unit) == 1 and methods:
-        return (Way(unit[0], methods=methods),)
+        return (_one(functions[unit[0]], methods),)
     # The kernel does not reset a bus with several functions for one of them.
-    bridge = functions.get(model.PciAddress.parse(ports[-1]))
-    return (Way(bridge.address, behind=True),) if (
-        bridge and bridge.resets_below) else None
+    bridge = _bridge(unit, functions)
+    how = bridge and bridge.resets_below
+    # vfio can reset no bus with one function if the kernel cannot.
+    return (Way(bridge.address, unit, how),) if (
+        how is model.BusReset.SUBORDINATE
+        or how is model.BusReset.HOT_RESET and len(unit) > 1) else None
+
+
+def _bridge(unit, functions) -> model.Function | None:
+    """Return the bridge directly above a unit, None on a root bus."""
+    ports = functions[unit[0]].location.ports
+    return functions.get(model.PciAddress.parse(ports[-1])) if ports else None
+
+
+def _others_behind(unit, functions) -> set[model.PciAddress] | None:
+    """Return the other functions behind the bridge above functions of a bus.
+
+    :returns: None if they are on a root bus
+    """
+    ports = functions[unit[0]].location.ports
+    return {function.address for function in functions.values()
+            if ports[-1] in function.location.ports
+            }.difference(unit) if ports else None
+
+
+def describe(ways: collections.abc.Iterable[Way],
+             functions: Functions) -> str:
+    """Return in words what resets a unit: ``flr, then bus``."""
+    return ', then '.join(dict.fromkeys(
+        way.behind.value if way.behind else next(iter(
+            way.methods or functions[way.address].reset_methods or ()),
+            "the kernel's choice") for way in ways))
 
 
 def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,
-             ) -> tuple[str, str]:
+                       ) -> tuple[str, str]:
     """Return why a unit cannot be reset, and the remedy.
 
     :param wanted: as for :func:`ways`
@@ -116,19 +184,36 @@ def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,
         return (f'it cannot be reset by "{wanted}" alone, as its entry says',
                 'see its reset_method in sysfs (Linux 5.15), and write '
                 'another "reset" in its entry')
-    if any(functions[address].reset_methods == (_PM,) for address in unit):
+    part = next(part for part in _by_bus(unit, functions)
+                if not _ways_on_bus(part, functions, wanted))
+    why, remedy = _why_not_by_bus(part, functions)
+    if why:
+        return f'{_NO_RESET}: {why}', remedy
+    if any(functions[address].reset_methods == (_PM,) for address in part):
         return ('its only reset is to switch it to sleep and on again ("pm"), '
-                'which may not clear it', 'write "reset": "if_possible" in '
-                'its entry if that is acceptable')
-    return ('it cannot be reset by itself, and would keep what one server '
-            'leaves in it for the next',
-            'name all functions of its slot in one entry, or write "reset": '
-            '"if_possible" in its entry if that is acceptable')
+                'which may not clear it', _IF_ACCEPTABLE)
+    return _NO_RESET, _IF_ACCEPTABLE
+
+
+def _why_not_by_bus(unit, functions) -> tuple[str, str]:
+    """Return why functions are not reset with their bus, and the remedy.
+
+    :returns: '' twice if the kernel has no such reset
+    """
+    others = _others_behind(unit, functions)
+    if others:
+        other = functions[min(others)]
+        return (f'a reset of its bus would also reset {other.address} '
+                f'({other.ids}), which is not in its IOMMU group',
+                _IF_ACCEPTABLE)
+    bridge = _bridge(unit, functions)
+    return _WITHOUT_VFIO.get(bridge and len(unit) > 1 and bridge.resets_below,
+                             ('', ''))
 
 
 def partial_resets(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
     """Return the possible resets of a unit that cannot be reset wholly."""
-    return tuple(Way(address) for address in unit
+    return tuple(_one(functions[address]) for address in unit
                  if functions[address].reset_methods != ())
 
 
@@ -147,9 +232,3 @@ def units(host: model.Host) -> tuple[model.Unit, ...]:
 def has_host_driver(function: model.Function) -> bool:
     """Whether a driver of the host is bound to a function."""
     return bool(function.driver) and not function.vfio
-
-
-def _behind(bridge: str, functions) -> set[model.PciAddress]:
-    """Return the functions behind a bridge."""
-    return {function.address for function in functions.values()
-            if bridge in function.location.ports}

@@ -2,9 +2,12 @@
 """Resets on a modelled machine whose kernel can fail."""
 
 import contextlib
+import fcntl
+import os
 import pathlib
 import struct
 import tempfile
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import settings
@@ -19,6 +22,7 @@ from nova_accel.host import reader
 from nova_accel.host import reset
 from nova_accel.host import tree as trees
 from tests.unit import build
+from tests.unit.host import vfio
 
 _ROOT = 'pci0000:80'
 _CAN = {'config': '', 'reset': '', 'reset_method': 'flr bus\n'}
@@ -28,7 +32,8 @@ _DRIVERS = '../../../bus/pci/drivers'
 
 #: A card with two virtual functions; a card of two functions that share an
 #: IOMMU group; a card with a driver of the host's; a card with vfio-pci; and
-#: a card of two functions that can only be reset through their bridge.
+#: two cards of two functions that can only be reset together: by their bridge,
+#: and by vfio.
 _MACHINE = {
     f'{_ROOT}/0000:85:00.0': {**_CAN, 'sriov_numvfs': '2\n',
                               'sriov_totalvfs': '2\n'},
@@ -44,8 +49,14 @@ _MACHINE = {
                               'reset_subordinate': ''},
     **{f'{_ROOT}/0000:80:02.0/0000:89:00.{number}': {
         'config': '', 'iommu_group': '../x/21'} for number in range(2)},
+    f'{_ROOT}/0000:80:03.0': {'class': '0x060400\n', 'vendor': '0x8086\n'},
+    **{f'{_ROOT}/0000:80:03.0/0000:8a:00.{number}': {
+        'config': '', 'iommu_group': '../x/22', 'driver_override': '(null)\n',
+        'driver': f'{_DRIVERS}/vfio-pci' if number else None,
+        'reset_method': 'pm\n'} for number in range(2)},
 }
-_BRIDGE = '0000:80:02.0'
+_BRIDGE, _BY_VFIO = '0000:80:02.0', '0000:80:03.0'
+_FOLDERS = 'sys/bus/pci/drivers/vfio-pci', 'sys/class/vfio'
 
 
 class _Kernel:
@@ -68,18 +79,38 @@ class _Kernel:
         self.wrongs = []
         #: The driver that a probe binds, by function.
         self.drivers = {}
+        self.root = pathlib.Path(root)
+        self.open_vfio()
+
+    def open_vfio(self, groups=True):
+        self.vfio = vfio.Vfio(self.root, lambda names: self._reset(
+            self._bridge_of(names), names), groups)
+        for place in self._bus.iterdir():
+            if self.driver(place.name) == 'vfio-pci':
+                self.vfio.bind(place.name)
+
+    def _bridge_of(self, names):
+        return (self._bus / min(names)).resolve().parent.name
 
     def write(self, path, text):
         path = pathlib.Path(path)
         name = path.parent.name
         if path.name == 'drivers_probe':
             # Without a matching driver there is no error (drivers/base/bus.c).
-            if text in self.drivers:
+            override = self.file(text, 'driver_override')
+            if override.exists() and (
+                    wanted := override.read_text().strip()) != '(null)':
+                self.bind(text, wanted)
+            elif text in self.drivers:
                 self.bind(text, self.drivers[text])
+            return
+        if path.name == 'driver_override':
+            path.write_text(text if text.strip() else '(null)\n')
             return
         if path.name == 'unbind':
             assert text == path.parent.parent.name
             (self._bus / text / 'driver').unlink()
+            self.vfio.unbind(text)
             return
         assert (self._bus / name / path.name).exists()
         if path.name == 'reset_method':
@@ -123,6 +154,9 @@ class _Kernel:
         link = self._bus / name / 'driver'
         link.unlink(missing_ok=True)
         link.symlink_to(f'{_DRIVERS}/{driver}')
+        self.vfio.unbind(name)
+        if driver == 'vfio-pci':
+            self.vfio.bind(name)
 
     def file(self, name, attribute):
         return self._bus / name / attribute
@@ -130,16 +164,18 @@ class _Kernel:
 
 @contextlib.contextmanager
 def _kernel(machine=_MACHINE):
-    write = operations.write
-    try:
-        with tempfile.TemporaryDirectory() as root:
-            build.sysfs(machine).write(root)
-            kernel = _Kernel(root)
-            operations.write = kernel.write
+    with tempfile.TemporaryDirectory() as root:
+        build.sysfs(machine, folders=_FOLDERS).write(root)
+        kernel = _Kernel(root)
+        before = os.listdir('/proc/self/fd')
+        with (mock.patch.object(operations, 'write', kernel.write),
+              mock.patch.object(operations.Operations, '_open_device',
+                                lambda _self, path: kernel.vfio.open(path)),
+              mock.patch.object(fcntl, 'ioctl', lambda *arguments:
+                                kernel.vfio.ioctl(*arguments))):
             yield kernel
-            assert kernel.wrongs == []
-    finally:
-        operations.write = write
+        assert kernel.wrongs == []
+        assert os.listdir('/proc/self/fd') == before
 
 
 @pytest.fixture
@@ -196,7 +232,8 @@ def _unit(node, name):
 
 _FUNCTIONS = sorted(name for path in _MACHINE
                     if (name := path.rsplit('/', 1)[1]) not in (
-                        _BRIDGE, '0000:85:00.0'))
+                        _BRIDGE, _BY_VFIO, '0000:85:00.0'))
+
 
 class _Scenario:
     """Random steps on units. A unit that failed to reset is never offered."""
@@ -271,7 +308,7 @@ def test_no_server_gets_a_device_that_was_not_reset(steps):
             kernel.file(name, 'driver').unlink(missing_ok=True)
         node.now += 600
         node.sweep()
-        assert len(node.offered()) == 6
+        assert len(node.offered()) == 7
         assert not kernel.dirty | kernel.failed
         assert all(map(node.give, node.offered()))
 
@@ -281,10 +318,10 @@ def test_free_units_are_reset_once_at_the_start(kernel):
     kernel.held = {'0000:85:00.1'}
     node.sweep()
     assert sorted(kernel.resets) == [
-        _BRIDGE, '0000:85:00.2', '0000:86:00.0', '0000:86:00.1',
+        _BRIDGE, _BY_VFIO, '0000:85:00.2', '0000:86:00.0', '0000:86:00.1',
         '0000:88:00.0']
     node.sweep()
-    assert len(kernel.resets) == 5
+    assert len(kernel.resets) == 6
 
 
 def test_card_is_reset_through_its_bridge(kernel):
@@ -295,7 +332,7 @@ def test_card_is_reset_through_its_bridge(kernel):
     assert {str(address): reason for address, reason
             in node.resets.refused().items()} == {
         '0000:89:00.0': 'its reset failed: Inappropriate ioctl for device'}
-    assert len(node.offered()) == 5
+    assert len(node.offered()) == 6
 
 
 #: A card that QEMU emulates: a 32-bit BAR, one of 64 and one more of 32.
@@ -499,6 +536,108 @@ def test_failed_reset_is_tried_again_after_the_interval(kernel):
     assert node.resets.refused() == {}
 
 
+_CARD = '0000:8a:00.0', '0000:8a:00.1'
+
+
+def _facts(kernel):
+    """Return the driver and the override of both functions of the card."""
+    return [(kernel.driver(name), kernel.file(
+        name, 'driver_override').read_text()) for name in _CARD]
+
+
+def test_card_without_another_reset_is_reset_by_vfio(kernel):
+    node, before = _Node(kernel), _facts(kernel)
+    assert node.give(_unit(node, _CARD[0]))
+    assert kernel.resets == [_BY_VFIO]
+    assert _facts(kernel) == before
+
+
+def test_driver_of_the_host_is_unbound_before_a_reset_by_vfio(kernel):
+    kernel.bind(_CARD[0], 'nvidia')
+    node = _Node(kernel)
+    node.sweep()
+    assert _BY_VFIO not in kernel.resets
+    assert node.give(_unit(node, _CARD[0]))
+    assert _BY_VFIO in kernel.resets
+    assert [driver for driver, _override in _facts(kernel)] == [
+        None, 'vfio-pci']
+
+
+def test_the_override_of_an_operator_is_restored(kernel):
+    kernel.file(_CARD[0], 'driver_override').write_text('pci-stub')
+    node = _Node(kernel)
+    assert node.give(_unit(node, _CARD[0]))
+    assert _facts(kernel)[0] == (None, 'pci-stub')
+
+
+def _break_open(kernel):
+    kernel.vfio.busy = {'dev/vfio/22'}
+
+
+def _break_set(kernel):
+    kernel.vfio.others = {'0000:8a:01.0'}
+
+
+def _break_bind(kernel):
+    kernel.bind = lambda name, driver: None
+
+
+def _break_group(kernel):
+    kernel.vfio.viable = False
+
+
+def _break_reset(kernel):
+    kernel.broken = set(_CARD)
+
+
+@pytest.mark.parametrize('wrong, reason', [
+    (_break_open, '/dev/vfio/22: another program has it open'),
+    (_break_set, 'vfio would reset other functions with it: 0000:8a:01.0'),
+    (_break_bind, 'vfio-pci does not take 0000:8a:00.0'),
+    (_break_group, 'a function in IOMMU group 22 has a driver that is not a '
+     'vfio driver'),
+    (_break_reset, 'Inappropriate ioctl for device')])
+def test_failed_reset_by_vfio_leaves_drivers_as_they_were(
+        kernel, wrong, reason):
+    node, before = _Node(kernel), _facts(kernel)
+    unit = _unit(node, _CARD[0])
+    wrong(kernel)
+    assert not node.give(unit)
+    assert node.resets.refused() == {unit[0]: f'its reset failed: {reason}'}
+    assert unit not in node.offered()
+    assert _BY_VFIO not in kernel.resets
+    assert _facts(kernel) == before
+
+
+@pytest.mark.parametrize('iommu', [1, 7, 2])
+def test_other_iommus_of_vfio_are_used(kernel, iommu):
+    kernel.vfio.iommu = iommu
+    node = _Node(kernel)
+    assert node.give(_unit(node, _CARD[0]))
+
+
+def test_iommufd_is_used_if_programs_cannot_open_groups(kernel):
+    (kernel.root / 'sys/class/vfio').rmdir()
+    (kernel.root / 'sys/class/misc/iommu').mkdir(parents=True)
+    kernel.open_vfio(groups=False)
+    node, before = _Node(kernel), _facts(kernel)
+    assert node.give(_unit(node, _CARD[0]))
+    assert kernel.resets == [_BY_VFIO]
+    assert _facts(kernel) == before
+
+
+@pytest.mark.parametrize('missing, reason', [
+    ('sys/bus/pci/drivers/vfio-pci', 'vfio-pci, which resets all functions '
+     'of a slot together, is not loaded'),
+    ('sys/class/vfio', 'can only be used in a kernel with '
+     'CONFIG_VFIO_GROUP or CONFIG_VFIO_DEVICE_CDEV')])
+def test_card_is_refused_where_vfio_cannot_reset_it(kernel, missing, reason):
+    (kernel.root / missing).rmdir()
+    reasons = build.refusals(_Node(kernel).read())
+    assert set(_CARD) <= set(reasons)
+    assert all(reason in reasons[name] for name in _CARD)
+
+
 def test_failure_of_a_function_that_left_device_spec_is_forgotten(kernel):
     node = _Node(kernel)
     kernel.broken = {'0000:88:00.0'}
@@ -514,15 +653,16 @@ def test_failure_of_a_function_that_left_device_spec_is_forgotten(kernel):
 def test_function_without_reset_is_offered_if_the_entry_permits(kernel):
     kernel.file('0000:88:00.0', 'reset').unlink()
     kernel.file('0000:88:00.0', 'reset_method').unlink()
-    assert len(_Node(kernel).offered()) == 5
+    assert len(_Node(kernel).offered()) == 6
     node = _Node(kernel, reset='if_possible')
-    assert len(node.offered()) == 6
+    assert len(node.offered()) == 7
     assert node.give(_unit(node, '0000:88:00.0'))
     assert kernel.resets == []
 
 
 def test_resettable_functions_of_a_unit_are_reset(kernel):
     kernel.file(_BRIDGE, 'reset_subordinate').unlink()
+    (kernel.root / 'sys/class/vfio').rmdir()
     for name, text in (('reset', ''), ('reset_method', 'flr\n')):
         kernel.file('0000:89:00.0', name).write_text(text)
     node = _Node(kernel, reset='if_possible')

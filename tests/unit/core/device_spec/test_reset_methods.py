@@ -9,8 +9,13 @@ from nova_accel.core import model
 from nova_accel.core.device_spec import reset_methods
 from tests.unit import build
 
-_BRIDGE = build.function('0000:80:01.0', '8086:1', resets_below=True,
-                         class_code=build.PCI_BRIDGE)
+
+def _bridge(how=None):
+    return build.function('0000:80:01.0', '8086:1', resets_below=how,
+                          class_code=build.PCI_BRIDGE)
+
+
+_BRIDGE = _bridge(model.BusReset.SUBORDINATE)
 _BEHIND = model.Location(ports=('0000:80:01.0',))
 
 
@@ -25,7 +30,7 @@ def _ways(unit, functions):
     found = reset_methods.ways(tuple(function.address for function in unit),
                                {function.address: function
                                 for function in functions})
-    return found and [(str(way.address), way.behind) for way in found]
+    return found and [(str(way.address), bool(way.behind)) for way in found]
 
 
 def _methods(unit, functions, wanted=reset_methods.REQUIRED):
@@ -121,7 +126,8 @@ def test_possible_resets_of_a_unit_that_cannot_be_reset_wholly():
     card = _card((), ('flr',), None)
     functions = {function.address: function for function in card}
     assert reset_methods.partial_resets(tuple(functions), functions) == tuple(
-        reset_methods.Way(function.address) for function in card[1:])
+        reset_methods.Way(function.address, (function.address,))
+        for function in card[1:])
 
 
 _NAMED = {'vendor_id': '10de'}
