@@ -23,7 +23,6 @@ from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 
 DEVICES = 'sys/bus/pci/devices'
-NODES = 'sys/devices/system/node'
 
 _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
                     r'0x([0-9a-f]{1,16})')
@@ -46,15 +45,20 @@ class _Unreadable(Exception):
     """Raised when a mandatory attribute is missing or malformed."""
 
 
-def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
-    """Return all readable functions, and a message for each other one."""
+def read(tree: trees.Tree,
+         cpuless_nodes: collections.abc.Mapping[int, int] = {},
+         ) -> tuple[list[model.Function], list[str]]:
+    """Return all readable functions, and a message for each other one.
+
+    :param cpuless_nodes: as in :class:`nova_accel.core.model.Host`
+    """
     found, problems, denylist = [], [], vfio.denylist(tree)
     places = {name: trees.follow(tree, f'{DEVICES}/{name}')
               for name in tree.names(DEVICES)}
     has_resets = _has_resets(tree, places.values())
     for name, place in places.items():
         try:
-            function = _read_one(tree, name, place, denylist)
+            function = _read_one(tree, name, place, denylist, cpuless_nodes)
             if not has_resets:
                 function = dataclasses.replace(function, reset_methods=None)
         except (_Unreadable, ValueError) as error:
@@ -127,13 +131,6 @@ def read_unreadable(tree: trees.Tree,
     return unreadable
 
 
-def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
-    """Return the machine's NUMA nodes, sorted."""
-    return tuple(sorted(int(name.removeprefix('node'))
-                        for name in tree.names(NODES)
-                        if re.fullmatch(r'node\d{1,9}', name)))
-
-
 def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
     """Whether the kernel can reset a function without others."""
     return tree.has(f'{path(tree, address)}/reset')
@@ -161,10 +158,10 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
 
 def _read_one(tree: trees.Tree, name: str, path: str,
               denylist: collections.abc.Container[tuple[str, str]],
+              cpuless_nodes: collections.abc.Mapping[int, int],
               ) -> model.Function:
     address = model.PciAddress.parse(name)
     attributes = _Attributes(tree, path)
-    node = attributes.decimal('numa_node')
     driver = attributes.linked('driver')
     bound = 'vfio' in (driver or '')
     ids = attributes.id('vendor'), attributes.id('device')
@@ -177,8 +174,8 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         subsystem_vendor_id=attributes.id('subsystem_vendor', ''),
         subsystem_product_id=attributes.id('subsystem_device', ''),
         revision=attributes.hexadecimal('revision', 0),
-        # -1 is the kernel's NUMA_NO_NODE.
-        location=_location(path, None if node is None or node < 0 else node),
+        location=_location(path, attributes.decimal('numa_node'),
+                           cpuless_nodes),
         iommu_group=(None if bound and vfio.is_unprotected(tree, path)
                      else attributes.linked('iommu_group')),
         driver=driver,
@@ -344,17 +341,24 @@ def _firmware(tree, path) -> str:
     return ''
 
 
-def _location(path: str, numa_node: int | None) -> model.Location:
-    """Return a function's Location from its path.
+def _location(path: str, numa_node: int | None,
+              cpuless_nodes: collections.abc.Mapping[int, int] = {},
+              ) -> model.Location:
+    """Return a function's Location from its path and its NUMA node.
 
     ``.../pci0000:40/0000:40:01.0/0000:41:00.0/.../<the function itself>``
     """
+    # -1 is the kernel's NUMA_NO_NODE.
+    if numa_node is not None and numa_node < 0:
+        numa_node = None
     parts = path.split('/')
     root = next((part for part in parts if part.startswith('pci')
                  and ':' in part), '')
     ports = tuple(str(address) for address in addresses(parts[:-1]))
-    return model.Location(numa_node, root, ports,
-                          model.nearest_switch(ports))
+    return model.Location(
+        cpuless_nodes.get(numa_node, numa_node), root, ports,
+        model.nearest_switch(ports),
+        numa_node if numa_node in cpuless_nodes else None)
 
 
 def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:
