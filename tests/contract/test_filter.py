@@ -367,11 +367,11 @@ def _pool(node, count):
         tags={'dev_type': 'type-VF', 'physical_network': 'fast'})
 
 
-def _numa_host(cells, *pools, cpuless_nodes={}):
+def _numa_host(cells, *pools, cpuless_nodes=None):
     """Return a host with NUMA nodes and with PCI pools for ports."""
     host = _host([1])
     host.stats = {host_summary.KEY: host_summary.dumps(
-        [], cpuless_nodes=cpuless_nodes)}
+        [], cpuless_nodes=cpuless_nodes or {})}
     host.numa_topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset={number}, pcpuset={number}, memory=1024,
         cpu_usage=0, memory_usage=0, mempages=[], siblings=[],
