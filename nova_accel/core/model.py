@@ -501,7 +501,7 @@ class Host:
     refusals: tuple[Refusal, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     cpuless_nodes: collections.abc.Mapping[int, int] = dataclasses.field(
-        default_factory=dict)
+        default_factory=dict, hash=False)
     problems: tuple[str, ...] = ()
     links: Links = Links()
 
