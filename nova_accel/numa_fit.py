@@ -77,15 +77,15 @@ def node_sets(host_topology, number: int,
     :param first: preferred nodes; sets with more of them come first
     """
     required, limit = _networked(host_topology), _limit(number)
-    preferred = [cell.id for cell in host_topology.cells
-                 if cell.id in first and cell.id not in required]
+    others = [cell.id for cell in _with_cpus(host_topology)
+              if cell.id not in required]
+    preferred = [node for node in others if node in first]
     free = number - len(required)
     parts = list(itertools.islice((
         required.union(part)
         for size in range(min(free, len(preferred)), -1, -1)
         for part in itertools.combinations(preferred, size)), limit))
-    is_all = free >= 0 and math.comb(
-        len(host_topology.cells) - len(required), free) <= limit
+    is_all = free >= 0 and math.comb(len(others), free) <= limit
     each = limit if is_all else max(1, limit // max(1, len(parts)))
     return itertools.islice(itertools.chain.from_iterable(
         _completed(host_topology, number, part, required.union(preferred),
@@ -95,8 +95,9 @@ def node_sets(host_topology, number: int,
 
 def _choices(host_topology, number, nodes):
     """Yield the sets of host nodes to try before Nova's own order."""
-    near = frozenset(cell.id for cell in host_topology.cells) & nodes
-    if not near or number >= len(host_topology.cells):
+    cells = _with_cpus(host_topology)
+    near = frozenset(cell.id for cell in cells) & nodes
+    if not near or number >= len(cells):
         return
     required = _networked(host_topology)
     if len(near) >= number:
@@ -112,11 +113,17 @@ def _completed(host_topology, number, part, others, limit):
 
     :param others: nodes that must not be added
     """
-    rest = sorted((cell for cell in host_topology.cells
+    rest = sorted((cell for cell in _with_cpus(host_topology)
                    if cell.id not in others), key=_room)
     return (part.union(more) for more in itertools.islice(
         itertools.combinations([cell.id for cell in rest],
                                number - len(part)), limit))
+
+
+def _with_cpus(host_topology) -> list:
+    """Return the cells on which a guest can be: libvirt lists all nodes."""
+    return [cell for cell in host_topology.cells
+            if cell.cpuset or cell.pcpuset]
 
 
 def _room(cell) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def draw(host: model.Host, source: str, problems: list[str],
     functions = [function for function in host.functions
                  if isinstance(function.address, model.PciAddress)]
     yield (f'{source}: PCI functions: {len(functions)}, NUMA nodes: '
-           f'{len(host.numa_nodes)}, IOMMU groups: {_iommu_groups(host)}')
+           f'{_numa_nodes(host)}, IOMMU groups: {_iommu_groups(host)}')
     yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
            f'functions refused: {len(host.refusals)}')
     yield from columns.lines({**_branches(host, everything),
@@ -91,6 +91,12 @@ def group(refusals: collections.abc.Iterable[model.Refusal],
         yield errors.DeviceError(
             f'{first.address} ({first.ids})'
             + (f' and {len(others)} more' if others else ''), reason, remedy)
+
+
+def _numa_nodes(host: model.Host) -> str:
+    cpuless = len(host.cpuless_nodes)
+    return f'{len(host.numa_nodes)}' + (
+        f' and {cpuless} without CPUs' if cpuless else '')
 
 
 def _iommu_groups(host: model.Host) -> str:
@@ -148,6 +154,9 @@ def _label(function: model.Function, state: str) -> str:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:
         kind += f', {function.num_vfs} VFs'
+    if function.location.cpuless_node is not None:
+        kind += (f', on NUMA node {function.location.cpuless_node} without '
+                 'CPUs')
     kind += ''.join(f', BAR {bar.number}: {bar_window.text(bar.size)}'
                     for bar in function.bars or ()
                     if bar.size >= bar_window.GIB)

@@ -241,6 +241,8 @@ def as_data(host: model.Host,
         'iommu_groups': any(function.iommu_group is not None
                             for function in host.functions),
         'numa_nodes': list(host.numa_nodes),
+        'cpuless_nodes': {str(node): nearest for node, nearest
+                          in host.cpuless_nodes.items()},
         'devices': [_device(device) for device in host.devices],
         'refused': [*map(_refusal, host.refusals)],
         'functions': [_function(function, 'offered'
@@ -320,5 +322,6 @@ def _bar(bar: model.Bar) -> dict:
 
 
 def _location(location: model.Location) -> dict:
-    return {'numa_node': location.numa_node, 'root': location.root,
+    return {'numa_node': location.numa_node,
+            'cpuless_node': location.cpuless_node, 'root': location.root,
             'ports': list(location.ports), 'switch': location.switch}

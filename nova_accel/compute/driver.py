@@ -187,7 +187,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 here.offered,
                 self._holders.recent(here.node.name).counts(here.offered)
                 | {item.uuid: item.region.total for item in here.offered
-                   if item.uuid in here.to_free}, here.host.links)
+                   if item.uuid in here.to_free}, here.host.links,
+                here.host.cpuless_nodes)
             resources['stats'] = stats
         return resources
 

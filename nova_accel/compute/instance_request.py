@@ -8,6 +8,7 @@ Seam: ``nova.objects.Instance.get_pci_devices`` and
 from nova import objects
 import nova.conf
 
+from nova_accel.core import model
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
 from nova_accel.core.placement import inventory
@@ -46,17 +47,17 @@ def wanted(instance, allocated: allocations.Allocations,
         arrange.HostContext(
             frozenset(cell.id for cell in guest.cells) if guest else None,
             None if is_live_migration
-            else _nodes_of_ports(instance, request, host.only_node),
+            else _nodes_of_ports(instance, request, host),
             host.only_node, host.links),
         {name: allocated.get(uuid, {}).get(name, 0) for uuid, name
          in inventory.counting(request.classes).items()},
         pack=CONF.nova_accel.pack_devices)
 
 
-def _nodes_of_ports(instance, request, only_node) -> frozenset[int] | None:
+def _nodes_of_ports(instance, request,
+                    host: model.Host) -> frozenset[int] | None:
     """Return the NUMA nodes of the VFs of a server's network ports.
 
-    :param only_node: node of the functions that report none, or None
     :returns: None if no rule needs them, or the server has no such ports
     """
     if not request.has_member(affinity.NETWORK):
@@ -65,5 +66,6 @@ def _nodes_of_ports(instance, request, only_node) -> frozenset[int] | None:
         source=objects.InstancePCIRequest.NEUTRON_PORT)
     if not devices:
         return None
-    return frozenset(only_node if device.numa_node is None
-                     else device.numa_node for device in devices) - {None}
+    return model.nodes_with_cpus(
+        (device.numa_node for device in devices), host.cpuless_nodes,
+        host.only_node)

@@ -93,17 +93,34 @@ Address = PciAddress | MdevAddress
 class Location:
     """The position of a function in the PCI topology.
 
-    :param numa_node: None if the machine does not report it (sysfs: -1)
+    :param numa_node: the nearest NUMA node with CPUs; None if the machine does
+        not report a node (sysfs: -1)
     :param root: the host bridge as sysfs names it, ``pci0000:40``, or ''
     :param ports: addresses of the bridges above it, root port first
     :param switch: the upstream port of the nearest PCIe switch that is not
         part of a card, or None
+    :param cpuless_node: its own NUMA node if that has no CPUs, else None
     """
 
     numa_node: int | None = None
     root: str = ''
     ports: tuple[str, ...] = ()
     switch: str | None = None
+    cpuless_node: int | None = None
+
+
+def nodes_with_cpus(
+        reported: collections.abc.Iterable[int | None],
+        cpuless_nodes: collections.abc.Mapping[int, int],
+        only_node: int | None) -> frozenset[int]:
+    """Return the NUMA nodes that functions count as near to.
+
+    :param reported: the nodes that the machine reports for the functions
+    :param cpuless_nodes, only_node: as in :class:`Host`
+    """
+    return frozenset(only_node if node is None
+                     else cpuless_nodes.get(node, node)
+                     for node in reported) - {None}
 
 
 def nearest_switch(ports: tuple[str, ...],
@@ -484,7 +501,8 @@ class Links:
 class Host:
     """The functions of a machine, and the devices that it offers and refuses.
 
-    :param numa_nodes: the NUMA nodes of the machine
+    :param numa_nodes: the NUMA nodes with CPUs
+    :param cpuless_nodes: for each other NUMA node, the nearest of these
     :param problems: what could not be read or understood, one line each
     :param links: link domains, including cards that are not offered
     """
@@ -493,6 +511,8 @@ class Host:
     devices: tuple[Device, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     numa_nodes: tuple[int, ...] = ()
+    cpuless_nodes: collections.abc.Mapping[int, int] = dataclasses.field(
+        default_factory=dict, hash=False)
     problems: tuple[str, ...] = ()
     links: Links = Links()
 
@@ -514,5 +534,5 @@ class Host:
 
     @property
     def only_node(self) -> int | None:
-        """The NUMA node of a machine with only one, else None."""
+        """The NUMA node with CPUs of a machine with only one, else None."""
         return self.numa_nodes[0] if len(self.numa_nodes) == 1 else None

@@ -98,6 +98,8 @@ _WORDS_OF_FILES = reset_methods.METHODS.union('''
 '''.split())
 _ID = re.compile(r'[0-9a-f]{1,32}')
 _FILES = {'afu_id': _ID, 'compat_id': _ID,
+          # drivers/base/node.c: ranges of CPUs, "0-3,8".
+          'cpulist': re.compile(r'[\d,-]+', re.ASCII),
           'fw_ver': re.compile(r'[\d.]{1,32}'),
           # NVM Express Base Specification, Identify Controller: 8 bytes.
           'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII)}

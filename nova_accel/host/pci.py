@@ -23,7 +23,6 @@ from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 
 DEVICES = 'sys/bus/pci/devices'
-NODES = 'sys/devices/system/node'
 
 _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
                     r'0x([0-9a-f]{1,16})')
@@ -46,16 +45,36 @@ class _Unreadable(Exception):
     """Raised when a mandatory attribute is missing or malformed."""
 
 
-def read(tree: trees.Tree) -> tuple[list[model.Function], list[str]]:
-    """Return all readable functions, and a message for each other one."""
-    found, problems, denylist = [], [], vfio.denylist(tree)
+@dataclasses.dataclass(frozen=True)
+class _Machine:
+    """What is the same for all functions of a machine.
+
+    :param denylist: ids of devices that vfio-pci refuses
+    :param bus_reset: how vfio resets all functions of a bus
+    :param cpuless_nodes: as in :class:`nova_accel.core.model.Host`
+    """
+
+    denylist: collections.abc.Container[tuple[str, str]]
+    bus_reset: model.BusReset
+    cpuless_nodes: collections.abc.Mapping[int, int]
+
+
+def read(tree: trees.Tree,
+         cpuless_nodes: collections.abc.Mapping[int, int] = {},
+         ) -> tuple[list[model.Function], list[str]]:
+    """Return all readable functions, and a message for each other one.
+
+    :param cpuless_nodes: as in :class:`nova_accel.core.model.Host`
+    """
+    found, problems = [], []
+    machine = _Machine(vfio.denylist(tree), vfio.bus_reset(tree),
+                       cpuless_nodes)
     places = {name: trees.follow(tree, f'{DEVICES}/{name}')
               for name in tree.names(DEVICES)}
     has_resets = _has_resets(tree, places.values())
-    by_vfio = vfio.bus_reset(tree)
     for name, place in places.items():
         try:
-            function = _read_one(tree, name, place, denylist, by_vfio)
+            function = _read_one(tree, name, place, machine)
             if not has_resets:
                 function = dataclasses.replace(function, reset_methods=None)
         except (_Unreadable, ValueError) as error:
@@ -128,13 +147,6 @@ def read_unreadable(tree: trees.Tree,
     return unreadable
 
 
-def read_numa_nodes(tree: trees.Tree) -> tuple[int, ...]:
-    """Return the machine's NUMA nodes, sorted."""
-    return tuple(sorted(int(name.removeprefix('node'))
-                        for name in tree.names(NODES)
-                        if re.fullmatch(r'node\d{1,9}', name)))
-
-
 def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
     """Whether the kernel can reset a function without others."""
     return tree.has(f'{path(tree, address)}/reset')
@@ -161,11 +173,9 @@ def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
 
 
 def _read_one(tree: trees.Tree, name: str, path: str,
-              denylist: collections.abc.Container[tuple[str, str]],
-              by_vfio: model.BusReset) -> model.Function:
+              machine: _Machine) -> model.Function:
     address = model.PciAddress.parse(name)
     attributes = _Attributes(tree, path)
-    node = attributes.decimal('numa_node')
     driver = attributes.linked('driver')
     bound = 'vfio' in (driver or '')
     ids = attributes.id('vendor'), attributes.id('device')
@@ -178,8 +188,8 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         subsystem_vendor_id=attributes.id('subsystem_vendor', ''),
         subsystem_product_id=attributes.id('subsystem_device', ''),
         revision=attributes.hexadecimal('revision', 0),
-        # -1 is the kernel's NUMA_NO_NODE.
-        location=_location(path, None if node is None or node < 0 else node),
+        location=_location(path, attributes.decimal('numa_node'),
+                           machine.cpuless_nodes),
         iommu_group=(None if bound and vfio.is_unprotected(tree, path)
                      else attributes.linked('iommu_group')),
         driver=driver,
@@ -193,11 +203,11 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         resets_below=(
             None if class_code >> 16 != _BRIDGE else
             model.BusReset.SUBORDINATE
-            if tree.has(f'{path}/reset_subordinate') else by_vfio),
+            if tree.has(f'{path}/reset_subordinate') else machine.bus_reset),
         # vfio-dev exists since Linux 6.1.
         vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
         open=bound and is_enabled(tree, address),
-        denied=ids in denylist,
+        denied=ids in machine.denylist,
         firmware=_firmware(tree, path),
         console=_may_be_console(attributes, class_code))
 
@@ -348,17 +358,24 @@ def _firmware(tree, path) -> str:
     return ''
 
 
-def _location(path: str, numa_node: int | None) -> model.Location:
-    """Return a function's Location from its path.
+def _location(path: str, numa_node: int | None,
+              cpuless_nodes: collections.abc.Mapping[int, int] = {},
+              ) -> model.Location:
+    """Return a function's Location from its path and its NUMA node.
 
     ``.../pci0000:40/0000:40:01.0/0000:41:00.0/.../<the function itself>``
     """
+    # -1 is the kernel's NUMA_NO_NODE.
+    if numa_node is not None and numa_node < 0:
+        numa_node = None
     parts = path.split('/')
     root = next((part for part in parts if part.startswith('pci')
                  and ':' in part), '')
     ports = tuple(str(address) for address in addresses(parts[:-1]))
-    return model.Location(numa_node, root, ports,
-                          model.nearest_switch(ports))
+    return model.Location(
+        cpuless_nodes.get(numa_node, numa_node), root, ports,
+        model.nearest_switch(ports),
+        numa_node if numa_node in cpuless_nodes else None)
 
 
 def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:

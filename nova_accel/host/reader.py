@@ -15,6 +15,7 @@ from nova_accel.host import link_domains
 from nova_accel.host import loader
 from nova_accel.host import mdev_bus
 from nova_accel.host import netdevs
+from nova_accel.host import numa
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 from nova_accel.host import vfio
@@ -75,7 +76,8 @@ def read_machine(tree: trees.Tree,
     """
     if kinds is None:
         kinds = loader.open_all(tree)
-    functions, problems = pci.read(tree)
+    numa_nodes, cpuless_nodes = numa.read(tree)
+    functions, problems = pci.read(tree, cpuless_nodes)
     uses, use_problems = host_use.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
@@ -88,7 +90,7 @@ def read_machine(tree: trees.Tree,
     for state in states:
         for address, why in state(functions).items():
             withheld[address].append(why)
-    numa_nodes, hazards = pci.read_numa_nodes(tree), vfio.hazards(tree)
+    hazards = vfio.hazards(tree)
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],
                ) -> model.Host:
@@ -96,5 +98,6 @@ def read_machine(tree: trees.Tree,
             functions, entries, kinds, foreign,
             [*problems, *use_problems, *link_problems], withheld, held,
             hazards, allow_unsafe_host)
-        return dataclasses.replace(host, numa_nodes=numa_nodes, links=links)
+        return dataclasses.replace(host, numa_nodes=numa_nodes,
+                                   cpuless_nodes=cpuless_nodes, links=links)
     return decide

@@ -18,6 +18,7 @@ from nova import objects
 from nova.virt import hardware
 
 from nova_accel import numa_fit
+from nova_accel.core import model
 from nova_accel.core.request import affinity
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import arrange
@@ -76,10 +77,11 @@ class Nodes:
             self._only_node(), candidates.summary(self._host_state).links)
 
     def _only_node(self) -> int | None:
-        """Return the host's NUMA node, if it has exactly one."""
+        """Return the host's NUMA node with CPUs, if it has exactly one."""
         topology = self._host_state.numa_topology
-        cells = topology.cells if topology else ()
-        return cells[0].id if len(cells) == 1 else None
+        nodes = {cell.id for cell in topology.cells} if topology else set()
+        nodes -= candidates.summary(self._host_state).cpuless_nodes.keys()
+        return nodes.pop() if len(nodes) == 1 else None
 
     def _fit(self, candidate, nodes=None):
         """Return the guest's cells on the host, if a rule needs them.
@@ -131,9 +133,9 @@ class Nodes:
                 return frozenset()
             if _is_ports(request):
                 found.update(before - _free(stats))
-        only = self._only_node()
-        return frozenset(only if node is None else node
-                         for node in found) - {None}
+        return model.nodes_with_cpus(
+            found, candidates.summary(self._host_state).cpuless_nodes,
+            self._only_node())
 
 
 def _is_ports(request) -> bool:

@@ -367,9 +367,11 @@ def _pool(node, count):
         tags={'dev_type': 'type-VF', 'physical_network': 'fast'})
 
 
-def _numa_host(cells, *pools):
+def _numa_host(cells, *pools, cpuless_nodes=None):
     """Return a host with NUMA nodes and with PCI pools for ports."""
     host = _host([1])
+    host.stats = {host_summary.KEY: host_summary.dumps(
+        [], cpuless_nodes=cpuless_nodes or {})}
     host.numa_topology = objects.NUMATopology(cells=[objects.NUMACell(
         id=number, cpuset={number}, pcpuset={number}, memory=1024,
         cpu_usage=0, memory_usage=0, mempages=[], siblings=[],
@@ -419,9 +421,17 @@ def test_network_nodes_follow_the_guests_numa_node():
     assert around.guest == around.network == {0}
 
 
+@pytest.mark.parametrize('node, nodes', [(1, {1}), (2, {0}), (3, {1})])
+def test_ports_on_a_node_without_cpus_count_as_on_the_nearest(node, nodes):
+    host = _numa_host(4, _pool(node, 1), cpuless_nodes={2: 0, 3: 1})
+    assert _around(host, 1).network == nodes
+
+
 def test_ports_with_unknown_numa_node():
     assert _around(_numa_host(1, _pool(None, 1)), 1).network == {0}
     assert _around(_numa_host(2, _pool(None, 1)), 1).network == set()
+    assert _around(_numa_host(2, _pool(None, 1), cpuless_nodes={0: 1}),
+                   1).network == {1}
     unknown = _numa_host(1)
     unknown.pci_stats = None
     assert _around(unknown, 1).network == set()

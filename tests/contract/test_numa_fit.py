@@ -19,10 +19,14 @@ def registered():
     objects.register_all()
 
 
-def _host(count, networked=(), full=()):
-    """Return a host whose nodes have two dedicated CPUs each."""
+def _host(count, networked=(), full=(), cpuless=()):
+    """Return a host whose nodes have two dedicated CPUs each.
+
+    :param cpuless: numbers of nodes that have none
+    """
     return objects.NUMATopology(cells=[objects.NUMACell(
-        id=number, cpuset=set(), pcpuset={2 * number, 2 * number + 1},
+        id=number, cpuset=set(), pcpuset=(
+            set() if number in cpuless else {2 * number, 2 * number + 1}),
         memory=1024, cpu_usage=0, memory_usage=0, mempages=[
             objects.NUMAPagesTopology(size_kb=4, total=262144, used=0)],
         siblings=[{2 * number}, {2 * number + 1}],
@@ -56,6 +60,25 @@ def test_small_host_yields_all_sets(count, number, first, networked):
         assert set(found) <= everything and bool(found) == bool(everything)
     shares = [len(nodes & first - needed) for nodes in found]
     assert shares == sorted(shares, reverse=True)
+
+
+@given(st.integers(1, 4), _NODES, st.booleans())
+def test_node_without_cpus_is_in_no_set(number, first, is_shared):
+    """A host like one of two Grace with four GPUs: libvirt lists 34 nodes."""
+    host = _host(34, cpuless=range(4, 34))
+    if is_shared:
+        for cell in host.cells:
+            cell.cpuset, cell.pcpuset = cell.pcpuset, set()
+    found = list(numa_fit.node_sets(host, number, first))
+    assert set(found) == {frozenset(nodes) for nodes
+                          in itertools.combinations(range(4), number)}
+    assert len(found) == len(set(found))
+
+
+def test_network_near_a_node_without_cpus_is_not_forgotten():
+    """Nova refuses such a guest, so no set must hide the network."""
+    assert all(3 in nodes for nodes in numa_fit.node_sets(
+        _host(4, networked={3}, cpuless={2, 3}), 2, {0}))
 
 
 @settings(deadline=None)

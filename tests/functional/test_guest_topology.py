@@ -5,16 +5,20 @@ import pathlib
 
 import fixtures
 from lxml import etree
+from nova import objects
 import nova.conf
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.virt.libvirt import config
 
 from tests.functional import cloud
 from tests.functional import test_affinity
+from tests.unit import build
 
 CONF = nova.conf.CONF
 
 
-class GuestTopologyTest(cloud.Cloud):
+class TopologyCase(cloud.Cloud):
+    """A host with eight GPUs, four on each of its two NUMA nodes."""
 
     DEVICE_SPEC = (cloud.GPU_SPEC,)
 
@@ -25,8 +29,11 @@ class GuestTopologyTest(cloud.Cloud):
         self.start('compute1')
 
     def start(self, hostname):
-        self.start_compute(hostname, host_info=fakelibvirt.HostInfo(
-            cpu_nodes=2, cpu_sockets=1, cpu_cores=4, cpu_threads=1))
+        self.start_compute(hostname, host_info=self.host_info())
+
+    def host_info(self):
+        return fakelibvirt.HostInfo(
+            cpu_nodes=2, cpu_sockets=1, cpu_cores=4, cpu_threads=1)
 
     def flavor_of(self, count, cells, **more):
         name = f'gpus-{count}'
@@ -85,6 +92,9 @@ class GuestTopologyTest(cloud.Cloud):
             element.find('source/address').get('bus'):
             dict(element.find('address').attrib)
             for element in self.domain(server).plugged}
+
+
+class GuestTopologyTest(TopologyCase):
 
     def test_devices_on_both_nodes(self):
         server = self.boot_on_both()
@@ -194,3 +204,122 @@ class GuestTopologyTest(cloud.Cloud):
         # In the recording the card is on node 0.
         self.assertEqual('0', xml.find(
             f'numatune/memnode[@cellid="{cell}"]').get('nodeset'))
+
+
+class CpulessNodesTest(TopologyCase):
+    """GPUs on NUMA nodes that have no CPUs: two nodes for four GPUs."""
+
+    DEVICE_SPEC = (cloud.FOUR_SPEC,)
+    #: The NUMA node that sysfs reports for the GPU on each bus.
+    REPORTED = {'43': 10, '44': 10, '83': 2, '84': 2}
+    #: The nearest node with CPUs of each node.
+    NEAREST = {0: 0, 1: 1, 2: 1, 10: 0}
+
+    def start(self, hostname):
+        self.machine = self.directory_host()
+        for bus, node in self.REPORTED.items():
+            (self.machine / f'sys/bus/pci/devices/0000:{bus}:00.0/numa_node'
+             ).write_text(f'{node}\n')
+        self.write_nodes()
+        super().start(hostname)
+
+    def write_nodes(self):
+        for path, text in build.numa_nodes({node: (
+                '' if node > 1 else f'{4 * node}-{4 * node + 3}',
+                ' '.join('10' if node == other else '80' if near == nearest
+                         else '120' for other, near in self.NEAREST.items()))
+                for node, nearest in self.NEAREST.items()}).items():
+            (self.machine / path).parent.mkdir(exist_ok=True)
+            (self.machine / path).write_text(text)
+
+    def host_info(self):
+        """Return what libvirt reports: it lists the nodes without CPUs."""
+        info = super().host_info()
+        for node in [*self.NEAREST][2:]:
+            cell = config.LibvirtConfigCapsNUMACell()
+            cell.id, cell.memory = node, 1 << 24
+            cell.mempages = fakelibvirt.create_mempages([(4, 1 << 22)])
+            info.numa_topology.cells.append(cell)
+        return info
+
+    def traits(self):
+        """Return the numbers in the traits of NUMA nodes, by bus."""
+        prefix = 'CUSTOM_NOVA_ACCEL_NUMA_NODE_'
+        return {name[-7:-5]: [
+            int(trait.removeprefix(prefix)) for trait
+            in self._get_provider_traits(provider['uuid'])
+            if trait.startswith(prefix)]
+            for name, provider in self.providers().items()}
+
+    def test_required_device_is_near_its_guest(self):
+        self.gpu_profile('one', numa='required')
+        flavor = self.flavor('one', extra_spec={'hw:numa_nodes': '1'})
+        for _gpu in self.REPORTED:
+            self.assert_on_its_cells(self.boot(flavor), 1)
+
+    def test_preferred_devices_are_near_their_guest(self):
+        flavor = self.flavor_of(2, cells=1)
+        for _pair in range(len(self.REPORTED) // 2):
+            self.assert_on_its_cells(self.boot(flavor), 2)
+
+    def test_devices_on_distinct_nodes_are_on_both_cells(self):
+        self.gpu_profile('two', 2, 'off', affinity=[{'distinct': 'numa_node'}])
+        server = self.boot(self.flavor('two', vcpu=2, extra_spec={
+            'hw:numa_nodes': '2'}))
+        self.assert_on_its_cells(server, 2)
+        self.assertEqual({'0', '1'},
+                         set(self.cells(self.definition(server)).values()))
+
+    def test_device_is_near_a_port_on_a_node_without_cpus(self):
+        get, ports = (objects.Instance.get_pci_devices,
+                      objects.InstancePCIRequest.NEUTRON_PORT)
+        self.write_profile('near', groups=[
+            {'name': 'gpu', 'resources': {cloud.GPU: 1}, 'numa': 'off'}],
+            affinity=[{'same': 'numa_node', 'groups': ['gpu', 'network']}])
+        flavor = self.flavor('near')
+        for port in (2, 10):
+            with fixtures.MonkeyPatch(
+                    'nova.objects.Instance.get_pci_devices',
+                    lambda instance, source=None, request_id=None, port=port: (
+                        [objects.PciDevice(numa_node=port)]
+                        if source == ports else get(instance, source,
+                                                    request_id))):
+                server = self.boot(flavor, az='nova:compute1')
+            self.assertEqual([self.NEAREST[port]], [
+                own for own, _cell in self.nodes(server).values()])
+
+    def test_server_keeps_its_devices_when_their_node_is_read_anew(self):
+        """So it is when a version that knows such nodes is installed."""
+        for path in self.machine.glob('sys/devices/system/node/*/cpulist'):
+            path.unlink()
+        self._run_periodics()
+        self.assertEqual({bus: [node] for bus, node in self.REPORTED.items()},
+                         self.traits())
+        server = self.boot(self.flavor_of(2, cells=1))
+        held, allocated = self.hostdevs(server), self.allocated(server)
+        self.assertEqual({None}, set(
+            self.cells(self.definition(server)).values()))
+        self.write_nodes()
+        self._run_periodics()
+        self.assertEqual(
+            {bus: [self.NEAREST[node]] for bus, node in self.REPORTED.items()},
+            self.traits())
+        self.assertEqual([], self.disagreements())
+        self._reboot_server(server, hard=True)
+        self.assertEqual((held, allocated),
+                         (self.hostdevs(server), self.allocated(server)))
+        self.assertNotIn(None, self.cells(self.definition(server)).values())
+
+
+class EightCpulessNodesTest(CpulessNodesTest):
+    """Each of eight GPUs is on the first of eight nodes without CPUs."""
+
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+    REPORTED = {bus: 2 + 8 * number for number, bus
+                in enumerate(reversed(test_affinity.NODES))}
+    NEAREST = {0: 0, 1: 1} | {
+        first + number: test_affinity.NODES[bus]
+        for bus, first in REPORTED.items() for number in range(8)}
+
+    def test_devices_on_one_node_and_on_both(self):
+        self.assert_on_its_cells(self.boot_on_both(), 2)

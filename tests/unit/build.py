@@ -10,6 +10,7 @@ from nova_accel.core import naming
 from nova_accel.core.device_spec import discovery
 from nova_accel.core.placement import inventory as inventories
 from nova_accel.host import loader
+from nova_accel.host import numa
 from nova_accel.host import reader
 from nova_accel.host import tree
 
@@ -147,6 +148,24 @@ def resource(*bars):
 #: The resource file of an H100: 64-bit BARs of 16 MiB, 128 GiB and 32 MiB.
 H100_RESOURCE = resource((16 << 20, WIDE_MEMORY), None, (128 << 30,
                          WIDE_MEMORY), None, (32 << 20, WIDE_MEMORY))
+
+
+def numa_nodes(nodes):
+    """Return the files of NUMA nodes in sysfs, by path.
+
+    :param nodes: by number ``cpulist`` and ``distance``, None to leave it out
+    """
+    return {f'{numa.NODES}/node{number}/{name}': f'{text}\n'
+            for number, texts in nodes.items()
+            for name, text in zip(('cpulist', 'distance'), texts, strict=True)
+            if text is not None}
+
+
+#: Two nodes with CPUs. Node 2, and what is on it, is nearest to node 1. Node
+#: 10, whose number does not follow, is as near to node 0 as to node 1.
+CPULESS_NODES = numa_nodes({
+    0: ('0-71,144-215', '10 40 120 80'), 1: ('72-143', '40 10 80 80'),
+    2: ('', '120 80 10 90'), 10: ('', '80 80 90 10')})
 
 
 def sysfs(devices, files=(), links=(), folders=()):

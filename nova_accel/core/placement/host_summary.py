@@ -57,6 +57,7 @@ class Summary:
     :param places: the place of each Region's Device
     :param units: total and free units, as the host last reported
     :param links: the link domains of the host
+    :param cpuless_nodes: as in :class:`nova_accel.core.model.Host`
     """
 
     places: dict[str, model.Place] = dataclasses.field(
@@ -64,19 +65,23 @@ class Summary:
     units: dict[str, tuple[int, int]] = dataclasses.field(
         default_factory=dict)
     links: model.Links = _NONE
+    cpuless_nodes: dict[int, int] = dataclasses.field(default_factory=dict)
 
 
 def dumps(offered: collections.abc.Iterable[inventory.Offered],
           held: collections.abc.Mapping[str, int] = {},
-          links: model.Links = _NONE) -> str:
+          links: model.Links = _NONE,
+          cpuless_nodes: collections.abc.Mapping[int, int] = {}) -> str:
     """Return the string for a Host's Regions.
 
     :param held: units that are held, by provider
+    :param links, cpuless_nodes: of the Host
     :returns: ASCII: JSON, or a compressed form of long JSON
     """
     items = tuple(offered)
-    for write in (lambda items: _dumps(items, held, links),
-                  lambda items: _dumps(items, held, links, coarse=True),
+    for write in (lambda items: _dumps(items, held, links, cpuless_nodes),
+                  lambda items: _dumps(items, held, links, cpuless_nodes,
+                                       coarse=True),
                   lambda items: _dumps(items, held),
                   lambda items: _dumps(items, held, coarse=True)):
         if text := _fitting(write(items)):
@@ -104,7 +109,9 @@ def loads(text: object, root: object) -> Summary:
 
 def _dumps(items: collections.abc.Iterable[inventory.Offered],
            held: collections.abc.Mapping[str, int],
-           links: model.Links = _NONE, coarse: bool = False) -> str:
+           links: model.Links = _NONE,
+           cpuless_nodes: collections.abc.Mapping[int, int] = {},
+           coarse: bool = False) -> str:
     """Return the JSON text, which can be too long.
 
     :param coarse: whether to reduce places to the NUMA node
@@ -127,7 +134,8 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
     tables = {'places': list(places), 'names': list(names),
               'cards': list(cards.values()),
               'partitions': _sets(links.partitions, numbers),
-              'islands': _sets(links.islands, numbers)}
+              'islands': _sets(links.islands, numbers),
+              'cpuless_nodes': list(cpuless_nodes.items())}
     return json.dumps({'v': _VERSION, **{
         name: table for name, table in tables.items() if table}},
         separators=(',', ':'))
@@ -187,8 +195,8 @@ class _Remembered:
 
 
 def _count(read: Summary) -> int:
-    """Count Regions, sets and members of sets."""
-    return len(read.units) + sum(
+    """Count Regions, sets and members of sets, and NUMA nodes."""
+    return len(read.units) + len(read.cpuless_nodes) + sum(
         1 + len(members) for sets in (read.links.partitions,
                                       read.links.islands)
         for members in sets)
@@ -237,7 +245,16 @@ def _summary(tables: dict, root: str) -> Summary:
                  if isinstance(card, list) and card}
     return Summary(places, units, model.Links(
         *(tuple(_named(_table(tables, name).values(), addresses))
-          for name in ('partitions', 'islands'))))
+          for name in ('partitions', 'islands'))),
+        dict(_pairs(_table(tables, 'cpuless_nodes').values())))
+
+
+def _pairs(rows: collections.abc.Iterable,
+           ) -> collections.abc.Iterator[tuple[int, int]]:
+    for row in rows:
+        match row:
+            case [int(node), int(nearest), *_later]:
+                yield node, nearest
 
 
 def _table(tables: dict, name: str) -> dict[int, object]:

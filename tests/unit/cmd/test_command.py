@@ -148,6 +148,27 @@ def test_host_show_json(run):
         'offered', 'unnamed')
 
 
+def test_host_show_has_both_nodes_of_a_device_on_one_without_cpus(
+        run, tmp_path):
+    file = tmp_path / 'host.json'
+    file.write_text(build.sysfs(
+        {'pci0000:80/0000:81:00.0': {'numa_node': '2\n'}},
+        build.CPULESS_NODES).dumps())
+    arguments = '--sysfs-root', str(file), '--device-spec', GPUS
+    _code, out, _err = run('host', 'show', *arguments)
+    assert 'NUMA nodes: 2 and 2 without CPUs, ' in out
+    assert out.splitlines()[2:] == [
+        '└─ NUMA node 1', '   └─ pci0000:80',
+        '      └─ 0000:81:00.0  10de:2330  3D controller, on NUMA node 2 '
+        'without CPUs: CUSTOM_PCI_10DE_2330']
+    _code, data = show(run, *arguments)
+    assert (data['numa_nodes'], data['cpuless_nodes']) == (
+        [0, 1], {'2': 1, '10': 0})
+    for shown in (data['devices'], data['functions']):
+        assert [(one['location']['numa_node'],
+                 one['location']['cpuless_node']) for one in shown] == [(1, 2)]
+
+
 @pytest.fixture
 def large_bars(tmp_path):
     """A recording of two H100 GPUs."""

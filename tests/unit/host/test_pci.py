@@ -150,6 +150,16 @@ def test_a_numa_node_is_a_number_or_unknown(text, node):
     assert _read(numa_node=text).location.numa_node == node
 
 
+@pytest.mark.parametrize('text, node, cpuless_node', [
+    ('2\n', 0, 2), ('0\n', 0, None), ('3\n', 3, None), ('-1\n', None, None)])
+def test_function_on_a_node_without_cpus_counts_as_on_the_nearest(
+        text, node, cpuless_node):
+    [function], _problems = pci.read(build.sysfs({_AT: {'numa_node': text}}),
+                                     {2: 0})
+    assert (function.location.numa_node,
+            function.location.cpuless_node) == (node, cpuless_node)
+
+
 @pytest.mark.parametrize('changes, field, value', [
     ({'sriov_totalvfs': None}, 'total_vfs', 0),
     ({'sriov_numvfs': 'x'}, 'num_vfs', 0),
@@ -285,19 +295,6 @@ def test_a_domain_of_more_than_16_bits_is_read():
     path = 'pci0000:00/0000:00:0e.0/pci10000:00/10000:00:02.0/10000:e1:00.0'
     [function], _problems = pci.read(build.sysfs({path: {}}))
     assert function.address == model.PciAddress(0x10000, 0xe1, 0, 0)
-
-
-@pytest.mark.parametrize('names, nodes', [
-    ([], ()),
-    (['node0'], (0,)),
-    (['node10', 'node2', 'node0'], (0, 2, 10)),
-    (['node0', 'possible', 'online', 'nodeX', 'node', 'xnode1', 'node1\n'],
-     (0,)),
-])
-def test_numa_nodes_are_read_sorted(names, nodes):
-    recording = tree.Recording(
-        folders=[f'{pci.NODES}/{name}' for name in names])
-    assert pci.read_numa_nodes(recording) == nodes
 
 
 class _Vanishing:

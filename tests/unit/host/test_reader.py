@@ -84,6 +84,17 @@ def test_only_numa_node_of_the_machine_is_read():
     assert reader.read(recording).only_node == 0
 
 
+def test_node_without_cpus_is_no_second_node():
+    machine = build.sysfs(
+        {'pci0000:80/0000:81:00.0': {'numa_node': '2\n'}},
+        build.numa_nodes({0: ('0-7', '10 20'), 2: ('', '20 10')}))
+    host = reader.read(machine, build.entries({}))
+    assert (host.only_node, host.numa_nodes, host.cpuless_nodes) == (
+        0, (0,), {2: 0})
+    [device] = host.devices
+    assert (device.location.numa_node, device.location.cpuless_node) == (0, 2)
+
+
 @pytest.mark.parametrize('spec', [
     {'address': '0000:00:02.0'}, {'address': '0000:00:03.0'}])
 def test_what_the_host_uses_is_not_offered(spec):

@@ -9,6 +9,7 @@ import pytest
 
 from nova_accel.host import fpga
 from nova_accel.host import host_use
+from nova_accel.host import numa
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree
@@ -76,6 +77,15 @@ def test_whether_functions_can_be_reset_is_recorded(tmp_path):
         ('flr', 'bus'), (), None]
     assert reader.read(recording) == reader.read(live)
     assert 'config' in recording.dumps()
+
+
+def test_cpus_and_distances_of_numa_nodes_are_recorded():
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {'numa_node': '2\n'}},
+                          build.CPULESS_NODES)
+    recording = recorder.record(machine)
+    assert {path: recording.files[path]
+            for path in build.CPULESS_NODES} == build.CPULESS_NODES
+    assert _host(recording) == _host(machine)
 
 
 def _host(machine):
@@ -371,6 +381,7 @@ def test_foreign_name_gets_an_alias(what):
 
 @pytest.mark.parametrize('path', [
     f'{_GPU}/vendor', f'{_GPU}/numa_node', f'{_GPU}/reset_method',
+    f'{numa.NODES}/node0/cpulist', f'{numa.NODES}/node0/distance',
     f'{_GPU}/sriov_totalvfs', f'{_GPU}/resource',
     f'{_GPU}/infiniband/mlx5_0/fw_ver', f'{_GPU}/nvme/nvme0/firmware_rev',
     f'{_TYPE}/available_instances', f'{_TYPE}/device_api', f'{_FPGA}/state',

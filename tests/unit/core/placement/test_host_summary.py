@@ -55,10 +55,10 @@ def test_format_of_the_string():
     items = _offered(1, location=model.Location(
         7, 'pci10000:e0', ('port',), '10000:e1:00.0'))
     links = model.Links((frozenset({'0000:00:00.0', '0000:01:00.0'}),))
-    assert host_summary.dumps(items, {items[0].uuid: 1}, links) == (
+    assert host_summary.dumps(items, {items[0].uuid: 1}, links, {9: 7}) == (
         '{"v":2,"places":[[7,"pci10000:e0","10000:e1:00.0"]],'
         '"cards":[["0000:00:00.0",0,[[null,1,0]]]],'
-        '"partitions":[[0,"0000:01:00.0"]]}')
+        '"partitions":[[0,"0000:01:00.0"]],"cpuless_nodes":[[9,7]]}')
     items = _offered(1, ('A', 'B'), model.Location(), 8)
     assert host_summary.dumps(items) == (
         '{"v":2,"places":[[null,null,null]],"names":["A","B"],'
@@ -96,12 +96,16 @@ def _hosts(draw):
         draw(sets), draw(sets)))
 
 
-@given(_hosts(), st.randoms())
-def test_summary_can_be_dumped_and_loaded(host, chance):
+_cpuless_nodes = st.dictionaries(st.integers(0, 99), st.integers(0, 99))
+
+
+@given(_hosts(), _cpuless_nodes, st.randoms())
+def test_summary_can_be_dumped_and_loaded(host, cpuless_nodes, chance):
     items = build.inventory(host).offered
     held = {item.uuid: chance.randint(0, item.region.total)
             for item in items}
-    loaded = _loads(items, held, host.links)
+    loaded = _loads(items, held, host.links, cpuless_nodes)
+    assert loaded.cpuless_nodes == cpuless_nodes
     assert loaded.places == _places(items)
     assert loaded.units == {
         item.uuid: (item.region.total, item.region.total - held[item.uuid])
@@ -259,7 +263,7 @@ def test_damaged_document_does_not_affect_a_request(data):
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(
-    ('v', 'names', 'partitions', 'islands'), _rows) | {
+    ('v', 'names', 'partitions', 'islands', 'cpuless_nodes'), _rows) | {
     'places': _rows | st.lists(st.tuples(_plain, _plain, _plain)),
     'cards': _rows | st.lists(st.tuples(
         _plain, _plain, st.lists(st.tuples(_plain, _plain, _plain))))}),
@@ -276,6 +280,8 @@ def test_any_json_gives_places_or_nothing(tables, is_packed):
         assert place.device and isinstance(place.device, str)
     for number in itertools.chain(*loaded.units.values()):
         assert isinstance(number, int) and abs(number) < 1 << 31
+    for number in itertools.chain(*loaded.cpuless_nodes.items()):
+        assert isinstance(number, int)
     for addresses in (*loaded.links.partitions, *loaded.links.islands):
         assert all(address and isinstance(address, str)
                    for address in addresses)
