@@ -16,6 +16,7 @@ from nova_accel import safe_yaml
 from nova_accel.core import model
 from nova_accel.host import host_use
 from nova_accel.host import netdevs
+from nova_accel.host import numa
 from nova_accel.host import pci
 from nova_accel.host import reader
 from nova_accel.host import tree
@@ -96,15 +97,16 @@ class Machine:
 
     def write(self, directory: str | os.PathLike) -> None:
         """Write the files of the machine, ``sys`` and ``proc``."""
-        places = {_place(path): facts
-                  for path, facts in self.functions.items()}
+        named = {_place(path): facts
+                 for path, facts in self.functions.items()}
+        places = {**_bridges(named), **named}
         files = {path: f'{text}\n' for path, text in self.files.items()}
         links, folders = {}, [pci.DEVICES]
         if self.vfio != 'no':
             files.update(_VFIO_FILES)
             folders.extend(_VFIO_FOLDERS)
         for node, facts in {**_nodes(places), **self.nodes}.items():
-            files.update({f'{pci.NODES}/node{node}/{name}': f'{text}\n'
+            files.update({f'{numa.NODES}/node{node}/{name}': f'{text}\n'
                           for name, text in facts.items()})
         for place, facts in places.items():
             for key in _USES.keys() & facts.keys():
@@ -150,6 +152,14 @@ def _place(path: str) -> str:
             parts.append(f'pci{domain}:{bus}')
         parts.append(part)
     return '/'.join(parts)
+
+
+def _bridges(places) -> dict[str, dict[str, str]]:
+    """Return the bridges above functions."""
+    return {str(above): {'class': '0604', 'ids': '1b36:000c'}
+            for place in places
+            for above in pathlib.PurePosixPath(place).parents
+            if '.' in above.name}
 
 
 def _nodes(places) -> dict[str, dict[str, str]]:
