@@ -10,23 +10,10 @@ import textwrap
 
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core import pci_class
 from nova_accel.core.device_spec import suggestion
 from nova_accel.core.guest import bar_window
 from nova_accel.osc import columns
-
-# PCI Code and ID Assignment Specification: base class and subclass. Functions
-# of the first table, and accelerators, are shown even if no entry names them.
-_COMPANIONS = {
-    0x0108: 'NVMe', 0x0200: 'Ethernet', 0x0207: 'InfiniBand',
-    0x0280: 'network controller',
-}
-_OTHERS = {
-    0x0100: 'SCSI', 0x0101: 'IDE', 0x0104: 'RAID', 0x0106: 'SATA',
-    0x0107: 'SAS', 0x0403: 'audio', 0x0600: 'host bridge',
-    0x0601: 'ISA bridge', 0x0604: 'PCI bridge', 0x0880: 'system peripheral',
-    0x0c03: 'USB', 0x0c05: 'SMBus', 0x1101: 'performance counters',
-}
-_NAMES = {**suggestion.ACCELERATORS, **_COMPANIONS, **_OTHERS}
 
 Branch = dict[str, 'Branch']
 
@@ -110,8 +97,8 @@ def _branches(host: model.Host, everything: bool) -> Branch:
     states = _states(host)
     tree: Branch = {}
     for function in sorted(host.functions, key=_place):
-        known = (function.class_code >> 8 in {**suggestion.ACCELERATORS,
-                                              **_COMPANIONS}
+        known = (function.class_code >> 8 in {**pci_class.ACCELERATORS,
+                                              **pci_class.COMPANIONS}
                  or isinstance(function.address, model.ParentName))
         if not (function.address in states or everything or (
                 known and not function.physfn)):
@@ -148,8 +135,7 @@ def _place(function: model.Function):
 def _label(function: model.Function, state: str) -> str:
     if isinstance(function.address, model.ParentName):
         return f'{function.address}  creates mdevs: {state}'
-    kind = _NAMES.get(function.class_code >> 8,
-                      f'class {function.class_code >> 8:04x}')
+    kind = pci_class.name(function.class_code)
     if function.physfn:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:

@@ -92,6 +92,8 @@ _NUMBER = re.compile(r'-?\d{1,10}|0x[0-9a-f]{1,16}|\d{1,5}:\d{1,7}')
 _WORDS_OF_FILES = reset_methods.METHODS.union('''
     Y N vfio-pci vfio-ccw vfio-ap vfio-platform vfio-noiommu
 
+    x86_64 aarch64 ppc64le s390x riscv64 loongarch64
+
     unknown power off up reset firmware request parse header write init
     complete operating error reconfig operation CRC incompatible image IP
     protocol fifo overflow

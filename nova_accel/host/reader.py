@@ -90,14 +90,14 @@ def read_machine(tree: trees.Tree,
     for state in states:
         for address, why in state(functions).items():
             withheld[address].append(why)
-    hazards = vfio.hazards(tree)
+    hazards, architecture = vfio.hazards(tree), trees.architecture(tree)
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],
                ) -> model.Host:
         host = discovery.offer(
             functions, entries, kinds, foreign,
             [*problems, *use_problems, *link_problems], withheld, held,
-            hazards, allow_unsafe_host)
+            hazards, allow_unsafe_host, architecture)
         return dataclasses.replace(host, numa_nodes=numa_nodes,
                                    cpuless_nodes=cpuless_nodes, links=links)
     return decide

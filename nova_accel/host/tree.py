@@ -14,6 +14,7 @@ import gzip
 import json
 import os
 import pathlib
+import platform
 import posixpath
 import stat
 import sys
@@ -70,6 +71,16 @@ def follow(tree: Tree, path: str) -> str:
         return path
     return posixpath.normpath(posixpath.join(
         '/', posixpath.dirname(path), target)).lstrip('/')
+
+
+def architecture(tree: Tree) -> str:
+    """Return the machine's architecture as the kernel names it, '' if unknown.
+
+    Source: Documentation/admin-guide/sysctl/kernel.rst (``arch``, since Linux
+    6.1).
+    """
+    return (tree.text('proc/sys/kernel/arch') or '').strip() or (
+        platform.machine() if is_live(tree) else '')
 
 
 class Directory:

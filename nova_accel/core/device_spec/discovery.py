@@ -33,7 +33,8 @@ def offer(functions: collections.abc.Iterable[model.Function],
               model.PciAddress, collections.abc.Sequence[model.Withheld]] = {},
           held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
-          allow_unsafe_host: bool = False) -> model.Host:
+          allow_unsafe_host: bool = False,
+          architecture: str = '') -> model.Host:
     """Decide which devices a machine offers.
 
     :param functions: every PCI function of the machine
@@ -46,9 +47,11 @@ def offer(functions: collections.abc.Iterable[model.Function],
         not offered as another type; called if an entry names a function
     :param hazards: unsafe settings of this host
     :param allow_unsafe_host: whether to offer devices despite the hazards
+    :param architecture: as the kernel names it, '' if unknown
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
-                  withheld, held, hazards, allow_unsafe_host).host()
+                  withheld, held, hazards, allow_unsafe_host, architecture,
+                  ).host()
 
 
 class _Machine:
@@ -78,14 +81,14 @@ class _Machine:
 
 class _Offer:
     def __init__(self, functions, entries, enumerators, foreign, problems,
-                 withheld, held, hazards, allow_unsafe_host):
+                 withheld, held, hazards, allow_unsafe_host, architecture):
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
         self._problems = list(problems)
         self._checks = unit_checks.UnitChecks(
             self._machine, self._problems, foreign, withheld, held, hazards,
-            allow_unsafe_host)
+            allow_unsafe_host, architecture)
         self._named = self._machine.named
         self._answers = collections.defaultdict(list)
         self._named.update({

@@ -13,16 +13,9 @@ import typing
 
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
+from nova_accel.core import pci_class
+from nova_accel.core.device_spec import together
 from nova_accel.core.device_spec import unit_checks
-
-#: PCI Code and ID Assignment Specification: base class and subclass of
-#: devices that are suggested even if no kind suggests an entry.
-ACCELERATORS = {
-    0x0300: 'VGA controller', 0x0302: '3D controller',
-    0x0380: 'display controller', 0x0b40: 'co-processor',
-    0x1000: 'network encryption', 0x1080: 'encryption',
-    0x1200: 'processing accelerator',
-}
 
 #: An entry, as JSON.
 Item = collections.abc.Mapping[str, typing.Any]
@@ -132,7 +125,7 @@ class _Search:
 
     def _is_meant(self, function) -> bool:
         return bool(self._known[function.address]
-                    or function.class_code >> 8 in ACCELERATORS)
+                    or function.class_code >> 8 in pci_class.ACCELERATORS)
 
     def _possible_keys(self, functions) -> list[Item]:
         """Return the keys to try for functions: types, or no keys."""
@@ -219,5 +212,6 @@ def _card_items(functions) -> collections.abc.Iterator[Item]:
     yield {**_ids_item(first), 'address': str(address)}
     if not (first.physfn or first.num_vfs):
         # A GPU, for example, is assigned together with its audio function.
-        yield {'vendor_id': first.vendor_id,
-               'address': f'{str(address).partition(".")[0]}.*'}
+        slot = together.slot_item([first])
+        yield slot
+        yield {'address': slot['address']}

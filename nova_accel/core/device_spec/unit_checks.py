@@ -17,6 +17,7 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import together
 from nova_accel.core.device_spec import unsafe_host
 from nova_accel.core.device_spec import virtual_functions
 
@@ -26,9 +27,15 @@ MAX_DOMAIN = 0xffff
 # PCI Code and ID Assignment Specification: a non-volatile memory controller.
 _DISK = 0x0108
 
-_NO_IOMMU = ('this host has no IOMMU groups',
-             'switch the IOMMU on in firmware and with intel_iommu=on, or '
-             'amd_iommu=on, on the kernel command line')
+#: What helps without IOMMU groups, by architecture as the kernel names it.
+_NO_IOMMU = {
+    'x86_64': 'switch the IOMMU on in the firmware, and with intel_iommu=on '
+              'or amd_iommu=on on the kernel command line',
+    'aarch64': 'switch the SMMU on in the firmware; nothing helps on a board '
+               'without an SMMU for its PCI devices',
+    'ppc64le': 'boot a kernel with CONFIG_SPAPR_TCE_IOMMU',
+    's390x': 'boot a kernel with CONFIG_S390_IOMMU',
+}
 
 _DENIED = ('vfio-pci has it on its denylist, for faults that a guest could '
            'make use of', 'load vfio-pci with disable_denylist=1 if the '
@@ -60,7 +67,7 @@ class UnitChecks:
     """
 
     def __init__(self, machine, problems: list[str], foreign, withheld, held,
-                 hazards, allow_unsafe_host) -> None:
+                 hazards, allow_unsafe_host, architecture) -> None:
         self._machine = machine
         self._functions = machine.functions
         self._named = machine.named
@@ -70,6 +77,7 @@ class UnitChecks:
         self._ask_held = held
         self._hazards = hazards
         self._allow_unsafe_host = allow_unsafe_host
+        self._architecture = architecture
 
     @functools.cached_property
     def _hostdevs(self) -> hostdev.Hostdevs:
@@ -147,12 +155,20 @@ class UnitChecks:
 
     def _check_functions(self, unit, functions, pool, entry) -> None:
         """Check a unit that is assigned as functions, not as an mdev."""
-        self._check_isolation(functions, entry)
-        _check_data(functions, entry)
+        self._check_isolation(functions, pool, entry)
+        for check in self._checks_of_handover(functions, pool, entry):
+            check()
         if pool.resets:
-            self._check_driver(functions, is_managed(entry, pool))
-            self._check_reset(unit, entry)
+            self._report_reset(unit, entry)
             self._check_use(functions, entry)
+
+    def _checks_of_handover(self, functions, pool, entry):
+        """Yield the checks of what one server leaves for the next."""
+        yield lambda: _check_data(functions, entry)
+        if pool.resets:
+            yield lambda: self._check_driver(functions, is_managed(entry,
+                                                                   pool))
+            yield lambda: self._check_reset(functions, entry)
 
     def _check_parent(self, function) -> None:
         """Check the parent of mdevs, which the host keeps with its driver."""
@@ -211,23 +227,31 @@ class UnitChecks:
                     'name its mdev_type again, and restart nova-compute; or '
                     'move or delete the server')
 
-    def _check_isolation(self, unit, entry) -> None:
+    def _check_isolation(self, functions, pool, entry) -> None:
+        if isinstance(functions[0].address, model.ParentName):
+            raise kinds.Refused('it is on no PCI bus',
+                                'name the mdev_type that it has to create')
         if not self._machine.groups:
-            raise kinds.Refused(*_NO_IOMMU)
+            raise kinds.Refused('this host has no IOMMU groups', _NO_IOMMU.get(
+                self._architecture, '; '.join(
+                    f'on {name}, {text}' for name, text in _NO_IOMMU.items())))
         self._check_host()
-        for function in unit:
+        named = next((f for f in functions if entry in self._named.get(
+            f.address, ())), functions[0])
+        self._check_function(named)
+        self._check_named_with(named, functions, pool, entry)
+        self._check_each(functions)
+        if named.iommu_group is None:
+            raise kinds.Refused('it is in no IOMMU group')
+        self._check_groups(functions)
+
+    def _check_each(self, functions) -> None:
+        for function in functions:
             try:
                 self._check_function(function)
             except kinds.Refused as refused:
                 refused.because_of = function.address
                 raise
-        named = next((f for f in unit if entry in self._named.get(
-            f.address, ())), unit[0])
-        if named.iommu_group is None:
-            raise kinds.Refused('it is in no IOMMU group')
-        for function in unit:
-            self._check_named_with(named, function, entry)
-        self._check_groups(unit)
 
     def _check_groups(self, unit) -> None:
         """Refuse a part of an IOMMU group, and one that mixes cards."""
@@ -257,9 +281,6 @@ class UnitChecks:
     def _check_function(self, function) -> None:
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
-        if isinstance(function.address, model.ParentName):
-            raise kinds.Refused('it is on no PCI bus',
-                                'name the mdev_type that it has to create')
         if function.is_bridge:
             raise kinds.Refused(
                 'it is a bridge', 'take it out of device_spec'
@@ -316,11 +337,16 @@ class UnitChecks:
             if function.denied and not function.vfio:
                 raise kinds.Refused(*_DENIED, function.address)
 
-    def _check_reset(self, unit, entry) -> None:
-        if reset_methods.ways(unit, self._functions, entry.reset) is None:
-            if entry.reset != reset_methods.IF_POSSIBLE:
-                raise kinds.Refused(*reset_methods.why_not_resettable(
-                    unit, self._functions, entry.reset))
+    def _check_reset(self, functions, entry) -> None:
+        unit = tuple(function.address for function in functions)
+        if entry.reset != reset_methods.IF_POSSIBLE and not (
+                reset_methods.ways(unit, self._functions, entry.reset)):
+            raise kinds.Refused(*reset_methods.why_not_resettable(
+                unit, self._functions, entry.reset))
+
+    def _report_reset(self, unit, entry) -> None:
+        """Report a unit that is offered without a reset."""
+        if not reset_methods.ways(unit, self._functions, entry.reset):
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
                 f'by itself, and is offered as {entry.label} says')
@@ -339,16 +365,35 @@ class UnitChecks:
                     'mediated devices; name one of its types as mdev_type if '
                     'a guest cannot use the function itself')
 
-    def _check_named_with(self, named, function, entry) -> None:
+    def _check_named_with(self, named, functions, pool, entry) -> None:
         """Refuse a unit if an entry does not name all its functions."""
-        if entry not in self._named.get(function.address, ()):
+        unnamed = [function for function in functions
+                   if entry not in self._named.get(function.address, ())]
+        if unnamed:
             what = ('it can only be assigned together with'
-                    if function.iommu_group != named.iommu_group
+                    if any(function.iommu_group != named.iommu_group
+                           for function in unnamed)
                     else f'IOMMU group {named.iommu_group} has')
             raise kinds.Refused(
-                f'{what} {function.address} ({function.ids}), which '
-                f'{entry.label} does not name',
-                'name all of them in one entry')
+                f'{what} {together.describe(unnamed)}, which {entry.label} '
+                'does not name', self._remedy(functions, pool, entry))
+
+    def _remedy(self, functions, pool, entry) -> str:
+        """Return what helps if an entry does not name all of a unit."""
+        try:
+            self._check_each(functions)
+            self._check_groups(functions)
+        except kinds.Refused as refused:
+            return together.remedy_if_refused(
+                functions, refused.because_of or functions[0].address,
+                refused.reason)
+        steps = []
+        for check in self._checks_of_handover(functions, pool, entry):
+            try:
+                check()
+            except kinds.Refused as refused:
+                steps.append(refused.remedy)
+        return together.remedy(functions, steps)
 
 
 def _check_whole_device(pool, functions) -> None:

@@ -56,10 +56,10 @@ def test_unit_without_a_driver_is_reset(run, libvirt):
         code, report = _verify(run, kernel.tree.sysfs, '--reset')
         assert code == 0
         found = [region['reset'] for region in report['regions']]
-        assert sum('reset in ' in text for text in found) == 4
+        assert sum('reset in ' in text for text in found) == 5
         [text] = [text for text in found if 'driver of the host' in text]
         # One of the two VFs, and both functions of a group or behind a bridge.
-        assert len(kernel.resets) == 5
+        assert len(kernel.resets) == 6
         assert (libvirt.opened, libvirt.closed) == (['qemu:///system'], 1)
 
 
