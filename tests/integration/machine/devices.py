@@ -63,6 +63,9 @@ CARDS = (
     Card('u200', None, 0x10ee, 0x5004, 0x1200, 0xa200, subsystem=0xe),
 )
 
+#: The second function of a card that has no Function Level Reset.
+DUO = Card('duo', 0, 0x10de, 0x2204, 0x0302, 0x2204, more={'flr': False})
+
 
 def arguments(folder: pathlib.Path, number: int) -> list[str]:
     """Return words of QEMU's command line.
@@ -132,6 +135,12 @@ def _devices(number) -> Iterator[dict[str, object]]:
     yield ports.add('igb', 1)
     yield device('igb', 'igb', 'port-igb', netdev='igb-net', romfile='')
     yield from _disks(ports, number)
+    # Two functions in one slot, which cannot be reset alone.
+    yield ports.add(DUO.name, 0, DUO)
+    yield device('edu', 'duo-edu', f'port-{DUO.name}', addr='0.0',
+                 multifunction=True)
+    yield _accelerator(DUO, number, f'port-{DUO.name}', addr='0.1',
+                       multifunction=True)
 
 
 def host_bridges() -> Iterator[dict[str, object]]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server does not get a device that still has another server's data."""
 
+import json
+
 import pytest
 
 from tests.integration.nested import card as cards
@@ -10,6 +12,8 @@ from tests.integration.nested import scene
 U250 = '0x10ee5000'
 # This card cannot be reset.
 U200 = '0x10ee5004'
+# One of the two functions of a card that can only be reset together.
+DUO = '0x10de2204'
 ENTRY = ('device_spec = {{"vendor_id": "10ee", "product_id": "5004", '
          '"resource_class": "CUSTOM_OLD"{more}}}\n')
 
@@ -82,4 +86,96 @@ def test_reset_that_fails(tenant, machine, inside, said):
         machine.host, address).reserved, 0)
     server = tenant.boot(machine.host, CUSTOM_ALVEO=1)
     assert server.has(CUSTOM_ALVEO=1) == [address]
+    server.delete()
+
+
+#: Write the scratch register of a function that nobody uses.
+_WRITE = """python3 -c "
+import mmap
+device = '/sys/bus/pci/devices/{address}/'
+def enable(number):
+    with open(device + 'enable', 'w') as file:
+        file.write(number)
+enable('1')
+with open(device + 'resource0', 'r+b') as file:
+    memory = mmap.mmap(file.fileno(), 4096)
+    memory[256:260] = ({value}).to_bytes(4, 'little')
+enable('0')
+" """
+_IN_RESET = 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c "/dev/vfio/[0-9]"'
+
+
+@pytest.fixture
+def duo(tenant, machine, inside, offer, said):
+    """Offer a card of two functions that vfio can only reset together.
+
+    Debian 12's kernel has no ``reset_subordinate``.
+    """
+    second = inside.find(DUO)
+    slot = second.rpartition('.')[0]
+
+    def name(**keys):
+        entry = {**keys, 'resource_class': 'CUSTOM_DUO'}
+        offer(f'device_spec = {json.dumps(entry)}\n')
+    name(vendor_id='10de', product_id='2204')
+    patience.until('nova-compute logs which entry is right', lambda: said(
+        f'name all of them in one entry: {{"address": "{slot}.*"}}'))
+    name(address=f'{slot}.*')
+    patience.until('the card is offered', lambda: tenant.ledger.device(
+        machine.host, f'{slot}.0'))
+    return [f'{slot}.0', second]
+
+
+def _soil(machine, address):
+    """Write data into a free card, as a server would have left it."""
+    machine.run(_WRITE.format(address=address, value=cards.Card.WRITTEN))
+
+
+def test_card_of_two_functions_is_reset_by_vfio(tenant, machine, inside, duo):
+    card = cards.Card(machine, 'duo')
+    server = tenant.boot(machine.host, CUSTOM_DUO=1)
+    assert sorted(inside.hostdevs(server.id)) == duo
+    assert [device.before for device in server.guest().devices] == [0]
+    assert card.scratch == card.WRITTEN
+    server.delete()
+    patience.becomes('data of the server', lambda: card.scratch, 0)
+    # Without a guest, only nova-compute resets it.
+    before = {address: function.driver
+              for address, function in inside.look()[0].items()}
+    _soil(machine, duo[1])
+    assert card.scratch == card.WRITTEN
+    machine.restart('nova-compute')
+    patience.becomes('data in the card', lambda: card.scratch, 0)
+    patience.becomes('files of vfio', lambda: machine.run(
+        _IN_RESET, check=False).strip(), '0')
+    assert before == {address: function.driver
+                      for address, function in inside.look()[0].items()}
+
+
+def test_nova_compute_is_killed_during_a_reset_by_vfio(
+        tenant, machine, inside, duo, said):
+    """The card is withheld until a reset has succeeded."""
+    card = cards.Card(machine, 'duo')
+    _soil(machine, duo[1])
+    # The kernel waits a minute for the card's answer.
+    card.stick(True)
+    machine.restart('nova-compute')
+    patience.until('the reset runs', lambda: machine.run(
+        _IN_RESET, check=False).strip() != '0')
+    machine.kill('nova-compute')
+    patience.becomes('files of vfio', lambda: machine.run(
+        _IN_RESET, check=False).strip(), '0')
+    machine.start('nova-compute')
+    patience.until('nova-compute has tried to reset it', lambda: said(
+        f'Not offered: {duo[0]} '))
+    patience.becomes('reserved units', lambda: tenant.ledger.device(
+        machine.host, duo[0]).reserved, 1)
+    card.stick(False)
+    for address in reversed(duo):
+        machine.run(f'echo 1 > /sys/bus/pci/devices/{address}/remove')
+    machine.run('echo 1 > /sys/bus/pci/rescan')
+    patience.becomes('reserved units', lambda: tenant.ledger.device(
+        machine.host, duo[0]).reserved, 0)
+    server = tenant.boot(machine.host, CUSTOM_DUO=1)
+    assert [device.before for device in server.guest().devices] == [0]
     server.delete()
