@@ -11,6 +11,7 @@ import textwrap
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import pci_class
+from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import suggestion
 from nova_accel.core.guest import bar_window
 from nova_accel.osc import columns
@@ -36,6 +37,7 @@ def draw(host: model.Host, source: str, problems: list[str],
            f'functions refused: {len(host.refusals)}')
     yield from columns.lines({**_branches(host, everything),
                               **_link_domains(host.links)})
+    yield from _resets(host)
     yield from _address_bits(host)
     for problem in problems:
         yield f'! {problem}'
@@ -165,6 +167,17 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
     for refusal in host.refusals:
         states[refusal.address][f'REFUSED, {refusal.reason}'] = None
     return {address: '; '.join(texts) for address, texts in states.items()}
+
+
+def _resets(host: model.Host) -> collections.abc.Iterator[str]:
+    """Yield a line for each class: what resets units between two servers."""
+    resets = reset_methods.describe_all(host)
+    found = collections.Counter(
+        (region.resource_class, resets[unit]) for device in host.devices
+        for region in device.regions for unit in region.units
+        if resets.get(unit, reset_methods.UNKNOWN) != reset_methods.UNKNOWN)
+    for (name, how), number in sorted(found.items()):
+        yield f'{name}: {number} reset by {how}'
 
 
 def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:

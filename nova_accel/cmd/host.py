@@ -16,6 +16,7 @@ from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
+from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import suggestion
 from nova_accel.host import loader
@@ -237,13 +238,14 @@ def as_data(host: model.Host,
                for region in device.regions
                for unit in region.units for address in unit}
     refused = {refusal.address for refusal in host.refusals}
+    resets = reset_methods.describe_all(host)
     return {
         'iommu_groups': any(function.iommu_group is not None
                             for function in host.functions),
         'numa_nodes': list(host.numa_nodes),
         'cpuless_nodes': {str(node): nearest for node, nearest
                           in host.cpuless_nodes.items()},
-        'devices': [_device(device) for device in host.devices],
+        'devices': [_device(device, resets) for device in host.devices],
         'refused': [*map(_refusal, host.refusals)],
         'functions': [_function(function, 'offered'
                                 if function.address in offered else 'refused'
@@ -265,7 +267,8 @@ def _refusal(refusal: model.Refusal) -> dict:
             'reason': refusal.reason, 'remedy': refusal.remedy}
 
 
-def _device(device: model.Device) -> dict:
+def _device(device: model.Device,
+            resets: collections.abc.Mapping[model.Unit, str]) -> dict:
     return {
         'address': str(device.address),
         'ids': device.ids,
@@ -282,6 +285,7 @@ def _device(device: model.Device) -> dict:
             'total': region.total,
             'units': [[str(address) for address in unit]
                       for unit in region.units],
+            'resets': [resets.get(unit) for unit in region.units],
         } for region in device.regions],
     }
 

@@ -81,7 +81,8 @@ class VerifyHost(text.ShowOne):
         for region in report['regions']:
             yield (f'+ {region["ids"]}: {region["units"]} units, kind '
                    f'{region["kind"]}, driver {region["driver"] or "none"}, '
-                   f'reset methods {region["reset_methods"] or "unknown"}: '
+                   f'reset methods {region["reset_methods"] or "unknown"}, '
+                   f'reset by {region["reset_by"] or "its kind"}: '
                    f'{region["reset"]}')
             yield from (f'! {problem}' for problem in region['problems'])
         for refusal in report['refused']:
@@ -130,11 +131,14 @@ def _region(tree, host: model.Host, device: model.Device,
             held: collections.abc.Container[model.Address] | None) -> dict:
     functions = {function.address: function for function in host.functions}
     own = [functions[address] for unit in region.units for address in unit]
+    resets = reset_methods.describe_all(host)
     return {
         'ids': own[0].ids if own else device.ids,
         'kind': region.kind,
         'units': region.size,
         **_facts(tree, host, own),
+        'reset_by': ', '.join(sorted({resets[unit] for unit in region.units
+                                      if unit in resets})),
         'reset': (f'{_NOT_TRIED}: it was not asked for' if held is None
                   else _reset(tree, host, region, held)),
     }

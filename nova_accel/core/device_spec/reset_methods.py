@@ -33,6 +33,9 @@ _BUSES = frozenset({'bus', 'cxl_bus'})
 _PM = 'pm'
 
 
+#: How a unit is reset if sysfs does not show it.
+UNKNOWN = "the kernel's choice"
+
 _NO_RESET = ('it cannot be reset by itself, and would keep what one server '
              'leaves in it for the next')
 _IF_ACCEPTABLE = ('write "reset": "if_possible" in its entry if that is '
@@ -171,7 +174,15 @@ def describe(ways: collections.abc.Iterable[Way],
     return ', then '.join(dict.fromkeys(
         way.behind.value if way.behind else next(iter(
             way.methods or functions[way.address].reset_methods or ()),
-            "the kernel's choice") for way in ways))
+            UNKNOWN) for way in ways))
+
+
+def describe_all(host: model.Host) -> dict[model.Unit, str]:
+    """Return in words what resets each unit that nova_accel resets."""
+    functions = {function.address: function for function in host.functions}
+    return {unit: describe(ways(unit, functions, region.reset) or (),
+                           functions) or 'nothing'
+            for unit, region in regions(host).items()}
 
 
 def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,

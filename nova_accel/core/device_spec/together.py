@@ -21,6 +21,8 @@ def describe(functions: Functions) -> str:
 
 
 def _describe(function) -> str:
+    if function.unreadable:
+        return f'{function.address} (it cannot be read)'
     facts = [function.ids, pci_class.name(function.class_code)]
     if function.driver:
         facts.append(f'driver {function.driver}')

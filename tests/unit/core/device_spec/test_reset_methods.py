@@ -104,9 +104,51 @@ def test_no_reset_without_a_bridge_that_can_reset_the_bus():
     assert _ways(card, [plain, *card]) is None
 
 
+def _described(unit, functions):
+    functions = {function.address: function for function in functions}
+    return reset_methods.describe(reset_methods.ways(
+        tuple(function.address for function in unit), functions) or (),
+        functions)
+
+
+@pytest.mark.parametrize('methods, how, described', [
+    ((('flr',), ('flr', 'pm')), model.BusReset.HOT_RESET, 'flr'),
+    ((('flr',), ('pm',)), model.BusReset.HOT_RESET, 'vfio hot reset'),
+    ((('flr',), ('pm',)), model.BusReset.SUBORDINATE, 'reset_subordinate'),
+    ((('flr',), ('pm',)), model.BusReset.NO_VFIO, ''),
+    ((('flr',), ('pm',)), model.BusReset.NO_FILES, ''),
+    ((('flr',), ('pm',)), None, ''),
+    # The kernel, which vfio asks, has no reset for this bus.
+    (((),), model.BusReset.HOT_RESET, ''),
+    ((('flr', 'bus'),), model.BusReset.HOT_RESET, 'flr, then bus'),
+    ((None,), model.BusReset.HOT_RESET, "the kernel's choice")])
+def test_reset_is_described(methods, how, described):
+    card = _card(*methods)
+    assert _described(card, [_bridge(how), *card]) == described
+
+
+def test_each_bus_of_a_unit_is_reset():
+    """A GPU and its audio device behind two ports of the card's switch."""
+    functions = []
+    for number, methods in enumerate([('flr', 'bus'), ('pm', 'bus')]):
+        port = f'0000:82:0{number}.0'
+        functions += [
+            build.function(port, '8086:1', class_code=build.PCI_BRIDGE),
+            build.function(f'0000:8{number + 3}:00.0', iommu_group='7',
+                           location=model.Location(ports=(port,)),
+                           reset_methods=methods)]
+    assert _described(functions[1::2], functions) == 'flr, then bus'
+
+
+def test_card_on_a_root_bus_is_not_reset_by_vfio():
+    card = [build.function(f'0000:00:02.{number}', reset_methods=('pm',),
+                           iommu_group='7') for number in range(2)]
+    assert _described(card, card) == ''
+
+
 @given(st.lists(st.sampled_from([None, (), ('flr',), ('bus',)]), min_size=1,
                 max_size=5), st.sets(st.integers(0, 4), min_size=1),
-       st.booleans())
+       st.sampled_from(model.BusReset))
 def test_resets_cover_exactly_the_unit(methods, members, resets_below):
     card = _card(*methods)
     unit = [function for number, function in enumerate(card)
