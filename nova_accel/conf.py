@@ -112,7 +112,10 @@ Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
   uses the function.
 ``max_instances``
   With ``vgpu_type`` or ``mdev_type``: the number of them that a card can have
-  at the same time.
+  at the same time, if it has no others.
+``gpu_instance``
+  With a ``vgpu_type`` of MIG mode: the size of its GPU instances, such as
+  ``1g.24gb``, if vGPUs of several types share them.
 ``program``, ``program_timeout``
   How to program the bitstream that a profile names into an FPGA region. An
   entry with this key is of the kind ``fpga``. ``"fpga_manager"``: use the

@@ -6,16 +6,23 @@ vendor-specific VFIO framework and not mdevs. ``creatable_vgpu_types`` lists
 the types that can be set on the VF now; ``current_vgpu_type`` is the number of
 the type that is set, or 0. VFs share their card, so setting a type on one VF
 changes the lists of all. The driver decides which types can be set together
-(all the same, several sizes, one for each MIG instance); we follow its lists.
+(all the same, several sizes, those of the GPU instances in MIG mode); we
+follow its lists. All VFs without a type list the same: what fits once more.
+How often it fits follows from :data:`kind.LIMIT` and the types of the others.
 
 Sources: NVIDIA, Virtual GPU Software User Guide, on the vendor-specific VFIO
 framework; nvidia-vgpu-vfio in the driver's package, for the format of the
-lists, and for EPERM if a type is set over another or cleared twice.
+lists, and for EPERM if a type is set over another or cleared twice;
+open-gpu-kernel-modules 595.45, kernel_vgpu_mgr.c, for what is listed
+(``kvgpumgrGetAvailableInstances``).
 """
 
+import collections
 import collections.abc
 import contextlib
 import dataclasses
+import fractions
+import math
 import re
 
 import os_resource_classes as orc
@@ -30,6 +37,9 @@ from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
 TYPE = 'vgpu_type'
+#: The GPU instances that can have vGPUs of the type, as "nvidia-smi mig -lgi"
+#: names them: "1g.24gb".
+INSTANCE = 'gpu_instance'
 
 CURRENT = 'nvidia/current_vgpu_type'
 CREATABLE = 'nvidia/creatable_vgpu_types'
@@ -38,6 +48,8 @@ CREATABLE = 'nvidia/creatable_vgpu_types'
 _NAME = r'[A-Za-z][ -9;-~]{0,79}'
 _LINE = re.compile(fr'([0-9]{{1,9}}) *: *({_NAME})')
 _HEADER = re.compile(r'ID *: *vGPU Name')
+# "NVIDIA H100-1-10C": slices of the GPU instance, memory in GB.
+_MIG_BACKED = re.compile(r'-[0-9]+-[0-9]+[A-Z]+')
 
 _VFS = ('enable the virtual functions of the card: sriov-manage, of NVIDIA\'s '
         'vGPU manager, does it')
@@ -68,6 +80,9 @@ class VirtualGpus:
         self._numbers: dict[tuple[model.PciAddress, str], int] = {}
         # VFs whose type could not be cleared, and why.
         self._stuck: dict[model.PciAddress, str] = {}
+        # The last Machine, and the vGPUs of its cards.
+        self._counted: tuple[kind.Machine | None, dict[
+            model.PciAddress, collections.Counter]] = None, {}
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
@@ -83,12 +98,13 @@ class VirtualGpus:
             return
         is_available = (named.get(current) is entry if current
                         else _is_listed(wanted, listed))
+        vgpus = self._vgpus(function.physfn, machine)
         # A Pool without units, too, makes a Region: the Regions of a card,
         # and so the names of its providers, do not depend on the types in use.
         yield kind.Pool(((function.address,),) if is_available else (),
                         str(wanted).replace(' ', '_'),
                         resource_class=orc.VGPU,
-                        limit=entry.setting(kind.LIMIT),
+                        limit=None if current else _limit(entry, vgpus),
                         managed=False,
                         # The driver resets it when the type is cleared.
                         resets=False)
@@ -98,8 +114,7 @@ class VirtualGpus:
                 f'write 0 to its {CURRENT}; or name the type in an entry, by '
                 'its number, as a full card lists no names')
         # While other VFs have types, the type may become available later.
-        if not (current or is_available or any(map(self._is_set, _siblings(
-                function, machine)))):
+        if not (current or is_available or vgpus):
             raise kind.Refused(f'it cannot have the vGPU type {wanted}: '
                                + _text(listed), _remedy(listed))
 
@@ -141,7 +156,8 @@ class VirtualGpus:
         """Return the VFs with a type that an entry names."""
         return {vf for device in host.devices for region in device.regions
                 if _type_of(region)
-                for unit in region.units for vf in unit if self._is_set(vf)
+                for unit in region.units for vf in unit
+                if self._current_or_0(vf)
                 } | set(filter(host.has, tuple(self._stuck)))
 
     def is_ready(self, address: model.Address) -> bool | None:
@@ -149,7 +165,7 @@ class VirtualGpus:
         if not isinstance(address, model.PciAddress) or self._tree.text(
                 f'{pci.path(self._tree, address)}/{CURRENT}') is None:
             return None
-        return self._is_set(address)
+        return bool(self._current_or_0(address))
 
     def release(self, address: model.PciAddress) -> None:
         """Clear the type of a VF; withhold the VF if that fails."""
@@ -189,13 +205,30 @@ class VirtualGpus:
         By Type if the number is unknown; the first entry of each type.
         """
         found: dict[int | Type, kind.Entry] = {}
-        for entry in machine.named[function.address]:
+        for entry in machine.named.get(function.address, ()):
             wanted = entry.setting(TYPE)
             if wanted:
                 found.setdefault(self._number(
-                    wanted, function.physfn, _siblings(function, machine))
+                    wanted, function.physfn,
+                    (vf.address for vf in _vfs(function.physfn, machine)))
                     or wanted, entry)
         return found
+
+    def _vgpus(self, card: model.PciAddress, machine: kind.Machine,
+               ) -> collections.Counter[kind.Entry | None]:
+        """Count the vGPUs of a card by the entry of their type.
+
+        None for types of no entry. They are read once for all VFs.
+        """
+        counted, cards = self._counted
+        if counted is not machine:
+            self._counted = machine, (cards := {})
+        if card not in cards:
+            cards[card] = collections.Counter(
+                self._named(vf, machine).get(number)
+                for vf in _vfs(card, machine)
+                if (number := self._current_or_0(vf.address)))
+        return cards[card]
 
     def _number(self, wanted: Type, card: model.PciAddress,
                 vfs: collections.abc.Iterable[model.PciAddress],
@@ -211,11 +244,12 @@ class VirtualGpus:
                 self._creatable(card, vf)
         return wanted.number or self._numbers.get((card, wanted.name))
 
-    def _is_set(self, vf: model.PciAddress) -> bool:
+    def _current_or_0(self, vf: model.PciAddress) -> int:
+        """As :meth:`_current`; 0 if it cannot be read."""
         try:
-            return bool(self._current(vf))
+            return self._current(vf)
         except kind.Refused:
-            return False
+            return 0
 
     def _current(self, vf: model.PciAddress) -> int:
         """Return the number of a VF's type, 0 if none is set.
@@ -273,10 +307,43 @@ class VirtualGpus:
             raise kind.Refused(f'it is still {current}')
 
 
-def _siblings(function, machine) -> collections.abc.Iterator[model.PciAddress]:
-    """Return the VFs of a VF's card."""
-    return (other.address for other in machine.functions.values()
-            if other.physfn == function.physfn)
+def _vfs(card: model.PciAddress, machine: kind.Machine,
+         ) -> collections.abc.Iterator[model.Function]:
+    return (function for function in machine.functions.values()
+            if function.physfn == card)
+
+
+def _limit(entry: kind.Entry,
+           vgpus: collections.Counter[kind.Entry | None]) -> int | None:
+    """Return how many vGPUs of an entry fit on a card that lists its type.
+
+    vGPUs of other entries take their share of what the types have in common:
+    each takes a quarter if four of its type fit. In a GPU instance that they
+    do not fill, they can take more: it has vGPUs of one size only.
+
+    :param vgpus: the vGPUs of the card
+    :returns: None if the entry does not say how many fit on an empty card
+    """
+    limit, common = entry.setting(kind.LIMIT), _in_common(entry)
+    if limit is None:
+        return None
+    taken = sum(fractions.Fraction(count, other.setting(kind.LIMIT))
+                for other, count in vgpus.items()
+                if other not in (None, entry) and common is not None
+                and _in_common(other) == common and other.setting(kind.LIMIT))
+    # One more fits, as the type is listed.
+    return min(limit, max(math.floor(limit * (1 - taken)), vgpus[entry] + 1))
+
+
+def _in_common(entry: kind.Entry) -> str | None:
+    """Return what vGPUs of an entry share with those of other entries.
+
+    :returns: the size of their GPU instances; '' for the whole card; None if
+        unknown
+    """
+    name = entry.setting(TYPE).name
+    return entry.setting(INSTANCE) or (
+        '' if name and not _MIG_BACKED.search(name) else None)
 
 
 def _type_of_entry(entry: kind.Entry) -> Type:
@@ -316,6 +383,13 @@ def _remedy(listed: dict[int, str]) -> str:
         'check whether the card is full; in MIG mode, it needs GPU instances')
 
 
+def _read_instance(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(
+            r'[0-9]{1,2}g\.[0-9]{1,4}gb([+-][a-z.]{1,9})*', value):
+        raise ValueError('is not the size of a GPU instance, such as 1g.24gb')
+    return value
+
+
 def _read_type(value: object) -> Type:
     """Read a number, a name, or a line with both as the driver lists it."""
     text = str(value).strip() if isinstance(value, str) or type(
@@ -331,5 +405,6 @@ def _read_type(value: object) -> Type:
 
 
 KIND = kind.Kind(open=VirtualGpus, keys={
-    TYPE: _read_type, kind.LIMIT: kind.read_limit}, several=True,
+    TYPE: _read_type, INSTANCE: _read_instance,
+    kind.LIMIT: kind.read_limit}, several=True,
     files=(CURRENT, CREATABLE))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPU types on virtual functions: what is offered, set and cleared."""
 
+import contextlib
 import errno
 import json
 import os
+import random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,7 +115,9 @@ def test_type_is_named_by_number_or_name_or_both(said, variant):
     ('vgpu_type', 'x' * 99),
     ('vgpu_type', '0 : NVIDIA L40S-16Q'), ('vgpu_type', 'Tesla\x00'),
     ('max_instances', 0), ('max_instances', -1), ('max_instances', 'many'),
-    ('max_instances', 1.5), ('max_instances', True)])
+    ('max_instances', 1.5), ('max_instances', True),
+    ('gpu_instance', ''), ('gpu_instance', '24gb'), ('gpu_instance', 1),
+    ('gpu_instance', '1g.24gb '), ('gpu_instance', '1g.24gb+')])
 def test_invalid_value_of_a_key_is_reported(key, value):
     entries, [problem] = reader.parse([json.dumps({**SMALL, key: value})])
     assert not entries
@@ -400,7 +404,8 @@ def test_cards_in_mig_mode_give_an_instance_each(tmp_path):
     tree.write(tmp_path)
     specs = [{'vendor_id': '10de', 'vgpu_type': name} for name in (
         'NVIDIA H100-80C', 'NVIDIA H100-1-10C', 'NVIDIA H100-3-40C')]
-    with nvidia.VgpuManager(tmp_path, {'1-10': 2, '3-40': 1}) as manager:
+    with nvidia.VgpuManager(tmp_path, instances={
+            '1-10': 2, '3-40': 1}) as manager:
         driven = Card(trees.open_tree(tmp_path), manager, specs)
         small, large = 'VGPU_NVIDIA_H100-1-10C', 'VGPU_NVIDIA_H100-3-40C'
         assert 'it cannot have the vGPU type NVIDIA H100-80C' in (
@@ -411,9 +416,135 @@ def test_cards_in_mig_mode_give_an_instance_each(tmp_path):
         driven.prepare('0000:41:00.6', small)
         assert not driven.free(small)
         assert driven.item(small).region.total == 2
-        manager.mode = {}
+        manager.instances = {}
         manager.reboot()
         assert 'GPU instances' in driven.host().refusals[0].remedy
+
+
+# Several vGPUs of a GPU instance
+
+#: The number of vGPUs of each type that fit on an empty RTX PRO 6000, as its
+#: driver reports it ("Max Instances").
+IN_MIG_MODE = {1546: 48, 1549: 32, 1561: 4}
+TIME_SLICED = {1519: 32, 1520: 32, 1540: 2}
+
+
+class Blackwell:
+    """A card with an entry for each of some types.
+
+    :param types: the number of vGPUs that fit by number of the type
+    :param more: other keys of the entries
+    """
+
+    def __init__(self, path, types, manager, **more):
+        self.manager, self.types = manager, types
+        self.tree = trees.open_tree(path)
+        self.kinds = {'vgpu': vgpu.VirtualGpus(self.tree)}
+        self.entries = build.entries(*({
+            'vendor_id': '10de', 'max_instances': limit, **more,
+            'vgpu_type': f'{number} : {nvidia.BLACKWELL[number]}',
+            'resource_class': f'CUSTOM_{number}'}
+            for number, limit in types.items()))
+
+    def items(self):
+        """Return the Offered by number of the type."""
+        host = reader.read(self.tree, self.entries, kinds=self.kinds)
+        return {int(item.region.resource_class.removeprefix('CUSTOM_')): item
+                for item in build.inventory(host).offered}
+
+    def totals(self):
+        return {number: item.region.total
+                for number, item in self.items().items()}
+
+    def used(self):
+        """Return the number of vGPUs of each type."""
+        current = list(self.manager.current().values())
+        return {number: current.count(number) for number in self.types}
+
+    def possible(self):
+        """Return the vGPUs that exist and those that fit."""
+        found = self.manager.possible('0001:c8:00.2')
+        return {number: found[number] for number in self.types}
+
+    def prepare(self, number, count=1):
+        """Set a type on VFs that are offered and have none."""
+        item, current = self.items()[number], self.manager.current()
+        free = [unit[0] for unit in item.region.units
+                if str(unit[0]) not in current]
+        for vf in free[:count]:
+            self.kinds['vgpu'].prepare(hostdev.Hostdev(vf, ''), item, {})
+
+    def release(self, vfs):
+        for vf in vfs:
+            self.kinds['vgpu'].release(build.address(vf))
+
+
+@pytest.fixture
+def blackwell(tmp_path):
+    """Return a function that makes a Blackwell."""
+    with contextlib.ExitStack() as managers:
+        def make(types, instances=None, mode=nvidia.EQUAL, vfs=48, **more):
+            nvidia.blackwell(vfs).write(tmp_path)
+            return Blackwell(tmp_path, types, managers.enter_context(
+                nvidia.VgpuManager(tmp_path, mode, instances, memory=96)),
+                **more)
+        yield make
+
+
+def test_four_gpu_instances_have_48_vgpus(blackwell):
+    card = blackwell(IN_MIG_MODE, {'1-24': 4}, gpu_instance='1g.24gb')
+    assert card.totals() == card.possible() == IN_MIG_MODE
+    card.prepare(1546, 12)
+    assert card.totals() == card.possible() == {1546: 48, 1549: 24, 1561: 3}
+    card.prepare(1546, 36)
+    assert [len(vgpus) for vgpus in
+            card.manager.instances_in_use().values()] == [12] * 4
+    assert card.totals() == card.possible() == {1546: 48, 1549: 0, 1561: 0}
+    # Free the second GPU instance.
+    card.release(list(card.manager.current())[12:24])
+    assert card.totals() == card.possible() == {1546: 48, 1549: 8, 1561: 1}
+    card.prepare(1561)
+    assert card.manager.instances_in_use()[4] == [1561]
+    assert card.totals() == card.possible() == {1546: 36, 1549: 0, 1561: 1}
+
+
+def test_types_of_one_size_share_the_card(blackwell):
+    card = blackwell(TIME_SLICED)
+    assert card.totals() == card.possible() == TIME_SLICED
+    card.prepare(1519, 30)
+    assert card.totals() == card.possible() == {1519: 32, 1520: 2, 1540: 0}
+    card.prepare(1520, 2)
+    # 16 VFs are left without a type.
+    assert card.totals() == card.possible() == {1519: 30, 1520: 2, 1540: 0}
+
+
+@pytest.mark.parametrize('types, instances, mode, more', [
+    (IN_MIG_MODE, {'1-24': 4}, nvidia.EQUAL, {'gpu_instance': '1g.24gb'}),
+    (IN_MIG_MODE, {'1-24': 4}, nvidia.MIXED, {'gpu_instance': '1g.24gb'}),
+    (IN_MIG_MODE, {'1-24': 4}, nvidia.EQUAL, {}),
+    ({1546: 24, 1573: 1}, {'1-24': 2, '2-48': 1}, nvidia.EQUAL, {}),
+    (TIME_SLICED, None, nvidia.EQUAL, {}),
+    (TIME_SLICED, None, nvidia.MIXED, {}),
+    # One limit is less than what fits.
+    (IN_MIG_MODE | TIME_SLICED | {1546: 5}, {'1-24': 3}, nvidia.EQUAL, {})])
+def test_type_is_offered_as_long_as_one_more_fits(blackwell, types, instances,
+                                                  mode, more):
+    """A total hides no vGPU that fits, and counts no VF that is not free."""
+    card = blackwell(types, instances, mode, 16, **more)
+    chance = random.Random(7)
+    for _step in range(25):
+        if chance.random() < 0.3:
+            card.release(filter(lambda _vf: chance.random() < 0.4,
+                                card.manager.current()))
+        else:
+            with contextlib.suppress(errors.AssignmentError):
+                card.prepare(chance.choice(list(types)), chance.choice((1, 5)))
+        totals, used, possible = card.totals(), card.used(), card.possible()
+        free = 16 - len(card.manager.current())
+        for number, limit in types.items():
+            is_possible = free and min(limit, possible[number]) > used[number]
+            assert (totals[number] > used[number]) == is_possible
+            assert totals[number] <= used[number] + free
 
 
 def test_unused_type_of_another_entry_is_replaced(driven):

@@ -148,7 +148,7 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
-                           'address, keeps_data, kind,'),
+                           'address, gpu_instance, keeps_data, kind,'),
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
