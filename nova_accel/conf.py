@@ -57,6 +57,10 @@ first one applies. For example::
 
     device_spec = {"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}
 
+An entry must name devices, by ``vendor_id``, ``product_id``, ``address``,
+``parent`` or ``regions_file``. One that matches all devices of the host is an
+error.
+
 Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
 
 ``vendor_id``, ``product_id``
