@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``[nova_accel]`` options of nova.conf."""
 
+import collections.abc
+import contextlib
 import copy
+import glob
+import logging
+import os
 
 from oslo_config import cfg
+from oslo_config import iniparser
 
+from nova_accel.core import errors
+from nova_accel.core import unknown_options
 from nova_accel.core.device_spec import unsafe_host
 
 GROUP = cfg.OptGroup(
@@ -56,6 +64,10 @@ is offered only if an entry matches it. If several entries match a device, the
 first one applies. For example::
 
     device_spec = {"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}
+
+An entry must name devices, by ``vendor_id``, ``product_id``, ``address``,
+``parent`` or ``regions_file``. One that matches all devices of the host is an
+error.
 
 Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
 
@@ -363,6 +375,54 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; may be called more than once."""
     conf.register_group(GROUP)
     conf.register_opts(OPTIONS, group=GROUP)
+
+
+def files(conf: cfg.ConfigOpts) -> collections.abc.Iterator[str]:
+    """Yield the names of the files that oslo.config has read, in order."""
+    # A program that only imports a plugin of ours may have read none.
+    yield from getattr(conf, 'config_file', None) or ()
+    for folder in conf.config_dirs or getattr(conf, 'config_dir', None) or ():
+        yield from sorted(glob.glob(os.path.join(
+            glob.escape(os.path.expanduser(folder)), '*.conf')))
+
+
+def unknown(conf: cfg.ConfigOpts,
+            ) -> collections.abc.Iterator[errors.AccelError]:
+    """Yield an error for each option of ours that files set in vain."""
+    for file in files(conf):
+        sections: dict[str, dict] = {}
+        # oslo.config has reported what is wrong with the file.
+        with contextlib.suppress(OSError, ValueError, iniparser.ParseError):
+            cfg.ConfigParser(os.path.expanduser(file), sections).parse()
+        yield from unknown_options.find(file, sections,
+                                        _known(conf, sections))
+
+
+def _known(conf: cfg.ConfigOpts, sections: collections.abc.Iterable[str],
+           ) -> dict[str, set[str]]:
+    """Return the options that exist by section.
+
+    Those of oslo.privsep are left out unless one of its sections is asked for.
+    """
+    known: dict[str, set[str]] = {group.name: set() for group in PRIVILEGED}
+    listed = (list_opts() if known.keys() & {*map(str.lower, sections)}
+              else [(GROUP, OPTIONS)])
+    for group, options in listed:
+        known[group.name] = {
+            name for option in options for name in (option.dest, *(
+                old.name for old in option.deprecated_opts))}.union(
+            # A plugin may have registered others.
+            conf[group.name] if group.name in conf else ())
+    return known
+
+
+def log_unknown(conf: cfg.ConfigOpts, log: logging.LoggerAdapter) -> None:
+    """Log the options of ours that do not exist; for the start of a service.
+
+    :param log: the logger of the caller
+    """
+    for error in unknown(conf):
+        log.warning('%s', error)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:

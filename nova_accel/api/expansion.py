@@ -45,6 +45,7 @@ def get_flavor_by_flavor_id(original, *args, **kwargs):
 def install() -> None:
     """Register the options, and wrap the function that loads a flavor."""
     conf.register_opts(CONF)
+    conf.log_unknown(CONF, LOG)
     get_flavor_by_flavor_id.install()
 
 

@@ -68,7 +68,7 @@ class Application(app.App):
         self.run_subcommand(['help'])
 
     def configuration(self, service: str = NAME) -> cfg.ConfigOpts:
-        """Return the options in nova.conf.
+        """Return the options in nova.conf; warn of those that do not exist.
 
         :param service: a file of this name is read after nova.conf
         :raises errors.AccelError, cfg.Error: if a file cannot be read
@@ -88,6 +88,8 @@ class Application(app.App):
             raise errors.AccelError(
                 'nova.conf', f'cannot be read as text ({error})') from None
         nova_claims.register_opts(found)
+        for error in conf.unknown(found):
+            self.LOG.warning(error)
         return found
 
 

@@ -165,6 +165,12 @@ def _outdated(get: queries.Get) -> list[str]:
             f'/resource_providers/{uuid}/traits'))['traits'])
 
 
+def check_options(conf: cfg.ConfigOpts) -> upgradecheck.Result:
+    """Check that all options of nova_accel in the files exist."""
+    return _result('all options of nova_accel in nova.conf exist', (),
+                   options.unknown(conf))
+
+
 def check_versions(_conf: cfg.ConfigOpts) -> upgradecheck.Result:
     """Check that nova_accel is tested with the Nova and Placement here."""
     found, warnings = [], []
@@ -234,6 +240,7 @@ class Commands(upgradecheck.UpgradeCommands):
         ('nova-compute', _method(check_compute)),
         ('Device profiles', _method(check_profiles)),
         ('Compute nodes in Placement', _method(check_placement)),
+        ('Options', _method(check_options)),
         ('Versions', _method(check_versions)),
     )
 

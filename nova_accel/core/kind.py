@@ -266,6 +266,8 @@ class Kind:
         (:class:`nova_accel.host.tree.Tree`); returns an Enumerator of it
     :param keys: Readers of the keys that only entries of this kind can have;
         an entry with one of them is of this kind
+    :param naming: those of ``keys`` that name devices, such as a file that
+        lists them; an entry needs no ids or address beside one of them
     :param several: whether several entries can name a function, each for
         another thing that it can be, such as another type; if False, the
         first entry is used
@@ -280,6 +282,7 @@ class Kind:
     open: collections.abc.Callable[[typing.Any], Enumerator]
     keys: collections.abc.Mapping[str, Reader] = dataclasses.field(
         default_factory=dict)
+    naming: tuple[str, ...] = ()
     several: bool = False
     live_migratable: bool = False
     files: tuple[str, ...] = ()

@@ -6,7 +6,6 @@ names devices, and a bitstream that nova-compute owns. The path of sysfs is
 fixed here. The commands are those of root's configuration, read here.
 """
 
-import collections.abc
 import os
 
 from oslo_config import cfg
@@ -95,7 +94,7 @@ def _configuration() -> cfg.ConfigOpts:
     :raises OSError: if a file does not exist
     :raises ValueError: if others than root can change it, or it is invalid
     """
-    files = [os.path.realpath(file) for file in _files(cfg.CONF)]
+    files = [os.path.realpath(file) for file in conf.files(cfg.CONF)]
     for file in files:
         if not file.startswith(tuple(f'{place}/' for place in _CONFIGURATION)):
             raise ValueError(f'configuration {file!r} is not below '
@@ -109,14 +108,6 @@ def _configuration() -> cfg.ConfigOpts:
     conf.register_opts(configuration)
     configuration.register_opt(cfg.StrOpt('state_path', default=''))
     return configuration
-
-
-def _files(configuration: cfg.ConfigOpts) -> collections.abc.Iterator[str]:
-    yield from configuration.config_file or ()
-    for folder in configuration.config_dir or ():
-        yield from (os.path.join(folder, name)
-                    for name in sorted(os.listdir(folder))
-                    if name.endswith('.conf'))
 
 
 def _owner(configuration: cfg.ConfigOpts) -> int:

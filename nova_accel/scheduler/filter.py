@@ -43,6 +43,7 @@ class AcceleratorFilter(filters.BaseHostFilter):
     def __init__(self):
         super().__init__()
         conf.register_opts(CONF)
+        conf.log_unknown(CONF, LOG)
         patches.install()
 
     def host_passes(self, host_state, spec_obj):

@@ -3,6 +3,7 @@
 
 import json
 
+from hypothesis import assume
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -69,6 +70,8 @@ def _novas(spec, function, cards):
 def _ours(spec, function):
     entries, problems = reader.parse([json.dumps(spec)])
     assert len(entries) + len(problems) == 1
+    # Nova accepts an entry for all devices.
+    assume(not any('names no device' in error.reason for error in problems))
     return entries[0].matches(function) if entries else None
 
 

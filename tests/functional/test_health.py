@@ -420,7 +420,8 @@ class VirtualFunctionTest(cloud.Cloud):
 class QuietTest(cloud.Cloud):
 
     def test_unchanged_recordings_raise_no_alarm(self):
-        self.flags(device_spec=['{"reset": "if_possible"}'],
+        self.flags(device_spec=['{"address": {"domain": "0000"}, '
+                                '"reset": "if_possible"}'],
                    allow_unsafe_host=True, group='nova_accel')
         offered = 0
         for recording in sorted(cloud.EIGHT_GPUS.parent.glob('*.json')):

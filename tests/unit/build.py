@@ -47,9 +47,19 @@ def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
               for number in range(1, vfs + 1))]
 
 
+#: Keys of an entry for all functions of a host: those in PCI domain 0000.
+EVERY = {'address': {'domain': '0000'}}
+
+
 def entries(*specs, option='[nova_accel] device_spec'):
-    """Return parsed entries; each spec is the JSON object as a dict."""
-    parsed, problems = reader.parse(map(json.dumps, specs), option)
+    """Return parsed entries.
+
+    :param specs: the JSON object of each as a dict; if it names no device, it
+        gets :data:`EVERY`
+    """
+    parsed, problems = reader.parse([json.dumps(
+        spec if spec.keys() & {'vendor_id', 'product_id', 'address', 'parent'}
+        else {**EVERY, **spec}) for spec in specs], option)
     assert not problems, problems
     return parsed
 

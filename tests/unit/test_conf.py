@@ -67,6 +67,51 @@ def test_options_of_nova_compute_are_read_again(configured, tmp_path):
     assert configuration.nova_accel.sysfs_root == '/sys'
 
 
+_MISSPELT = '[nova_accel]\ndevicespec = {}\n'
+
+
+@pytest.mark.parametrize('names, arguments', [
+    (['b.conf', 'x/a.conf'], ['--config-file', 'b.conf', '--config-dir',
+                              'x']),
+    (['nova.conf', 'x/a.conf', 'y/c.conf'], ['--config-dir', 'x',
+                                             '--config-dir', 'y']),
+    (['nova.conf', 'nova.conf.d/b.conf'], []),
+    ([], ['--config-file', 'other']),
+])
+def test_unknown_options_are_those_of_all_files_that_are_read(
+        tmp_path, monkeypatch, names, arguments):
+    monkeypatch.chdir(tmp_path)
+    for name in (*names, 'x/read.me', 'other'):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(_MISSPELT if name in names else '')
+    configuration = cfg.ConfigOpts()
+    configuration(arguments, project='nova',
+                  default_config_files=['nova.conf'],
+                  default_config_dirs=['nova.conf.d', 'missing'])
+    conf.register_opts(configuration)
+    assert [error.thing for error in conf.unknown(configuration)] == [
+        f'[nova_accel] devicespec in {name}' for name in names]
+
+
+def test_registered_options_and_their_old_names_are_known(configured):
+    configuration = configured(
+        '[nova_accel]\nprofile_dirs = x\nof_a_plugin = 1\nold = 2\n'
+        '[nova_accel_privileged]\nuser = nova\nnobody = x\n'
+        '[placement]\nx = 1\n')
+    conf.register_opts(configuration)
+    configuration.register_opt(cfg.StrOpt('of_a_plugin'), 'nova_accel')
+    option = cfg.StrOpt('new', deprecated_name='old')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conf, 'OPTIONS', [*conf.OPTIONS, option])
+        [error] = conf.unknown(configuration)
+    assert error.thing.startswith('[nova_accel_privileged] nobody in ')
+
+
+def test_a_program_without_configuration_has_no_unknown_options():
+    assert [*conf.unknown(cfg.ConfigOpts())] == []
+
+
 def test_example_of_device_spec_is_valid():
     text = next(option.help for option in conf.OPTIONS
                 if option.name == 'device_spec')

@@ -52,6 +52,7 @@ class LocalHost:
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
                  ) -> None:
         conf.register_opts(CONF)
+        conf.log_unknown(CONF, LOG)
         self._held = held
         self.resets = reset.Resets()
         self.drains = drains.Drains()

@@ -96,6 +96,19 @@ def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
     return {'address': tuple(patterns), 'single': _whole_address(parts)}
 
 
+def is_any(address: collections.abc.Iterable[re.Pattern[str]]) -> bool:
+    """Whether patterns match every address, as ``*`` and ``.*`` do.
+
+    :param address: a pattern for each of :data:`ADDRESS_PARTS`
+    """
+    return all(
+        pattern.match(f'{number:0{digits}x}')
+        for pattern, (_part, limit, digits) in zip(address, ADDRESS_PARTS,
+                                                   strict=True)
+        # All values, or of domains enough to tell.
+        for number in (*range(min(limit, 0xff) + 1), min(limit, 0xffff)))
+
+
 def _whole_address(parts) -> model.PciAddress | None:
     """Return the address if all parts are plain numbers, else None."""
     try:

@@ -80,6 +80,12 @@ class Entry:
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
 
+    @property
+    def is_selective(self) -> bool:
+        """Whether ids, address, port or parent name leave a function out."""
+        return bool(self.vendor_id or self.product_id or self.devname
+                    or self.parent or not entry_keys.is_any(self.address))
+
     def setting(self, key: str) -> typing.Any:
         return dict(self.settings).get(key)
 
@@ -145,7 +151,14 @@ def parse(item: object, label: str, known: Kinds) -> Entry:
     :param item: an element of the option, loaded
     :raises errors.EntryError: if it is not usable
     """
-    return _entry(_object(item, label), label, known)
+    entry = _entry(_object(item, label), label, known)
+    if not entry.is_selective and not any(
+            map(entry.setting, known.get(entry.kind, _PLAIN).naming)):
+        raise errors.EntryError(
+            label, 'names no device, and would match all devices of the host',
+            'add vendor_id and product_id, or address, for example '
+            '"vendor_id": "10de", "product_id": "20b0"')
+    return entry
 
 
 def parse_foreign(texts: collections.abc.Iterable[str],

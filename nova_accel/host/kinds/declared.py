@@ -147,4 +147,4 @@ def _read_file(value: object) -> str:
     return value
 
 
-KIND = kind.Kind(open=Declared, keys={FILE: _read_file})
+KIND = kind.Kind(open=Declared, keys={FILE: _read_file}, naming=(FILE,))

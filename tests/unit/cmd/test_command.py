@@ -575,3 +575,12 @@ def test_logs_of_modules_are_shown_on_request_only(profiles):
         capture_output=True).stderr.splitlines() for options in ([], ['-v'])]
     [line] = first
     assert second.count(line) == 2
+
+
+def test_options_that_do_not_exist_are_named(run, profiles):
+    code, _out, err = run(
+        'profile', 'check', conf='[nova_accel]\n'
+        f'profile_dirs = {profiles}\ndevice_profiles_dir = /x\n')
+    assert code == 0
+    assert 'device_profiles_dir in' in err
+    assert 'the nearest option is profile_dirs' in err

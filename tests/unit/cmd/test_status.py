@@ -25,7 +25,7 @@ from tests.unit.cmd import services
 
 SUCCESS, WARNING, FAILURE = range(3)
 CHECKS = ('nova-scheduler', 'nova-compute', 'Device profiles',
-          'Compute nodes in Placement', 'Versions')
+          'Compute nodes in Placement', 'Options', 'Versions')
 
 FILTER = 'nova_accel.scheduler.filter.AcceleratorFilter'
 WEIGHER = 'nova_accel.scheduler.weigher.AcceleratorWeigher'
@@ -192,7 +192,7 @@ def test_checks_of_other_services_are_skipped(run):
     code, out, err = run()
     assert (code, err) == (SUCCESS, '')
     assert re.findall('Check: (.*?) *\\|', out) == [*CHECKS]
-    assert out.count('Result: Success') == 5
+    assert out.count('Result: Success') == len(CHECKS)
     assert out.count('Details: not configured here: ') == 4
 
 
@@ -426,6 +426,13 @@ def test_placement_that_does_not_answer_fails(check, placement):
     assert result == FAILURE
     assert details.startswith('Placement: cannot be queried: ')
     assert 'check [placement] in nova.conf' in details
+
+
+def test_option_that_does_not_exist_is_a_warning(check):
+    result, details = check('Options', '[nova_accel]\ndevicespec = {}\n')
+    assert result == WARNING
+    assert details.startswith('[nova_accel] devicespec in /')
+    assert details.endswith('the nearest option is device_spec')
 
 
 @pytest.mark.parametrize('name, version, result', [

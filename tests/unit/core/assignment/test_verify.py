@@ -10,7 +10,7 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_request
 from tests.unit import build
 
-_TWO = {'resource_class': 'CUSTOM_X', 'vendor_id': '*'}
+_TWO = {'resource_class': 'CUSTOM_X'}
 
 
 def _host(together):
