@@ -15,6 +15,7 @@ from nova_accel.core import holding
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core import pci_class
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import unit_checks
 from nova_accel.core.device_spec import unsafe_host
@@ -132,6 +133,7 @@ class _Offer:
     def host(self) -> model.Host:
         cards: dict[model.PciAddress, list] = collections.defaultdict(list)
         refusals: dict[model.Refusal, None] = {}
+        taken: dict[spec_entry.Entry, list] = collections.defaultdict(list)
         for address, entries in self._named.items():
             # An entry can name a PF and its VFs, as they can have the same
             # ids. Once VFs are enabled, it means the VFs.
@@ -144,9 +146,11 @@ class _Offer:
                 if pool:
                     first = self._functions[pool.units[0][0]
                                             ] if pool.units else function
+                    taken[entry] += [first] * bool(pool.units)
                     cards[first.physfn or first.address].append(
                         (_region(entry, pool, first), pool,
                          _withheld(pool, refused)))
+        self._problems.extend(_of_several_classes(taken))
         return model.Host(
             functions=tuple(function for function in
                             self._functions.values()
@@ -225,6 +229,21 @@ class _Offer:
         return model.Device(address, card.ids, card.location, tuple(
             _with_unique_name(_filled(region, alike, self._functions), named)
             for region, alike in sorted(regions.items(), key=_region_order)))
+
+
+def _of_several_classes(taken) -> collections.abc.Iterator[str]:
+    """Yield what an entry that names only a vendor took beside its devices.
+
+    :param taken: a function of each Pool, by entry
+    """
+    for entry, functions in taken.items():
+        if not entry.is_specific and len(
+                {function.class_code >> 16 for function in functions}) > 1:
+            names = collections.Counter(pci_class.name(function.class_code)
+                                        for function in functions)
+            yield (f'{entry.label}: names only a vendor, and takes devices of '
+                   'several classes: ' + ', '.join(
+                       f'{number} {name}' for name, number in names.items()))
 
 
 def _region(entry, pool, function) -> model.Region:

@@ -83,8 +83,13 @@ class Entry:
     @property
     def is_selective(self) -> bool:
         """Whether ids, address, port or parent name leave a function out."""
-        return bool(self.vendor_id or self.product_id or self.devname
-                    or self.parent or not entry_keys.is_any(self.address))
+        return bool(self.vendor_id) or self.is_specific
+
+    @property
+    def is_specific(self) -> bool:
+        """Whether it names more than a vendor."""
+        return bool(self.product_id or self.devname or self.parent
+                    or not entry_keys.is_any(self.address))
 
     def setting(self, key: str) -> typing.Any:
         return dict(self.settings).get(key)

@@ -24,8 +24,9 @@ from nova_accel.core.device_spec import virtual_functions
 #: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
 MAX_DOMAIN = 0xffff
 
-# PCI Code and ID Assignment Specification: a non-volatile memory controller.
-_DISK = 0x0108
+# PCI Code and ID Assignment Specification: a non-volatile memory controller,
+# and a bridge of another kind than the specification has.
+_DISK, _SWITCH = 0x0108, 0x0680
 
 #: What helps without IOMMU groups, by architecture as the kernel names it.
 _NO_IOMMU = {
@@ -103,12 +104,27 @@ class UnitChecks:
     def check_named(self, function: model.Function, entry) -> None:
         """Check a function that an entry names, before its kind is asked."""
         self._check_card(function)
+        self._check_fabric(function, entry)
         self._check_num_vfs(function, entry)
 
     def _check_card(self, function) -> None:
         if function.physfn and function.physfn not in self._functions:
             raise kinds.Refused(f'its physical function {function.physfn} is '
                                 'not there')
+
+    def _check_fabric(self, function, entry) -> None:
+        """Refuse a switch of the host's fabric that an entry takes as well.
+
+        NVSwitches serve the host's Fabric Manager, and have the vendor of the
+        GPUs.
+        """
+        if (function.class_code >> 8 == _SWITCH and not entry.is_specific
+                and reset_methods.has_host_driver(function)):
+            raise kinds.Refused(
+                f'it is of class {_SWITCH:04x}, its driver '
+                f'{function.driver} serves the host, and {entry.label} names '
+                'only a vendor', 'name its product_id or address if servers '
+                'shall have it')
 
     def _check_num_vfs(self, function, entry) -> None:
         """Refuse what an entry with num_vfs names, except VFs of its cards."""

@@ -24,9 +24,9 @@ def test_machine_is_offered_as_described(machine, attempt, run, tmp_path):
     machine.write(tmp_path)
 
     def show(conf):
-        _code, out, _err = run('host', 'show', '--sysfs-root', str(tmp_path),
-                               '-f', 'json', conf=conf)
-        return json.loads(out)
+        _code, out, err = run('host', 'show', '--sysfs-root', str(tmp_path),
+                              '-f', 'json', conf=conf)
+        return {**json.loads(out), 'log': err}
     shown = show(attempt.nova_conf())
     suggested = [one['entry'] for one in shown['suggestions']]
     assert suggested == list(attempt.suggested)
@@ -42,7 +42,7 @@ def test_machine_is_offered_as_described(machine, attempt, run, tmp_path):
     assert refused.keys() == set(map(field.full, attempt.refused))
     for address, words in attempt.refused.items():
         assert _missing(words, refused[field.full(address)]) == []
-    said = '\n'.join([*shown['problems'], *shown['warnings']])
+    said = '\n'.join([*shown['problems'], *shown['warnings'], shown['log']])
     assert _missing(attempt.said, said) == []
     assert _missing(attempt.unsaid, said) == _listed(attempt.unsaid)
     nodes = {device['address']: str(device['location']['numa_node'])
