@@ -55,7 +55,8 @@ def _output(command: str) -> str:
         with contextlib.redirect_stdout(written):
             main.main([*arguments, '--sysfs-root', str(_MACHINE),
                        '--config-file', conf.name])
-    return written.getvalue().replace(str(_MACHINE), '/sys')
+    return written.getvalue().replace(str(_MACHINE), '/sys').replace(
+        'read from this recording', 'read now by this command')
 
 
 if __name__ == '__main__':

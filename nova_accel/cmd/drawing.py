@@ -19,22 +19,28 @@ from nova_accel.osc import columns
 Branch = dict[str, 'Branch']
 
 
-def draw(host: model.Host, source: str, problems: list[str],
+def draw(host: model.Host, source: str, health: str, problems: list[str],
          everything: bool = False) -> collections.abc.Iterator[str]:
     """Yield the lines of the drawing.
 
     :param source: where the Host was read
+    :param health: where the health of its devices was read
     :param problems: shown last, one line each
     :param everything: also show functions that are not accelerators
     """
-    offered = sum(region.total for device in host.devices
-                  for region in device.regions)
+    regions = [device.regions for device in host.devices]
+    units = sum(region.total for region in itertools.chain(*regions))
+    # A Region without units has none that could be withheld.
+    devices = sum(any(region.available or not region.units for region in own)
+                  for own in regions)
+    withheld = sum(refusal.is_withheld for refusal in host.refusals)
     functions = [function for function in host.functions
                  if isinstance(function.address, model.PciAddress)]
     yield (f'{source}: PCI functions: {len(functions)}, NUMA nodes: '
            f'{_numa_nodes(host)}, IOMMU groups: {_iommu_groups(host)}')
-    yield (f'Devices offered: {len(host.devices)}, units: {offered}, '
-           f'functions refused: {len(host.refusals)}')
+    yield (f'Devices offered: {devices}, units: {units}, functions refused: '
+           f'{len(host.refusals) - withheld}')
+    yield f'Functions withheld for their health: {withheld} ({health})'
     yield from columns.lines({**_branches(host, everything),
                               **_link_domains(host.links)})
     yield from _resets(host)
@@ -43,10 +49,17 @@ def draw(host: model.Host, source: str, problems: list[str],
         yield f'! {problem}'
 
 
-def suggest(found: suggestion.Suggestions) -> collections.abc.Iterator[str]:
-    """Yield the lines of suggested entries, and of devices not suggested."""
+def suggest(found: suggestion.Suggestions,
+            withheld: collections.abc.Iterable[model.Refusal] = (),
+            ) -> collections.abc.Iterator[str]:
+    """Yield the lines of suggested entries, and of devices not suggested.
+
+    :param withheld: suggested functions that are not healthy
+    """
     for error in group(found.refusals):
         yield f'! Not suggested: {error}'
+    for error in group(withheld):
+        yield f'! Withheld: {error}'
     if not found.entries:
         return
     yield ('No device is offered, because device_spec is not set. In section '
@@ -71,6 +84,14 @@ def _comments(entry: suggestion.Suggestion) -> collections.abc.Iterator[str]:
     if entry.is_shared:
         yield ('# Set max_instances if a card cannot have so many at the same '
                'time.')
+
+
+def refused(host: model.Host) -> collections.abc.Iterator[str]:
+    """Yield a line for each reason for which functions are not offered."""
+    for word, is_withheld in (('Refused', False), ('Withheld', True)):
+        for error in group(refusal for refusal in host.refusals
+                           if refusal.is_withheld is is_withheld):
+            yield f'{word}: {error}'
 
 
 def group(refusals: collections.abc.Iterable[model.Refusal],
@@ -165,7 +186,8 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
         states[device.address] = states[device.address] or {
             'offered by its VFs': None}
     for refusal in host.refusals:
-        states[refusal.address][f'REFUSED, {refusal.reason}'] = None
+        word = 'WITHHELD' if refusal.is_withheld else 'REFUSED'
+        states[refusal.address][f'{word}, {refusal.reason}'] = None
     return {address: '; '.join(texts) for address, texts in states.items()}
 
 
@@ -207,7 +229,7 @@ def _bars_by_class(host: model.Host) -> dict[str, list]:
             if not region.mdevs:
                 units[region.resource_class].extend(
                     [bars.get(address) or () for address in unit]
-                    for unit in region.units[:region.total])
+                    for unit in region.units[:region.size])
     return units
 
 

@@ -12,6 +12,7 @@ from oslo_config import cfg
 
 from nova_accel import nova_claims
 from nova_accel.cmd import drawing
+from nova_accel.cmd import health
 from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -32,6 +33,9 @@ SERVICE = 'nova-compute'
 class ShowHost(text.ShowOne):
     """Show devices, regions and topology, and why devices are refused.
 
+    It also reads the health of devices, and shows which ones nova-compute
+    withholds for it.
+
     It exits with 1 if an entry or the file of link domains is invalid.
     """
 
@@ -51,7 +55,7 @@ class ShowHost(text.ShowOne):
         parser.add_argument(
             '--strict', action='store_true',
             help='exit with 1 also if a function that an entry names is '
-                 'refused, or an entry names no device')
+                 'refused or withheld, or an entry names no device')
         return parser
 
     def take_action(self, parsed_args):
@@ -66,18 +70,29 @@ class ShowHost(text.ShowOne):
         decide, unusable = _read_host(tree, conf, parsed_args.link_domains,
                                       kinds)
         host = decide(entries)
-        problems = [*broken, *unusable, *host.problems]
-        warnings = [*map(str, _unmatched(entries, host)), *(
-            f'Refused: {error}' for error in drawing.group(host.refusals))]
         found = (suggestion.Suggestions() if texts else
                  _suggest(host, kinds, decide))
-        self._drawn = [*drawing.draw(host, root, problems, parsed_args.all),
-                       *drawing.suggest(found)]
+        # Without entries, look at the devices that are suggested.
+        meant = entries if texts else _parse(entry.item
+                                              for entry in found.entries)
+        reading = health.read(tree, host, health.offered(decide(meant)),
+                              kinds, conf)
+        host = decide(entries, [reading.withheld])
+        withheld = [refusal for refusal in decide(
+            meant, [reading.withheld]).refusals if refusal.is_withheld]
+        problems = [*broken, *unusable, *host.problems, *reading.notes]
+        warnings = [*map(str, _unmatched(entries, host)),
+                    *drawing.refused(host)]
+        self._drawn = [
+            *drawing.draw(host, root, reading.source, problems,
+                          parsed_args.all),
+            *drawing.suggest(found, () if texts else withheld)]
         for warning in warnings:
             self.app.LOG.warning(warning)
         self.code = int(bool(broken or unusable or (
             parsed_args.strict and warnings)))
-        return self.dict2columns(as_data(host, problems, warnings, found))
+        return self.dict2columns(as_data(
+            host, withheld, reading.source, problems, warnings, found))
 
     def lines(self, names, data):
         return self._drawn
@@ -175,10 +190,14 @@ def add_host(parser) -> None:
 
 def _suggest(host: model.Host, kinds: discovery.Enumerators,
              decide: reader.Offer) -> suggestion.Suggestions:
+    return suggestion.suggest(host.functions, kinds.values(),
+                              lambda items: decide(_parse(items)))
+
+
+def _parse(items: collections.abc.Iterable[suggestion.Item],
+           ) -> list[spec_entry.Entry]:
     # As JSON, because the user pastes them as JSON.
-    return suggestion.suggest(
-        host.functions, kinds.values(), lambda items: decide(reader.parse(
-            map(json.dumps, items), 'suggestion')[0]))
+    return reader.parse(map(json.dumps, items), 'suggestion')[0]
 
 
 def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
@@ -230,14 +249,20 @@ def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
 
 
 def as_data(host: model.Host,
+            withheld: collections.abc.Iterable[model.Refusal],
+            health_source: str,
             problems: collections.abc.Iterable[errors.AccelError | str],
             warnings: list[str],
             found: suggestion.Suggestions) -> dict:
-    """Return a Host as plain data, for JSON; addresses as in sysfs."""
-    offered = {address for device in host.devices
-               for region in device.regions
-               for unit in region.units for address in unit}
-    refused = {refusal.address for refusal in host.refusals}
+    """Return a Host as plain data, for JSON; addresses as in sysfs.
+
+    :param withheld: the functions that are not healthy, suggested ones as well
+    """
+    states = {refusal.address: 'withheld' if refusal.is_withheld
+              else 'refused' for refusal in host.refusals}
+    states.update((address, 'offered') for device in host.devices
+                  for region in device.regions
+                  for unit in region.available for address in unit)
     resets = reset_methods.describe_all(host)
     return {
         'iommu_groups': any(function.iommu_group is not None
@@ -246,10 +271,12 @@ def as_data(host: model.Host,
         'cpuless_nodes': {str(node): nearest for node, nearest
                           in host.cpuless_nodes.items()},
         'devices': [_device(device, resets) for device in host.devices],
-        'refused': [*map(_refusal, host.refusals)],
-        'functions': [_function(function, 'offered'
-                                if function.address in offered else 'refused'
-                                if function.address in refused else 'unnamed')
+        'refused': [_refusal(refusal) for refusal in host.refusals
+                    if not refusal.is_withheld],
+        'withheld': [*map(_refusal, withheld)],
+        'health': health_source,
+        'functions': [_function(function, states.get(function.address,
+                                                     'unnamed'))
                       for function in host.functions],
         'links': {'partitions': [*map(sorted, host.links.partitions)],
                   'islands': [*map(sorted, host.links.islands)]},

@@ -12,13 +12,14 @@ import re
 import time
 
 from nova_accel.cmd import check
+from nova_accel.cmd import health
 from nova_accel.cmd import host as hosts
 from nova_accel.cmd import text
 from nova_accel.core import errors
-from nova_accel.core import health
 from nova_accel.core import model
 from nova_accel.core.device_spec import reset_methods
-from nova_accel.host import health as sysfs
+from nova_accel.host import health_checks
+from nova_accel.host import loader
 from nova_accel.host import privileged
 from nova_accel.host import recorder
 from nova_accel.host import reset
@@ -60,7 +61,10 @@ class VerifyHost(text.ShowOne):
             held = check.held(conf)
             if trees.is_live(tree):
                 _become_privileged()
-        regions = [_region(tree, host, device, region, held)
+        found = health.read(tree, host, health.offered(host).union(
+            refusal.address for refusal in host.refusals),
+            loader.open_all(tree), conf).found
+        regions = [_region(tree, host, found, device, region, held)
                    for device in host.devices for region in device.regions]
         self.code = int(any(map(_is_bad, regions)))
         return self.dict2columns({
@@ -70,7 +74,7 @@ class VerifyHost(text.ShowOne):
             'iommu_groups': any(function.iommu_group is not None
                                 for function in host.functions),
             'regions': regions,
-            'refused': [_refused(tree, host, refusal)
+            'refused': [_refused(host, found, refusal)
                         for refusal in host.refusals],
         })
 
@@ -119,15 +123,16 @@ def _kernel() -> str:
     return re.match(r'[\d.]*\d|', platform.release())[0]
 
 
-def _refused(tree, host: model.Host, refusal: model.Refusal) -> dict:
+def _refused(host: model.Host, found: health_checks.Problems,
+             refusal: model.Refusal) -> dict:
     own = [function for function in host.functions
            if function.address == refusal.address]
-    return {'ids': refusal.ids, **_facts(tree, host, own),
+    return {'ids': refusal.ids, **_facts(own, found),
             'reason': refusal.reason}
 
 
-def _region(tree, host: model.Host, device: model.Device,
-            region: model.Region,
+def _region(tree, host: model.Host, found: health_checks.Problems,
+            device: model.Device, region: model.Region,
             held: collections.abc.Container[model.Address] | None) -> dict:
     functions = {function.address: function for function in host.functions}
     own = [functions[address] for unit in region.units for address in unit]
@@ -136,7 +141,7 @@ def _region(tree, host: model.Host, device: model.Device,
         'ids': own[0].ids if own else device.ids,
         'kind': region.kind,
         'units': region.size,
-        **_facts(tree, host, own),
+        **_facts(own, found),
         'reset_by': ', '.join(sorted({resets[unit] for unit in region.units
                                       if unit in resets})),
         'reset': (f'{_NOT_TRIED}: it was not asked for' if held is None
@@ -144,27 +149,22 @@ def _region(tree, host: model.Host, device: model.Device,
     }
 
 
-def _facts(tree, host, own: list[model.Function]) -> dict:
-    """Return what is seen of functions, offered or not."""
+def _facts(own: list[model.Function], found: health_checks.Problems) -> dict:
+    """Return what is seen of functions, offered or not.
+
+    :param found: what is wrong with functions
+    """
     return {
         'driver': ' '.join(sorted({function.driver for function in own
                                    if function.driver})),
         'reset_methods': ' '.join(sorted({
             method for function in own
             for method in function.reset_methods or ()})),
-        'problems': _problems(tree, host, own),
+        'problems': [*dict.fromkeys(
+            problem for function in own
+            for address in (function.address, function.physfn)
+            if (problem := found.get(address)))],
     }
-
-
-def _problems(tree, host, own) -> list[str]:
-    limits = health.Limits({}, width=True, speed=False)
-    found: dict[str, None] = {}
-    for function in own:
-        vfs = sum(other.physfn == function.address
-                  for other in host.functions)
-        found.update(dict.fromkeys(health.problems(
-            sysfs.read(tree, function, vfs), {}, limits)))
-    return list(found)
 
 
 def _reset(tree, host, region, held) -> str:

@@ -65,7 +65,6 @@ from oslo_utils import excutils
 
 from nova_accel.compute import adoption
 from nova_accel.compute import allocator
-from nova_accel.compute import background
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
 from nova_accel.compute import log_once
@@ -99,6 +98,7 @@ from nova_accel.core.guest import pcie_topology
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_request
+from nova_accel.host import background
 from nova_accel.host import libvirt_xml
 
 LOG = logging.getLogger(__name__)

@@ -58,6 +58,15 @@ def path(name: str | os.PathLike) -> str:
     return text if text.isprintable() else quote(text)
 
 
+def count(number: int, one: str, several: str = '') -> str:
+    """Return ``1 host``, ``2 hosts``.
+
+    :param one: the word for one thing
+    :param several: the word for several, default ``one`` with an s
+    """
+    return f'{number} {one if number == 1 else several or f"{one}s"}'
+
+
 def public(text: str, names: collections.abc.Iterable[str] = ()) -> str:
     """Return a text in the form that the owner of a server may read.
 

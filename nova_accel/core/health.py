@@ -6,6 +6,8 @@ import collections.abc
 import dataclasses
 import enum
 
+from nova_accel.core import errors
+
 
 class Severity(enum.StrEnum):
     """The severity of an error that PCI Express reports (AER)."""
@@ -115,14 +117,30 @@ def problems(facts: Facts, recent: Errors, limits: Limits,
         return
     for severity, most in limits.errors.items():
         if recent.get(severity, 0) > most:
-            yield (f'it had more than {most} {severity} PCI Express errors '
-                   'within an hour' if most else
+            yield (f'it had more than {_errors(most, severity)} within an '
+                   'hour' if most else
                    f'it had a {severity} PCI Express error within an hour')
     for link in facts.links:
         yield from _of_link(link, limits)
     if facts.missing_vfs:
         yield (f'{facts.missing_vfs} of its virtual functions are enabled, '
                'but are not there')
+
+
+def counted(found: Errors, limits: Limits) -> collections.abc.Iterator[str]:
+    """Yield the errors of a function that may be too many within an hour.
+
+    :param found: since the kernel found the function
+    """
+    for severity, most in limits.errors.items():
+        if (number := found.get(severity, 0)) > most:
+            yield (f'it had {_errors(number, severity)} since the kernel '
+                   f'found it; more than {most} within an hour withhold it, '
+                   'which only nova-compute knows')
+
+
+def _errors(number: int, severity: Severity) -> str:
+    return errors.count(number, f'{severity} PCI Express error')
 
 
 def _of_link(link: Link, limits: Limits) -> collections.abc.Iterator[str]:

@@ -466,12 +466,16 @@ class Withheld:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A function that an entry names, but that is not offered."""
+    """A function that an entry names, but that is not offered.
+
+    :param is_withheld: whether it is offered again once its state is over
+    """
 
     address: PciAddress
     ids: str
     reason: str
     remedy: str = ''
+    is_withheld: bool = False
 
 
 def group(refusals: collections.abc.Iterable[Refusal],

@@ -4,6 +4,7 @@
 import collections
 import collections.abc
 import dataclasses
+import typing
 
 from nova_accel.core import errors
 from nova_accel.core import holding
@@ -25,9 +26,17 @@ State = collections.abc.Callable[
     [collections.abc.Sequence[model.Function]],
     collections.abc.Mapping[model.PciAddress, model.Withheld]]
 
-#: Returns the Host that entries make of a machine that was read before.
-Offer = collections.abc.Callable[
-    [collections.abc.Sequence[spec_entry.Entry]], model.Host]
+
+class Offer(typing.Protocol):
+    """Decides what a machine offers that was read before."""
+
+    def __call__(self, entries: collections.abc.Sequence[spec_entry.Entry],
+                 states: collections.abc.Iterable[State] = (),
+                 ) -> model.Host:
+        """Return the Host that entries make of the machine.
+
+        :param states: each returns functions that are withheld
+        """
 
 
 def parse(texts: collections.abc.Iterable[str],
@@ -47,20 +56,21 @@ def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
 
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[spec_entry.Entry] = (),
-         *args, **kwargs) -> model.Host:
+         *args, states: collections.abc.Iterable[State] = (), **kwargs,
+         ) -> model.Host:
     """Read a machine and decide which of its devices are offered.
 
     :param entries: the parsed ``device_spec``
     :param args: the arguments of :func:`read_machine` after ``tree``, as
         are ``kwargs``
+    :param states: each returns functions that are withheld
     """
-    return read_machine(tree, *args, **kwargs)(entries)
+    return read_machine(tree, *args, **kwargs)(entries, states)
 
 
 def read_machine(tree: trees.Tree,
                  foreign: collections.abc.Sequence[spec_entry.Entry] = (),
                  kinds: discovery.Enumerators | None = None,
-                 states: collections.abc.Iterable[State] = (),
                  links: model.Links | None = None,
                  held: collections.abc.Callable[[], holding.Held] = dict,
                  allow_unsafe_host: bool = False) -> Offer:
@@ -68,7 +78,6 @@ def read_machine(tree: trees.Tree,
 
     :param foreign: entries by which another program claims devices
     :param kinds: opened on this tree; all installed kinds by default
-    :param states: each returns the functions that are withheld
     :param links: the Links of the ``link_domains`` file
     :param held: returns the devices that domains hold, as for
         :func:`nova_accel.core.device_spec.discovery.offer`
@@ -86,14 +95,14 @@ def read_machine(tree: trees.Tree,
     functions.extend(mdev_bus.read(tree))
     links, link_problems = link_domains.read(tree, functions,
                                              links or model.Links())
-    withheld = collections.defaultdict(list)
-    for state in states:
-        for address, why in state(functions).items():
-            withheld[address].append(why)
     hazards, architecture = vfio.hazards(tree), trees.architecture(tree)
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],
-               ) -> model.Host:
+               states: collections.abc.Iterable[State] = ()) -> model.Host:
+        withheld = collections.defaultdict(list)
+        for state in states:
+            for address, why in state(functions).items():
+                withheld[address].append(why)
         host = discovery.offer(
             functions, entries, kinds, foreign,
             [*problems, *use_problems, *link_problems], withheld, held,

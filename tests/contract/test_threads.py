@@ -12,13 +12,13 @@ import types
 import nova.conf
 import pytest
 
-from nova_accel.compute import background
 from nova_accel.compute import log_once
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import local_host
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.host import background
 from nova_accel.host import libvirt_xml
 from nova_accel.host import loader
 from nova_accel.host import reader
@@ -98,7 +98,7 @@ def test_host_invalidated_while_read_is_read_again(
         monkeypatch, opened):
     looked_at = local_host.LocalHost()
 
-    def read(*_args):
+    def read(*_args, **_kwargs):
         looked_at.invalidate()
         return model.Host()
 

@@ -24,10 +24,10 @@ import yaml
 from nova_accel import conf
 from nova_accel import nova_claims
 from nova_accel.cmd import check
-from nova_accel.compute import background
 from nova_accel.compute.reporting import audit
 from nova_accel.core import naming
 from nova_accel.core.placement import queries
+from nova_accel.host import background
 from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from nova_accel.host import tree

@@ -55,7 +55,7 @@ class Blocked(fixtures.Fixture):
 
         self.addCleanup(self.over.set)
         self.useFixture(fixtures.MonkeyPatch(
-            'nova_accel.compute.background.WAIT', 0.5))
+            'nova_accel.host.background.WAIT', 0.5))
         self.useFixture(fixtures.MonkeyPatch(
             'nova_accel.host.health.read', blocking))
 

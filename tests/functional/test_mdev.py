@@ -421,7 +421,7 @@ class MdevTest(Mdevs):
                 closed.wait()
             write(path, text)
 
-        with (fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1),
+        with (fixtures.MonkeyPatch('nova_accel.host.background.WAIT', 0.1),
               fixtures.MonkeyPatch('nova_accel.host.operations.write', wait)):
             try:
                 yield tries, closed

@@ -69,7 +69,7 @@ class Reset(cloud.Cloud):
         """Make resets end only at the end of the context."""
         over = threading.Event()
         self.kernel.on_reset = lambda address: over.wait(60)
-        with fixtures.MonkeyPatch('nova_accel.compute.background.WAIT', 0.1):
+        with fixtures.MonkeyPatch('nova_accel.host.background.WAIT', 0.1):
             try:
                 yield
             finally:

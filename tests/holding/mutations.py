@@ -81,7 +81,7 @@ MUTATIONS = {
         'compute.state.health.Health.withheld', _empty,
         'card', 'reboot', 'unhealthy', 'before'),
     'a device that cannot be read is offered': Mutation(
-        'compute.state.health._Card.problems',
+        'host.health_checks._Card.problems',
         property(lambda self: self._found),
         'card', 'reboot', 'reader blocked', 'before'),
 }

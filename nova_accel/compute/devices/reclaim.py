@@ -6,7 +6,6 @@ import collections.abc
 import nova.conf
 from oslo_log import log as logging
 
-from nova_accel.compute import background
 from nova_accel.compute import log_once
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.state import node_state
@@ -17,6 +16,7 @@ from nova_accel.core import model
 from nova_accel.core.assignment import holders
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.placement import inventory
+from nova_accel.host import background
 
 LOG = logging.getLogger(__name__)
 

@@ -170,8 +170,9 @@ class LocalHost:
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
-                           self._kinds, states, links, self._held,
-                           CONF.nova_accel.allow_unsafe_host), [
+                           self._kinds, links, self._held,
+                           CONF.nova_accel.allow_unsafe_host,
+                           states=states), [
             *broken, *unusable]
 
     def _open(self) -> None:

@@ -197,7 +197,8 @@ class _Offer:
         for function in map(self._functions.get, unit):
             if function and function.address in self._named:
                 yield model.Refusal(function.address, function.ids,
-                                    why.reason_for(function), why.remedy)
+                                    why.reason_for(function), why.remedy,
+                                    isinstance(why, unit_checks.WithheldUnit))
 
     def _check_pool(self, pool, entry,
                     ) -> tuple[kinds.Pool | None,

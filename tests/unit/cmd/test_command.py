@@ -157,7 +157,7 @@ def test_host_show_has_both_nodes_of_a_device_on_one_without_cpus(
     arguments = '--sysfs-root', str(file), '--device-spec', GPUS
     _code, out, _err = run('host', 'show', *arguments)
     assert 'NUMA nodes: 2 and 2 without CPUs, ' in out
-    assert out.splitlines()[2:] == [
+    assert out.splitlines()[3:] == [
         '└─ NUMA node 1', '   └─ pci0000:80',
         '      └─ 0000:81:00.0  10de:2330  3D controller, on NUMA node 2 '
         'without CPUs: CUSTOM_PCI_10DE_2330']
@@ -198,7 +198,7 @@ def _needs(units, **fields):
         bars=(model.Bar(0, 4 * bar_window.GIB),))
         for address in dict.fromkeys(unit[0] for unit in region.units)]
     host = model.Host(tuple(functions), (build.device(region),))
-    return [line for line in drawing.draw(host, 'x', [])
+    return [line for line in drawing.draw(host, 'x', 'y', [])
             if line.startswith('CUSTOM_X: ')]
 
 

@@ -8,10 +8,9 @@ until no program has it open.
 """
 
 import collections.abc
+import logging
 import threading
 import time
-
-from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
