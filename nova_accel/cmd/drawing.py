@@ -199,7 +199,7 @@ def _resets(host: model.Host) -> collections.abc.Iterator[str]:
         for region in device.regions for unit in region.units
         if resets.get(unit, reset_methods.UNKNOWN) != reset_methods.UNKNOWN)
     for (name, how), number in sorted(found.items()):
-        yield f'{name}: {number} reset by {how}'
+        yield f'{name}: {errors.count(number, "unit")}, reset by {how}'
 
 
 def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:

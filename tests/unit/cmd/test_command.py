@@ -148,6 +148,29 @@ def test_host_show_json(run):
         'offered', 'unnamed')
 
 
+def test_host_show_says_what_resets_units(run, tmp_path):
+    file = tmp_path / 'host.json'
+    port = 'pci0000:80/0000:80:01.0'
+    file.write_text(build.sysfs({
+        port: {'class': '0x060400\n'},
+        **{f'{port}/0000:81:00.{number}': {
+            'iommu_group': '../x/7', 'config': '', 'reset_method': methods}
+            for number, methods in enumerate(['flr bus\n', 'pm\n'])},
+        'pci0000:80/0000:82:00.0': {'config': '', 'reset_method': 'flr\n'},
+    }, folders=['sys/bus/pci/drivers/vfio-pci', 'sys/class/vfio']).dumps())
+    arguments = '--sysfs-root', str(file), '--device-spec', GPUS
+    _code, out, _err = run('host', 'show', *arguments)
+    assert out.splitlines()[-2:] == [
+        f'CUSTOM_PCI_10DE_2330: 1 unit, reset by {how}'
+        for how in ('flr', 'vfio hot reset')]
+    _code, data = show(run, *arguments)
+    assert [region['resets'] for device in data['devices']
+            for region in device['regions']] == [['vfio hot reset'], ['flr']]
+    _code, out, _err = run('host', 'verify', '--sysfs-root', str(file),
+                           conf=f'[nova_accel]\ndevice_spec = {GPUS}\n')
+    assert 'reset by vfio hot reset: reset not tried' in out
+
+
 def test_host_show_has_both_nodes_of_a_device_on_one_without_cpus(
         run, tmp_path):
     file = tmp_path / 'host.json'
