@@ -63,8 +63,8 @@ CARDS = (
     Card('u200', None, 0x10ee, 0x5004, 0x1200, 0xa200, subsystem=0xe),
 )
 
-#: The second function of a card that has no Function Level Reset.
-DUO = Card('duo', 0, 0x10de, 0x2204, 0x0302, 0x2204, more={'flr': False})
+#: Alveo V80: the second function of a card without Function Level Reset.
+DUO = Card('duo', 0, 0x10ee, 0x50b5, 0x1200, 0x50b5, more={'flr': False})
 
 
 def arguments(folder: pathlib.Path, number: int) -> list[str]:

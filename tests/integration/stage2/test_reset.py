@@ -13,7 +13,7 @@ U250 = '0x10ee5000'
 # This card cannot be reset.
 U200 = '0x10ee5004'
 # One of the two functions of a card that can only be reset together.
-DUO = '0x10de2204'
+DUO = '0x10ee50b5'
 ENTRY = ('device_spec = {{"vendor_id": "10ee", "product_id": "5004", '
          '"resource_class": "CUSTOM_OLD"{more}}}\n')
 
@@ -116,7 +116,7 @@ def duo(tenant, machine, inside, offer, said):
     def name(**keys):
         entry = {**keys, 'resource_class': 'CUSTOM_DUO'}
         offer(f'device_spec = {json.dumps(entry)}\n')
-    name(vendor_id='10de', product_id='2204')
+    name(vendor_id='10ee', product_id='50b5')
     patience.until('nova-compute logs which entry is right', lambda: said(
         f'name all of them in one entry: {{"address": "{slot}.*"}}'))
     name(address=f'{slot}.*')
