@@ -394,8 +394,11 @@ def unknown(conf: cfg.ConfigOpts,
         # oslo.config has reported what is wrong with the file.
         with contextlib.suppress(OSError, ValueError, iniparser.ParseError):
             cfg.ConfigParser(os.path.expanduser(file), sections).parse()
-        yield from unknown_options.find(file, sections,
-                                        _known(conf, sections))
+        known = _known(conf, sections)
+        yield from unknown_options.find(file, {
+            name: options for name, options in sections.items()
+            # Groups of a plugin.
+            if name.lower() in known or name not in conf}, known)
 
 
 def _known(conf: cfg.ConfigOpts, sections: collections.abc.Iterable[str],

@@ -46,25 +46,25 @@ _MOST = 256
 Open = collections.abc.Callable[[str], int]
 
 
-def reset(unit: collections.abc.Collection[model.PciAddress],
-          groups: collections.abc.Collection[str],
-          devices: collections.abc.Collection[str], open_file: Open) -> None:
+#: A name by function.
+Names = collections.abc.Mapping[model.PciAddress, str]
+
+
+def reset(names: Names, by_group: bool, open_file: Open) -> None:
     """Reset functions that have a vfio driver, and nothing else.
 
-    :param unit: all functions of the slot or bus
-    :param groups: their IOMMU groups, if programs can open groups
-    :param devices: the names of their vfio devices otherwise (``vfio0``)
+    :param names: of all functions of the slot or bus: their IOMMU group, or
+        their vfio device (``vfio0``)
+    :param by_group: whether they are IOMMU groups
     :param open_file: opens a file of vfio; a path as :data:`GROUP`
     :raises OSError: if another program has a file open, if the kernel would
         reset other functions as well, or if it does not reset them
     """
     with contextlib.ExitStack() as files:
         opened = _Files(files, open_file)
-        if groups:
-            device, fds = _open_groups(min(unit), groups, opened)
-        else:
-            device, fds = _open_devices(devices, opened), ()
-        _check_affected(device, set(unit))
+        device, fds = (_open_groups(names, opened) if by_group else
+                       (_open_devices(names.values(), opened), ()))
+        _check_affected(device, set(names))
         size = HEADER.size + 4 * len(fds)
         fcntl.ioctl(device, HOT_RESET, bytearray(struct.pack(
             f'{HEADER.format}{len(fds)}i', size, 0, len(fds), *fds)))
@@ -93,14 +93,16 @@ class _Files:
         return descriptor
 
 
-def _open_groups(address, groups, files: _Files) -> tuple[int, list[int]]:
+def _open_groups(groups: Names, files: _Files,
+                 ) -> tuple[int, collections.abc.Collection[int]]:
     """Open groups and one of their devices.
 
     :returns: the descriptors of the device and of the groups
     """
     container = files.open(CONTAINER)
-    fds = [files.open(GROUP.format(group)) for group in groups]
-    for group, descriptor in zip(groups, fds, strict=True):
+    fds = {group: files.open(GROUP.format(group))
+           for group in dict.fromkeys(groups.values())}
+    for group, descriptor in fds.items():
         status = fcntl.ioctl(descriptor, GET_STATUS, STATUS.pack(
             STATUS.size, 0))
         if not STATUS.unpack(status)[1] & _VIABLE:
@@ -108,9 +110,11 @@ def _open_groups(address, groups, files: _Files) -> tuple[int, list[int]]:
                           'has a driver that is not a vfio driver')
         fcntl.ioctl(descriptor, SET_CONTAINER, struct.pack('=i', container))
     _set_iommu(container)
+    address, group = next(iter(groups.items()))
     # With a bytearray, ioctl returns what the kernel returns.
     return files.keep(fcntl.ioctl(
-        fds[0], GET_DEVICE, bytearray(f'{address}\0'.encode()))), fds
+        fds[group], GET_DEVICE, bytearray(f'{address}\0'.encode()),
+        )), fds.values()
 
 
 def _set_iommu(container: int) -> None:
@@ -128,10 +132,15 @@ def _set_iommu(container: int) -> None:
 def _open_devices(devices, files: _Files) -> int:
     """Open devices with one iommufd; return the descriptor of one of them."""
     iommufd = files.open(IOMMUFD)
-    fds = [files.open(DEVICE.format(device)) for device in devices]
-    for descriptor in fds:
-        fcntl.ioctl(descriptor, BIND, BINDING.pack(BINDING.size, 0, iommufd,
-                                                   0))
+    paths = [DEVICE.format(device) for device in devices]
+    fds = [files.open(path) for path in paths]
+    for path, descriptor in zip(paths, fds, strict=True):
+        try:
+            fcntl.ioctl(descriptor, BIND, BINDING.pack(BINDING.size, 0,
+                                                       iommufd, 0))
+        except OSError as error:
+            raise OSError(error.errno, f'/{path} cannot be used, as if another'
+                          f' program has it: {error.strerror}') from None
     return fds[0]
 
 
@@ -144,6 +153,8 @@ def _check_affected(device: int, unit: set[model.PciAddress]) -> None:
     found = {model.PciAddress(domain, bus, devfn >> 3, devfn & 7)
              for _owner, domain, bus, devfn in AFFECTED.iter_unpack(
                  answer[HEADER.size:HEADER.size + count * AFFECTED.size])}
-    if found != unit:
-        raise OSError(errno.EPERM, 'vfio would reset other functions with it: '
-                      + ', '.join(map(str, sorted(found ^ unit))))
+    for wrong, what in ((found - unit, 'would also reset'),
+                        (unit - found, 'would not reset')):
+        if wrong:
+            raise OSError(errno.EPERM, f'vfio {what} '
+                          + ', '.join(map(str, sorted(wrong))))

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import uuid
 
 from nova_accel.core import model
@@ -27,6 +28,11 @@ from nova_accel.host import vfio
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
 _MAX_VFS = 0xffff
+
+# PCI Code and ID Assignment Specification: the base class of bridges.
+_BRIDGE = 0x06
+
+_vfio_lock = threading.Lock()
 
 
 def of(tree: trees.Tree) -> 'Operations':
@@ -155,17 +161,38 @@ class Operations:
         Functions without a driver are bound to vfio-pci for the reset.
 
         :param addresses: of the functions, which have a vfio driver or none
-        :raises ValueError: if an argument is invalid
+        :raises ValueError: if an argument is invalid, or if a function is a
+            bridge or has a driver of the host
         :raises OSError: as :func:`nova_accel.host.hot_reset.reset`, or if
             vfio-pci does not take a function
         """
-        unit = {address: model.PciAddress.parse(address)
-                for address in addresses}
-        with contextlib.ExitStack() as bound:
+        unit = [*map(model.PciAddress.parse, addresses)]
+        if len(set(unit)) != len(unit) or len(
+                {(address.domain, address.bus) for address in unit}) != 1:
+            raise ValueError('not the functions of a bus: '
+                             + ', '.join(map(str, unit)))
+        # Another call must not take our driver for that of an operator.
+        with _vfio_lock, contextlib.ExitStack() as bound:
             for address in unit:
-                bound.enter_context(self._bound_to_vfio(address))
-            hot_reset.reset(unit.values(), *self._vfio_names(unit),
-                            self._open_device)
+                self._check_for_vfio(address)
+            for address in unit:
+                bound.enter_context(self._bound_to_vfio(str(address)))
+            hot_reset.reset(*self._vfio_names(unit), self._open_device)
+
+    def _check_for_vfio(self, address: model.PciAddress) -> None:
+        """Check that vfio may get a function.
+
+        Source: Documentation/ABI/testing/sysfs-driver-vfio (``vfio-dev``,
+        since Linux 6.1).
+        """
+        place = os.path.join(self._root, _function(str(address)))
+        with open(f'{place}/class') as file:
+            is_bridge = int(file.read(), 16) >> 16 == _BRIDGE
+        if is_bridge or os.path.lexists(f'{place}/driver') and not (
+                os.path.isdir(f'{place}/vfio-dev') or 'vfio' in
+                os.path.basename(os.readlink(f'{place}/driver'))):
+            raise ValueError(f'{address} is a bridge or has a driver of the '
+                             'host')
 
     @contextlib.contextmanager
     def _bound_to_vfio(self, address: str):
@@ -176,7 +203,6 @@ class Operations:
         """
         place = os.path.join(self._root, _function(address))
         if os.path.lexists(f'{place}/driver'):
-            # Unless it is a vfio driver, vfio refuses the group.
             yield
             return
         with open(f'{place}/driver_override') as file:
@@ -190,23 +216,25 @@ class Operations:
             try:
                 yield
             finally:
-                self.unbind_driver(address)
+                if os.readlink(f'{place}/driver').endswith('/vfio-pci'):
+                    self.unbind_driver(address)
         finally:
             self._set('\n' if before == '(null)' else before,
                       _function(address), 'driver_override')
 
-    def _vfio_names(self, unit) -> tuple[list[str], list[str]]:
+    def _vfio_names(self, unit) -> tuple[hot_reset.Names, bool]:
         """Return the IOMMU groups of functions, or else their vfio devices.
 
-        Source: Documentation/ABI/testing/sysfs-driver-vfio (``vfio-dev``).
+        :returns: also whether they are groups
         """
-        places = [os.path.join(self._root, _function(address))
-                  for address in unit]
-        if os.path.isdir(os.path.join(self._root, vfio.GROUPS[4:])):
-            return sorted({os.path.basename(os.readlink(
-                f'{place}/iommu_group')) for place in places}), []
-        return [], [name for place in places
-                    for name in os.listdir(f'{place}/vfio-dev')]
+        by_group = os.path.isdir(os.path.join(self._root, vfio.GROUPS[4:]))
+        names = {}
+        for address in unit:
+            place = os.path.join(self._root, _function(str(address)))
+            [names[address]] = ([os.path.basename(os.readlink(
+                f'{place}/iommu_group'))] if by_group
+                else os.listdir(f'{place}/vfio-dev'))
+        return names, by_group
 
     def _open_device(self, path: str) -> int:
         """Open a device file of the machine.

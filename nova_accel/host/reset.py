@@ -152,7 +152,9 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
         try:
             if way.behind:
                 _check_alone(tree, way)
-            for address in way.resets:
+            # vfio needs their whole IOMMU groups without drivers of the host.
+            for address in (unit if way.behind is model.BusReset.HOT_RESET
+                            else way.resets):
                 _unbind(tree, functions[address])
             _reset(tree, way, functions[way.address])
             _check_functions(tree, way.resets)

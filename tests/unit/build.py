@@ -47,8 +47,8 @@ def card(at, vfs, ids='8086:37c8', vf_ids='8086:37c9'):
               for number in range(1, vfs + 1))]
 
 
-#: Keys of an entry for all functions of a host: those in PCI domain 0000.
-EVERY = {'address': {'domain': '0000'}}
+#: Keys of an entry for all functions of a host: those not on PCI bus ff.
+EVERY = {'address': {'bus': '(?!ff)'}}
 
 
 def entries(*specs, option='[nova_accel] device_spec'):

@@ -142,7 +142,8 @@ class _Offer:
             function = self._functions[address]
             for entry, pool, refused in self._pools(function, entries):
                 for unit, why in refused.items():
-                    refusals.update(dict.fromkeys(self._refusals(unit, why)))
+                    refusals.update(dict.fromkeys(
+                        self._refusals(unit, entry, why)))
                 if pool:
                     first = self._functions[pool.units[0][0]
                                             ] if pool.units else function
@@ -193,9 +194,10 @@ class _Offer:
         known.append(pool)
         return True
 
-    def _refusals(self, unit, why) -> collections.abc.Iterator[model.Refusal]:
+    def _refusals(self, unit, entry, why,
+                  ) -> collections.abc.Iterator[model.Refusal]:
         for function in map(self._functions.get, unit):
-            if function and function.address in self._named:
+            if function and entry in self._named.get(function.address, ()):
                 yield model.Refusal(function.address, function.ids,
                                     why.reason_for(function), why.remedy,
                                     isinstance(why, unit_checks.WithheldUnit))

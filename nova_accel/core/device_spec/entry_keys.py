@@ -96,17 +96,20 @@ def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
     return {'address': tuple(patterns), 'single': _whole_address(parts)}
 
 
-def is_any(address: collections.abc.Iterable[re.Pattern[str]]) -> bool:
-    """Whether patterns match every address, as ``*`` and ``.*`` do.
+def is_any(address: collections.abc.Iterable[re.Pattern[str]],
+           *parts: str) -> bool:
+    """Whether patterns match every value of some parts of an address.
 
     :param address: a pattern for each of :data:`ADDRESS_PARTS`
+    :param parts: their names; by default, those of the domain 0000, in which
+        most hosts have all devices
     """
     return all(
         pattern.match(f'{number:0{digits}x}')
-        for pattern, (_part, limit, digits) in zip(address, ADDRESS_PARTS,
-                                                   strict=True)
-        # All values, or of domains enough to tell.
-        for number in (*range(min(limit, 0xff) + 1), min(limit, 0xffff)))
+        for pattern, (part, limit, digits) in zip(address, ADDRESS_PARTS,
+                                                  strict=True)
+        if not parts or part in parts
+        for number in ((0,) if part == 'domain' else range(limit + 1)))
 
 
 def _whole_address(parts) -> model.PciAddress | None:

@@ -215,7 +215,7 @@ def _why_not_by_bus(unit, functions) -> tuple[str, str]:
     if others:
         other = functions[min(others)]
         return (f'a reset of its bus would also reset {other.address} '
-                f'({other.ids}), which is not in its IOMMU group',
+                f'({other.ids}), which is not assigned with it',
                 _IF_ACCEPTABLE)
     bridge = _bridge(unit, functions)
     return _WITHOUT_VFIO.get(bridge and len(unit) > 1 and bridge.resets_below,

@@ -59,6 +59,7 @@ class Entry:
     :param kind: the name of the kind's entry point
     :param several: whether other entries can name the same functions as well
     :param settings: values of the kind's keys
+    :param item: the entry as it was loaded
     """
 
     label: str
@@ -79,6 +80,8 @@ class Entry:
     kind: str = kinds.PCI
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()
+    item: collections.abc.Mapping[str, typing.Any] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False)
 
     @property
     def is_selective(self) -> bool:
@@ -88,8 +91,13 @@ class Entry:
     @property
     def is_specific(self) -> bool:
         """Whether it names more than a vendor."""
+        return bool(self.names_product or not entry_keys.is_any(self.address))
+
+    @property
+    def names_product(self) -> bool:
+        """Whether it names products, or devices by their place or name."""
         return bool(self.product_id or self.devname or self.parent
-                    or not entry_keys.is_any(self.address))
+                    or not entry_keys.is_any(self.address, 'bus', 'slot'))
 
     def setting(self, key: str) -> typing.Any:
         return dict(self.settings).get(key)
@@ -247,7 +255,8 @@ def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
         kind_spec.keys if 'kind' in item
         else (key for other in known.values() for key in other.keys))})
     fields: dict[str, typing.Any] = {'label': label, 'kind': kind,
-                                     'several': kind_spec.several}
+                                     'several': kind_spec.several,
+                                     'item': item}
     # Run every reader, because readers return the default of an absent key.
     for key, read in entry_keys.READERS.items():
         fields.update(_read(label, key, item.get(key), read))

@@ -9,10 +9,14 @@ from nova_accel.core import pci_class
 
 Functions = collections.abc.Sequence[model.Function]
 
-_NAME_ALL = 'name all of them in one entry: {}'
+_NAME_ALL = 'name all of them in one entry, in place of {}: {}'
 _OTHER_SLOT = ('put the card into a slot that has an IOMMU group of its own, '
-               'or switch ACS on in the firmware; nothing helps if the device '
-               'is a part of the board')
+               'or switch ACS on in the firmware')
+_OF_THE_BOARD = '; nothing helps if the device is a part of the board'
+_IF_WANTED = '; or name all of them in one entry, if servers may have them'
+
+# PCI Code and ID Assignment Specification: the base class of disk controllers.
+_STORAGE = 0x01
 
 
 def describe(functions: Functions) -> str:
@@ -31,18 +35,27 @@ def _describe(function) -> str:
     return f'{function.address} ({", ".join(facts)})'
 
 
-def remedy(functions: Functions, steps: collections.abc.Iterable[str] = (),
-           ) -> str:
+def remedy(functions: Functions, entries: collections.abc.Sequence,
+           steps: collections.abc.Collection[str] = ()) -> str:
     """Return what helps if an entry does not name all functions of a unit.
 
+    :param entries: the spec_entry.Entries that name some of them; the first is
+        the one that does not name all
     :param steps: what else is necessary before servers can get the unit
     """
     if not _are_one_slot(functions):
-        return _OTHER_SLOT
+        # Such a disk may be one that the host needs.
+        return _OTHER_SLOT + (_OF_THE_BOARD if steps or any(
+            function.class_code >> 16 == _STORAGE for function in functions)
+            else _IF_WANTED)
     if any(function.console for function in functions):
         steps = ['give the host another console', *steps]
-    return ', and '.join([_NAME_ALL.format(json.dumps(slot_item(functions))),
-                          *dict.fromkeys(steps)])
+    item = {key: value for key, value in entries[0].item.items()
+            if key not in ('vendor_id', 'product_id', 'address')}
+    return ', and '.join([_NAME_ALL.format(
+        ' and '.join(entry.label for entry in entries),
+        json.dumps({**slot_item(functions), **item})),
+        *dict.fromkeys(steps)])
 
 
 def remedy_if_refused(functions: Functions, because_of: model.PciAddress,
@@ -52,7 +65,7 @@ def remedy_if_refused(functions: Functions, because_of: model.PciAddress,
     :param because_of: the function for which it is refused
     """
     if not _are_one_slot(functions):
-        return _OTHER_SLOT
+        return _OTHER_SLOT + _OF_THE_BOARD
     return (f'nothing helps as long as servers cannot have {because_of}: '
             f'{reason}')
 

@@ -115,16 +115,14 @@ class UnitChecks:
     def _check_fabric(self, function, entry) -> None:
         """Refuse a switch of the host's fabric that an entry takes as well.
 
-        NVSwitches serve the host's Fabric Manager, and have the vendor of the
-        GPUs.
+        NVSwitches have the vendor of the GPUs, and serve the host's Fabric
+        Manager.
         """
-        if (function.class_code >> 8 == _SWITCH and not entry.is_specific
-                and reset_methods.has_host_driver(function)):
+        if function.class_code >> 8 == _SWITCH and not entry.names_product:
             raise kinds.Refused(
-                f'it is of class {_SWITCH:04x}, its driver '
-                f'{function.driver} serves the host, and {entry.label} names '
-                'only a vendor', 'name its product_id or address if servers '
-                'shall have it')
+                f'it is of class {_SWITCH:04x}, as NVSwitches are, and '
+                f'{entry.label} names no product', 'name its product_id if '
+                'servers shall have it, or that of the other devices if not')
 
     def _check_num_vfs(self, function, entry) -> None:
         """Refuse what an entry with num_vfs names, except VFs of its cards."""
@@ -390,12 +388,20 @@ class UnitChecks:
                     if any(function.iommu_group != named.iommu_group
                            for function in unnamed)
                     else f'IOMMU group {named.iommu_group} has')
+            others = [*dict.fromkeys(
+                used for function in unnamed
+                for used in self._named.get(function.address, ()))]
+            which = (f'for which {others[0].label} is used' if others
+                     else f'which {entry.label} does not name')
             raise kinds.Refused(
-                f'{what} {together.describe(unnamed)}, which {entry.label} '
-                'does not name', self._remedy(functions, pool, entry))
+                f'{what} {together.describe(unnamed)}, {which}',
+                self._remedy(functions, pool, [entry, *others]))
 
-    def _remedy(self, functions, pool, entry) -> str:
-        """Return what helps if an entry does not name all of a unit."""
+    def _remedy(self, functions, pool, entries) -> str:
+        """Return what helps if an entry does not name all of a unit.
+
+        :param entries: it, and others that name some of the unit
+        """
         try:
             self._check_each(functions)
             self._check_groups(functions)
@@ -404,12 +410,12 @@ class UnitChecks:
                 functions, refused.because_of or functions[0].address,
                 refused.reason)
         steps = []
-        for check in self._checks_of_handover(functions, pool, entry):
+        for check in self._checks_of_handover(functions, pool, entries[0]):
             try:
                 check()
             except kinds.Refused as refused:
                 steps.append(refused.remedy)
-        return together.remedy(functions, steps)
+        return together.remedy(functions, entries, steps)
 
 
 def _check_whole_device(pool, functions) -> None:

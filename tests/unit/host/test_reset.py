@@ -592,7 +592,7 @@ def _break_reset(kernel):
 
 @pytest.mark.parametrize('wrong, reason', [
     (_break_open, '/dev/vfio/22: another program has it open'),
-    (_break_set, 'vfio would reset other functions with it: 0000:8a:01.0'),
+    (_break_set, 'vfio would also reset 0000:8a:01.0'),
     (_break_bind, 'vfio-pci does not take 0000:8a:00.0'),
     (_break_group, 'a function in IOMMU group 22 has a driver that is not a '
      'vfio driver'),
@@ -607,6 +607,52 @@ def test_failed_reset_by_vfio_leaves_drivers_as_they_were(
     assert unit not in node.offered()
     assert _BY_VFIO not in kernel.resets
     assert _facts(kernel) == before
+
+
+def _machine(facts, more=()):
+    """Return the machine with other facts of the card that vfio resets."""
+    machine = {**_MACHINE, **dict(more)}
+    for path, changes in zip([path for path in _MACHINE if path.endswith(
+            _CARD)], facts, strict=True):
+        machine[path] = {**_MACHINE[path], **changes}
+    return machine
+
+
+def test_whole_unit_is_unbound_before_one_of_its_buses_is_reset():
+    driver = {'driver': f'{_DRIVERS}/nvidia'}
+    other = f'{_ROOT}/0000:80:04.0'
+    more = {other: _MACHINE[f'{_ROOT}/{_BY_VFIO}'], **{
+        f'{other}/0000:8b:00.{number}': {
+            'config': '', 'iommu_group': '../x/22', 'reset_method': 'pm\n',
+            'driver_override': '(null)\n', **driver} for number in range(2)}}
+    with _kernel(_machine([driver, driver], more)) as kernel:
+        node = _Node(kernel)
+        unit = _unit(node, _CARD[0])
+        assert len(unit) == 4
+        assert node.give(unit)
+        assert kernel.resets == [_BY_VFIO, '0000:80:04.0']
+
+
+@pytest.mark.parametrize('groups', [(22, 23), (23, 22), (123, 99)])
+def test_functions_of_several_iommu_groups_are_reset_together(groups):
+    with _kernel(_machine([{'iommu_group': f'../x/{group}'}
+                           for group in groups])) as kernel:
+        operations.of(kernel.tree).reset_by_vfio(_CARD)
+        assert kernel.resets == [_BY_VFIO]
+
+
+@pytest.mark.parametrize('addresses, error', [
+    ([], ValueError), ([_CARD[0], '0000:8A:00.0'], ValueError),
+    ([_CARD[0], '0000:88:00.0'], ValueError),
+    (['0000:80:02.0'], ValueError), (['0000:87:00.0'], ValueError),
+    ([*_CARD, '0000:8a:00.7'], FileNotFoundError), (['x'], ValueError)])
+def test_nothing_is_bound_for_invalid_functions(kernel, addresses, error):
+    before = _facts(kernel)
+    bind, bound = kernel.bind, []
+    kernel.bind = lambda *names: bound.append(names) or bind(*names)
+    with pytest.raises(error):
+        operations.of(kernel.tree).reset_by_vfio(addresses)
+    assert (bound, _facts(kernel)) == ([], before)
 
 
 @pytest.mark.parametrize('iommu', [1, 7, 2])

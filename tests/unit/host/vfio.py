@@ -74,7 +74,7 @@ class Vfio:
         size, _flags = hot_reset.STATUS.unpack(argument)
         assert size == hot_reset.STATUS.size
         return hot_reset.STATUS.pack(size, self.viable and all(
-            self._driver(name) == 'vfio-pci'
+            self._driver(name) in (None, 'vfio-pci')
             for name in self._members(path)))
 
     def _set_container(self, path, argument):
@@ -91,7 +91,9 @@ class Vfio:
 
     def _get_device(self, path, argument):
         name = bytes(argument).decode().rstrip('\0')
-        assert self._has_iommu and name in self._members(path)
+        assert self._has_iommu
+        if name not in self._members(path):
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         self._touch(self._root / 'dev' / name)
         return os.open(self._root / 'dev' / name, os.O_RDWR)
 

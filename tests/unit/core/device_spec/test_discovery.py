@@ -180,10 +180,16 @@ def test_a_host_bridge_without_a_driver_may_be_in_the_group():
     assert build.units(build.host([bridge, gpu], _GPUS)) == {}
 
 
-def test_nvswitch_is_offered():
-    switch = build.function('0000:41:00.0', '10de:22a3', class_code=0x068000)
-    assert build.units(build.host([switch], {'vendor_id': '10de'})) == {
-        'CUSTOM_PCI_10DE_22A3': ['0000:41:00.0']}
+@pytest.mark.parametrize('keys, is_offered', [
+    ({'vendor_id': '10de'}, False), ({'address': '*:*:*.0'}, False),
+    ({'product_id': '22a3'}, True), ({'address': '41:00.*'}, True)])
+@pytest.mark.parametrize('driver', [None, 'vfio-pci', 'nvidia-nvswitch'])
+def test_nvswitch_is_offered_if_an_entry_means_it(keys, is_offered, driver):
+    switch = build.function('0000:41:00.0', '10de:22a3', class_code=0x068000,
+                            driver=driver)
+    host = build.host([switch], keys)
+    assert bool(host.devices) is is_offered
+    assert bool(host.refusals) is not is_offered
 
 
 def test_denied_function_is_offered_if_it_is_bound_to_vfio():

@@ -49,11 +49,10 @@ def _follow(remedy, functions, entry):
     :returns: None if the operator can do nothing
     """
     before = functions, dict(entry)
-    named = re.search(r'name all of them in one entry: (\{.*?\})', remedy)
+    named = re.search(r'name all of them in one entry, in place of .*?: '
+                      r'(\{.*?\})', remedy)
     if named:
-        entry = {**{key: value for key, value in entry.items()
-                    if key not in ('vendor_id', 'product_id', 'address')},
-                 **json.loads(named[1])}
+        entry = json.loads(named[1])
     for words, keys in (('"reset": "if_possible"', {'reset': 'if_possible'}),
                         ('"one_time_use": "yes"', {'one_time_use': 'yes'})):
         if words in remedy:
@@ -68,10 +67,12 @@ def _follow(remedy, functions, entry):
     return (functions, entry) if (functions, entry) != before else None
 
 
-@given(_machines())
-def test_a_remedy_that_was_followed_helps(machine):
+@given(_machines(), st.sampled_from([
+    {}, {'reset': 'if_possible'}, {'keeps_data': 'yes'},
+    {'one_time_use': 'yes', 'resource_class': 'CUSTOM_X'}]))
+def test_a_remedy_that_was_followed_helps(machine, keys):
     functions, named = machine
-    entry = {'vendor_id': '10de', 'product_id': named.product_id}
+    entry = {'vendor_id': '10de', 'product_id': named.product_id, **keys}
     seen = set()
     while True:
         host = build.host(functions, entry)
@@ -99,7 +100,7 @@ def test_all_is_to_be_named_only_if_servers_can_have_it(machine):
     functions, named = machine
     host = build.host(functions, {'product_id': named.product_id})
     for refusal in host.refusals:
-        if 'name all of them' in refusal.remedy:
+        if 'name all of them in one entry, in place' in refusal.remedy:
             unit = [function for function in functions
                     if function.iommu_group == named.iommu_group
                     and not function.is_bridge]

@@ -194,7 +194,7 @@ def test_entry_that_names_no_device_is_refused(keys):
 
 
 @pytest.mark.parametrize('keys', [
-    {'address': '.0'}, {'address': {'domain': '0000'}},
+    {'address': '.0'}, {'address': {'domain': '0009'}},
     {'address': {'domain': '[0-9a-f]{1,3}$'}}, {'address': {'bus': '[^f]'}},
     {'parent': 'mtty', 'mdev_type': 'mtty-1'},
     # The file lists the devices.
