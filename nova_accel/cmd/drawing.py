@@ -168,7 +168,7 @@ def _label(function: model.Function, state: str) -> str:
     if function.physfn:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:
-        kind += f', {function.num_vfs} VFs'
+        kind += f', {errors.count(function.num_vfs, "VF")}'
     kind += ''.join(f', BAR {bar.number}: {bar_window.text(bar.size)}'
                     for bar in function.bars or ()
                     if bar.size >= bar_window.GIB)
