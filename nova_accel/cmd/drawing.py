@@ -162,7 +162,7 @@ def _label(function: model.Function, state: str) -> str:
     if function.physfn:
         kind = f'VF of {function.physfn}'
     elif function.num_vfs:
-        kind += f', {function.num_vfs} VFs'
+        kind += f', {errors.count(function.num_vfs, "VF")}'
     if function.location.cpuless_node is not None:
         kind += (f', on NUMA node {function.location.cpuless_node} without '
                  'CPUs')

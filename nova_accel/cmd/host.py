@@ -129,7 +129,8 @@ class CheckHost(text.Findings):
             self.app.LOG.warning(problem)
         name, findings = check.audit(host, parsed_args.host,
                                      placement.connect(conf), conf)
-        self.app.LOG.info('%s: %d findings', name, len(findings))
+        self.app.LOG.info('%s: %s', name,
+                          errors.count(len(findings), 'finding'))
         self.code = int(bool(findings))
         return self.columns, [
             (finding.thing, finding.reason, finding.remedy, finding.provider,
@@ -169,8 +170,9 @@ class RecordHost(command.Command):
             content = gzip.compress(content, mtime=0)
         pathlib.Path(name).write_bytes(content)
         self.app.stdout.write(
-            f'{name}: {len(recording.files)} files, {len(recording.links)} '
-            f'links, {len(content)} bytes\n')
+            f'{name}: {errors.count(len(recording.files), "file")}, '
+            f'{errors.count(len(recording.links), "link")}, '
+            f'{errors.count(len(content), "byte")}\n')
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:

@@ -102,8 +102,8 @@ class CheckProfile(text.Findings):
             _read_directories(self.app, parsed_args))
         problems.extend(unusable(found))
         self.code = int(bool(problems or (parsed_args.strict and warnings)))
-        self.app.LOG.info('%d profiles, %d problems', len(found),
-                          len(problems))
+        self.app.LOG.info('%s, %s', errors.count(len(found), 'profile'),
+                          errors.count(len(problems), 'problem'))
         return self.columns, [
             (error.thing, error.reason, error.remedy, severity)
             for severity, group in ((text.ERROR, problems),

@@ -94,8 +94,9 @@ def check_compute(conf: cfg.ConfigOpts) -> upgradecheck.Result:
             '[DEFAULT] compute_driver',
             f'is {conf.compute_driver or "not set"}, so [nova_accel] '
             'device_spec has no effect', f'set it to {_DRIVER}'))
-    return _result(f'device_spec has {len(entries)} entries', failures,
-                   _claimed(conf, entries))
+    return _result(
+        f'device_spec has {errors.count(len(entries), "entry", "entries")}',
+        failures, _claimed(conf, entries))
 
 
 def _claimed(conf: cfg.ConfigOpts,

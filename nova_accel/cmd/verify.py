@@ -83,7 +83,8 @@ class VerifyHost(text.ShowOne):
         kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
         yield f'nova_accel {report["nova_accel"]}, {report["source"]}{kernel}'
         for region in report['regions']:
-            yield (f'+ {region["ids"]}: {region["units"]} units, kind '
+            yield (f'+ {region["ids"]}: '
+                   f'{errors.count(region["units"], "unit")}, kind '
                    f'{region["kind"]}, driver {region["driver"] or "none"}, '
                    f'reset methods {region["reset_methods"] or "unknown"}, '
                    f'reset by {region["reset_by"] or "its kind"}: '

@@ -155,8 +155,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._announcer.start(self._domains.read())
             held = [ours for hostdevs in self._holders.hostdevs().values()
                     if (ours := hostdev.ours(hostdevs))]
-            LOG.info('%d hostdevs are held by %d servers',
-                     sum(map(len, held)), len(held))
+            LOG.info('%s held by %s', errors.count(
+                sum(map(len, held)), 'hostdev is', 'hostdevs are'),
+                errors.count(len(held), 'server'))
             # A reboot of the host removes all mdevs. Recreate them before a
             # new server takes their place on the card.
             for hostdevs in held:

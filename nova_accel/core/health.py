@@ -123,8 +123,9 @@ def problems(facts: Facts, recent: Errors, limits: Limits,
     for link in facts.links:
         yield from _of_link(link, limits)
     if facts.missing_vfs:
-        yield (f'{facts.missing_vfs} of its virtual functions are enabled, '
-               'but are not there')
+        yield errors.count(facts.missing_vfs, 'of its virtual functions is',
+                           'of its virtual functions are'
+                           ) + ' enabled, but not there'
 
 
 def counted(found: Errors, limits: Limits) -> collections.abc.Iterator[str]:

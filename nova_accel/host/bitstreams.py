@@ -135,8 +135,8 @@ class Copies:
         if missing > sum(size for size, _path in idle):
             raise errors.AssignmentError(
                 f'bitstream {os.path.basename(path).partition(".")[0]}',
-                f'has {size} bytes, and there is no room for a copy: the '
-                f'limit of all bitstreams is {self.limit} bytes, and '
+                f'has {errors.count(size, "byte")}, and there is no room for '
+                f'a copy: the limit of all bitstreams is {self.limit}, and '
                 f'{self.reserve} must stay free on the disk',
                 'free some space, or raise [nova_accel] bitstream_cache_size')
         for size, path in idle:

@@ -122,7 +122,7 @@ def _by_profile(client, hosts, options) -> _Table:
     totals = client.totals(sum(regions.values(), []))
     groups = alike(hosts, client.compute.closed())
     rows = []
-    for profile in progress.each(found, len(found), 'profiles'):
+    for profile in progress.each(found, len(found), 'profile'):
         try:
             rooms = room.Rooms(profile.request(), regions)
         except errors.AccelError as error:

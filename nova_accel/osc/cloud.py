@@ -186,7 +186,7 @@ class Cloud:
         uuids = list(uuids)
         with concurrent.futures.ThreadPoolExecutor(_WORKERS) as pool:
             return dict(zip(uuids, progress.each(
-                pool.map(read, uuids), len(uuids), 'requests to Placement'),
+                pool.map(read, uuids), len(uuids), 'Placement request'),
                 strict=True))
 
     def get(self, path: str) -> typing.Any:

@@ -6,6 +6,7 @@ import collections.abc
 
 from cliff import columns
 
+from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.request import device_profile
 
@@ -62,7 +63,8 @@ class Hosts(columns.FormattableColumn):
 
     def human_readable(self) -> str:
         return '\n'.join(
-            f'{", ".join(row["hosts"])}: {row["fits"]} fit'
+            f'{", ".join(row["hosts"])}: '
+            + errors.count(row['fits'], 'fits', 'fit')
             + f'; {row["reason"]}' * bool(row['reason'])
             for row in self._value)
 

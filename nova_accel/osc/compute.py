@@ -87,7 +87,7 @@ class Compute:
         with _translated_errors():
             try:
                 yield from map(_server, progress.each(
-                    self._nova.servers(all_projects=True), None, 'servers'))
+                    self._nova.servers(all_projects=True), None, 'server'))
             except exceptions.ForbiddenException:
                 yield from map(_server, self._nova.servers())
 

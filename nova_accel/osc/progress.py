@@ -6,6 +6,8 @@ import sys
 import time
 import typing
 
+from nova_accel.core import errors
+
 # Seconds before the first line and between two lines.
 _INTERVAL = 5
 
@@ -17,12 +19,12 @@ def each(items: collections.abc.Iterable[T], count: int | None,
     """Yield each item, and say how many there were.
 
     :param count: the number of items, None if it is not known
-    :param what: what the items are, in words
+    :param what: the word for one item
     """
     said = time.monotonic()
     for number, item in enumerate(items, 1):
         yield item
         if time.monotonic() - said > _INTERVAL and number != count:
             said = time.monotonic()
-            print(f'{number} of {count} {what}' if count else
-                  f'{number} {what}', file=sys.stderr, flush=True)
+            print(f'{number} of {errors.count(count, what)}' if count else
+                  errors.count(number, what), file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 
 import collections
 
+from nova_accel.core import errors
 from nova_accel.core.solver import arrange
 
 # Most examples for each kind of rejection, and most kinds.
@@ -42,7 +43,8 @@ class Rejections:
         if self._passed:
             return ''
         return '; '.join(
-            f'{kind}: {number} hosts, {self._candidates[kind]} candidates ('
+            f'{kind}: {errors.count(number, "host")}, '
+            f'{errors.count(self._candidates[kind], "candidate")} ('
             + ', '.join(f'{host}: {objection}' for objection, host in
                         list(self._objections[kind].items())[:_EXAMPLES])
             + ')'

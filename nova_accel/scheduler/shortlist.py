@@ -208,8 +208,8 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
         yield provider_summaries
         return
     ranking = rank(wanted, hosts, enough)
-    LOG.debug('%d of %d hosts have the devices of %s, and %d may have them',
-              len(ranking.fitting), len(hosts), wanted.name,
+    LOG.debug('Hosts with the devices of %s: %d of %d; %d may have them',
+              wanted.name, len(ranking.fitting), len(hosts),
               len(ranking.unsure))
     no_valid_host.ranked(ranking.objections)
     parts = ranking.rounds(enough)

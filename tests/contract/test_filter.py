@@ -112,7 +112,7 @@ def test_host_without_nova_accels_driver_is_rejected(caplog):
     host.stats = {'num_instances': '0'}
     assert not filter_.AcceleratorFilter().host_passes(
         host, _spec(**{'resources_ACCEL0:FPGA': '1'}))
-    assert 'driver: 1 hosts, 1 candidates (host: its nova-compute' in (
+    assert 'driver: 1 host, 1 candidate (host: its nova-compute' in (
         caplog.text)
     # The host passes for a request without devices of nova_accel.
     host.allocation_candidates = [_candidate(1, [1], {})]

@@ -55,9 +55,9 @@ class AffinityTest(cloud.Cloud):
         self.gpu_profile('two', count=2, numa='required')
         self.boot(self.flavor('two'), state='ERROR')
         self.assertIn(
-            'has no valid host for two: same numa_node: 1 hosts, 1 candidates '
+            'has no valid host for two: same numa_node: 1 host, 1 candidate '
             '(compute1: same numa_node of ACCEL0-1, guest (required): at most '
-            '1 fit on one NUMA node)', self.stdlog.logger.output)
+            '1 fits on one NUMA node)', self.stdlog.logger.output)
 
     def test_preferred_affinity_accepts_other_nodes(self):
         self.fill()
@@ -78,7 +78,7 @@ class AffinityTest(cloud.Cloud):
         self.gpu_profile('two', count=2, numa='required')
         server = self.boot(self.flavor('two'), state='ERROR',
                            az='nova:compute1')
-        self.assertIn('at most 1 fit on one NUMA node',
+        self.assertIn('at most 1 fits on one NUMA node',
                       server['fault']['message'])
         self.assertEqual(6, len(self.held()))
 

@@ -130,7 +130,7 @@ class DisputedTest(Audited):
         held = self.hostdevs(server)
         self.placement.delete(f'/allocations/{server["id"]}')
         [finding] = self.found()
-        self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
+        self.assertIn(f'resource provider {PROVIDER}: 1 of its units is '
                       f'held, 0 are allocated: {server["id"]} should not '
                       'have it; ', finding)
         self.assertEqual((1, 1, {providers.DISPUTED}), self.state())
@@ -237,7 +237,7 @@ class DisputedTest(Audited):
         # An operation in progress looks the same, so one audit is not enough.
         self.assertEqual([], self.said())
         [finding] = self.found()
-        self.assertIn(f'resource provider {PROVIDER}: 1 of its units are '
+        self.assertIn(f'resource provider {PROVIDER}: 1 of its units is '
                       f'allocated, 0 are held: {server["id"]} should have '
                       'it', finding)
         self.assertEqual((1, 0, set()), self.state())

@@ -84,7 +84,7 @@ class ChoiceTest(cloud.Cloud):
         apart = self.profile(4, {'distinct': 'pcie_switch'})
         self.boot(apart)
         self.boot(self.profile(2, {'same': 'pcie_switch'}), state='ERROR')
-        self.assertIn('same pcie_switch: 1 hosts, 1 candidates',
+        self.assertIn('same pcie_switch: 1 host, 1 candidate',
                       self.stdlog.logger.output)
         preferred = {'same': 'pcie_switch', 'policy': 'preferred'}
         self.boot(self.profile(2, preferred))
@@ -99,7 +99,7 @@ class ChoiceTest(cloud.Cloud):
 
     def test_more_host_bridges_than_the_host_has(self):
         self.boot(self.profile(3, {'distinct': 'pcie_root'}), state='ERROR')
-        self.assertIn('distinct pcie_root: 1 hosts, 1 candidates',
+        self.assertIn('distinct pcie_root: 1 host, 1 candidate',
                       self.stdlog.logger.output)
 
     def test_each_pair_of_groups_is_behind_one_switch(self):
@@ -141,7 +141,7 @@ class ChoiceTest(cloud.Cloud):
         plain = self.flavor('plain')
         self.assertEqual({'84'}, self.buses(self.boot(plain)))
         self.boot(plain, state='ERROR')
-        self.assertIn('traits: 1 hosts', self.stdlog.logger.output)
+        self.assertIn('traits: 1 host', self.stdlog.logger.output)
 
     def one_with_a_trait(self):
         """Give one device a trait; the provider of the class gets it, too."""

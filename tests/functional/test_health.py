@@ -407,8 +407,8 @@ class VirtualFunctionTest(cloud.Cloud):
         link.unlink()
         self._run_periodics()
         self.assertEqual(0, self.free())
-        self.assertIn('1 of its virtual functions are enabled, but are not '
-                      'there', self.stdlog.logger.output)
+        self.assertIn('1 of its virtual functions is enabled, but not there',
+                      self.stdlog.logger.output)
 
     @ddt.data(_CARD, _VFS[0])
     def test_card_or_function_that_blocks(self, address):

@@ -178,8 +178,9 @@ def _download(context, image, metadata: _Image, trusted_certs,
               copies: bitstreams.Copies, path) -> None:
     limit = CONF.nova_accel.max_bitstream_size * _MIB
     if metadata.size > limit:
-        raise _fault(image, f'has {metadata.size} bytes; this host accepts '
-                     f'at most {CONF.nova_accel.max_bitstream_size} MiB',
+        raise _fault(image, f'has {errors.count(metadata.size, "byte")}; this '
+                     'host accepts at most '
+                     f'{CONF.nova_accel.max_bitstream_size} MiB',
                      'raise [nova_accel] max_bitstream_size')
     most = metadata.size or limit
     with copies.new(path, most) as file:
@@ -187,13 +188,14 @@ def _download(context, image, metadata: _Image, trusted_certs,
             glance.API().download(context, image, data=file,
                                   trusted_certs=trusted_certs)
         except bitstreams.TooLong:
-            raise _damaged(image, f'more than {most} bytes') from None
+            raise _damaged(image, f'more than {errors.count(most, "byte")}'
+                           ) from None
         except Exception as error:
             raise _fault(image, f'cannot be downloaded: {error}') from None
         length, digest = file.digest(metadata.algorithm)
         if digest != metadata.digest:
-            raise _damaged(image, f'{length} bytes, and not the '
-                           f'{metadata.algorithm} hash of its image')
+            raise _damaged(image, f'{errors.count(length, "byte")}, and not '
+                           f'the {metadata.algorithm} hash of its image')
     LOG.info('Downloaded bitstream %s to %s', image, path)
 
 

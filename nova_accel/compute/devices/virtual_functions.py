@@ -6,6 +6,7 @@ from oslo_log import log as logging
 
 from nova_accel import nova_claims
 from nova_accel.compute.state import local_host
+from nova_accel.core import errors
 from nova_accel.core.assignment import holders
 from nova_accel.core.device_spec import virtual_functions
 from nova_accel.core.placement import inventory
@@ -36,26 +37,28 @@ def set_numbers(local_host: local_host.LocalHost,
     needed = _cards_needed(inventory.NodeInventory(host, node), known)
     for change in changes:
         if change.before and (change.card in needed or not known.is_known):
-            LOG.error('Device %s keeps %d virtual functions, although num_vfs '
-                      'is %d: a server without a domain %s one; hard reboot '
-                      'it, and restart nova-compute', change.card,
-                      change.before, change.number,
-                      'has' if known.is_known else 'may have')
+            LOG.error('Device %s keeps %s, although num_vfs is %d: a server '
+                      'without a domain %s one; hard reboot it, and restart '
+                      'nova-compute', change.card, _vfs(change.before),
+                      change.number, 'has' if known.is_known else 'may have')
             continue
         try:
             number = sriov.change(local_host.tree, change)
         except Exception as error:
             # Continue with the other cards.
-            LOG.error('Device %s cannot have %d virtual functions: %s',
-                      change.card, change.number, error)
+            LOG.error('Device %s cannot have %s: %s', change.card,
+                      _vfs(change.number), error)
             continue
-        LOG.info('Device %s has %d virtual functions; it had %d',
-                 change.card, number, change.before)
+        LOG.info('Device %s has %s; it had %d', change.card, _vfs(number),
+                 change.before)
         if number != change.number:
-            LOG.error('Device %s has %d virtual functions, though num_vfs '
-                      'is %d: its driver made so many; write num_vfs %d, '
-                      'or "all"', change.card, number, change.number,
-                      number)
+            LOG.error('Device %s has %s, though num_vfs is %d: its driver '
+                      'made so many; write num_vfs %d, or "all"', change.card,
+                      _vfs(number), change.number, number)
+
+
+def _vfs(number: int) -> str:
+    return errors.count(number, 'virtual function')
 
 
 def _cards_needed(here: inventory.NodeInventory, known: holders.Holders,

@@ -139,7 +139,8 @@ def _detach(domain, device, running) -> str:
     seconds_left = CONF.libvirt.device_detach_timeout
     while any(device.address == other.address for other in running()):
         if seconds_left <= 0:
-            return f'not within {CONF.libvirt.device_detach_timeout} seconds'
+            return 'not within ' + errors.count(
+                CONF.libvirt.device_detach_timeout, 'second')
         time.sleep(_POLL)
         seconds_left -= _POLL
     return ''

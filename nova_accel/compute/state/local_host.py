@@ -198,5 +198,5 @@ def _report(host: model.Host) -> list[tuple[int, str]]:
     if counts := host.units:
         lines.append((logging.INFO, 'Offered: ' + ', '.join(
             f'{total} {name}' for name, total in sorted(counts.items()))
-            + f' on {len(host.devices)} devices'))
+            + f' on {errors.count(len(host.devices), "device")}'))
     return lines

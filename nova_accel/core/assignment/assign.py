@@ -201,7 +201,7 @@ class _Held:
             raise errors.TakenError(
                 f'resource provider {item.name}',
                 f'Placement has allocations for {count} of its units, '
-                f'{len(free)} of {len(item.region.units)} are free'
+                + _are_free(len(free), len(item.region.units))
                 + (f': {taken}' if taken else ''))
         # Prefer units that are not withheld, and then units that no server
         # holds to those that the server itself held before: a reverted resize
@@ -219,12 +219,16 @@ class _Held:
         if total - taken < count:
             raise errors.TakenError(
                 f'resource provider {item.name}',
-                f'Placement has allocations for {count} mdevs '
-                f'{item.region.variant} of it, {max(0, total - taken)} of '
-                f'{total} are free')
+                f'Placement has allocations for {errors.count(count, "mdev")} '
+                f'{item.region.variant} of it, '
+                + _are_free(max(0, total - taken), total))
         return [(model.MdevAddress(
             naming.mdev_uuid(self.holder, item.uuid, index)),)
             for index in range(count)]
+
+
+def _are_free(free: int, total: int) -> str:
+    return f'{errors.count(free, f"of {total} is", f"of {total} are")} free'
 
 
 def _units(allocated, here) -> dict[str, int]:

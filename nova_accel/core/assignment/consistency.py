@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 import functools
 
+from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -198,8 +199,9 @@ def held_without_allocations(
             reason, remedy = _explain(held, units, item, snapshot)
             yield Finding(
                 f'resource provider {item.name}',
-                f'{len(units)} of its units are held, {allocated} are '
-                f'allocated: {reason}', remedy, item.uuid, excess)
+                f'{_of_its_units(len(units))} held, '
+                f'{errors.count(allocated, "is", "are")} allocated: {reason}',
+                remedy, item.uuid, excess)
 
 
 def _explain(held, units, item, snapshot) -> tuple[str, str]:
@@ -214,7 +216,8 @@ def _explain(held, units, item, snapshot) -> tuple[str, str]:
     if item.uuid not in given_as and all(
             snapshot.allocated.get(provider) for provider in given_as):
         # An entry has changed, and so have the names of its Regions.
-        return (f'{names} has allocations of it as ' + ', '.join(sorted(
+        have = 'has' if len(strangers) == 1 else 'have'
+        return (f'{names} {have} allocations of it as ' + ', '.join(sorted(
             snapshot.known.get(provider, provider) for provider in given_as)),
             'no action needed, it is kept for the server; or restore the '
             'entry')
@@ -271,14 +274,19 @@ def _allocated_not_held(snapshot, unknown,
             continue
         yield Finding(
             f'resource provider {snapshot.known.get(provider, provider)}',
-            f'{sum(allocated.values())} of its units are allocated, '
-            f'{len(units)} are held: {lacking} should have it',
+            f'{_of_its_units(sum(allocated.values()))} allocated, '
+            f'{errors.count(len(units), "is", "are")} held: {lacking} should '
+            'have it',
             'wait while an operation is in progress or a resize is not '
             'confirmed; otherwise hard reboot the server; if it does not '
             'exist, or is on another host, run "openstack resource provider '
             f'allocation unset --provider {provider}'
             f'{_class_options(provider, snapshot)} <server>"', provider,
             passing=True)
+
+
+def _of_its_units(number: int) -> str:
+    return errors.count(number, 'of its units is', 'of its units are')
 
 
 def _units_given_as(provider, snapshot) -> dict[model.Unit, set[str]]:

@@ -61,8 +61,10 @@ def _check_unused(function, host) -> None:
     if vfs or mdevs:
         # They disappear when the driver is unbound, even if they are in use.
         raise errors.AssignmentError(
-            f'device {function.address}', f'has {vfs} virtual functions and '
-            f'{mdevs} mdevs by now, which other servers may hold',
+            f'device {function.address}',
+            f'has {errors.count(vfs, "virtual function")} and '
+            f'{errors.count(mdevs, "mdev")} by now, which other servers may '
+            'hold',
             'remove them, or move the server')
     if function.use:
         raise errors.AssignmentError(

@@ -125,8 +125,9 @@ class _Offer:
             if entry and 0 < card.num_vfs != virtual_functions.wanted(card,
                                                                       entry):
                 self._problems.append(
-                    f'{card.address} ({card.ids}): has {card.num_vfs} '
-                    f'virtual functions, and {entry.label} says num_vfs '
+                    f'{card.address} ({card.ids}): has '
+                    f'{errors.count(card.num_vfs, "virtual function")}, and '
+                    f'{entry.label} says num_vfs '
                     f'{entry.num_vfs}; nova-compute sets their number when it '
                     'starts, if they are not in use')
 

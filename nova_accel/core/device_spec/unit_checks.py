@@ -11,6 +11,7 @@ import collections.abc
 import functools
 import itertools
 
+from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import kind as kinds
@@ -309,7 +310,7 @@ class UnitChecks:
         vfs = max(function.num_vfs, self._machine.vfs[function.address])
         if vfs:
             raise kinds.Refused(
-                f'it has {vfs} virtual functions enabled',
+                f'it has {errors.count(vfs, "virtual function")} enabled',
                 'name the virtual functions in device_spec, or write 0 to '
                 'its sriov_numvfs')
         self._check_card(function)
@@ -319,7 +320,7 @@ class UnitChecks:
                     for mdev_type in function.mdev_types)
         if mdevs:
             raise kinds.Refused(
-                f'it has {mdevs} mediated devices',
+                f'it has {errors.count(mdevs, "mediated device")}',
                 'remove them, or name their type in device_spec')
         self._check_claims(function)
 

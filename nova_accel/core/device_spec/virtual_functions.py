@@ -90,7 +90,7 @@ def plan(functions: collections.abc.Sequence[model.Function],
         if change.number > wanted(card, entry):
             problems.append(errors.DeviceError(
                 f'device {card.address} ({card.ids})',
-                f'it gets {change.number} virtual functions, though '
+                f'it gets {_vfs(change.number)}, though '
                 f'{entry.label} says num_vfs {entry.num_vfs}: a domain holds '
                 f'{card.vf(change.number - 1)}', _RELEASE))
     return changes, problems
@@ -140,5 +140,9 @@ def _why_not(function, foreign, held) -> tuple[str, str]:
 def _error(card, entry, reason, remedy) -> errors.DeviceError:
     return errors.DeviceError(
         f'device {card.address} ({card.ids})',
-        f'it keeps {card.num_vfs} virtual functions, though {entry.label} '
-        f'says num_vfs {entry.num_vfs}: {reason}', remedy)
+        f'it keeps {_vfs(card.num_vfs)}, though {entry.label} says num_vfs '
+        f'{entry.num_vfs}: {reason}', remedy)
+
+
+def _vfs(number: int) -> str:
+    return errors.count(number, 'virtual function')

@@ -5,6 +5,7 @@ import collections
 import collections.abc
 import dataclasses
 
+from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
@@ -66,7 +67,7 @@ def explain(problem: csp.Problem,
 def gave_up(steps: int) -> str:
     """Return a sentence for a host whose search gave up."""
     words = ('the search for devices that keep its rules gave up after '
-             f'{steps} steps')
+             + errors.count(steps, 'step'))
     if steps < search_budget.MAX_STEPS:
         words += '; other hosts used the rest of the request\'s steps'
     return words
@@ -102,9 +103,9 @@ def _shortage(view, classes, traits) -> Reason:
                    if source.resource_class == name)
         if free < amount:
             return Reason(
-                'units', f'wants {amount} units of {classes[name]}, {free} '
-                'are free', Shortage(f'{amount} free {classes[name]}', amount,
-                                     free))
+                'units', f'wants {errors.count(amount, "unit")} of '
+                f'{classes[name]}, {_are_free(free)}',
+                Shortage(f'{amount} free {classes[name]}', amount, free))
     for need in propagation.needs(
             view, propagation.fitting(view), range(len(demands))):
         shortage = _shortage_of(view, need, classes, traits)
@@ -120,27 +121,39 @@ def _shortage_of(view, need, classes, traits) -> Reason | None:
     """Return the same for equal demands alone, or None."""
     demand, count, sources = need
     name = classes[demand.resource_class]
-    words = (f'wants {count} units of {name}' if demand.amount == 1 else
-             f'wants {count} times {demand.amount} units of {name}, each from '
-             'one Region')
+    words = 'wants ' + (
+        f'{errors.count(count, "unit")} of {name}' if demand.amount == 1 else
+        _from_one_region(demand, count, f'units of {name}'))
     most = propagation.units(view, demand, (
         index for index, source in enumerate(view.sources)
         if source.resource_class == demand.resource_class))
     if most < count:
-        return Reason('units', f'{words}, {most} are free', Shortage(
-            _times(demand, count, classes), count, most))
+        return Reason(
+            'units', f'{words}, {_are_free(most)}',
+            Shortage(_times(demand, count, classes), count, most))
     most = propagation.units(view, demand, sources)
     if most < count:
         having = _having(demand, traits)
-        return Reason('traits', f'{words}{having}, {most} are free', Shortage(
-            _times(demand, count, classes) + having, count, most))
+        return Reason(
+            'traits', f'{words}{having}, {_are_free(most)}',
+            Shortage(_times(demand, count, classes) + having, count, most))
     return None
 
 
 def _times(demand: csp.Demand, count: int, classes) -> str:
     name = classes[demand.resource_class]
     return (f'{count} free {name}' if demand.amount == 1 else
-            f'{count} times {demand.amount} free {name}, each from one Region')
+            _from_one_region(demand, count, f'free {name}'))
+
+
+def _from_one_region(demand: csp.Demand, count: int, what: str) -> str:
+    amount = f'{demand.amount} {what}'
+    return (f'{amount} from one Region' if count == 1 else
+            f'{count} times {amount}, each from one Region')
+
+
+def _are_free(number: int) -> str:
+    return f'{errors.count(number, "is", "are")} free'
 
 
 def _having(demand: csp.Demand, traits) -> str:
@@ -191,13 +204,13 @@ def _at_most(constraint, most: int) -> str:
     """Return the words for how many members can keep a constraint."""
     one, several = PLACES[constraint.key]
     if not constraint.same:
-        return f'free units are on only {most} {one if most == 1 else several}'
+        return 'free units are on only ' + errors.count(most, one, several)
     if constraint.key == csp.LINKS:
         return ('no legal set of linked devices is free for '
-                f'{len(constraint.members)} groups')
+                + errors.count(len(constraint.members), 'group'))
     if len(constraint.members) == 1:
         return 'no unit is free there'
-    return f'at most {most} fit on one {one}'
+    return f'at most {errors.count(most, "fits", "fit")} on one {one}'
 
 
 def _most(view, constraint) -> int:

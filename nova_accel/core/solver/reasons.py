@@ -6,6 +6,7 @@ The owner of a server may read these texts.
 
 import collections.abc
 
+from nova_accel.core import errors
 from nova_accel.core.solver import arrange
 from nova_accel.core.solver import explain
 
@@ -25,7 +26,8 @@ def clause(found: arrange.Arrangement) -> str:
     one, several = explain.PLACES[found.rule.key]
     text = (f'at most {lack.most} of {lack.asked} on one {one}'
             if found.rule.same else
-            f'{lack.asked} on at most {lack.most} of {lack.wanted} {several}')
+            f'{lack.asked} on at most {lack.most} of '
+            + errors.count(lack.wanted, one, several))
     return text + _conditions(lack, one)
 
 
@@ -81,9 +83,10 @@ def _sentence(found: arrange.Arrangement) -> str:
         text = (f'no host has {lack.asked} on one {one}; of the hosts that '
                 f'have them, the most on one is {lack.most}')
     else:
-        text = (f'no host has {lack.asked} on {lack.wanted} {several}; of the '
-                f'hosts that have them, the most is {lack.most} '
-                f'{one if lack.most == 1 else several}')
+        wanted, most = (errors.count(number, one, several)
+                        for number in (lack.wanted, lack.most))
+        text = (f'no host has {lack.asked} on {wanted}; of the hosts that '
+                f'have them, the most is {most}')
     return text + _conditions(lack, one)
 
 

@@ -326,7 +326,8 @@ class Regions:
             return ''
         return (f'{errors.quote(template[0])} '
                 + (f'ended with {code}' if code is not None else
-                   f'was killed: it was not done after {timeout} seconds')
+                   'was killed: it was not done after '
+                   + errors.count(timeout, 'second'))
                 + (f' and said {_printable(output)}' if output.strip()
                    else ''))
 

@@ -139,7 +139,7 @@ def test_scheduler_logs_unmet_affinity_rule(cloud, accelerators):
     assert server.status == 'ERROR'
     assert 'No valid host was found' in accelerators.fault(server)
     wanted = (f'{server.id} has no valid host for three-together: '
-              'same pcie_switch: 1 hosts')
+              'same pcie_switch: 1 host')
     said = steps.wait(
         f'the line "{wanted}" in {log}', lambda: [
             line for line in log.read_bytes()[begin:].decode().splitlines()

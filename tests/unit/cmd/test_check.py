@@ -160,10 +160,10 @@ def test_consistent_host_has_no_findings(check, libvirt):
 def test_remedy_follows_each_finding(check, placement):
     placement.allocate()
     code, out, err = check()
-    assert (code, err) == (1, 'nova-accel: compute1: 1 findings\n')
+    assert (code, err) == (1, 'nova-accel: compute1: 1 finding\n')
     finding, remedy = out.splitlines()
     assert finding == (f'! resource provider compute1_accel_{GPU}: 1 of its '
-                       f'units are held, 0 are allocated: {SERVER} should '
+                       f'units is held, 0 are allocated: {SERVER} should '
                        'not have it')
     assert remedy.startswith('  if the server is on another host')
 

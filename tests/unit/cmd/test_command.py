@@ -466,7 +466,7 @@ def test_profile_show_of_unknown_name_fails(run, profiles):
 
 def test_profile_check(run, profiles):
     assert run('profile', 'check', '--profile-dir', str(profiles)) == (
-        0, '', 'nova-accel: 1 profiles, 0 problems\n')
+        0, '', 'nova-accel: 1 profile, 0 problems\n')
     (profiles / 'bad.yaml').write_text('name: bad\ngroups: []\n')
     code, out, _err = run('profile', 'check', '--profile-dir', str(profiles))
     assert code == 1
@@ -477,7 +477,7 @@ def test_profile_check_accepts_unquoted_off(run, profiles):
     path = profiles / 'pair.yaml'
     path.write_text(PROFILE.replace('numa: required', 'numa: off'))
     assert run('profile', 'check', str(path)) == (
-        0, '', 'nova-accel: 1 profiles, 0 problems\n')
+        0, '', 'nova-accel: 1 profile, 0 problems\n')
     _code, out, _err = run('profile', 'show', 'pair', '--profile-dir',
                            str(profiles))
     assert 'nova_accel:count_ACCEL0=2' in out
@@ -487,7 +487,7 @@ def test_profile_check_accepts_unquoted_off(run, profiles):
 def test_profile_check_of_missing_directory_fails(run, tmp_path):
     code, out, err = run('profile', 'check', '--profile-dir',
                          str(tmp_path / 'nothing'))
-    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problems\n')
+    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problem\n')
     assert 'nothing: is not a directory' in out
 
 
@@ -517,7 +517,7 @@ def test_profile_check_continues_after_a_missing_file(run, tmp_path):
     good.write_text(PROFILE)
     code, out, err = run('profile', 'check', '-f', 'json',
                          str(tmp_path / 'none.yaml'), str(good))
-    assert (code, err) == (1, 'nova-accel: 1 profiles, 1 problems\n')
+    assert (code, err) == (1, 'nova-accel: 1 profile, 1 problem\n')
     [problem] = json.loads(out)
     assert problem['Thing'].endswith('none.yaml')
     assert 'No such file' in problem['Reason']
@@ -548,7 +548,7 @@ def test_profile_check_json_of_files(run, profiles):
     path = profiles / 'fpga.json'
     path.write_text('[{"resources:FPGA": 1, "accel:function_id": "x"}]')
     code, out, err = run('profile', 'check', '-f', 'json', str(path))
-    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problems\n')
+    assert (code, err) == (1, 'nova-accel: 0 profiles, 1 problem\n')
     [problem] = json.loads(out)
     assert "function 'x' is not a uuid" in problem['Reason']
 

@@ -106,3 +106,11 @@ def test_public_text_has_no_names(text, told):
 
 def test_long_text_is_cut_before_it_is_searched():
     assert len(errors.public('a.' * 100_000)) <= 1000
+
+
+@pytest.mark.parametrize('number, words, text', [
+    (0, ('host',), '0 hosts'), (1, ('host',), '1 host'),
+    (2, ('host',), '2 hosts'), (1, ('entry', 'entries'), '1 entry'),
+    (3, ('entry', 'entries'), '3 entries'), (1, ('is', 'are'), '1 is')])
+def test_count_has_the_singular_for_one(number, words, text):
+    assert errors.count(number, *words) == text

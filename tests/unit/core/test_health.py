@@ -52,7 +52,11 @@ def test_counters_that_cannot_be_read_any_more():
     ({'links': (WIDE, NARROW)}, {}, health.Limits({}, False, True),
      ['the link of 0000:43:00.0 runs at 16 of 32 GT/s']),
     ({'missing_vfs': 2}, {}, LIMITS,
-     ['2 of its virtual functions are enabled, but are not there']),
+     ['2 of its virtual functions are enabled, but not there']),
+    ({'missing_vfs': 1}, {}, LIMITS,
+     ['1 of its virtual functions is enabled, but not there']),
+    ({}, {CORRECTABLE: 2}, health.Limits({CORRECTABLE: 1}),
+     ['it had more than 1 correctable PCI Express error within an hour']),
     ({'answers': False, 'missing_vfs': 2, 'links': (NARROW,)}, {FATAL: 1},
      LIMITS, ['it does not answer: its configuration space reads as all '
               'ones']),

@@ -17,7 +17,7 @@ def test_lines_are_some_seconds_apart(monkeypatch, capsys, seconds, count,
         monotonic=lambda: clock[0]))
     clock = [0]
     found = []
-    for item in progress.each('abcd', count, 'answers'):
+    for item in progress.each('abcd', count, 'answer'):
         found.append(item)
         clock[0] += seconds
     assert ''.join(found) == 'abcd'

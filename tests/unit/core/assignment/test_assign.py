@@ -78,7 +78,7 @@ def test_more_allocated_than_offered_is_an_error():
     with pytest.raises(errors.AssignmentError) as caught:
         _assign(_amounts(gpu, amount=2), {'ACCEL0': _group(amount=2)}, [gpu])
     assert str(caught.value).endswith(
-        'Placement has allocations for 2 of its units, 1 of 1 are free')
+        'Placement has allocations for 2 of its units, 1 of 1 is free')
 
 
 def test_units_of_the_server_itself_are_free_for_it():

@@ -94,7 +94,7 @@ def test_held_and_not_allocated():
             finding.passing) == (
         f'resource provider {name(GPU)}', uuid(GPU), 1, False)
     assert finding.reason == (
-        f'1 of its units are held, 0 are allocated: {A} should not have it')
+        f'1 of its units is held, 0 are allocated: {A} should not have it')
 
 
 def test_text_of_a_finding_has_the_remedy():

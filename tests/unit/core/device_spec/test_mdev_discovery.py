@@ -230,7 +230,7 @@ def test_mdevs_that_are_no_pci_devices_in_the_guest_are_refused(api, offered):
 def test_device_with_mdevs_is_not_offered_as_a_whole():
     host = build.host([parent(model.MdevType('nvidia-471', 2, ours(1)))],
                       {'vendor_id': '10de'})
-    assert '1 mediated devices' in build.refusals(host)['0000:81:00.0']
+    assert '1 mediated device' in build.refusals(host)['0000:81:00.0']
 
 
 def test_mdevs_are_live_migratable_unless_the_entry_says_no():

@@ -129,12 +129,14 @@ def test_rule_named_in_objection_cannot_be_kept_alone(available, request):
     (_groups(8), _gpus([0] * 5), [], _PLAIN, 'units',
      'wants 8 units of CUSTOM_GPU, 5 are free'),
     (_groups(1, name='PGPU'), _gpus([0]), [], _PLAIN, 'units',
-     'wants 1 units of PGPU, 0 are free'),
+     'wants 1 unit of PGPU, 0 are free'),
     (_groups(2, amount=4), _gpus([0] * 8, free=2), [], _PLAIN, 'units',
      'wants 2 times 4 units of CUSTOM_GPU, each from one Region, 0 are free'),
+    (_groups(1, amount=4), _gpus([0] * 2, free=2), [], _PLAIN, 'units',
+     'wants 4 units of CUSTOM_GPU from one Region, 0 are free'),
     (_groups(2, CUSTOM_A100='required'),
      [*_gpus([0] * 3), _units('x', traits=['CUSTOM_A100'])], [], _PLAIN,
-     'traits', 'wants 2 units of CUSTOM_GPU with CUSTOM_A100, 1 are free'),
+     'traits', 'wants 2 units of CUSTOM_GPU with CUSTOM_A100, 1 is free'),
     (_groups(4), _gpus([0, 0, 0, 1, 1, 1, 2, 2]),
      [_rule('numa_node', True, range(4))], _PLAIN, 'same numa_node',
      'same numa_node of ACCEL0-3 (required): at most 3 fit on one NUMA node'),
@@ -145,7 +147,7 @@ def test_rule_named_in_objection_cannot_be_kept_alone(available, request):
     (_groups(2), _gpus([0, 1, 1]),
      [_rule('numa_node', True, range(2), also=['guest'])],
      arrange.HostContext(guest=frozenset({0})), 'same numa_node',
-     'same numa_node of ACCEL0-1, guest (required): at most 1 fit on one '
+     'same numa_node of ACCEL0-1, guest (required): at most 1 fits on one '
      'NUMA node; the guest is on NUMA node 0'),
     (_groups(2), _gpus([1, 1]),
      [_rule('numa_node', True, [0], also=['network']),
@@ -155,7 +157,7 @@ def test_rule_named_in_objection_cannot_be_kept_alone(available, request):
      'the network is on NUMA node 0 and 2'),
     (_groups(2), _gpus([None, None]),
      [_rule('numa_node', True, range(2))], _PLAIN, 'same numa_node',
-     'same numa_node of ACCEL0-1 (required): at most 1 fit on one NUMA '
+     'same numa_node of ACCEL0-1 (required): at most 1 fits on one NUMA '
      'node; the NUMA node of some devices of the host is unknown'),
     (_groups(2), _gpus([0, 0, 0]), [_rule('link_domain', True, range(2))],
      arrange.HostContext(links=model.Links(
