@@ -92,8 +92,8 @@ Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
   The virtual functions are then offered in place of the card. nova-compute
   sets their number when it starts, unless one of them is in use.
 ``reset``
-  ``required`` (default): offer a device only if it can be reset alone before
-  it is assigned to the next server. ``flr``, ``bus``: also use only this reset
+  ``required`` (default): offer a device only if it can be reset, without other
+  devices, before it is assigned to the next server. ``flr``, ``bus``: also use only this reset
   method. ``if_possible``: offer the device even if it cannot be reset.
 ``one_time_use``
   ``yes``: assign a whole device to one server only. Its resource provider has
