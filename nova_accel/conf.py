@@ -93,8 +93,9 @@ Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
   sets their number when it starts, unless one of them is in use.
 ``reset``
   ``required`` (default): offer a device only if it can be reset, without other
-  devices, before it is assigned to the next server. ``flr``, ``bus``: also use only this reset
-  method. ``if_possible``: offer the device even if it cannot be reset.
+  devices, before it is assigned to the next server. ``flr``, ``bus``: also use
+  only this reset method. ``if_possible``: offer the device even if it cannot
+  be reset.
 ``one_time_use``
   ``yes``: assign a whole device to one server only. Its resource provider has
   the trait ``HW_PCI_ONE_TIME_USE`` and is reserved as soon as a server gets
