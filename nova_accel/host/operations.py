@@ -6,6 +6,7 @@ Only root may write to the kernel's own sysfs:
 it is written to with the rights of the calling process.
 """
 
+import collections
 import collections.abc
 import contextlib
 import errno
@@ -32,7 +33,9 @@ _MAX_VFS = 0xffff
 # PCI Code and ID Assignment Specification: the base class of bridges.
 _BRIDGE = 0x06
 
-_vfio_lock = threading.Lock()
+#: Held during a reset by vfio, by the domain and the number of the bus.
+_vfio_locks: dict[tuple[int, int], threading.Lock] = collections.defaultdict(
+    threading.Lock)
 
 
 def of(tree: trees.Tree) -> 'Operations':
@@ -172,7 +175,8 @@ class Operations:
             raise ValueError('not the functions of a bus: '
                              + ', '.join(map(str, unit)))
         # Another call must not take our driver for that of an operator.
-        with _vfio_lock, contextlib.ExitStack() as bound:
+        with (_vfio_locks[unit[0].domain, unit[0].bus],
+              contextlib.ExitStack() as bound):
             for address in unit:
                 self._check_for_vfio(address)
             for address in unit:
