@@ -123,7 +123,8 @@ def duo(tenant, machine, inside, offer, said):
         offer(f'device_spec = {json.dumps(entry)}\n')
     name(vendor_id='10ee', product_id='50b5')
     patience.until('nova-compute logs which entry is right', lambda: said(
-        f'name all of them in one entry: {{"address": "{slot}.*"}}'))
+        'name all of them in one entry, in place of [nova_accel] device_spec '
+        f'#5: {{"address": "{slot}.*", "resource_class": "CUSTOM_DUO"}}'))
     name(address=f'{slot}.*')
     patience.until('the card is offered', lambda: tenant.ledger.device(
         machine.host, f'{slot}.0'))
