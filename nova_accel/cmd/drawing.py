@@ -19,14 +19,15 @@ from nova_accel.osc import columns
 Branch = dict[str, 'Branch']
 
 
-def draw(host: model.Host, source: str, health: str, problems: list[str],
-         everything: bool = False) -> collections.abc.Iterator[str]:
+def draw(host: model.Host, source: str, problems: list[str],
+         everything: bool = False, health: str = '',
+         ) -> collections.abc.Iterator[str]:
     """Yield the lines of the drawing.
 
     :param source: where the Host was read
-    :param health: where the health of its devices was read
     :param problems: shown last, one line each
     :param everything: also show functions that are not accelerators
+    :param health: where the health of its devices was read, '' if it was not
     """
     regions = [device.regions for device in host.devices]
     units = sum(region.total for region in itertools.chain(*regions))
@@ -40,7 +41,8 @@ def draw(host: model.Host, source: str, health: str, problems: list[str],
            f'{_numa_nodes(host)}, IOMMU groups: {_iommu_groups(host)}')
     yield (f'Devices offered: {devices}, units: {units}, functions refused: '
            f'{len(host.refusals) - withheld}')
-    yield f'Functions withheld for their health: {withheld} ({health})'
+    if health:
+        yield f'Functions withheld for their health: {withheld} ({health})'
     yield from columns.lines({**_branches(host, everything),
                               **_link_domains(host.links)})
     yield from _resets(host)

@@ -84,8 +84,8 @@ class ShowHost(text.ShowOne):
         warnings = [*map(str, _unmatched(entries, host)),
                     *drawing.refused(host)]
         self._drawn = [
-            *drawing.draw(host, root, reading.source, problems,
-                          parsed_args.all),
+            *drawing.draw(host, root, problems, parsed_args.all,
+                          reading.source),
             *drawing.suggest(found, () if texts else withheld)]
         for warning in warnings:
             self.app.LOG.warning(warning)

@@ -221,7 +221,7 @@ def _needs(units, **fields):
         bars=(model.Bar(0, 4 * bar_window.GIB),))
         for address in dict.fromkeys(unit[0] for unit in region.units)]
     host = model.Host(tuple(functions), (build.device(region),))
-    return [line for line in drawing.draw(host, 'x', 'y', [])
+    return [line for line in drawing.draw(host, 'x', [])
             if line.startswith('CUSTOM_X: ')]
 
 
