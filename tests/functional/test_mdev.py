@@ -163,7 +163,7 @@ class MdevTest(Mdevs):
             self.boot(self.vgpu)
         self.offer_another_type()
         self.restart_compute_service('compute1')
-        self.assertIn('has allocations of it as compute1_accel_0000:44:00.0; '
+        self.assertIn('have allocations of it as compute1_accel_0000:44:00.0; '
                       'no action needed, it is kept',
                       self.stdlog.logger.output)
         self.boot(self.vgpu)

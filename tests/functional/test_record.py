@@ -491,8 +491,8 @@ class RecordTest(cloud.Cloud):
         self.assertEqual(machine.read(), machine.cached())
         read = reader.read
 
-        def change(*args):
-            answer = read(*args)
+        def change(*args, **kwargs):
+            answer = read(*args, **kwargs)
             machine.invalidate()
             return answer
 
