@@ -102,11 +102,13 @@ with open(device + 'resource0', 'r+b') as file:
 enable('0')
 " """
 _IN_RESET = 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c "/dev/vfio/[0-9]"'
-_PID = '$(cat /run/nova-compute.pid)'
-#: In the background of the machine, as a reset takes only a second or two.
+#: Kill nova-compute once a function gets the driver vfio-pci for a reset. This
+#: runs in the background of the machine, as a reset takes a second or two.
 _KILL_IN_RESET = (
-    f"nohup sh -c 'until {_IN_RESET} > /dev/null; do :; done; "
-    f"kill -9 {_PID}; touch /run/killed' > /dev/null 2>&1 &")
+    "nohup sh -c 'until read driver < /sys/bus/pci/devices/{}/driver_override "
+    '&& [ "$driver" = vfio-pci ]; do :; done; '
+    "kill -9 $(cat /run/nova-compute.pid); touch /run/killed' "
+    '> /dev/null 2>&1 &')
 
 
 @pytest.fixture
@@ -164,7 +166,7 @@ def test_nova_compute_is_killed_during_a_reset_by_vfio(
     _soil(machine, duo[1])
     card.stick(True)
     machine.stop('nova-compute')
-    machine.run(_KILL_IN_RESET)
+    machine.run(_KILL_IN_RESET.format(duo[1]))
     machine.start('nova-compute')
     patience.until('nova-compute is killed', lambda: machine.run(
         'ls /run/killed', check=False))
