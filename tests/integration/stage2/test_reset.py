@@ -105,8 +105,7 @@ _IN_RESET = 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c "/dev/vfio/[0-9]"'
 #: Kill nova-compute once a function gets the driver vfio-pci for a reset. This
 #: runs in the background of the machine, as a reset takes a second or two.
 _KILL_IN_RESET = (
-    "nohup sh -c 'until read driver < /sys/bus/pci/devices/{}/driver_override "
-    '&& [ "$driver" = vfio-pci ]; do :; done; '
+    "nohup sh -c 'until [ -e /sys/bus/pci/devices/{}/driver ]; do :; done; "
     "kill -9 $(cat /run/nova-compute.pid); touch /run/killed' "
     '> /dev/null 2>&1 &')
 
