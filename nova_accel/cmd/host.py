@@ -69,14 +69,14 @@ class ShowHost(text.ShowOne):
         kinds = loader.open_all(tree)
         decide, unusable = _read_host(tree, conf, parsed_args.link_domains,
                                       kinds)
-        host = decide(entries)
         found = (suggestion.Suggestions() if texts else
-                 _suggest(host, kinds, decide))
+                 _suggest(decide([]), kinds, decide))
         # Without entries, look at the devices that are suggested.
         meant = entries if texts else _parse(entry.item
                                               for entry in found.entries)
-        reading = health.read(tree, host, health.offered(decide(meant)),
-                              kinds, conf)
+        planned = decide(meant)
+        reading = health.read(tree, planned, health.offered(planned), kinds,
+                              conf)
         host = decide(entries, [reading.withheld])
         withheld = [refusal for refusal in decide(
             meant, [reading.withheld]).refusals if refusal.is_withheld]

@@ -64,7 +64,8 @@ class VerifyHost(text.ShowOne):
         found = health.read(tree, host, health.offered(host).union(
             refusal.address for refusal in host.refusals),
             loader.open_all(tree), conf).found
-        regions = [_region(tree, host, found, device, region, held)
+        resets = reset_methods.describe_all(host)
+        regions = [_region(tree, host, found, resets, device, region, held)
                    for device in host.devices for region in device.regions]
         self.code = int(any(map(_is_bad, regions)))
         return self.dict2columns({
@@ -133,11 +134,11 @@ def _refused(host: model.Host, found: health_checks.Problems,
 
 
 def _region(tree, host: model.Host, found: health_checks.Problems,
+            resets: collections.abc.Mapping[model.Unit, str],
             device: model.Device, region: model.Region,
             held: collections.abc.Container[model.Address] | None) -> dict:
     functions = {function.address: function for function in host.functions}
     own = [functions[address] for unit in region.units for address in unit]
-    resets = reset_methods.describe_all(host)
     return {
         'ids': own[0].ids if own else device.ids,
         'kind': region.kind,

@@ -4,6 +4,9 @@
 Source: PCI Code and ID Assignment Specification: base class and subclass.
 """
 
+#: Base class.
+BRIDGE = 0x06
+
 #: Devices that are suggested even if no kind suggests an entry.
 ACCELERATORS = {
     0x0300: 'VGA controller', 0x0302: '3D controller',

@@ -19,6 +19,7 @@ import uuid
 
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core import pci_class
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
 from nova_accel.host import hot_reset
@@ -29,9 +30,6 @@ from nova_accel.host import vfio
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
 _MAX_VFS = 0xffff
-
-# PCI Code and ID Assignment Specification: the base class of bridges.
-_BRIDGE = 0x06
 
 #: Held during a reset by vfio, by the domain and the number of the bus.
 _vfio_locks: dict[tuple[int, int], threading.Lock] = collections.defaultdict(
@@ -191,7 +189,7 @@ class Operations:
         """
         place = os.path.join(self._root, _function(str(address)))
         with open(f'{place}/class') as file:
-            is_bridge = int(file.read(), 16) >> 16 == _BRIDGE
+            is_bridge = int(file.read(), 16) >> 16 == pci_class.BRIDGE
         if is_bridge or os.path.lexists(f'{place}/driver') and not (
                 os.path.isdir(f'{place}/vfio-dev') or 'vfio' in
                 os.path.basename(os.readlink(f'{place}/driver'))):
@@ -231,7 +229,7 @@ class Operations:
 
         :returns: also whether they are groups
         """
-        by_group = os.path.isdir(os.path.join(self._root, vfio.GROUPS[4:]))
+        by_group = trees.Directory(self._root).has(vfio.GROUPS)
         names = {}
         for address in unit:
             place = os.path.join(self._root, _function(str(address)))

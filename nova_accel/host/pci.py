@@ -19,6 +19,7 @@ import struct
 
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core import pci_class
 from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 
@@ -30,8 +31,8 @@ _RANGE = re.compile(r'0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) '
 _TYPE, _IO, _MEMORY = 0x1f00, 0x100, 0x200
 _PREFETCH, _WIDE = 0x2000, 0x100000
 # PCI Code and ID Assignment Specification: an audio device, a VGA controller,
-# and the base classes of display controllers and of bridges.
-_SOUND, _VGA, _DISPLAY, _BRIDGE = 0x0403, 0x0300, 0x03, 0x06
+# and the base class of display controllers.
+_SOUND, _VGA, _DISPLAY = 0x0403, 0x0300, 0x03
 # IORESOURCE_PCI_EA_BEI: no BAR has its address (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
@@ -201,7 +202,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         mdev_types=read_mdev_types(tree, path),
         reset_methods=_reset_methods(tree, path),
         resets_below=(
-            None if class_code >> 16 != _BRIDGE else
+            None if class_code >> 16 != pci_class.BRIDGE else
             model.BusReset.SUBORDINATE
             if tree.has(f'{path}/reset_subordinate') else machine.bus_reset),
         # vfio-dev exists since Linux 6.1.

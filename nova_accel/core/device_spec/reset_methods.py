@@ -32,7 +32,6 @@ _BUSES = frozenset({'bus', 'cxl_bus'})
 #: (PCI Power Management Specification, No_Soft_Reset).
 _PM = 'pm'
 
-
 #: How a unit is reset if sysfs does not show it.
 UNKNOWN = "the kernel's choice"
 

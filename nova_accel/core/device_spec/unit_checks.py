@@ -174,7 +174,8 @@ class UnitChecks:
         for check in self._checks_of_handover(functions, pool, entry):
             check()
         if pool.resets:
-            self._report_reset(unit, entry)
+            if entry.reset == reset_methods.IF_POSSIBLE:
+                self._report_reset(unit, entry)
             self._check_use(functions, entry)
 
     def _checks_of_handover(self, functions, pool, entry):
@@ -183,7 +184,8 @@ class UnitChecks:
         if pool.resets:
             yield lambda: self._check_driver(functions, is_managed(entry,
                                                                    pool))
-            yield lambda: self._check_reset(functions, entry)
+            if entry.reset != reset_methods.IF_POSSIBLE:
+                yield lambda: self._check_reset(functions, entry)
 
     def _check_parent(self, function) -> None:
         """Check the parent of mdevs, which the host keeps with its driver."""
@@ -253,9 +255,9 @@ class UnitChecks:
         self._check_host()
         named = next((f for f in functions if entry in self._named.get(
             f.address, ())), functions[0])
-        self._check_function(named)
+        self._check_each([named])
         self._check_named_with(named, functions, pool, entry)
-        self._check_each(functions)
+        self._check_each(f for f in functions if f is not named)
         if named.iommu_group is None:
             raise kinds.Refused('it is in no IOMMU group')
         self._check_groups(functions)
@@ -354,8 +356,7 @@ class UnitChecks:
 
     def _check_reset(self, functions, entry) -> None:
         unit = tuple(function.address for function in functions)
-        if entry.reset != reset_methods.IF_POSSIBLE and not (
-                reset_methods.ways(unit, self._functions, entry.reset)):
+        if not reset_methods.ways(unit, self._functions, entry.reset):
             raise kinds.Refused(*reset_methods.why_not_resettable(
                 unit, self._functions, entry.reset))
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a unit is reset, and whether it is offered if it cannot be."""
 
+import dataclasses
+
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
@@ -232,6 +234,15 @@ def test_the_reason_names_the_function_whose_reset_failed():
         '0000:81:00.0': '0000:81:00.1 in its IOMMU group: its reset failed: '
                         'x', '0000:81:00.1': 'its reset failed: x'}
     assert {refusal.remedy for refusal in host.refusals} == {'wait'}
+
+
+def test_the_reason_names_the_first_function_of_a_unit():
+    first, second = _card(('flr',), ('flr',))
+    first = dataclasses.replace(first, num_vfs=2)
+    assert build.refusals(build.host([first, second], _NAMED)) == {
+        '0000:81:00.0': 'it has 2 virtual functions enabled',
+        '0000:81:00.1': '0000:81:00.0 in its IOMMU group: it has 2 virtual '
+                        'functions enabled'}
 
 
 def test_other_units_of_a_pool_are_offered_after_a_failed_reset():
