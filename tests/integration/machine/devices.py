@@ -63,7 +63,8 @@ CARDS = (
     Card('u200', None, 0x10ee, 0x5004, 0x1200, 0xa200, subsystem=0xe),
 )
 
-#: Alveo V80: the second function of a card without Function Level Reset.
+#: Alveo V80: the first function of a card without Function Level Reset. After
+#: a reset of the slot the kernel waits for its answer.
 DUO = Card('duo', 0, 0x10ee, 0x50b5, 0x1200, 0x50b5, more={'flr': False})
 
 
@@ -137,10 +138,10 @@ def _devices(number) -> Iterator[dict[str, object]]:
     yield from _disks(ports, number)
     # Two functions in one slot, which cannot be reset alone.
     yield ports.add(DUO.name, 0, DUO)
-    yield device('edu', 'duo-edu', f'port-{DUO.name}', addr='0.0',
-                 multifunction=True)
-    yield _accelerator(DUO, number, f'port-{DUO.name}', addr='0.1',
+    yield _accelerator(DUO, number, f'port-{DUO.name}', addr='0.0',
                        multifunction=True)
+    yield device('edu', 'duo-edu', f'port-{DUO.name}', addr='0.1',
+                 multifunction=True)
 
 
 def host_bridges() -> Iterator[dict[str, object]]:
