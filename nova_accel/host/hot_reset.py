@@ -16,6 +16,7 @@ import fcntl
 import os
 import platform
 import struct
+import time
 
 from nova_accel.core import model
 
@@ -39,6 +40,9 @@ _VIABLE = 1
 #: vfio_pci_dependent_device.
 STATUS, BINDING = struct.Struct('=II'), struct.Struct('=IIiI')
 HEADER, AFFECTED = struct.Struct('=III'), struct.Struct('=IHBB')
+
+#: Seconds between tries while another user of sysfs has a device's lock.
+_PAUSES = 0.05, 0.1, 0.2, 0.4
 
 #: A bus with ARI has at most 256 functions.
 _MOST = 256
@@ -66,8 +70,22 @@ def reset(names: Names, by_group: bool, open_file: Open) -> None:
                        (_open_devices(names.values(), opened), ()))
         _check_affected(device, set(names))
         size = HEADER.size + 4 * len(fds)
-        fcntl.ioctl(device, HOT_RESET, bytearray(struct.pack(
-            f'{HEADER.format}{len(fds)}i', size, 0, len(fds), *fds)))
+        _locked(device, HOT_RESET, struct.pack(
+            f'{HEADER.format}{len(fds)}i', size, 0, len(fds), *fds))
+
+
+def _locked(descriptor: int, request: int, argument: bytes) -> int:
+    """Call an ioctl for which the kernel locks devices.
+
+    It does not wait for their locks (``vfio_pci_core_enable``,
+    ``pci_reset_bus``), so this function tries again for a moment.
+    """
+    for pause in _PAUSES:
+        with contextlib.suppress(BlockingIOError):
+            # With a bytearray, ioctl returns what the kernel returns.
+            return fcntl.ioctl(descriptor, request, bytearray(argument))
+        time.sleep(pause)
+    return fcntl.ioctl(descriptor, request, bytearray(argument))
 
 
 class _Files:
@@ -111,10 +129,8 @@ def _open_groups(groups: Names, files: _Files,
         fcntl.ioctl(descriptor, SET_CONTAINER, struct.pack('=i', container))
     _set_iommu(container)
     address, group = next(iter(groups.items()))
-    # With a bytearray, ioctl returns what the kernel returns.
-    return files.keep(fcntl.ioctl(
-        fds[group], GET_DEVICE, bytearray(f'{address}\0'.encode()),
-        )), fds.values()
+    return files.keep(_locked(
+        fds[group], GET_DEVICE, f'{address}\0'.encode())), fds.values()
 
 
 def _set_iommu(container: int) -> None:
@@ -136,8 +152,8 @@ def _open_devices(devices, files: _Files) -> int:
     fds = [files.open(path) for path in paths]
     for path, descriptor in zip(paths, fds, strict=True):
         try:
-            fcntl.ioctl(descriptor, BIND, BINDING.pack(BINDING.size, 0,
-                                                       iommufd, 0))
+            _locked(descriptor, BIND, BINDING.pack(BINDING.size, 0, iommufd,
+                                                   0))
         except OSError as error:
             raise OSError(error.errno, f'/{path} cannot be used, as if another'
                           f' program has it: {error.strerror}') from None

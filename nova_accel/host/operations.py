@@ -6,7 +6,6 @@ Only root may write to the kernel's own sysfs:
 it is written to with the rights of the calling process.
 """
 
-import collections
 import collections.abc
 import contextlib
 import errno
@@ -14,26 +13,19 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import uuid
 
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core import pci_class
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
-from nova_accel.host import hot_reset
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
-from nova_accel.host import vfio
+from nova_accel.host import vfio_binding
 
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
 _MAX_VFS = 0xffff
-
-#: Held during a reset by vfio, by the domain and the number of the bus.
-_vfio_locks: dict[tuple[int, int], threading.Lock] = collections.defaultdict(
-    threading.Lock)
 
 
 def of(tree: trees.Tree) -> 'Operations':
@@ -159,92 +151,14 @@ class Operations:
     def reset_by_vfio(self, addresses: collections.abc.Iterable[str]) -> None:
         """Reset all functions of a slot or bus together through vfio.
 
-        Functions without a driver are bound to vfio-pci for the reset.
-
         :param addresses: of the functions, which have a vfio driver or none
         :raises ValueError: if an argument is invalid, or if a function is a
             bridge or has a driver of the host
-        :raises OSError: as :func:`nova_accel.host.hot_reset.reset`, or if
-            vfio-pci does not take a function
+        :raises OSError: if they were not reset
         """
-        unit = [*map(model.PciAddress.parse, addresses)]
-        if len(set(unit)) != len(unit) or len(
-                {(address.domain, address.bus) for address in unit}) != 1:
-            raise ValueError('not the functions of a bus: '
-                             + ', '.join(map(str, unit)))
-        # Another call must not take our driver for that of an operator.
-        with (_vfio_locks[unit[0].domain, unit[0].bus],
-              contextlib.ExitStack() as bound):
-            for address in unit:
-                self._check_for_vfio(address)
-            for address in unit:
-                bound.enter_context(self._bound_to_vfio(str(address)))
-            hot_reset.reset(*self._vfio_names(unit), self._open_device)
-
-    def _check_for_vfio(self, address: model.PciAddress) -> None:
-        """Check that vfio may get a function.
-
-        Source: Documentation/ABI/testing/sysfs-driver-vfio (``vfio-dev``,
-        since Linux 6.1).
-        """
-        place = os.path.join(self._root, _function(str(address)))
-        with open(f'{place}/class') as file:
-            is_bridge = int(file.read(), 16) >> 16 == pci_class.BRIDGE
-        if is_bridge or os.path.lexists(f'{place}/driver') and not (
-                os.path.isdir(f'{place}/vfio-dev') or 'vfio' in
-                os.path.basename(os.readlink(f'{place}/driver'))):
-            raise ValueError(f'{address} is a bridge or has a driver of the '
-                             'host')
-
-    @contextlib.contextmanager
-    def _bound_to_vfio(self, address: str):
-        """Bind vfio-pci to a function for a while if it has no driver.
-
-        Source: Documentation/ABI/testing/sysfs-bus-pci
-        (``driver_override``).
-        """
-        place = os.path.join(self._root, _function(address))
-        if os.path.lexists(f'{place}/driver'):
-            yield
-            return
-        with open(f'{place}/driver_override') as file:
-            before = file.read().strip()
-        self._set('vfio-pci', _function(address), 'driver_override')
-        try:
-            self.probe_driver(address)
-            if not os.path.lexists(f'{place}/driver'):
-                raise OSError(errno.ENODEV,
-                              f'vfio-pci does not take {address}')
-            try:
-                yield
-            finally:
-                if os.readlink(f'{place}/driver').endswith('/vfio-pci'):
-                    self.unbind_driver(address)
-        finally:
-            self._set('\n' if before == '(null)' else before,
-                      _function(address), 'driver_override')
-
-    def _vfio_names(self, unit) -> tuple[hot_reset.Names, bool]:
-        """Return the IOMMU groups of functions, or else their vfio devices.
-
-        :returns: also whether they are groups
-        """
-        by_group = trees.Directory(self._root).has(vfio.GROUPS)
-        names = {}
-        for address in unit:
-            place = os.path.join(self._root, _function(str(address)))
-            [names[address]] = ([os.path.basename(os.readlink(
-                f'{place}/iommu_group'))] if by_group
-                else os.listdir(f'{place}/vfio-dev'))
-        return names, by_group
-
-    def _open_device(self, path: str) -> int:
-        """Open a device file of the machine.
-
-        :param path: relative to the machine's root
-        """
-        return os.open(os.path.join(os.path.dirname(
-            os.path.abspath(self._root)), path), os.O_RDWR)
+        vfio_binding.reset([*map(model.PciAddress.parse, addresses)],
+                           vfio_binding.Host(self._root, self._set,
+                                             self._open_device))
 
     def unbind_driver(self, address: str) -> None:
         """Unbind a function from its driver.
@@ -327,6 +241,14 @@ class Operations:
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
             raise OSError(errno.EXDEV, f'{path} leads out of {self._root}')
         write(path, text)
+
+    def _open_device(self, path: str) -> int:
+        """Open a device file of the machine.
+
+        :param path: relative to the machine's root
+        """
+        return os.open(os.path.join(os.path.dirname(
+            os.path.abspath(self._root)), path), os.O_RDWR)
 
     @contextlib.contextmanager
     def _copied(self, bitstream: str, folder: str, name: str):

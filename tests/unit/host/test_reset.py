@@ -570,6 +570,12 @@ def test_the_override_of_an_operator_is_restored(kernel):
     assert _facts(kernel)[0] == (None, 'pci-stub')
 
 
+def _without_groups(kernel):
+    (kernel.root / 'sys/class/vfio').rmdir()
+    (kernel.root / 'sys/class/misc/iommu').mkdir(parents=True)
+    kernel.open_vfio(groups=False)
+
+
 def _break_open(kernel):
     kernel.vfio.busy = {'dev/vfio/22'}
 
@@ -655,6 +661,19 @@ def test_nothing_is_bound_for_invalid_functions(kernel, addresses, error):
     assert (bound, _facts(kernel)) == ([], before)
 
 
+@pytest.mark.parametrize('times, resets', [(4, [_BY_VFIO]), (5, [])])
+@pytest.mark.parametrize('groups', [True, False])
+def test_locked_device_is_tried_again_for_a_moment(
+        kernel, times, resets, groups):
+    if not groups:
+        _without_groups(kernel)
+    kernel.vfio.locked = times
+    node = _Node(kernel)
+    with mock.patch('time.sleep'):
+        node.give(_unit(node, _CARD[0]))
+    assert kernel.resets == resets
+
+
 @pytest.mark.parametrize('iommu', [1, 7, 2])
 def test_other_iommus_of_vfio_are_used(kernel, iommu):
     kernel.vfio.iommu = iommu
@@ -663,9 +682,7 @@ def test_other_iommus_of_vfio_are_used(kernel, iommu):
 
 
 def test_iommufd_is_used_if_programs_cannot_open_groups(kernel):
-    (kernel.root / 'sys/class/vfio').rmdir()
-    (kernel.root / 'sys/class/misc/iommu').mkdir(parents=True)
-    kernel.open_vfio(groups=False)
+    _without_groups(kernel)
     node, before = _Node(kernel), _facts(kernel)
     assert node.give(_unit(node, _CARD[0]))
     assert kernel.resets == [_BY_VFIO]

@@ -21,6 +21,7 @@ class Vfio:
     :ivar busy: files that another program has open
     :ivar others: more functions that the kernel would reset
     :ivar iommu: the number of the machine's IOMMU (VFIO_SET_IOMMU)
+    :ivar locked: how many times the kernel finds a device's lock taken
     :ivar viable: whether groups have no function with another driver
     """
 
@@ -31,7 +32,7 @@ class Vfio:
         self._bus = self._root / 'sys/bus/pci/devices'
         self.busy: set[str] = set()
         self.others: set[str] = set()
-        self.iommu, self.viable = 3, True
+        self.iommu, self.viable, self.locked = 3, True, 0
         self._contained: set[str] = set()
         self._bound: set[str] = set()
         self._has_iommu = False
@@ -61,6 +62,10 @@ class Vfio:
     def ioctl(self, descriptor: int, request: int, argument=0):
         path = os.path.relpath(os.readlink(f'/proc/self/fd/{descriptor}'),
                                self._root)
+        if self.locked and request in (hot_reset.GET_DEVICE, hot_reset.BIND,
+                                       hot_reset.HOT_RESET):
+            self.locked -= 1
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return {hot_reset.GET_STATUS: self._status,
                 hot_reset.SET_CONTAINER: self._set_container,
                 hot_reset.SET_IOMMU: self._set_iommu,
