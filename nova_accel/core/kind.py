@@ -63,7 +63,10 @@ class Refused(Exception):
         """Return the reason, with the cause if that is another function."""
         if self.because_of in (None, function.address):
             return self.reason
-        return f'{self.because_of} in its IOMMU group: {self.reason}'
+        place = (', its physical function'
+                 if self.because_of == function.physfn
+                 else ' in its IOMMU group')
+        return f'{self.because_of}{place}: {self.reason}'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -122,8 +122,8 @@ class UnitChecks:
         if function.class_code >> 8 == _SWITCH and not entry.names_product:
             raise kinds.Refused(
                 f'it is of class {_SWITCH:04x}, as NVSwitches are, and '
-                f'{entry.label} names no product', 'name its product_id if '
-                'servers shall have it, or that of the other devices if not')
+                f'{entry.label} names no product', 'add the product_id of the '
+                'devices that servers shall have to the entry')
 
     def _check_num_vfs(self, function, entry) -> None:
         """Refuse what an entry with num_vfs names, except VFs of its cards."""

@@ -276,3 +276,11 @@ def test_mdevs_are_not_reset_by_us():
     [device] = host.devices
     assert reset_methods.units(host) == ()
     assert device.regions[0].total == 2
+
+
+def test_the_reason_names_the_card_of_virtual_functions():
+    card, *vfs = build.card('0000:85:00.0', 2)
+    host = build.offer([card, *vfs], build.entries({'product_id': '37c9'}),
+                       withheld={card.address: [model.Withheld('x')]})
+    assert {*build.refusals(host).values()} == {
+        '0000:85:00.0, its physical function: x'}
