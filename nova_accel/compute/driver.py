@@ -52,7 +52,6 @@ tested with (tests/contract):
 ========================================== ===================================
 """
 
-import contextlib
 import copy
 import functools
 
@@ -68,12 +67,15 @@ from nova_accel.compute import allocator
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
 from nova_accel.compute import log_once
+from nova_accel.compute import nonfatal
 from nova_accel.compute import patches
 from nova_accel.compute.devices import device_config
+from nova_accel.compute.devices import one_time_use
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.devices import reclaim
 from nova_accel.compute.devices import virtual_functions
-from nova_accel.compute.guest import address_bits
+from nova_accel.compute.guest import guest_config
+from nova_accel.compute.guest import guest_start
 from nova_accel.compute.guest import hostdev_xml
 from nova_accel.compute.guest import live_migration
 from nova_accel.compute.guest import migration_message
@@ -89,12 +91,9 @@ from nova_accel.compute.state import node_holders
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
-from nova_accel.core import holding
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core import naming
 from nova_accel.core.assignment import verify
-from nova_accel.core.guest import pcie_topology
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_request
@@ -127,9 +126,14 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._local_host, self._domains, self._claims,
             self._placement_client, self._holders, self._node)
         self._preparation = prepare.Preparation(self._local_host)
+        self._one_time_use = one_time_use.Reservation(self._state)
         self._reclamation = reclaim.Reclamation(self._state,
                                                 self._preparation)
         self._allocator = allocator.Allocator(self._state, self._reclamation)
+        self._guest_config = guest_config.GuestConfig(
+            self._state, self._allocator, self._host)
+        self._guest_start = guest_start.GuestStart(
+            self._claims, self._one_time_use, self._prepare)
         self._device_migration = live_migration.LiveMigration(
             self._host, self._state, self._allocator, self._reclamation)
         self._adopter = adoption.Adopter(self._state, virtapi)
@@ -144,13 +148,13 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def init_host(self, *args, **kwargs):
         super().init_host(*args, **kwargs)
-        with _never_fatal('read what servers keep without a domain'):
+        with nonfatal.step('read what servers keep without a domain'):
             self._claims.load()
-        with _never_fatal('set the number of virtual functions'):
+        with nonfatal.step('set the number of virtual functions'):
             node = self._node()
             virtual_functions.set_numbers(self._local_host, node,
                                           self._holders.read(node.name))
-        with _never_fatal('read which devices servers hold'):
+        with nonfatal.step('read which devices servers hold'):
             host = self._local_host.read()
             self._announcer.start(self._domains.read())
             held = [ours for hostdevs in self._holders.hostdevs().values()
@@ -161,9 +165,9 @@ class LibvirtDriver(driver.LibvirtDriver):
             # A reboot of the host removes all mdevs. Recreate them before a
             # new server takes their place on the card.
             for hostdevs in held:
-                with _never_fatal('recreate the mdevs that servers hold'):
+                with nonfatal.step('recreate the mdevs that servers hold'):
                     self._prepare(hostdevs, host=host)
-        with _never_fatal('reattach missing devices to guests'):
+        with nonfatal.step('reattach missing devices to guests'):
             self._reattach_missing()
 
     def _reattach_missing(self) -> None:
@@ -173,15 +177,15 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def get_available_resource(self, *args, **kwargs):
         resources = super().get_available_resource(*args, **kwargs)
-        with _never_fatal('read which devices are drained'):
+        with nonfatal.step('read which devices are drained'):
             node = self._node()
             if node.ours:
                 self._placement_client.refresh_drains(node)
-        with _never_fatal('read who holds devices'):
+        with nonfatal.step('read who holds devices'):
             self._domains.refresh()
             if self.provider_tree:
                 self._reclamation.end_claims(node)
-        with _never_fatal('report device locations to the scheduler'):
+        with nonfatal.step('report device locations to the scheduler'):
             stats = dict(resources.get('stats') or {})
             here = self._state.read()
             stats[host_summary.KEY] = host_summary.dumps(
@@ -196,21 +200,21 @@ class LibvirtDriver(driver.LibvirtDriver):
     def update_provider_tree(self, provider_tree, nodename, *args, **kwargs):
         super().update_provider_tree(provider_tree, nodename, *args, **kwargs)
         host = node = None
-        with _never_fatal('release and reset devices that no server holds'):
+        with nonfatal.step('release and reset devices that no server holds'):
             # Walks through the whole tree, so do it once for all steps below.
             node = self._node(provider_tree)
-            with _never_fatal('see which devices are drained or unhealthy'):
+            with nonfatal.step('see which devices are drained or unhealthy'):
                 self._local_host.refresh_withheld(node)
             host = self._reclamation.clear_up(node)
-        with _never_fatal('take over servers of [pci] alias or of Cyborg'):
+        with nonfatal.step('take over servers of [pci] alias or of Cyborg'):
             self._adopt(node, provider_tree)
-        with _never_fatal('reattach missing devices to guests'):
+        with nonfatal.step('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)
-        with _never_fatal('audit the devices that servers hold'):
+        with nonfatal.step('audit the devices that servers hold'):
             self._auditor.audit(lambda: inventory.NodeInventory(
                 self._local_host.read_cached(),
                 node or self._node(provider_tree)))
-        with _never_fatal('report devices to Placement'):
+        with nonfatal.step('report devices to Placement'):
             tree_update.update(
                 provider_tree, inventory.NodeInventory(
                     host or self._local_host.read(),
@@ -219,7 +223,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._holders.recent(nodename), self._auditor.disputed)
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
-        with _never_fatal('announce what has changed'):
+        with nonfatal.step('announce what has changed'):
             self._announcer.announce_servers()
             if host and node:
                 self._announcer.announce_devices(
@@ -235,7 +239,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def nodes_for(self, flavor, allocations) -> frozenset[int]:
         """Return the NUMA nodes near the devices of a guest, for its claim."""
-        with _never_fatal('find the NUMA nodes of the devices of a server'):
+        with nonfatal.step('find the NUMA nodes of the devices of a server'):
             request = flavor_request.parse(flavor.extra_specs)
             # Skip reading the host for a server without devices.
             return request.classes and verify.numa_nodes(
@@ -266,7 +270,7 @@ class LibvirtDriver(driver.LibvirtDriver):
                     context, migration, instance, disk_info, network_info,
                     image_meta, resize_instance, allocations, *args, **kwargs)
             except Exception:
-                with excutils.save_and_reraise_exception(), _never_fatal(
+                with excutils.save_and_reraise_exception(), nonfatal.step(
                         'prepare the devices that a server keeps'):
                     # It stays here in ERROR. Another server must not take
                     # the capacity of its card as another type.
@@ -300,7 +304,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _check_present(self, instance, held: hostdev.Hostdevs) -> None:
         """Fail before the domain is undefined if a device is missing."""
-        with _deploy_failures():
+        with faults.deploy_failures():
             try:
                 self._preparation.check(held, self._node())
             except errors.AccelError:
@@ -317,7 +321,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             if instance_request.of(instance).classes:
                 # The server keeps its devices if Nova defines its domain
                 # again, or if it is not removed.
-                with _never_fatal('keep the devices of a server that is '
+                with nonfatal.step('keep the devices of a server that is '
                                   'removed', if_true=is_removal):
                     self._claims.claim(instance, self._claims.held(instance),
                                        keep=True)
@@ -338,66 +342,15 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def _get_guest_config(self, instance, *args, **kwargs):
         config = super()._get_guest_config(instance, *args, **kwargs)
-        with self._claims.operation(instance):
-            if self._claims.get(instance) is None:
-                self._allocator.for_restart(instance)
-            claimed = self._claims.get(instance) or ()
-            addresses = {device.address for device in claimed}
-
-            def is_ours(address):
-                return address in addresses or naming.is_mdev_of(
-                    str(address), instance.uuid, self._node().ours)
-
-            # Nova adds the mdevs that it finds in the old XML.
-            config.devices = [element for element in config.devices
-                              if not hostdev_xml.holds(element, is_ours)]
-            if claimed:
-                here, _unreadable = self._state.read_or_empty(cached=True)
-                hostdev_xml.add(config, claimed, pcie_topology.locate(
-                    claimed, here.host, here.by_uuid))
-                with _never_fatal('set physical address bits of a guest'):
-                    address_bits.fit(config, claimed, here.host, self._host,
-                                     instance)
+        self._guest_config.complete(config, instance)
         return config
 
     def _create_guest(self, context, xml, instance, power_on=True,
                       pause=False, post_xml_callback=None, *args, **kwargs):
-        held = hostdev.ours(libvirt_xml.parse(xml)[1])
-
-        def defined():
-            if post_xml_callback:
-                post_xml_callback()
-            with _deploy_failures():
-                self._reserve_one_time(held, self._claims.is_new(instance))
-
-        with self._claims.operation(instance):
-            with _deploy_failures():
-                if held:
-                    # Unrescue starts the guest from its old XML. If it does
-                    # not start, Nova undefines the domain.
-                    self._claims.ensure_claimed(instance, held, keep=True)
-                self._prepare(held, instance, context)
+        with self._guest_start.of(context, xml, instance,
+                                  post_xml_callback) as defined:
             return super()._create_guest(context, xml, instance, power_on,
                                          pause, defined, *args, **kwargs)
-
-    def _reserve_one_time(self, held: hostdev.Hostdevs,
-                          is_new: bool = True) -> None:
-        """Reserve the one-time-use devices that a server gets.
-
-        Its domain is defined, so that nova-compute reserves them at its next
-        start if it ends here; and its guest does not run yet.
-
-        :param is_new: whether it did not have them before; otherwise they are
-            reserved already, or in the next run of the periodic tasks
-        """
-        with _never_fatal('reserve the one-time-use devices of a server',
-                          if_true=not is_new):
-            here, unreadable = self._state.read_or_empty(cached=True)
-            if unreadable and held:
-                raise unreadable
-            for item in holding.one_time(held, here):
-                if item.uuid not in here.node.used:
-                    self._placement_client.reserve(item)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
@@ -554,7 +507,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         if planned:
             # From now on, libvirt can start the guest here.
             with live_migration.refusal():
-                self._reserve_one_time(planned)
+                self._one_time_use.reserve(planned)
         return data
 
     def _live_migration_operation(self, context, instance, dest,
@@ -614,34 +567,3 @@ class LibvirtDriver(driver.LibvirtDriver):
         read = tree_update.read_node if provider_tree else self._read_node
         return read(provider_tree or self.provider_tree,
                     self._host.get_node_uuid(), self._host.get_hostname())
-
-
-@contextlib.contextmanager
-def _deploy_failures():
-    """Raise our errors as an error of Nova, whose text tenants may see."""
-    try:
-        yield
-    except errors.AccelError as error:
-        raise exception.InstanceDeployFailure(reason=faults.log_and_redact(
-            'Server does not start', error)) from None
-
-
-@contextlib.contextmanager
-def _never_fatal(what: str, if_true: bool = True):
-    """Log any error, so that nova-compute keeps running.
-
-    :param what: what could not be done
-    :param if_true: if not, errors are raised
-    """
-    if not if_true:
-        yield
-        return
-    try:
-        yield
-    except errors.TreeError as error:
-        # LocalHost logged it already, when it changed.
-        LOG.debug('Could not %s: %s', what, error)
-    except errors.AccelError as error:
-        LOG.error('Could not %s: %s', what, error)
-    except Exception:
-        LOG.exception('Could not %s', what)

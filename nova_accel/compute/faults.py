@@ -9,6 +9,8 @@ Seams: ``nova.compute.utils.exception_to_dict``, which takes a NovaException's
 text for the fault; ``nova.exception.NovaException.format_message``.
 """
 
+import contextlib
+
 from nova import exception
 import nova.conf
 from oslo_log import log as logging
@@ -36,3 +38,16 @@ def log_and_redact(what: str, error: Exception | str, instance=None) -> str:
     text = (f'{error.thing}: {error.reason}'
             if isinstance(error, errors.AccelError) else str(error))
     return errors.public(text, (CONF.host, CONF.my_ip))
+
+
+@contextlib.contextmanager
+def deploy_failures():
+    """Raise our errors as an error of Nova, whose text tenants may see.
+
+    :raises nova.exception.InstanceDeployFailure: for an AccelError
+    """
+    try:
+        yield
+    except errors.AccelError as error:
+        raise exception.InstanceDeployFailure(reason=log_and_redact(
+            'Server does not start', error)) from None

@@ -101,13 +101,12 @@ OVERRIDDEN = {
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
-           '_prepare_to_resume', '_reattach', '_reattach_missing',
-           '_reserve_one_time'}
+           '_prepare_to_resume', '_reattach', '_reattach_missing'}
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
                   '_device_migration', '_domains', '_holders',
-                  '_incomplete_guests',
-                  '_local_host', '_placement_client', '_preparation',
-                  '_reattaching', '_reclamation', '_state'}
+                  '_guest_config', '_guest_start', '_incomplete_guests',
+                  '_local_host', '_one_time_use', '_placement_client',
+                  '_preparation', '_reattaching', '_reclamation', '_state'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

@@ -8,7 +8,7 @@ import fixtures
 from nova import exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel.compute import driver
+from nova_accel.compute.devices import one_time_use
 from nova_accel.compute.state import local_host
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
@@ -170,7 +170,7 @@ class OneHostTest(withheld.WithheldCase):
                                         return_value='503')
 
     def test_host_is_unreadable_at_the_reservation(self):
-        reserve = driver.LibvirtDriver._reserve_one_time
+        reserve = one_time_use.Reservation.reserve
 
         def reserve_unreadable(*args):
             with fixtures.MockPatchObject(
@@ -178,8 +178,7 @@ class OneHostTest(withheld.WithheldCase):
                     side_effect=errors.TreeError('sysfs_root', 'no')):
                 return reserve(*args)
 
-        with fixtures.MockPatchObject(driver.LibvirtDriver,
-                                      '_reserve_one_time',
+        with fixtures.MockPatchObject(one_time_use.Reservation, 'reserve',
                                       reserve_unreadable):
             self.boot(self.two, state='ERROR')
 
