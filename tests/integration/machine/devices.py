@@ -64,8 +64,10 @@ CARDS = (
 )
 
 #: Alveo V80: the first function of a card without Function Level Reset. After
-#: a reset of the slot the kernel waits for its answer.
-DUO = Card('duo', 0, 0x10ee, 0x50b5, 0x1200, 0x50b5, more={'flr': False})
+#: a reset of the slot the kernel waits for its answer. With ARI, it finds the
+#: second function only if the first names it.
+DUO = Card('duo', 0, 0x10ee, 0x50b5, 0x1200, 0x50b5,
+           more={'flr': False, 'x-pcie-ari-nextfn-1': True})
 
 
 def arguments(folder: pathlib.Path, number: int) -> list[str]:
