@@ -50,6 +50,9 @@ _MDEVS = 256
 _CLASS_LIMIT = 255
 _NAME_LIMIT = 200
 
+#: The group in the alias of a device that belongs to none.
+NO_GROUP = 'flavor'
+
 #: Longest name of a class: short enough to fit whole into the name of its
 #: provider, and into the class of its units.
 MAX_CLASS = 180
@@ -200,7 +203,7 @@ def alias(group: str, provider: str, index: int, ids: str = '',
         show if the Device has only one Region
     :param card: for an mdev, the address of its Device
     """
-    return f'ua-accel-{group or "flavor"}-{provider}-{index}' + (
+    return f'ua-accel-{group or NO_GROUP}-{provider}-{index}' + (
         f'-{ids.replace(":", "")}' if ids else '') + (
         f'-t{_digest(variant)}' if variant else '') + (
         '-c' + re.sub('[:.]', '-', str(card)) if card else '')
