@@ -351,6 +351,19 @@ devices are on one bus, whatever the value. The value applies when a guest is
 defined: at boot, at a hard reboot and after a move.
 """),
     cfg.BoolOpt(
+        'guest_device_document', default=True, mutable=True,
+        help="""
+Whether guests can read a document that describes their devices. Used by
+nova-compute.
+
+The document has the group, the resource class, the place and the NUMA node of
+each device. Guests read it without network, from the firmware configuration
+(fw_cfg) of QEMU. Only x86 guests with ACPI get it, which are all that Nova
+starts by default. The metadata service and the config drive describe the
+devices whatever the value. It applies when a guest is defined: at boot, at a
+hard reboot and after a move.
+"""),
+    cfg.BoolOpt(
         unsafe_host.OPTION, default=False, mutable=True,
         help="""
 Whether devices are offered on a host that cannot isolate guests from each

@@ -59,6 +59,15 @@ VALIDATORS = [
         parameters=[_GROUP],
     ),
     base.ExtraSpecValidator(
+        name=flavor_specs.NAME_KEY + '{groups}',
+        description='The name that the profile gives to some groups. Guests '
+                    'can read it. Written by nova_accel.',
+        value={'type': str, 'description': 'The name.'},
+        parameters=[{'name': 'groups', 'description': 'The first group and '
+                     'the number of the last one, as ACCEL0-3.',
+                     'pattern': r'ACCEL\d+-\d+'}],
+    ),
+    base.ExtraSpecValidator(
         name=flavor_specs.FORBIDDEN_KEY + '{group}:{trait}',
         description='A trait that the devices of a group must not have. '
                     'Written by nova_accel.',

@@ -29,7 +29,11 @@ tested with (tests/contract):
 ``_get_guest_config``                      add hostdevs, and address bits for
                                            their BARs
 ``_create_guest``                          create mdevs and program FPGAs;
+                                           describe the devices to the guest;
                                            reserve one-time-use devices
+``_build_device_metadata``                 add the roles of the devices
+``unrescue``                               rebuild the metadata, as is done in
+                                           other methods below
 ``_allocate_mdevs``                        hide our allocations from Nova
 ``suspend``                                detach all devices first
 ``resume``                                 reattach the devices
@@ -75,6 +79,7 @@ from nova_accel.compute.devices import prepare
 from nova_accel.compute.devices import reclaim
 from nova_accel.compute.devices import virtual_functions
 from nova_accel.compute.guest import guest_config
+from nova_accel.compute.guest import guest_roles
 from nova_accel.compute.guest import guest_start
 from nova_accel.compute.guest import hostdev_xml
 from nova_accel.compute.guest import live_migration
@@ -132,8 +137,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._allocator = allocator.Allocator(self._state, self._reclamation)
         self._guest_config = guest_config.GuestConfig(
             self._state, self._allocator, self._host)
+        self._guest_roles = guest_roles.GuestRoles(self._state, self._host)
         self._guest_start = guest_start.GuestStart(
-            self._claims, self._one_time_use, self._prepare)
+            self._claims, self._one_time_use, self._prepare, self._guest_roles)
         self._device_migration = live_migration.LiveMigration(
             self._host, self._state, self._allocator, self._reclamation)
         self._adopter = adoption.Adopter(self._state, virtapi)
@@ -292,8 +298,13 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._allocator.for_restart(instance, migration)
             # The server has its old devices now, by a claim of its own.
             self._claims.release(migration.uuid)
-            return super().finish_revert_migration(
+            super().finish_revert_migration(
                 context, instance, network_info, migration, *args, **kwargs)
+            # The instance has the metadata of the host that it leaves.
+            if any(flavor_request.parse(flavor.extra_specs).classes
+                   for flavor in (instance.flavor, instance.new_flavor)
+                   if flavor):
+                self._rebuild_metadata(context, instance)
 
     def _hard_reboot(self, context, instance, *args, **kwargs):
         with self._claims.operation(instance):
@@ -348,9 +359,26 @@ class LibvirtDriver(driver.LibvirtDriver):
     def _create_guest(self, context, xml, instance, power_on=True,
                       pause=False, post_xml_callback=None, *args, **kwargs):
         with self._guest_start.of(context, xml, instance,
-                                  post_xml_callback) as defined:
+                                  post_xml_callback) as (xml, defined):
             return super()._create_guest(context, xml, instance, power_on,
                                          pause, defined, *args, **kwargs)
+
+    def unrescue(self, context, instance, *args, **kwargs):
+        super().unrescue(context, instance, *args, **kwargs)
+        if instance_request.of(instance).classes:
+            # It has the metadata of the guest that was rescued.
+            self._rebuild_metadata(context, instance)
+
+    def _build_device_metadata(self, context, instance, *args, **kwargs):
+        return self._guest_roles.with_metadata(
+            super()._build_device_metadata(context, instance, *args,
+                                           **kwargs), instance)
+
+    def _rebuild_metadata(self, context, instance) -> None:
+        """Rebuild the device metadata where Nova does not; Nova saves it."""
+        with nonfatal.step('rebuild the device metadata of a server'):
+            instance.device_metadata = self._build_device_metadata(context,
+                                                                   instance)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
         node = self._node()
@@ -393,6 +421,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             # _get_guest_config claims devices for it.
             super().resume(context, instance, *args, **kwargs)
             self._reattach(instance, self._claims.held(instance))
+            if held:
+                self._rebuild_metadata(context, instance)
 
     def _prepare_to_resume(self, held, instance, context) -> None:
         """Keep the server suspended if its devices cannot be prepared.
@@ -535,8 +565,10 @@ class LibvirtDriver(driver.LibvirtDriver):
                                            **kwargs):
         self._claims.release(instance.uuid)
         try:
-            return super().post_live_migration_at_destination(
+            super().post_live_migration_at_destination(
                 context, instance, *args, **kwargs)
+            if instance_request.of(instance).classes:
+                self._rebuild_metadata(context, instance)
         finally:
             self._announcer.operation_ended(instance)
 

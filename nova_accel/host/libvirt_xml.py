@@ -14,6 +14,8 @@ from lxml import etree
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.core.guest import guest_buses
+from nova_accel.core.guest import guest_document
 
 # USB and SCSI addresses have a bus as well, but no slot.
 _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
@@ -93,6 +95,22 @@ def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
             f'{error}') from None
 
 
+def guest_buses_of(xml: str) -> guest_buses.GuestBuses:
+    """Return the PCI buses that a domain gives to its guest.
+
+    Controllers without an index have no devices of ours.
+    """
+    return guest_buses.GuestBuses(
+        _controller(element) for element in etree.fromstring(xml).iterfind(
+            './devices/controller[@type="pci"][@index]'))
+
+
+def numa_cells_of(xml: str) -> list[guest_document.Cell]:
+    """Return the NUMA cells that a domain gives to its guest."""
+    return [guest_document.Cell(int(cell.get('id')), cell.get('cpus', ''))
+            for cell in etree.fromstring(xml).iterfind('./cpu/numa/cell')]
+
+
 def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
                                                             str]) -> str:
     """Return a domain's XML with other aliases for some hostdevs."""
@@ -113,6 +131,16 @@ def _hostdevs(domain) -> hostdev.Hostdevs:
                         element.get('managed', 'yes') == 'yes',
                         _guest_address(element))
         for element in _HOLDING(domain))
+
+
+def _controller(element) -> guest_buses.Controller:
+    number = element.find('target[@busNr]')
+    cell = element.findtext('target/node')
+    return guest_buses.Controller(
+        int(element.get('index')), element.get('model', ''),
+        _guest_address(element),
+        None if number is None else int(number.get('busNr')),
+        None if cell is None else int(cell))
 
 
 def _address(element) -> model.Address:

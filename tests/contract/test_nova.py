@@ -84,6 +84,8 @@ OVERRIDDEN = {
     'resume': ['context', 'instance'],
     '_swap_volume': ['guest'],
     '_get_mdevs_from_guest_config': ['xml'],
+    'unrescue': ['context', 'instance'],
+    '_build_device_metadata': ['context', 'instance'],
     '_resume_guest_after_snapshot': ['context', 'live_snapshot',
                                      'original_power_state', 'instance'],
     'check_can_live_migrate_source': ['context', 'instance'],
@@ -101,12 +103,14 @@ OVERRIDDEN = {
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
 OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
-           '_prepare_to_resume', '_reattach', '_reattach_missing'}
+           '_prepare_to_resume', '_reattach', '_reattach_missing',
+           '_rebuild_metadata'}
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
                   '_device_migration', '_domains', '_holders',
-                  '_guest_config', '_guest_start', '_incomplete_guests',
-                  '_local_host', '_one_time_use', '_placement_client',
-                  '_preparation', '_reattaching', '_reclamation', '_state'}
+                  '_guest_config', '_guest_roles', '_guest_start',
+                  '_incomplete_guests', '_local_host', '_one_time_use',
+                  '_placement_client', '_preparation', '_reattaching',
+                  '_reclamation', '_state'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

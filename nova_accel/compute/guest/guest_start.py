@@ -10,6 +10,7 @@ import contextlib
 
 from nova_accel.compute import faults
 from nova_accel.compute.devices import one_time_use
+from nova_accel.compute.guest import guest_roles
 from nova_accel.compute.state import device_claims
 from nova_accel.core import hostdev
 from nova_accel.host import libvirt_xml
@@ -22,27 +23,30 @@ class GuestStart:
 
     :param prepare: prepares the devices of a guest; gets the hostdevs, the
         instance and the context
+    :param roles: tells the guest what its devices are
     """
 
     def __init__(self, claims: device_claims.DeviceClaims,
                  reservation: one_time_use.Reservation,
-                 prepare: collections.abc.Callable[..., None]) -> None:
+                 prepare: collections.abc.Callable[..., None],
+                 roles: guest_roles.GuestRoles) -> None:
         self._claims = claims
         self._reservation = reservation
         self._prepare = prepare
+        self._roles = roles
 
     @contextlib.contextmanager
     def of(self, context, xml: str, instance, callback: Callback | None,
-           ) -> collections.abc.Iterator[Callback]:
+           ) -> collections.abc.Iterator[tuple[str, Callback]]:
         """Prepare the devices of a guest; its start is in this context.
 
         :param context: of the request
         :param xml: of the domain
         :param instance: nova.objects.Instance
         :param callback: what Nova calls when the domain is defined
-        :returns: what Nova has to call instead
+        :returns: the XML to define, and what Nova has to call instead
         :raises nova.exception.InstanceDeployFailure: if a device cannot be
-            prepared; so does the returned function
+            prepared; so does the returned callback
         """
         held = hostdev.ours(libvirt_xml.parse(xml)[1])
 
@@ -59,4 +63,5 @@ class GuestStart:
                     # not start, Nova undefines the domain.
                     self._claims.ensure_claimed(instance, held, keep=True)
                 self._prepare(held, instance, context)
-            yield defined
+            yield (self._roles.with_document(xml, instance) if held
+                   else xml), defined

@@ -30,6 +30,8 @@ class DeviceRole:
     :param numa_node: the host's NUMA node that it is on
     :param function: the PCI function, or that of an mdev's card; None if it
         is missing
+    :param switch: the devices of a guest with the same number are behind the
+        same PCIe switch of the host; None without a switch
     :param link_domain: the devices of a guest with the same number are linked
         directly; None if it is linked to no other device of this guest
     :param moves: whether its state can move to another host in a live
@@ -44,6 +46,7 @@ class DeviceRole:
     location: model.Location = model.Location()
     numa_node: int | None = None
     function: model.Function | None = None
+    switch: int | None = None
     link_domain: int | None = None
     moves: bool = False
 
@@ -65,6 +68,7 @@ def roles(held: hostdev.Hostdevs, buses: guest_buses.GuestBuses,
              for device in held}
     domains = _link_domains(frozenset(map(str, filter(None, cards.values()))),
                             here.host.links)
+    switches: dict[str, int] = {}
     found = []
     for device in held:
         group, provider = naming.parse_alias(device.alias)
@@ -78,6 +82,8 @@ def roles(held: hostdev.Hostdevs, buses: guest_buses.GuestBuses,
             item.region.resource_class if item else '', provider,
             device.guest_address and buses.position(device.guest_address),
             location, _node(location, here.host), function,
+            location.switch and switches.setdefault(location.switch,
+                                                    len(switches)),
             domains.get(str(cards[device])),
             bool(item and item.region.live_migratable)))
     return tuple(found)

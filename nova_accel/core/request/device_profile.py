@@ -66,6 +66,8 @@ class Profile:
     :param group_policy: ``isolate`` for each group on a device of its own;
         ``none``, or None
     :param rules: affinity rules of groups by these names
+    :param names: for each name that the profile itself gives to groups, the
+        consecutive groups with it
     """
 
     name: str
@@ -73,6 +75,8 @@ class Profile:
     description: str = ''
     group_policy: str | None = None
     rules: tuple[affinity.Rule, ...] = ()
+    names: collections.abc.Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict)
 
 
 def group_name(index: int) -> str:
@@ -108,7 +112,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     rules = affinity_document.parse(document.get('affinity', ()), names, where)
     affinity_document.check(rules, _implied(groups, policy), where)
     return Profile(name, tuple(groups), document.get('description') or '',
-                   policy, rules)
+                   policy, rules, {name: groups for name, groups
+                                   in names.items() if isinstance(name, str)})
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:

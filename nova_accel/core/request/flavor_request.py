@@ -33,6 +33,11 @@ class Request:
         return flavor_specs.read(self._specs, self._image_traits)
 
     @functools.cached_property
+    def group_names(self) -> collections.abc.Mapping[str, str]:
+        """The names that the profile gives to groups, by ``ACCEL0``."""
+        return flavor_specs.names(self._specs)
+
+    @functools.cached_property
     def rules(self) -> tuple[affinity.Rule, ...]:
         """The affinity rules.
 

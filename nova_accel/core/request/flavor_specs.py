@@ -31,6 +31,9 @@ BITSTREAM_KEY = 'nova_accel:bitstream_'
 #: Per group: ``nova_accel:count_ACCEL0=8`` stands for ACCEL0 to ACCEL7, whose
 #: amounts are one request to Placement.
 COUNT_KEY = 'nova_accel:count_'
+#: Per name that the profile gives to groups: ``nova_accel:name_ACCEL0-3=gpu``
+#: stands for ACCEL0 to ACCEL3.
+NAME_KEY = 'nova_accel:name_'
 #: Per group and trait: ``nova_accel:forbidden_ACCEL0:CUSTOM_X``. Not sent to
 #: Placement: the provider of a resource class has the traits of all its
 #: devices, and some of them may lack the forbidden trait.
@@ -45,8 +48,10 @@ MAX_LENGTH = 255
 # The limit of a count that an operator may have written. No host serves more.
 _MAX_COUNT = 1024
 # Prefixes of keys that operators must not write.
-_WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, FORBIDDEN_KEY, affinity.PREFIX)
+_WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, FORBIDDEN_KEY,
+            affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
+_NAMED = re.compile(rf'{NAME_KEY}{device_profile.GROUP}(\d+)-(\d+)')
 _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
 
 
@@ -71,6 +76,8 @@ def expand(profile: device_profile.Profile,
         added.update(_group_keys(device_profile.group_name(index), group,
                                  count))
     added.update(affinity.dumps(_rules(thing, profile, own)))
+    for name, groups in profile.names.items():
+        added[f'{NAME_KEY}{groups[0]}-{_index(groups[-1])}'] = name
     _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
     if not _is_for_placement(thing, own, added):
@@ -120,6 +127,17 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         for suffix in sorted(found)), {
             **_valid(unsuffixed),
             **dict.fromkeys(image_traits, device_profile.REQUIRED)})
+
+
+def names(extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
+    """Return the names that the profile gives to groups, by ``ACCEL0``."""
+    found = {}
+    for key, name in extra_specs.items():
+        if match := _NAMED.fullmatch(key):
+            first, last = int(match[1]), min(int(match[2]), _MAX_COUNT)
+            found.update({device_profile.group_name(index): name
+                          for index in range(first, last + 1)})
+    return found
 
 
 def image_traits(image) -> list[str]:

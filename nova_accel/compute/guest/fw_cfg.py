@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a document into QEMU's firmware configuration (fw_cfg) of a guest.
+
+Linux shows it with the module ``qemu_fw_cfg``, which needs ACPI on x86, at
+``/sys/firmware/qemu_fw_cfg/by_name/opt/…/raw``.
+
+Sources: libvirt's formatdomain, "SMBIOS System Information" (``fwcfg``, since
+6.5.0); docs/specs/fw_cfg.rst in QEMU's source (names below ``opt/``);
+Documentation/ABI/testing/sysfs-firmware-qemu_fw_cfg.
+"""
+
+import base64
+
+from lxml import etree
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+
+NAME = 'opt/org.openstack.nova-accel/devices'
+
+#: The limit of the encoded text: Linux takes no longer word on QEMU's command
+#: line than 128 KiB (MAX_ARG_STRLEN).
+MAX_LENGTH = 64 * 1024
+
+
+def is_readable(xml: str) -> bool:
+    """Whether the guest of a domain can read a document."""
+    domain = etree.fromstring(xml)
+    kind = domain.find('os/type')
+    return (domain.get('type') in ('kvm', 'qemu') and kind is not None
+            and kind.get('arch') == 'x86_64'
+            and domain.find('features/acpi') is not None)
+
+
+def with_document(xml: str, text: str) -> str:
+    """Return the XML of a domain with a document in place of an older one."""
+    # libvirt 9.0 does not escape commas for QEMU.
+    encoded = base64.b64encode(text.encode()).decode()
+    domain = etree.fromstring(xml)
+    for old in domain.iterfind('sysinfo[@type="fwcfg"]/entry'):
+        if old.get('name') == NAME:
+            old.getparent().remove(old)
+    if len(encoded) > MAX_LENGTH:
+        LOG.warning('The document that describes the devices of a guest has '
+                    '%d bytes, more than %d, and is left out', len(encoded),
+                    MAX_LENGTH)
+    else:
+        entries = domain.find('sysinfo[@type="fwcfg"]')
+        if entries is None:
+            entries = etree.SubElement(domain, 'sysinfo', type='fwcfg')
+        etree.SubElement(entries, 'entry', name=NAME).text = encoded
+    return etree.tostring(domain, encoding='unicode')

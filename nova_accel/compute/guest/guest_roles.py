@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells guests the roles of their devices.
+
+Nova's device metadata, in the metadata service and on the config drive, has
+each device as a disk, since Nova writes only disks, ports and shares. The
+document for programs is in the firmware configuration of QEMU, which a guest
+reads without network.
+
+Seams: ``nova.objects.DiskMetadata`` and ``PCIDeviceBus``;
+``nova.virt.libvirt.host.Host.write_instance_config`` and ``get_guest``.
+"""
+
+import json
+
+from nova import objects
+import nova.conf
+from nova.virt.libvirt import host as libvirt_host
+from oslo_log import log as logging
+
+from nova_accel.compute import instance_request
+from nova_accel.compute import nonfatal
+from nova_accel.compute.guest import fw_cfg
+from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.state import node_state
+from nova_accel.core import hostdev
+from nova_accel.core.guest import device_role
+from nova_accel.core.guest import guest_document
+from nova_accel.host import libvirt_xml
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+#: The tag of all devices of ours.
+TAG = 'accel'
+
+
+class GuestRoles:
+    """Reads the roles of a guest's devices from its domain."""
+
+    def __init__(self, state: node_state.NodeState,
+                 nova_host: libvirt_host.Host) -> None:
+        self._state = state
+        self._host = nova_host
+
+    def with_metadata(self, metadata, instance):
+        """Return Nova's metadata of a guest, with the devices of ours.
+
+        :param metadata: nova.objects.InstanceDeviceMetadata, None if empty
+        """
+        with nonfatal.step('describe the devices of a guest in its metadata'):
+            ours = [*map(_metadata, self._read(
+                instance, self._host.get_guest(instance).get_xml_desc()))]
+            if ours:
+                theirs = metadata.devices if metadata else []
+                return objects.InstanceDeviceMetadata(
+                    devices=[*theirs, *ours])
+        return metadata
+
+    def with_document(self, xml: str, instance) -> str:
+        """Return the XML of a guest that starts, with its document.
+
+        libvirt chooses addresses when a domain is defined. So the domain is
+        defined here if a device of ours has no address yet.
+
+        :param xml: of a domain with devices of ours
+        """
+        if not CONF.nova_accel.guest_device_document or not (
+                fw_cfg.is_readable(xml)):
+            return xml
+        with nonfatal.step('describe the devices of a guest to its programs'):
+            placed, roles = xml, self._read(instance, xml)
+            if not all(role.position for role in roles):
+                placed = self._define(xml)
+                roles = self._read(instance, placed)
+            return fw_cfg.with_document(xml, json.dumps(guest_document.build(
+                instance.uuid, roles, libvirt_xml.numa_cells_of(placed))))
+        return xml
+
+    def _define(self, xml: str) -> str:
+        """Define a domain, and return its XML with all addresses."""
+        try:
+            return self._host.write_instance_config(xml).get_xml_desc(
+                dump_inactive=True)
+        except hostdev_xml.libvirt().libvirtError as error:
+            # Nova is about to define it, and to report the error.
+            LOG.debug('Could not define a domain: %s', error)
+            return xml
+
+    def _read(self, instance, xml) -> tuple[device_role.DeviceRole, ...]:
+        held = hostdev.ours(libvirt_xml.parse(xml)[1])
+        if not held:
+            return ()
+        here, _unreadable = self._state.read_or_empty(cached=True)
+        return device_role.roles(held, libvirt_xml.guest_buses_of(xml), here,
+                                 instance_request.of(instance).group_names)
+
+
+def _metadata(role: device_role.DeviceRole) -> objects.DiskMetadata:
+    # Nova warns of a disk without a serial number when it detaches a volume.
+    device = objects.DiskMetadata(tags=[TAG, *(
+        f'{TAG}.{key}={value}' for key, value in _tags(role)
+        if value not in (None, ''))], serial=role.alias)
+    if role.position:
+        device.bus = objects.PCIDeviceBus(address=str(role.position.address))
+    return device
+
+
+def _tags(role: device_role.DeviceRole):
+    yield 'group', role.group
+    yield 'class', role.resource_class
+    yield 'provider', role.provider
+    if role.position:
+        yield 'path', role.position.path
+        yield 'numa_cell', role.position.cell
+    yield 'host_numa_node', role.numa_node
+    yield 'host_pcie_switch', role.switch
+    yield 'link_domain', role.link_domain
