@@ -68,6 +68,13 @@ VALIDATORS = [
                      'pattern': r'ACCEL\d+-\d+'}],
     ),
     base.ExtraSpecValidator(
+        name=flavor_specs.SWITCHES_KEY,
+        description='Whether devices that share a PCIe switch of the host '
+                    'share one in the guest. Written by nova_accel.',
+        value={'type': str, 'description': 'Always true.',
+               'enum': ['true']},
+    ),
+    base.ExtraSpecValidator(
         name=flavor_specs.FORBIDDEN_KEY + '{group}:{trait}',
         description='A trait that the devices of a group must not have. '
                     'Written by nova_accel.',

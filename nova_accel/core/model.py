@@ -507,6 +507,8 @@ class Host:
 
     :param numa_nodes: the NUMA nodes with CPUs
     :param cpuless_nodes: for each other NUMA node, the nearest of these
+    :param distances: of each NUMA node to each, without those that the
+        machine does not report
     :param problems: what could not be read or understood, one line each
     :param links: link domains, including cards that are not offered
     """
@@ -517,6 +519,8 @@ class Host:
     numa_nodes: tuple[int, ...] = ()
     cpuless_nodes: collections.abc.Mapping[int, int] = dataclasses.field(
         default_factory=dict, hash=False)
+    distances: collections.abc.Mapping[int, collections.abc.Mapping[
+        int, int]] = dataclasses.field(default_factory=dict, hash=False)
     problems: tuple[str, ...] = ()
     links: Links = Links()
 

@@ -12,6 +12,7 @@ online node, and the directories are those of online nodes); mm/mempolicy.c
 """
 
 import re
+import typing
 
 from nova_accel.host import tree as trees
 
@@ -20,8 +21,21 @@ NODES = 'sys/devices/system/node'
 _NUMBER = re.compile(r'[0-9]{1,9}')
 
 
-def read(tree: trees.Tree) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Return the nodes with CPUs, sorted, and the nearest by each other node.
+class Nodes(typing.NamedTuple):
+    """The NUMA nodes of a machine.
+
+    :param with_cpus: sorted
+    :param nearest: the nearest of these by each other node
+    :param distances: of each node to each, as far as they are known
+    """
+
+    with_cpus: tuple[int, ...]
+    nearest: dict[int, int]
+    distances: dict[int, dict[int, int]]
+
+
+def read(tree: trees.Tree) -> Nodes:
+    """Return the NUMA nodes.
 
     A node without ``cpulist`` counts as one with CPUs, as does one whose
     ``distance`` does not tell which node is nearest.
@@ -34,7 +48,8 @@ def read(tree: trees.Tree) -> tuple[tuple[int, ...], dict[int, int]]:
     nearest = {
         node: found for node in nodes if node not in with_cpus
         and (found := _nearest(distances[node], with_cpus)) is not None}
-    return tuple(node for node in nodes if node not in nearest), nearest
+    return Nodes(tuple(node for node in nodes if node not in nearest), nearest,
+                 {node: found for node, found in distances.items() if found})
 
 
 def _nearest(distances, with_cpus) -> int | None:

@@ -85,8 +85,8 @@ def read_machine(tree: trees.Tree,
     """
     if kinds is None:
         kinds = loader.open_all(tree)
-    numa_nodes, cpuless_nodes = numa.read(tree)
-    functions, problems = pci.read(tree, cpuless_nodes)
+    nodes = numa.read(tree)
+    functions, problems = pci.read(tree, nodes.nearest)
     uses, use_problems = host_use.read(tree)
     functions = [dataclasses.replace(function, use=uses[function.address])
                  if function.address in uses else function
@@ -107,6 +107,7 @@ def read_machine(tree: trees.Tree,
             functions, entries, kinds, foreign,
             [*problems, *use_problems, *link_problems], withheld, held,
             hazards, allow_unsafe_host, architecture)
-        return dataclasses.replace(host, numa_nodes=numa_nodes,
-                                   cpuless_nodes=cpuless_nodes, links=links)
+        return dataclasses.replace(
+            host, numa_nodes=nodes.with_cpus, cpuless_nodes=nodes.nearest,
+            distances=nodes.distances, links=links)
     return decide

@@ -35,7 +35,8 @@ _AFFINITY = {'type': 'array', 'items': {
 }}
 # Keys that apply to all groups, in both formats.
 _ALL_GROUPS = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
-               'affinity': _AFFINITY}
+               'affinity': _AFFINITY,
+               'guest_switches': {'type': 'boolean'}}
 
 OURS = {
     'type': 'object',

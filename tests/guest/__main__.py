@@ -2,11 +2,12 @@
 """Where a guest sees its devices: ``python -m tests.guest KERNEL``.
 
 Where libvirt, QEMU, Nova, cpio and a static busybox are; KVM is not needed.
-KERNEL is a Linux with NUMA and a serial console, as distributions have it. The
-guest is q35, with two NUMA cells, and has virtio devices in place of hostdevs,
-where hostdevs would be. What its kernel says of them is compared with what was
-planned; then one is unplugged, the guest's memory saved and restored, and the
-device plugged in where it was, as it goes with a server that is suspended.
+KERNEL is a Linux with NUMA and a serial console, as distributions have it. One
+guest is q35 with two NUMA cells, another has none. Both have virtio devices in
+place of hostdevs, where hostdevs would be, some of them behind switches. What
+its kernel says of them is compared with what a guest would be told; then one
+is unplugged, the guest's memory saved and restored, and the device plugged in
+where it was, as it goes with a server that is suspended.
 """
 
 import argparse
@@ -20,35 +21,48 @@ import prettytable
 
 from nova_accel import conf
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import pci_buses
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
-from nova_accel.core.guest import pcie_topology
+from nova_accel.host import libvirt_xml
 from tests.guest import machine
 from tests.guest import numa
 
-#: The host's NUMA node and root bridge of each device. The guest's cells are
-#: the other way round; node 2 is none of its.
-PLACES = ((0, 'pci0000:40'), (0, 'pci0000:40'), (1, 'pci0000:80'),
-          (1, 'pci0000:c0'), (0, 'pci0000:00'), (1, 'pci0000:80'),
-          (2, 'pci0001:00'), (None, 'pci0002:00'))
+#: The location of each device on the host. The guest's cells are the other way
+#: round; node 2 is none of its, and node 3 has no CPUs.
+PLACES = (
+    model.Location(0, 'pci0000:40', switch='a'),
+    model.Location(0, 'pci0000:40'), model.Location(1, 'pci0000:80'),
+    model.Location(1, 'pci0000:c0'), model.Location(0, 'pci0000:40',
+                                                    switch='a'),
+    model.Location(1, 'pci0000:80'), model.Location(2, 'pci0001:00'),
+    model.Location(None, 'pci0002:00', switch='b'),
+    model.Location(None, 'pci0002:00', switch='b'),
+    model.Location(1, 'pci0003:00', cpuless_node=3))
 NODES = (1, 0)
+HOST = model.Host(numa_nodes=(0, 1, 2), cpuless_nodes={3: 1}, distances={
+    node: {other: 10 if node == other else 20 + 10 * abs(node - other)
+           for other in range(4)} for node in range(4)})
 
 
 def main() -> int:
     arguments = _arguments()
     nova.conf.CONF([], project='nova', default_config_files=[])
     conf.register_opts(nova.conf.CONF)
-    domain, buses = _domain(arguments.ports)
-    if arguments.loader:
-        domain.find('os').append(machine.E.loader(arguments.loader,
-                                                  type='rom'))
-    with machine.running(domain, arguments.connect, arguments.kernel,
-                         arguments.busybox) as guest:
-        rows = _compare(buses, guest.seen())
-        rows.append(_again(guest, buses))
+    rows = []
+    for nodes in NODES, ():
+        domain = _domain(nodes, arguments.ports)
+        if arguments.loader:
+            domain.find('os').append(machine.E.loader(arguments.loader,
+                                                      type='rom'))
+        with machine.running(domain, arguments.connect, arguments.kernel,
+                             arguments.busybox) as guest:
+            planned = _told(guest)
+            rows += _compare(planned, guest.seen())
+            rows.append(_again(guest, planned))
     table = prettytable.PrettyTable(
-        ['device', 'cell', 'in the guest', 'its node', ''])
+        ['device', 'cell', 'address', 'path', 'in the guest', ''])
     table.align = 'l'
     table.add_rows(rows)
     print(table)
@@ -67,9 +81,9 @@ def _arguments():
     return parser.parse_args()
 
 
-def _domain(ports):
-    """A definition as Nova and we make it, and what was planned for it."""
-    guest = numa.define(NODES, ports, 'q35')
+def _domain(nodes, ports):
+    """A definition as Nova and we make it."""
+    guest = numa.define(nodes, ports, 'q35')
     guest.virt_type = 'qemu'
     guest.name = 'nova-accel-guest'
     guest.uuid = str(uuid.uuid4())
@@ -78,78 +92,83 @@ def _domain(ports):
     guest.os_type = 'hvm'
     guest.features.append(vconfig.LibvirtConfigGuestFeatureACPI())
     guest.cpu = vconfig.LibvirtConfigGuestCPU()
-    guest.cpu.mode, guest.cpu.numa = None, vconfig.LibvirtConfigGuestCPUNUMA()
-    for number in range(len(NODES)):
+    guest.cpu.mode = None
+    if nodes:
+        guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
+    for number in range(len(nodes)):
         cell = vconfig.LibvirtConfigGuestCPUNUMACell()
         cell.id, cell.cpus, cell.memory = number, {number}, 256 * 1024
         guest.cpu.numa.cells.append(cell)
-    located = {model.PciAddress(0, 0x40 + index, 0, 0):
-               model.Location(node, root)
-               for index, (node, root) in enumerate(PLACES)}
+    located = {model.PciAddress(0, 0x40 + index, 0, 0): place
+               for index, place in enumerate(PLACES)}
+    places = pci_buses.add(guest, located, HOST, switches=True)
     hostdev_xml.add(guest, tuple(
         hostdev.Hostdev(address, naming.alias('ACCEL0', guest.uuid, index))
-        for index, address in enumerate(located)), located)
-    buses = pcie_topology.plan(located, {
-        node: cell for cell, node in enumerate(NODES)}, ports + 1)
+        for index, address in enumerate(located)), places)
     # The machine that this runs on need not have the nodes.
     guest.numatune = None
     domain = etree.fromstring(guest.to_xml())
     for element in domain.iterfind('devices/hostdev'):
-        element.getparent().replace(element, _stand_in(
-            element.find('address')))
-    return domain, buses
+        element.getparent().replace(element, _stand_in(element))
+    return domain
 
 
-def _stand_in(address):
+def _stand_in(element):
     E = machine.E
-    element = E.rng(E.backend('/dev/urandom', model='random'), model='virtio')
-    if address is not None:
-        element.append(address)
-    return element
+    stand_in = E.rng(E.backend('/dev/urandom', model='random'), model='virtio')
+    stand_in.extend(element.findall('alias') + element.findall('address'))
+    return stand_in
 
 
-def _compare(buses, seen):
-    """What was planned of each device, and what its guest says."""
-    rows = []
-    left = {path: node for path, node in seen.items()
-            if len(path.split('/')) == 6}
-    for bus in buses:
-        for port in bus.ports:
-            path, node = _below(bus, port, left)
-            left.pop(path, None)
-            rows.append([port.holds, bus.cell, path, node,
-                         'ok' if node == bus.cell else 'NOT ON ITS CELL'])
-    rows += [['another', '', path, node, 'ok' if node == -1 else 'ON A NODE']
-             for path, node in left.items()]
-    planned = sum(len(bus.ports) for bus in buses)
-    if len(left) + planned < len(PLACES):
-        rows.append(['', '', f'{len(left)} others', '', 'SOME ARE MISSING'])
-    return rows
+def _told(guest):
+    """Return the domain's element, and the Position, of each stand-in."""
+    xml = guest.xml()
+    buses = libvirt_xml.guest_buses_of(etree.tostring(xml).decode())
+    return [(element, buses.position(model.PciAddress(
+        0, *(int(element.find('address').get(part), 16)
+             for part in ('bus', 'slot', 'function')))))
+        for element in xml.iterfind('devices/rng')]
 
 
-def _below(bus, port, seen):
-    """Path and node of the device in a root port, as the guest has them."""
-    start = (f'/sys/devices/pci0000:{bus.number:02x}/0000:{bus.number:02x}:'
-             f'{port.slot:02x}.{port.function}/')
-    return next(((path, node) for path, node in seen.items()
-                 if path.startswith(start)), ('not there', None))
+def _compare(planned, seen):
+    """What a guest would be told of each device, and what it says."""
+    return [_row(place, position, seen)
+            for place, (_element, position) in zip(PLACES, planned,
+                                                   strict=True)]
 
 
-def _again(guest, buses):
-    """Have the guest sleep without the last one planned, and plug it in."""
-    bus = buses[-1]
-    port = bus.ports[-1]
-    path, _node = _below(bus, port, guest.seen())
-    [device] = [element for element in guest.xml().iterfind('devices/rng')
-                if int(element.find('address').get('bus'), 16) == port.index]
-    guest.unplug(device)
-    guest.wait(lambda _said: path not in guest.seen())
+def _row(place, position, seen, what=''):
+    path, node = next(((path, node) for path, node in seen.items()
+                       if path.endswith(f'/{position.address}')),
+                      ('not there', None))
+    cell = -1 if position.cell is None else position.cell
+    return [f'{place.root} node {place.numa_node} {place.cpuless_node or ""} '
+            f'{place.switch or ""}{what}', cell, position.address,
+            position.path, f'{path} node={node}',
+            'ok' if (_short(path), node) == (position.path, cell)
+            else 'NOT AS IT IS TOLD']
+
+
+def _short(path):
+    """Return a path of sysfs in our form, ``c8/00.0/00.0``."""
+    root, *steps = path.removeprefix('/sys/devices/pci0000:').split('/')
+    return '/'.join([root, *(step.rpartition(':')[2] for step in steps)])
+
+
+def _again(guest, planned):
+    """Have the guest sleep without the last one, and plug it in."""
+    element, position = planned[-1]
+
+    def is_there():
+        return any(path.endswith(f'/{position.address}')
+                   for path in guest.seen())
+
+    guest.unplug(element)
+    guest.wait(lambda _said: not is_there())
     guest.sleep()
-    guest.plug(_stand_in(device.find('address')))
-    guest.wait(lambda _said: _below(bus, port, guest.seen())[1] is not None)
-    again, node = _below(bus, port, guest.seen())
-    return [f'{port.holds} again', bus.cell, again, node,
-            'ok' if (again, node) == (path, bus.cell) else 'ELSEWHERE']
+    guest.plug(_stand_in(element))
+    guest.wait(lambda _said: is_there())
+    return _row(PLACES[-1], position, guest.seen(), ' again')
 
 
 if __name__ == '__main__':

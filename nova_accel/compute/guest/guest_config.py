@@ -12,9 +12,11 @@ from nova.virt.libvirt import config as libvirt_config
 from nova.virt.libvirt import host as libvirt_host
 
 from nova_accel.compute import allocator
+from nova_accel.compute import instance_request
 from nova_accel.compute import nonfatal
 from nova_accel.compute.guest import address_bits
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import pci_buses
 from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
 from nova_accel.core import naming
@@ -41,8 +43,11 @@ class Guest:
 
 
 def _add_hostdevs(guest: Guest) -> None:
-    hostdev_xml.add(guest.config, guest.held, pcie_topology.locate(
-        guest.held, guest.here.host, guest.here.by_uuid))
+    hostdev_xml.add(guest.config, guest.held, pci_buses.add(
+        guest.config, pcie_topology.locate(guest.held, guest.here.host,
+                                           guest.here.by_uuid),
+        guest.here.host,
+        instance_request.of(guest.instance).has_guest_switches))
 
 
 def _set_address_bits(guest: Guest) -> None:

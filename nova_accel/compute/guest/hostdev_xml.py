@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libvirt configuration of hostdevs, and of the PCI buses that they are on.
+"""Libvirt configuration of hostdevs.
 
-Seams: ``nova.virt.libvirt.config.LibvirtConfigGuestHostdevPCI`` and ``MDEV``,
-whose format_dom omits the alias and the guest's address, and
-``LibvirtConfigGuestController``, which has no addresses and no expander buses.
+Seam: ``nova.virt.libvirt.config.LibvirtConfigGuestHostdevPCI`` and ``MDEV``,
+whose format_dom omits the alias and the guest's address.
 """
 
 import collections.abc
 
 from lxml import etree
-import nova.conf
 from nova.virt.libvirt import config
 from nova.virt.libvirt import host
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core.guest import pcie_topology
-
-CONF = nova.conf.CONF
 
 
 class _Aliased:
@@ -30,7 +25,7 @@ class _Aliased:
         if self.alias and element.find('alias') is None:
             etree.SubElement(element, 'alias', name=self.alias)
         if self.guest_address:
-            element.append(_address(self.guest_address))
+            element.append(address(self.guest_address))
         return element
 
 
@@ -42,88 +37,15 @@ class AliasedMdev(_Aliased, config.LibvirtConfigGuestHostdevMDEV):
     pass
 
 
-class RootBus(config.LibvirtConfigGuestController):
-    """A ``pcie-expander-bus``."""
-
-    def __init__(self, planned: pcie_topology.RootBus):
-        super().__init__()
-        self.type = 'pci'
-        self.model = 'pcie-expander-bus'
-        self.index = planned.index
-        self.number = planned.number
-        self.cell = planned.cell
-
-    def format_dom(self):
-        element = super().format_dom()
-        target = etree.SubElement(element, 'target', busNr=str(self.number))
-        etree.SubElement(target, 'node').text = str(self.cell)
-        return element
-
-
-class RootPort(config.LibvirtConfigGuestPCIeRootPortController):
-    """Nova's root port, with an address that we choose."""
-
-    def __init__(self, bus: pcie_topology.RootBus,
-                 planned: pcie_topology.RootPort):
-        super().__init__()
-        self.index = planned.index
-        self.address = model.PciAddress(0, bus.index, planned.slot,
-                                        planned.function)
-
-    def format_dom(self):
-        element = super().format_dom()
-        address = _address(self.address)
-        if not self.address.function:
-            address.set('multifunction', 'on')
-        element.append(address)
-        return element
-
-
 def add(guest: config.LibvirtConfigGuest, hostdevs: hostdev.Hostdevs,
-        located: collections.abc.Mapping[model.Address, model.Location],
+        places: collections.abc.Mapping[model.Address, model.PciAddress],
         ) -> None:
-    """Add hostdevs to a guest, on buses of its NUMA cells if possible.
+    """Add hostdevs to a guest.
 
-    :param guest: complete except for the hostdevs
-    :param located: their locations on the host
+    :param places: their addresses in the domain; libvirt places the others
     """
-    buses = ()
-    if CONF.nova_accel.guest_numa_affinity and _takes_root_buses(guest):
-        buses = pcie_topology.plan(located, _cells(guest),
-                                   _first_index(guest))
-    places = {}
-    for bus in buses:
-        guest.add_device(RootBus(bus))
-        for port in bus.ports:
-            guest.add_device(RootPort(bus, port))
-            places[port.holds] = port.guest_address
     for device in hostdevs:
         guest.add_device(hostdev_config(device, places.get(device.address)))
-
-
-def _takes_root_buses(guest) -> bool:
-    """Whether libvirt supports expander buses for the guest's machine type."""
-    machine = guest.os_mach_type or ''
-    return (guest.os_arch == 'x86_64' and 'q35' in machine
-            or guest.os_arch == 'aarch64' and machine.startswith('virt'))
-
-
-def _cells(guest) -> dict[int, int]:
-    """Return the guest's NUMA cells, by the host's node of their memory."""
-    return {node: memnode.cellid
-            for memnode in (guest.numatune.memnodes if guest.numatune else ())
-            for node in memnode.nodeset}
-
-
-def _first_index(guest) -> int:
-    """Return the first free index of PCI controllers.
-
-    Nova's controllers have no index: libvirt assigns the lowest ones in order.
-    Index 0 is the root bus, whether Nova adds it or not.
-    """
-    return max(1, sum(
-        isinstance(device, config.LibvirtConfigGuestController)
-        and device.type == 'pci' for device in guest.devices))
 
 
 def hostdev_config(planned: hostdev.Hostdev,
@@ -145,17 +67,18 @@ def _hostdev_config(planned):
         element.alias = planned.alias
         return element
     element = AliasedFunction()
-    address = planned.address
-    element.domain = f'{address.domain:04x}'
-    element.bus = f'{address.bus:02x}'
-    element.slot = f'{address.slot:02x}'
-    element.function = f'{address.function:x}'
+    at = planned.address
+    element.domain = f'{at.domain:04x}'
+    element.bus = f'{at.bus:02x}'
+    element.slot = f'{at.slot:02x}'
+    element.function = f'{at.function:x}'
     element.alias = planned.alias
     element.managed = 'yes' if planned.managed else 'no'
     return element
 
 
-def _address(at: model.PciAddress):
+def address(at: model.PciAddress) -> etree.Element:
+    """Return the ``<address>`` of a device in the domain."""
     element = config.LibvirtConfigGuestDeviceAddressPCI()
     element.domain = f'0x{at.domain:04x}'
     element.bus = f'0x{at.bus:02x}'

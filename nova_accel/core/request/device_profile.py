@@ -31,6 +31,10 @@ GROUP = 'ACCEL'
 
 #: The most units of a resource class in one group.
 MAX_AMOUNT = 1024
+#: The most devices of a profile with guest_switches. Each can need two of the
+#: 128 PCI bus numbers that a guest has for devices; 16 are for root buses.
+MAX_BEHIND_SWITCHES = 56
+
 #: The most groups of a profile after ``count`` is expanded.
 MAX_GROUPS = 256
 
@@ -68,6 +72,8 @@ class Profile:
     :param rules: affinity rules of groups by these names
     :param names: for each name that the profile itself gives to groups, the
         consecutive groups with it
+    :param guest_switches: whether devices that share a PCIe switch of the
+        host share one in the guest
     """
 
     name: str
@@ -77,6 +83,7 @@ class Profile:
     rules: tuple[affinity.Rule, ...] = ()
     names: collections.abc.Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
+    guest_switches: bool = False
 
 
 def group_name(index: int) -> str:
@@ -113,7 +120,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     affinity_document.check(rules, _implied(groups, policy), where)
     return Profile(name, tuple(groups), document.get('description') or '',
                    policy, rules, {name: groups for name, groups
-                                   in names.items() if isinstance(name, str)})
+                                   in names.items() if isinstance(name, str)},
+                   bool(document.get('guest_switches')))
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:

@@ -37,6 +37,11 @@ class Request:
         """The names that the profile gives to groups, by ``ACCEL0``."""
         return flavor_specs.names(self._specs)
 
+    @property
+    def has_guest_switches(self) -> bool:
+        """Whether devices that share a PCIe switch share one in the guest."""
+        return self._specs.get(flavor_specs.SWITCHES_KEY) == 'true'
+
     @functools.cached_property
     def rules(self) -> tuple[affinity.Rule, ...]:
         """The affinity rules.

@@ -34,6 +34,8 @@ COUNT_KEY = 'nova_accel:count_'
 #: Per name that the profile gives to groups: ``nova_accel:name_ACCEL0-3=gpu``
 #: stands for ACCEL0 to ACCEL3.
 NAME_KEY = 'nova_accel:name_'
+#: ``true`` if the profile asks for PCIe switches in the guest.
+SWITCHES_KEY = 'nova_accel:guest_switches'
 #: Per group and trait: ``nova_accel:forbidden_ACCEL0:CUSTOM_X``. Not sent to
 #: Placement: the provider of a resource class has the traits of all its
 #: devices, and some of them may lack the forbidden trait.
@@ -48,8 +50,8 @@ MAX_LENGTH = 255
 # The limit of a count that an operator may have written. No host serves more.
 _MAX_COUNT = 1024
 # Prefixes of keys that operators must not write.
-_WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, FORBIDDEN_KEY,
-            affinity.PREFIX)
+_WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, SWITCHES_KEY,
+            FORBIDDEN_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
 _NAMED = re.compile(rf'{NAME_KEY}{device_profile.GROUP}(\d+)-(\d+)')
 _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
@@ -76,6 +78,9 @@ def expand(profile: device_profile.Profile,
         added.update(_group_keys(device_profile.group_name(index), group,
                                  count))
     added.update(affinity.dumps(_rules(thing, profile, own)))
+    if profile.guest_switches:
+        _check_switches(thing, profile)
+        added[SWITCHES_KEY] = 'true'
     for name, groups in profile.names.items():
         added[f'{NAME_KEY}{groups[0]}-{_index(groups[-1])}'] = name
     _check_conflicts(thing, profile, own, added)
@@ -287,6 +292,18 @@ def _is_for_placement(thing, own, added) -> bool:
             'group_policy=isolate', 'set the flavor\'s group_policy to none')
     # Keep it if possible: it also isolates the groups of ports and aliases.
     return not repeated
+
+
+def _check_switches(thing, profile) -> None:
+    """Check that a guest has bus numbers for the switches, on any host."""
+    count = sum(amount for group in profile.groups
+                for amount in group.resources.values())
+    if count > device_profile.MAX_BEHIND_SWITCHES:
+        raise errors.ProfileError(
+            thing, f'it asks for guest_switches and {count} devices; a guest '
+            'may lack PCI bus numbers for the switches of more than '
+            f'{device_profile.MAX_BEHIND_SWITCHES}',
+            'remove guest_switches, or ask for fewer devices')
 
 
 def _check_conflicts(thing, profile, own, added) -> None:

@@ -105,10 +105,13 @@ _IN_RESET = 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c "/dev/vfio/[0-9]"'
 
 @pytest.fixture
 def duo(tenant, machine, inside, offer, said):
-    """Offer a card of two functions that vfio can only reset together.
+    """Offer a card of two functions that can only be reset together.
 
-    Debian 12's kernel has no ``reset_subordinate``.
+    With this module, bridges have no ``reset_subordinate``: so vfio resets it.
     """
+    machine.run('modprobe old_bridges')
+    assert not machine.run('ls -d /sys/bus/pci/devices/*/reset_subordinate',
+                           check=False)
     first = inside.find(DUO)
     slot = first.rpartition('.')[0]
 
@@ -128,6 +131,21 @@ def duo(tenant, machine, inside, offer, said):
 def _soil(machine, address):
     """Write data into a free card, as a server would have left it."""
     machine.run(_WRITE.format(address=address, value=cards.Card.WRITTEN))
+
+
+def test_card_of_two_functions_is_reset_by_its_bridge(
+        tenant, machine, inside, offer):
+    """It is reset by ``reset_subordinate``, which needs no vfio driver."""
+    card = cards.Card(machine, 'duo')
+    slot = inside.find(DUO).rpartition('.')[0]
+    _soil(machine, f'{slot}.0')
+    assert card.scratch == card.WRITTEN
+    assert machine.run('ls -d /sys/bus/pci/devices/*/reset_subordinate')
+    entry = {'address': f'{slot}.*', 'resource_class': 'CUSTOM_DUO'}
+    offer(f'device_spec = {json.dumps(entry)}\n')
+    patience.becomes('data in the card', lambda: card.scratch, 0)
+    patience.until('the card is offered', lambda: tenant.ledger.device(
+        machine.host, f'{slot}.0'))
 
 
 def test_card_of_two_functions_is_reset_by_vfio(tenant, machine, inside, duo):
