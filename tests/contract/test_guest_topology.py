@@ -12,6 +12,7 @@ import pytest
 
 from nova_accel import conf
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import pci_buses
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -59,7 +60,8 @@ def machine(mach_type='pc-q35-8.2', arch='x86_64', nodes=(1, 0), ports=2):
 
 
 def devices(made):
-    hostdev_xml.add(made, HOSTDEVS, LOCATED)
+    hostdev_xml.add(made, HOSTDEVS, pci_buses.add(made, LOCATED,
+                                                  model.Host()))
     wrapper = etree.Element('devices')
     wrapper.extend(device.format_dom() for device in made.devices)
     return wrapper

@@ -87,18 +87,10 @@ def _domain(nodes, ports):
     guest.virt_type = 'qemu'
     guest.name = 'nova-accel-guest'
     guest.uuid = str(uuid.uuid4())
-    guest.memory = 512 * 1024
+    guest.memory = 2 * numa.MEMORY
     guest.vcpus = 2
     guest.os_type = 'hvm'
     guest.features.append(vconfig.LibvirtConfigGuestFeatureACPI())
-    guest.cpu = vconfig.LibvirtConfigGuestCPU()
-    guest.cpu.mode = None
-    if nodes:
-        guest.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
-    for number in range(len(nodes)):
-        cell = vconfig.LibvirtConfigGuestCPUNUMACell()
-        cell.id, cell.cpus, cell.memory = number, {number}, 256 * 1024
-        guest.cpu.numa.cells.append(cell)
     located = {model.PciAddress(0, 0x40 + index, 0, 0): place
                for index, place in enumerate(PLACES)}
     places = pci_buses.add(guest, located, HOST, switches=True)
