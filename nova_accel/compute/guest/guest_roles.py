@@ -72,8 +72,10 @@ class GuestRoles:
             if not all(role.position for role in roles):
                 placed = self._define(xml)
                 roles = self._read(instance, placed)
+            # Scripts can read it line by line.
             return fw_cfg.with_document(xml, json.dumps(guest_document.build(
-                instance.uuid, roles, libvirt_xml.numa_cells_of(placed))))
+                instance.uuid, roles, libvirt_xml.numa_cells_of(placed)),
+                indent=1))
         return xml
 
     def _define(self, xml: str) -> str:
