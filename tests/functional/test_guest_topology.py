@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices on the NUMA cells of the guest."""
 
+import collections
 import pathlib
 
 import fixtures
@@ -181,6 +182,22 @@ class GuestTopologyTest(TopologyCase):
         self.assertEqual({None}, set(
             self.cells(self.definition(server)).values()))
 
+    def test_switches(self):
+        """The recorded GPUs are in pairs behind switches."""
+        self.gpu_profile('four', 4, 'off', guest_switches=True, affinity=[
+            {'same': 'pcie_root'}])
+        for more in {'hw:numa_nodes': '2'}, {}:
+            server = self.boot(self.flavor('four', vcpu=2, extra_spec=more))
+            models = collections.Counter(
+                element.get('model') for element in self.definition(
+                    server).iterfind('devices/controller[@index]'))
+            self.assertEqual((2, 4), (
+                models['pcie-switch-upstream-port'],
+                models['pcie-switch-downstream-port']))
+            self._reboot_server(server, hard=True)
+            self.assertEqual(4, len(self.places(server)))
+            self._delete_server(server)
+
     def test_other_machine_type_has_no_expander_bus(self):
         self.flags(hw_machine_type=['x86_64=pc'], group='libvirt')
         server = self.boot(self.flavor_of(1, 1))
@@ -267,8 +284,10 @@ class CpulessNodesTest(TopologyCase):
         server = self.boot(self.flavor('two', vcpu=2, extra_spec={
             'hw:numa_nodes': '2'}))
         self.assert_on_its_cells(server, 2)
-        self.assertEqual({'0', '1'},
-                         set(self.cells(self.definition(server)).values()))
+        xml = self.definition(server)
+        self.assertEqual({'2', '3'}, set(self.cells(xml).values()))
+        self.assertEqual(['0', '1', None, None], [
+            cell.get('cpus') for cell in xml.iterfind('cpu/numa/cell')])
 
     def test_device_is_near_a_port_on_a_node_without_cpus(self):
         get, ports = (objects.Instance.get_pci_devices,

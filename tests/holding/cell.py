@@ -11,14 +11,17 @@ import pathlib
 
 import fixtures
 from keystoneauth1 import exceptions
+from nova.api.metadata import base as metadata
 import nova.conf
 from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_accel.compute.guest import guest_roles
 from tests.functional import cloud
 from tests.functional import faults
 from tests.functional import hypervisor
 from tests.functional import kernel
+from tests.functional import test_guest_roles
 from tests.functional import test_health
 from tests.holding import changes
 from tests.holding import operations
@@ -177,6 +180,21 @@ class Cell(faults.MortalCloud):
         self.assertEqual(self.had, {
             str(device.address)
             for device in self.attached(self.server, self._host())})
+        self._check_told()
+
+    def _check_told(self):
+        """Check that the guest is told of the devices that it has."""
+        held = set(self.hostdevs(self.server, self._host()).values())
+        devices = metadata.get_metadata_by_instance_id(
+            self.server['id'], '10.0.0.2')._get_device_metadata('latest')
+        self.assertEqual(held, {
+            device['serial'] for device in devices
+            if guest_roles.TAG in device.get('tags', ())})
+        told = test_guest_roles.document(
+            self.domain(self.server, self._host()))
+        self.assertEqual(len(held), sum(
+            len(request['devices'])
+            for request in told['requests']) if told else 0)
 
     def _check_refused(self):
         """Check that the server does not run, and has no other devices."""

@@ -115,6 +115,7 @@ SERVICES = {
         pathlib.Path(__file__).parent / 'macvtap_agent.py'))),
     # Only some tests start these.
     'nova-api-2': _nova_api('nova-api-2', 8775),
+    'nova-metadata': _api('nova-metadata', 8776, 'nova.wsgi.metadata'),
     'nova-scheduler-2': _program('nova-scheduler',
                                  OS_DEFAULT__HOST=SECOND),
     'cyborg-api': _api('cyborg-api', 6666, 'cyborg.wsgi.api',

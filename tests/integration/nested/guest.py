@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest's state, parsed from the events on its console."""
 
+import base64
 import dataclasses
+import json
 
 from tests.integration.machine import guest
 
@@ -75,6 +77,29 @@ class Guest:
                 found[event['address']] = _accelerator(
                     event, ids.get(event['address'], ''))
         return sorted(found.values())
+
+    @property
+    def document(self) -> dict | None:
+        """The document of nova-accel that the guest has, None without one."""
+        parts = [event['text'] for event in self._all('document')]
+        return json.loads(base64.b64decode(''.join(parts))) if parts else None
+
+    @property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Path and NUMA node of each PCI function, by its address.
+
+        The path is as in the document, ``c8/00.0/00.0``.
+        """
+        found = {}
+        for event in self._events:
+            if event['event'] == 'gone':
+                found.pop(event['address'], None)
+            elif event['event'] == 'there':
+                root, *steps = event['path'].removeprefix(
+                    '/sys/devices/pci0000:').split('/')
+                found[event['address']] = '/'.join([root, *(
+                    step.rpartition(':')[2] for step in steps)]), event['numa']
+        return found
 
     def _all(self, name: str) -> list[dict]:
         return [event for event in self._events if event['event'] == name]

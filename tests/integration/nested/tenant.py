@@ -13,11 +13,16 @@ from tests.integration.nested import guest as guests
 from tests.integration.nested import inside
 from tests.integration.nested import ledger
 from tests.integration.nested import patience
+from tests.integration.nested import told
 
 #: The name of all servers.
 _NAME = 'nested'
 #: MiB of a guest's memory.
 _MEMORY = 96
+
+#: Keys of the document, with those of the metadata.
+_KEYS = {'path': 'path', 'group': 'group', 'resourceClass': 'class',
+         'provider': 'provider'}
 
 #: Temporary server states.
 _PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
@@ -195,6 +200,8 @@ class Server:
         - On the host, PCI functions are bound to vfio-pci.
         - The guest finds these devices. Their registers have the right serial
           numbers and no data of an earlier server.
+        - The metadata service and the document in the guest tell where each
+          device is, as the guest's kernel does.
 
         :param resources: the expected units by resource class
         :returns: PCI addresses and mdev UUIDs of the devices, sorted
@@ -215,7 +222,27 @@ class Server:
         expected = sorted(_seen(device, functions) for device in given)
         patience.becomes(f'devices in the guest of {self.id}',
                          lambda: self.guest().devices, expected)
+        self._check_told(len(held))
         return sorted(held)
+
+    def _check_told(self, count: int) -> None:
+        """Check what the guest is told of its devices.
+
+        A guest that was resumed or has moved starts a new console, without
+        the document.
+        """
+        guest = self.guest()
+        tags = told.metadata(self._tenant.cloud, self.view)
+        assert len(tags) == count
+        assert {address: (found['path'], int(found.get('numa_cell', -1)))
+                for address, found in tags.items()} == {
+            address: guest.places[address] for address in tags}
+        if guest.document:
+            found = told.document(guest)
+            assert {address: [facts.get(key) for key in _KEYS]
+                    for address, facts in found.items()} == {
+                address: [facts.get(tag) for tag in _KEYS.values()]
+                for address, facts in tags.items()}
 
 
 def _seen(device: inside.Function | inside.Mdev, functions,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * PID 1 of a guest of the machine. It prints on the console which PCI
- * functions exist, are added and are removed, and registers of accelerators.
+ * functions exist, are added and are removed, registers of accelerators, and
+ * the document of nova-accel that describes the devices.
  *
  * It is one program without a shell, because in nested emulation a fork takes
  * half a second. Each line is an event, `GUEST {JSON}`, for guest.py.
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/input.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -27,6 +29,8 @@
 #define LOOK_MS 500
 #define ALIVE_S 5
 #define PAGE 4096
+#define DOCUMENT "/sys/firmware/qemu_fw_cfg/by_name/" \
+	"opt/org.openstack.nova-accel/devices/raw"
 #define WRITTEN 0xcafe0001u
 
 /* Registers (32-bit words) of qemu/accelerator.c, and of QEMU's edu. */
@@ -45,7 +49,7 @@ static int known_count;
 
 static void say(const char *format, ...)
 {
-	char line[512];
+	char line[768];
 	va_list arguments;
 
 	va_start(arguments, format);
@@ -154,7 +158,7 @@ static void read_registers(const char *address, const char *folder,
 static void came(const char *address)
 {
 	char folder[64], vendor[16], device[16], class[16], node[16];
-	char subvendor[16], subdevice[16], link[300];
+	char subvendor[16], subdevice[16], link[300], path[PATH_MAX];
 	const char *driver;
 
 	snprintf(folder, sizeof folder, FUNCTIONS "/%s", address);
@@ -162,16 +166,33 @@ static void came(const char *address)
 	text(folder, "numa_node", node, sizeof node);
 	say("{\"event\": \"there\", \"address\": \"%s\", \"vendor\": \"%s\", "
 	    "\"device\": \"%s\", \"class\": \"%s\", "
-	    "\"subsystem\": \"%s:%s\", \"driver\": \"%s\", \"numa\": %s}",
+	    "\"subsystem\": \"%s:%s\", \"driver\": \"%s\", \"numa\": %s, "
+	    "\"path\": \"%s\"}",
 	    address, text(folder, "vendor", vendor, sizeof vendor),
 	    text(folder, "device", device, sizeof device),
 	    text(folder, "class", class, sizeof class),
 	    text(folder, "subsystem_vendor", subvendor, sizeof subvendor),
 	    text(folder, "subsystem_device", subdevice, sizeof subdevice),
-	    driver, *node ? node : "-1");
+	    driver, *node ? node : "-1", realpath(folder, path) ? path : "");
 	/* Do not touch bridges and functions that have a driver. */
 	if (!*driver && strncmp(class, "0x06", 4))
 		read_registers(address, folder, vendor, device);
+}
+
+/* The document is base64. It is longer than a line of the console. */
+static void read_document(void)
+{
+	char part[401];
+	int file, got;
+
+	file = open(DOCUMENT, O_RDONLY);
+	if (file < 0)
+		return;
+	while ((got = read(file, part, sizeof part - 1)) > 0) {
+		part[got] = 0;
+		say("{\"event\": \"document\", \"text\": \"%s\"}", part);
+	}
+	close(file);
 }
 
 static int has(const struct function *list, int count,
@@ -256,6 +277,7 @@ int main(void)
 	say("{\"event\": \"start\", \"boot\": \"%s\"}",
 	    text("/proc/sys/kernel/random", "boot_id", boot, sizeof boot));
 	look();
+	read_document();
 	count = buttons(files, 8);
 	say("{\"event\": \"ready\"}");
 	spoken = time(NULL);
