@@ -27,6 +27,12 @@ def enter(cloud, *machines):
     return tenant
 
 
+def options() -> str:
+    """Return the options of nested machines, without their devices."""
+    return ''.join(line for line in _CONF.read_text().splitlines(True)
+                   if not line.startswith('device_spec'))
+
+
 def prepare(machine) -> None:
     """Configure a machine to offer all devices, before nova-compute starts."""
     _boot(machine)

@@ -222,11 +222,13 @@ class Server:
         expected = sorted(_seen(device, functions) for device in given)
         patience.becomes(f'devices in the guest of {self.id}',
                          lambda: self.guest().devices, expected)
-        self._check_told(len(held))
+        self.is_told(len(held))
         return sorted(held)
 
-    def _check_told(self, count: int) -> None:
+    def is_told(self, count: int) -> None:
         """Check what the guest is told of its devices.
+
+        :param count: how many it has
 
         A guest that was resumed or has moved starts a new console, without
         the document.

@@ -267,3 +267,16 @@ def test_device_of_unknown_node_is_on_the_only_node():
     for numa_nodes, node in (((0,), 0), ((0, 1), None), ((), None)):
         assert _locate(device, (function,), numa_nodes=numa_nodes) == {
             function.address: model.Location(node, 'pci0000:80')}
+
+
+@pytest.mark.parametrize('moves, node', [(False, 2), (True, None)])
+def test_device_that_can_move_live_needs_no_node_without_cpus(moves, node):
+    """Nova would not bind the cell to a node of the destination."""
+    place = dataclasses.replace(PLACE, cpuless_node=2)
+    function = build.function('0000:81:00.0', location=place)
+    region = dataclasses.replace(build.region(), live_migratable=moves)
+    item = build.offered(region, location=place)
+    device = hostdev.Hostdev(function.address,
+                             naming.alias('ACCEL0', item.uuid, 0))
+    [found] = _locate(device, (function,), {item.uuid: item}).values()
+    assert (found.cpuless_node, found.numa_node) == (node, 1)
