@@ -190,8 +190,12 @@ def test_nova_compute_is_killed_during_a_reset_by_vfio(
     card.stick(False)
     patience.becomes('files of vfio', lambda: machine.run(
         _IN_RESET, check=False).strip(), '0')
-    # Whatever the killed reset left, the next one clears it.
+    # Whatever the killed reset left, the next one clears it. The functions
+    # still have the driver of that reset.
     machine.stop('nova-compute')
+    for address in duo:
+        machine.run(f'cd /sys/bus/pci/devices/{address}; '
+                    f'echo {address} > driver/unbind')
     _soil(machine, duo[0])
     machine.start('nova-compute')
     patience.becomes('data in the card', lambda: card.scratch, 0)
