@@ -123,17 +123,25 @@ def nodes_with_cpus(
                      for node in reported) - {None}
 
 
-def nearest_switch(ports: tuple[str, ...],
-                   own: collections.abc.Container[str] = ()) -> str | None:
-    """Return the upstream port of the nearest switch above a device, or None.
+def switches(ports: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the upstream ports of the switches above a device, nearest last.
 
     Below the root port each switch adds two bridges, its upstream and its
     downstream port. A single bridge more is a conventional PCI bridge.
 
     :param ports: as in :class:`Location`
+    """
+    return ports[1:-1:2]
+
+
+def nearest_switch(ports: tuple[str, ...],
+                   own: collections.abc.Container[str] = ()) -> str | None:
+    """Return the upstream port of the nearest switch above a device, or None.
+
+    :param ports: as in :class:`Location`
     :param own: upstream ports of switches that are part of a card
     """
-    return next((port for port in ports[1:-1:2][::-1] if port not in own),
+    return next((port for port in switches(ports)[::-1] if port not in own),
                 None)
 
 
@@ -269,6 +277,9 @@ class Function:
     :param denied: whether vfio-pci refuses functions with its ids
     :param firmware: the version that its driver reports, or ''
     :param bars: its memory ranges, None if unknown
+    :param max_link_speed: what its PCI Express link could do, in GT/s; None
+        if unknown, and for a virtual function, which has the link of its card
+    :param max_link_width: lanes that its link could have, None as above
     :param use: how the host itself uses it, in words, or ''
     :param console: whether it has the console of the host; also true for a
         VGA controller that does not report it
@@ -299,6 +310,8 @@ class Function:
     denied: bool = False
     firmware: str = ''
     bars: tuple[Bar, ...] | None = None
+    max_link_speed: float | None = None
+    max_link_width: int | None = None
     use: str = ''
     console: bool = False
     unreadable: bool = False

@@ -6,6 +6,12 @@ Source: PCI Code and ID Assignment Specification: base class and subclass.
 
 #: Base class.
 BRIDGE = 0x06
+#: Bridges to a bus of PCI or PCI Express.
+PCI_BRIDGE = 0x0604
+
+#: Base classes of the devices that NCCL and RCCL connect: network controllers,
+#: display controllers (GPUs) and processing accelerators (other GPUs).
+NCCL = frozenset({0x02, 0x03, 0x12})
 
 #: Devices that are suggested even if no kind suggests an entry.
 ACCELERATORS = {
@@ -24,8 +30,9 @@ COMPANIONS = {
 _OTHERS = {
     0x0100: 'SCSI', 0x0101: 'IDE', 0x0104: 'RAID', 0x0106: 'SATA',
     0x0107: 'SAS', 0x0403: 'audio', 0x0600: 'host bridge',
-    0x0601: 'ISA bridge', 0x0604: 'PCI bridge', 0x0880: 'system peripheral',
-    0x0c03: 'USB', 0x0c05: 'SMBus', 0x1101: 'performance counters',
+    0x0601: 'ISA bridge', PCI_BRIDGE: 'PCI bridge',
+    0x0880: 'system peripheral', 0x0c03: 'USB', 0x0c05: 'SMBus',
+    0x1101: 'performance counters',
 }
 _NAMES = {**ACCELERATORS, **COMPANIONS, **_OTHERS}
 

@@ -99,7 +99,10 @@ _WORDS_OF_FILES = reset_methods.METHODS.union('''
     protocol fifo overflow
 '''.split())
 _ID = re.compile(r'[0-9a-f]{1,32}')
+# drivers/pci/probe.c (pci_speed_string): "16.0 GT/s PCIe".
+_SPEED = re.compile(r'\d{1,3}(\.\d)?|GT/s|PCIe|Unknown')
 _FILES = {'afu_id': _ID, 'compat_id': _ID,
+          'current_link_speed': _SPEED, 'max_link_speed': _SPEED,
           # drivers/base/node.c: ranges of CPUs, "0-3,8".
           'cpulist': re.compile(r'[\d,-]+', re.ASCII),
           'fw_ver': re.compile(r'[\d.]{1,32}'),

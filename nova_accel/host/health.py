@@ -20,13 +20,6 @@ _COUNTERS = {
     health.Severity.CORRECTABLE: ('aer_dev_correctable', 'TOTAL_ERR_COR'),
 }
 
-_SPEED = re.compile(r'(\d+(?:\.\d+)?) GT/s')
-
-# PCI Express Base Specification, Link Status Register: a link has up to 32
-# lanes. The field reads as 0 while the link is down, and as 63 if the function
-# does not answer.
-_MAX_LANES = 32
-
 
 def read(tree: trees.Tree, function: model.Function, vfs: int,
          ) -> health.Facts:
@@ -68,23 +61,12 @@ def links(tree: trees.Tree, function: model.Function,
     for upper, lower in zip(ends[::2], ends[1::2], strict=False):
         at = path.partition(f'/{lower}')[0] + f'/{lower}'
         above = at.removesuffix(f'/{lower}')
-        width = _lanes(tree, f'{at}/current_link_width')
+        width = pci.lanes(tree, f'{at}/current_link_width')
         widths = [lanes for place in (at, above) if (
-            lanes := _lanes(tree, f'{place}/max_link_width'))]
+            lanes := pci.lanes(tree, f'{place}/max_link_width'))]
         speeds = [speed for place in (at, above) if (
-            speed := _speed(tree, f'{place}/max_link_speed'))]
+            speed := pci.speed(tree, f'{place}/max_link_speed'))]
         if width and widths and above.endswith(f'/{upper}'):
             yield health.Link(lower, width, min(widths),
-                              _speed(tree, f'{at}/current_link_speed'),
+                              pci.speed(tree, f'{at}/current_link_speed'),
                               min(speeds, default=None))
-
-
-def _lanes(tree, path) -> int | None:
-    text = (tree.text(path) or '').strip()
-    return int(text) if re.fullmatch(r'\d{1,2}', text) and (
-        0 < int(text) <= _MAX_LANES) else None
-
-
-def _speed(tree, path) -> float | None:
-    match = _SPEED.match(tree.text(path) or '')
-    return float(match[1]) if match else None

@@ -5,9 +5,9 @@ Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci (attributes,
 ``physfn``, ``sriov_*``, ``boot_display``), sysfs-kernel-iommu_groups,
 sysfs-bus-vfio-mdev (``mdev_supported_types``), sysfs-driver-vfio and the
 kernel's vfio documentation (``vfio-dev``), Documentation/PCI/sysfs-pci.rst
-(``config``, ``enable``, ``resource``), drivers/pci/pci-sysfs.c (``boot_vga``),
-and the layout of /sys/devices, where the directory of a bridge contains those
-of the functions behind it.
+(``config``, ``enable``, ``resource``), drivers/pci/pci-sysfs.c (``boot_vga``,
+``max_link_speed``, ``max_link_width``), and the layout of /sys/devices, where
+the directory of a bridge contains those of the functions behind it.
 """
 
 import collections
@@ -33,6 +33,10 @@ _PREFETCH, _WIDE = 0x2000, 0x100000
 # PCI Code and ID Assignment Specification: an audio device, a VGA controller,
 # and the base class of display controllers.
 _SOUND, _VGA, _DISPLAY = 0x0403, 0x0300, 0x03
+# PCI Express Base Specification, Link Capabilities and Link Status Register: a
+# link has up to 32 lanes. The width reads as 0 while the link is down, and as
+# 63 if the function does not answer.
+_SPEED, _MAX_LANES = re.compile(r'(\d+(?:\.\d+)?) GT/s'), 32
 # IORESOURCE_PCI_EA_BEI: no BAR has its address (Enhanced Allocation).
 _ELSEWHERE = 0x20
 
@@ -181,6 +185,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
     bound = 'vfio' in (driver or '')
     ids = attributes.id('vendor'), attributes.id('device')
     class_code = attributes.hexadecimal('class')
+    physfn = attributes.linked_address('physfn')
     return model.Function(
         address=address,
         vendor_id=ids[0],
@@ -194,7 +199,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         iommu_group=(None if bound and vfio.is_unprotected(tree, path)
                      else attributes.linked('iommu_group')),
         driver=driver,
-        physfn=attributes.linked_address('physfn'),
+        physfn=physfn,
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
         num_vfs=_count_vfs(tree, path),
         vf_offset=max(0, attributes.decimal('sriov_offset') or 0),
@@ -210,7 +215,40 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         open=bound and is_enabled(tree, address),
         denied=ids in machine.denylist,
         firmware=_firmware(tree, path),
-        console=_may_be_console(attributes, class_code))
+        console=_may_be_console(attributes, class_code),
+        **_link(tree, path, class_code, physfn))
+
+
+def _link(tree, path, class_code, physfn) -> dict:
+    """Return what a function's link could do, as fields of the function.
+
+    Since Linux 6.18, reading the width wakes a function that sleeps, as
+    reading ``config`` does. So only functions whose link matters are read.
+    """
+    if physfn or not (class_code >> 8 == pci_class.PCI_BRIDGE
+                      or class_code >> 16 in pci_class.NCCL):
+        return {}
+    return {'max_link_speed': speed(tree, f'{path}/max_link_speed'),
+            'max_link_width': lanes(tree, f'{path}/max_link_width')}
+
+
+def speed(tree: trees.Tree, path: str) -> float | None:
+    """Return the speed of a link in GT/s, None if the file has none.
+
+    :param path: of a file, ``…/max_link_speed``
+    """
+    match = _SPEED.match(tree.text(path) or '')
+    return float(match[1]) if match else None
+
+
+def lanes(tree: trees.Tree, path: str) -> int | None:
+    """Return the width of a link in lanes, None if the file has none.
+
+    :param path: of a file, ``…/max_link_width``
+    """
+    text = (tree.text(path) or '').strip()
+    return int(text) if re.fullmatch(r'\d{1,2}', text) and (
+        0 < int(text) <= _MAX_LANES) else None
 
 
 def _may_be_console(attributes, class_code) -> bool:

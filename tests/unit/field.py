@@ -211,6 +211,9 @@ def _line(function: model.Function) -> str:
         'physfn': function.physfn,
         'sriov_totalvfs': function.total_vfs or None,
         'sriov_numvfs': function.num_vfs or None,
+        'max_link_speed': function.max_link_speed and (
+            f'{function.max_link_speed:.1f} GT/s PCIe'),
+        'max_link_width': function.max_link_width,
         'boot_display': 1 if function.console else None,
         'reset_subordinate': "''" if function.resets_below else None,
         'mdev_types': f'{{{types}}}' if types else None}

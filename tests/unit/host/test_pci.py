@@ -43,6 +43,20 @@ def test_function_is_read_with_all_attributes():
                     model.MdevType('nvidia-475', None)))
 
 
+@pytest.mark.parametrize('facts, speed, width', [
+    ({}, 32.0, 16), ({'class': '0x060400\n'}, 32.0, 16),
+    ({'class': '0x020000\n', 'max_link_speed': '8 GT/s\n'}, 8.0, 16),
+    ({'max_link_speed': 'Unknown\n', 'max_link_width': '255\n'}, None, None),
+    ({'max_link_speed': None, 'max_link_width': None}, None, None),
+    # A virtual function; a function that is neither card nor bridge.
+    ({'physfn': '../0000:81:00.0'}, None, None),
+    ({'class': '0x088000\n'}, None, None)])
+def test_what_the_link_could_do_is_read(facts, speed, width):
+    function = _read(**{'max_link_speed': '32.0 GT/s PCIe\n',
+                        'max_link_width': '16\n', **facts})
+    assert (function.max_link_speed, function.max_link_width) == (speed, width)
+
+
 def test_number_of_vfs_is_read_without_the_device_lock(tmp_path, monkeypatch):
     """During a reset of the card, a read of sriov_numvfs waits."""
     build.sysfs({_AT: {'sriov_totalvfs': '16\n', 'sriov_numvfs': '2\n',

@@ -63,6 +63,13 @@ def test_sizes_of_bars_are_recorded():
     assert [bar.size >> 20 for bar in function.bars] == [16, 128 << 10, 32]
 
 
+def test_links_are_recorded():
+    machine = build.sysfs({'pci0000:80/0000:81:00.0': {
+        'max_link_speed': '16.0 GT/s PCIe\n', 'max_link_width': '8\n'}})
+    [function] = reader.read(recorder.record(machine)).functions
+    assert (function.max_link_speed, function.max_link_width) == (16.0, 8)
+
+
 def test_whether_functions_can_be_reset_is_recorded(tmp_path):
     can, cannot, unknown = ({'config': '', 'reset': '',
                              'reset_method': 'flr bus\n'}, {'config': ''}, {})
