@@ -56,17 +56,13 @@ class GuestTopology(command.Command):
             self.app.LOG.warning(problem)
         roles = plan(host, [_find(host, text) for text
                             in dict.fromkeys(parsed_args.address)])
-        nccl = _nccl(roles, host)
-        if parsed_args.format == 'json':
-            self.app.stdout.write(json.dumps(guest_document.build(
-                _NOBODY, roles, nccl=nccl), indent=2) + '\n')
-        elif nccl:
-            self.app.stdout.write(nccl)
-        else:
+        nccl, reason = _nccl(roles, host)
+        if not nccl:
             self.app.LOG.warning(
-                'The guest gets no file for NCCL: none of these devices is a '
-                'GPU or a network card on a known NUMA node that stays on '
-                'this host')
+                f'The guest gets no topology file for NCCL: {reason}')
+        self.app.stdout.write(nccl if parsed_args.format == 'nccl' else (
+            json.dumps(guest_document.build(_NOBODY, roles, nccl=nccl),
+                       indent=2) + '\n'))
 
 
 def _find(host: model.Host, text: str) -> model.PciAddress:
@@ -116,13 +112,11 @@ def plan(host: model.Host,
     return tuple(dataclasses.replace(role, provider='') for role in roles)
 
 
-def _nccl(roles, host) -> str:
-    """Return NCCL's file.
-
-    :raises errors.AccelError: if NCCL could not read it
-    """
+def _nccl(roles, host) -> tuple[str, str]:
+    """Return NCCL's file, or why there is none."""
     try:
-        return nccl_topology.render(roles, host, has_cells=True)
+        return nccl_topology.render(roles, host, has_cells=True), (
+            'none of these devices is a GPU or a network card that is on a '
+            'known NUMA node and stays on this host while the guest runs')
     except ValueError as error:
-        raise errors.AccelError("NCCL's topology file", str(error),
-                                'name fewer devices') from None
+        return '', str(error)
