@@ -62,7 +62,7 @@ class GuestTopology(command.Command):
                 f'The guest gets no topology file for NCCL: {reason}')
         self.app.stdout.write(nccl if parsed_args.format == 'nccl' else (
             json.dumps(guest_document.build(_NOBODY, roles, nccl=nccl),
-                       indent=2) + '\n'))
+                       indent=1) + '\n'))
 
 
 def _find(host: model.Host, text: str) -> model.PciAddress:

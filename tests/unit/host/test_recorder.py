@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from nova_accel.core import health as core_health
 from nova_accel.host import fpga
+from nova_accel.host import health
 from nova_accel.host import host_use
 from nova_accel.host import numa
 from nova_accel.host import reader
@@ -64,10 +66,18 @@ def test_sizes_of_bars_are_recorded():
 
 
 def test_links_are_recorded():
-    machine = build.sysfs({'pci0000:80/0000:81:00.0': {
-        'max_link_speed': '16.0 GT/s PCIe\n', 'max_link_width': '8\n'}})
-    [function] = reader.read(recorder.record(machine)).functions
-    assert (function.max_link_speed, function.max_link_width) == (16.0, 8)
+    link = {'max_link_speed': '16.0 GT/s PCIe\n', 'max_link_width': '8\n',
+            'current_link_speed': '2.5 GT/s PCIe\n',
+            'current_link_width': '4\n'}
+    path = 'pci0000:80/0000:80:01.0'
+    recording = recorder.record(build.sysfs({
+        path: {'class': '0x060400\n', **link},
+        f'{path}/0000:81:00.0': link}))
+    functions = reader.read(recording).functions
+    assert [(function.max_link_speed, function.max_link_width)
+            for function in functions] == [(16.0, 8)] * 2
+    assert list(health.links(recording, functions[1])) == [
+        core_health.Link('0000:81:00.0', 4, 8, 2.5, 16.0)]
 
 
 def test_whether_functions_can_be_reset_is_recorded(tmp_path):
