@@ -12,6 +12,7 @@ import nova.conf
 from nova.virt.libvirt import driver
 
 from nova_accel.core import hostdev
+from nova_accel.core.guest import nccl_topology
 from nova_accel.host import libvirt_xml
 from tests.functional import cloud
 from tests.functional import test_guest_topology
@@ -91,8 +92,16 @@ class RolesTest(RolesCase):
         self.assertEqual({'0', '1'}, {
             tags['host_numa_node'] for tags in self.told(self.server).values()
             })
+        found = document(self.domain(self.server))
         self.assertEqual([{'id': 0, 'cpus': '0'}, {'id': 1, 'cpus': '1'}],
-                         document(self.domain(self.server))['numaCells'])
+                         found['numaCells'])
+        nccl_topology.check(found['ncclTopology'])
+        self.assertEqual(
+            {(tags['numa_cell'], address)
+             for address, tags in self.told(self.server).items()},
+            {(cpu.get('numaid'), device.get('busid'))
+             for cpu in etree.fromstring(found['ncclTopology'])
+             for device in cpu.iter('pci')})
 
     def test_hard_reboot(self):
         self._reboot_server(self.server, hard=True)
@@ -207,6 +216,14 @@ class TextsTest(RolesCase):
         for found in attributes(self.domain(server)).values():
             self.assertEqual({'group', 'resourceClass', 'path', 'numaCell',
                               'resource.kubernetes.io/pciBusID'}, set(found))
+
+    def test_topology_file_that_nccl_cannot_read_is_left_out(self):
+        self.useFixture(fixtures.MockPatch(
+            'nova_accel.core.guest.nccl_topology.check',
+            side_effect=ValueError('too large')))
+        server = self.boot(self.named)
+        self.assertTold(server, 3)
+        self.assertNotIn('ncclTopology', document(self.domain(server)))
 
     def test_failure_does_not_stop_a_boot(self):
         self.useFixture(fixtures.MockPatch(

@@ -25,6 +25,7 @@ from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
 from nova_accel.core.guest import device_role
 from nova_accel.core.guest import guest_document
+from nova_accel.core.guest import nccl_topology
 from nova_accel.host import libvirt_xml
 
 CONF = nova.conf.CONF
@@ -72,11 +73,22 @@ class GuestRoles:
             if not all(role.position for role in roles):
                 placed = self._define(xml)
                 roles = self._read(instance, placed)
+            cells = libvirt_xml.numa_cells_of(placed)
+            document = guest_document.build(
+                instance.uuid, roles, cells, self._nccl(roles, bool(cells)))
             # Scripts can read it line by line.
-            return fw_cfg.with_document(xml, json.dumps(guest_document.build(
-                instance.uuid, roles, libvirt_xml.numa_cells_of(placed)),
-                indent=1))
+            return fw_cfg.with_document(xml, json.dumps(document, indent=1))
         return xml
+
+    def _nccl(self, roles, has_cells) -> str:
+        """Return NCCL's topology file, '' for none."""
+        here, _unreadable = self._state.read_or_empty(cached=True)
+        try:
+            return nccl_topology.render(roles, here.host, has_cells)
+        except ValueError as error:
+            # A file that NCCL cannot read would stop the programs.
+            LOG.warning('A guest gets no topology file for NCCL: %s', error)
+            return ''
 
     def _define(self, xml: str) -> str:
         """Define a domain, and return its XML with all addresses."""
