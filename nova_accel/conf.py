@@ -350,6 +350,37 @@ works with the machine types q35 and, on aarch64, virt. In other guests all
 devices are on one bus, whatever the value. The value applies when a guest is
 defined: at boot, at a hard reboot and after a move.
 """),
+    cfg.IntOpt(
+        'memory_allocation_threads', default=16, min=0, mutable=True,
+        help="""
+How many threads, at most, allocate the memory of a guest with devices when it
+starts. Used by nova-compute.
+
+It applies where all memory is allocated at the start: with huge pages
+(``hw:mem_page_size``), and with ``[libvirt] file_backed_memory``. The guest
+gets as many threads as it has CPUs, but no more than this number. The default
+is the most that QEMU uses. A lower number leaves other guests more of the host
+while a large one starts. With 0, QEMU chooses: since 7.1 it takes as many as
+the guest has CPUs, before only one. Requires libvirt 8.2.0. If the definition
+of the guest already has a number, that is kept.
+"""),
+    cfg.BoolOpt(
+        'iommufd', default=False, mutable=True,
+        help="""
+Whether QEMU opens the PCI functions of guests with iommufd (``/dev/iommu`` and
+``/dev/vfio/devices``), and not by their IOMMU groups. Used by nova-compute.
+
+Requires libvirt 12.1.0, QEMU 9.0.0, and a kernel with ``CONFIG_IOMMUFD`` and
+``CONFIG_VFIO_DEVICE_CDEV``. Where one of them is missing, guests start without
+iommufd. The log of nova-compute then has the reason, and ``nova-accel-status
+upgrade check`` names what the kernel lacks. The value applies when a guest is
+defined: at boot, at a hard reboot and after a move.
+
+With iommufd and a kernel before Linux 6.19 or QEMU 10.0, the devices of a
+guest cannot access the memory of each other: no GPUDirect RDMA, and no
+peer-to-peer transfers over PCIe. Guests whose GPUs have cliques therefore
+never use it.
+"""),
     cfg.BoolOpt(
         'guest_device_document', default=True, mutable=True,
         help="""

@@ -27,6 +27,12 @@ VALIDATORS = [
         value={'type': str, 'description': 'The name of a device profile.'},
     ),
     base.ExtraSpecValidator(
+        name=flavor_specs.CLIQUES_KEY,
+        description='Whether the guest is told which of its NVIDIA GPUs are '
+                    'behind one PCIe switch. Written by nova_accel.',
+        value={'type': str, 'description': 'Always true.', 'enum': ['true']},
+    ),
+    base.ExtraSpecValidator(
         name=flavor_specs.NUMA_KEY + '{group}',
         description='Whether the devices of a group must be on the same NUMA '
                     'node as those of other groups with this extra spec, and '

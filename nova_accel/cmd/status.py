@@ -25,6 +25,7 @@ from nova_accel.core.placement import outdated
 from nova_accel.core.placement import queries
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
+from nova_accel.host import vfio
 from nova_accel.profiles import store
 
 _NAME = 'nova-accel-status'
@@ -96,7 +97,18 @@ def check_compute(conf: cfg.ConfigOpts) -> upgradecheck.Result:
             'device_spec has no effect', f'set it to {_DRIVER}'))
     return _result(
         f'device_spec has {errors.count(len(entries), "entry", "entries")}',
-        failures, _claimed(conf, entries))
+        failures, (*_claimed(conf, entries), *_iommufd(conf)))
+
+
+def _iommufd(conf: cfg.ConfigOpts) -> Errors:
+    """Yield an error if the kernel here lacks what the option needs."""
+    reason = conf.nova_accel.iommufd and vfio.why_no_iommufd(
+        trees.open_tree(conf.nova_accel.sysfs_root))
+    if reason:
+        yield errors.AccelError(
+            '[nova_accel] iommufd', f'has no effect: {reason}', 'use a kernel '
+            'that has it, load vfio-pci when the host boots, or set the '
+            'option to false')
 
 
 def _claimed(conf: cfg.ConfigOpts,

@@ -16,7 +16,10 @@ class Hostdev:
     :param alias: libvirt user alias (:func:`nova_accel.core.naming.alias`)
     :param managed: whether libvirt binds and unbinds the driver
     :param guest_address: its address in the guest, None until libvirt assigns
-        it; ignored when Hostdevs are compared
+        it; ignored when Hostdevs are compared, as are the following
+    :param iommufd: whether QEMU opens it with iommufd
+    :param clique: the number of a GPU's clique
+        (:mod:`nova_accel.core.guest.cliques`), '' if it has none
     """
 
     address: model.Address
@@ -24,6 +27,8 @@ class Hostdev:
     managed: bool = True
     guest_address: model.PciAddress | None = dataclasses.field(
         default=None, compare=False)
+    iommufd: bool = dataclasses.field(default=False, compare=False)
+    clique: str = dataclasses.field(default='', compare=False)
 
     @property
     def card(self) -> model.PciAddress | None:

@@ -3,7 +3,8 @@
 
 XML: libvirt's formatdomain, "Host device assignment". Network interfaces of
 type hostdev and disks of type nvme hold functions in the same way. Domains
-that are not Nova's are read, too.
+that are not Nova's are read, too. Cliques of GPUs: drvqemu, "Overriding
+properties of QEMU devices".
 """
 
 import collections.abc
@@ -14,8 +15,12 @@ from lxml import etree
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.core.guest import cliques
 from nova_accel.core.guest import guest_buses
 from nova_accel.core.guest import guest_document
+
+#: The namespace of QEMU's elements, as lxml writes it before a name.
+QEMU = '{http://libvirt.org/schemas/domain/qemu/1.0}'
 
 # USB and SCSI addresses have a bus as well, but no slot.
 _HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
@@ -125,11 +130,14 @@ def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
 
 
 def _hostdevs(domain) -> hostdev.Hostdevs:
+    cliques_ = _cliques(domain)
     return tuple(
         hostdev.Hostdev(_address(element.find('source/address')),
                         _alias(element),
                         element.get('managed', 'yes') == 'yes',
-                        _guest_address(element))
+                        _guest_address(element),
+                        element.find('driver[@iommufd="yes"]') is not None,
+                        cliques_.get(_alias(element), ''))
         for element in _HOLDING(domain))
 
 
@@ -141,6 +149,14 @@ def _controller(element) -> guest_buses.Controller:
         _guest_address(element),
         None if number is None else int(number.get('busNr')),
         None if cell is None else int(cell))
+
+
+def _cliques(domain) -> dict[str, str]:
+    """Return the cliques of GPUs by alias."""
+    return {device.get('alias'): found.get('value', '')
+            for device in domain.iterfind(f'{QEMU}override/{QEMU}device')
+            for found in device.iterfind(
+                f'{QEMU}frontend/{QEMU}property[@name="{cliques.PROPERTY}"]')}
 
 
 def _address(element) -> model.Address:

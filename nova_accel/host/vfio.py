@@ -3,7 +3,8 @@
 
 Sources: drivers/vfio/pci/vfio_pci.c (``disable_denylist``, since Linux 5.9),
 drivers/vfio/group.c (a group named ``vfio-noiommu``, class ``vfio``),
-drivers/iommu/iommufd/main.c (the device ``iommu``). Sources of the hazards:
+drivers/iommu/iommufd/main.c (the device ``iommu``),
+drivers/vfio/device_cdev.c (``vfio-dev``). Sources of the hazards:
 :mod:`nova_accel.core.device_spec.unsafe_host`.
 """
 
@@ -33,6 +34,9 @@ _NO_IOMMU = 'vfio-noiommu'
 _DRIVER = 'sys/bus/pci/drivers/vfio-pci'
 #: Programs open a group, or a device together with iommufd.
 GROUPS, IOMMUFD = 'sys/class/vfio', 'sys/class/misc/iommu'
+#: /dev/vfio/devices exists only while a function has a vfio driver. The kernel
+#: lists the device numbers that vfio has reserved for it.
+NUMBERS, CDEV = 'proc/devices', 'vfio-dev'
 
 
 def bus_reset(tree: trees.Tree) -> model.BusReset:
@@ -42,6 +46,17 @@ def bus_reset(tree: trees.Tree) -> model.BusReset:
     if tree.has(GROUPS) or tree.has(IOMMUFD):
         return model.BusReset.HOT_RESET
     return model.BusReset.NO_FILES
+
+
+def why_no_iommufd(tree: trees.Tree) -> str:
+    """Return why programs cannot open functions with iommufd here, or ''."""
+    if not tree.has(IOMMUFD):
+        return ('this host has no /dev/iommu: its kernel was built without '
+                'CONFIG_IOMMUFD, or no vfio driver is loaded')
+    if CDEV not in (tree.text(NUMBERS) or '').split():
+        return ('this host has no /dev/vfio/devices: its kernel was built '
+                'without CONFIG_VFIO_DEVICE_CDEV, or no vfio driver is loaded')
+    return ''
 
 
 def denylist(tree: trees.Tree) -> frozenset[tuple[str, str]]:

@@ -36,7 +36,8 @@ _AFFINITY = {'type': 'array', 'items': {
 # Keys that apply to all groups, in both formats.
 _ALL_GROUPS = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
                'affinity': _AFFINITY,
-               'guest_switches': {'type': 'boolean'}}
+               'guest_switches': {'type': 'boolean'},
+               'gpu_cliques': {'type': 'boolean'}}
 
 OURS = {
     'type': 'object',

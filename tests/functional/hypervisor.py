@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's fake libvirt, changed to treat hostdevs as libvirt does.
 
-The fake invents aliases, supports mdevs only in part and drops PCI buses. It
-keeps one definition of a domain. libvirt keeps two: the persistent definition
-and the definition of the running guest.
+The fake invents aliases, supports mdevs only in part and drops PCI buses and
+elements of QEMU's namespace. It keeps one definition of a domain. libvirt
+keeps two: the persistent definition and the definition of the running guest.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import fixtures
 from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_accel.host import libvirt_xml
 from tests import kernel
 
 Mdevs = kernel.Mdevs
@@ -82,6 +83,8 @@ def _describe(theirs, domain, flags):
         domain.hostdevs
         if asleep or flags & fakelibvirt.VIR_DOMAIN_XML_INACTIVE
         else domain.plugged))
+    tree.extend(etree.fromstring(domain.defined_xml).findall(
+        f'{libvirt_xml.QEMU}override'))
     return etree.tostring(tree, encoding='unicode')
 
 

@@ -15,7 +15,10 @@ from nova_accel.compute import allocator
 from nova_accel.compute import instance_request
 from nova_accel.compute import nonfatal
 from nova_accel.compute.guest import address_bits
+from nova_accel.compute.guest import gpu_cliques
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.guest import iommufd
+from nova_accel.compute.guest import memory_threads
 from nova_accel.compute.guest import pci_buses
 from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
@@ -56,9 +59,27 @@ def _set_address_bits(guest: Guest) -> None:
                          guest.nova_host, guest.instance)
 
 
+def _add_gpu_cliques(guest: Guest) -> None:
+    with nonfatal.step('tell a guest which GPUs are peers'):
+        gpu_cliques.add(guest.config, guest.held, guest.here.host,
+                        guest.nova_host, guest.instance)
+
+
+def _use_iommufd(guest: Guest) -> None:
+    with nonfatal.step('let QEMU open devices with iommufd'):
+        iommufd.use(guest.config, guest.nova_host, guest.instance)
+
+
+def _set_memory_threads(guest: Guest) -> None:
+    with nonfatal.step('set how many threads allocate memory'):
+        memory_threads.set_number(guest.config, guest.nova_host,
+                                  guest.instance)
+
+
 #: The steps for a guest with devices, in this order.
 STEPS: tuple[collections.abc.Callable[[Guest], None], ...] = (
-    _add_hostdevs, _set_address_bits)
+    _add_hostdevs, _set_address_bits, _add_gpu_cliques, _use_iommufd,
+    _set_memory_threads)
 
 
 class GuestConfig:

@@ -30,7 +30,19 @@ class _Aliased:
 
 
 class AliasedFunction(_Aliased, config.LibvirtConfigGuestHostdevPCI):
-    pass
+    """A function; QEMU opens it with iommufd if that is set.
+
+    :ivar clique: that of a GPU, None if it has none
+    """
+
+    iommufd = False
+    clique: int | None = None
+
+    def format_dom(self):
+        element = super().format_dom()
+        if self.iommufd:
+            etree.SubElement(element, 'driver', iommufd='yes')
+        return element
 
 
 class AliasedMdev(_Aliased, config.LibvirtConfigGuestHostdevMDEV):
@@ -74,6 +86,7 @@ def _hostdev_config(planned):
     element.function = f'{at.function:x}'
     element.alias = planned.alias
     element.managed = 'yes' if planned.managed else 'no'
+    element.iommufd = planned.iommufd
     return element
 
 

@@ -38,6 +38,13 @@ def check_source(hostdevs: Hostdevs, offered: Offered) -> None:
                 'its entry in device_spec does not say that it is '
                 'live_migratable', 'migrate the server cold; or, if its '
                 'driver supports it, add "live_migratable": "yes"')
+        if device.clique:
+            # QEMU guarantees nothing about an experimental property (x-), and
+            # the devices of the destination may be behind other switches.
+            raise errors.AssignmentError(
+                f'device {device.address}', 'its guest was told which GPUs '
+                'are its peers (gpu_cliques in the profile), and cannot be '
+                'told that they change', 'migrate the server cold')
 
 
 def check_complete(running: Hostdevs, held: Hostdevs) -> None:

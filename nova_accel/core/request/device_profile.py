@@ -74,6 +74,8 @@ class Profile:
         consecutive groups with it
     :param guest_switches: whether devices that share a PCIe switch of the
         host share one in the guest
+    :param gpu_cliques: whether the guest is told which of its GPUs are behind
+        one PCIe switch
     """
 
     name: str
@@ -84,6 +86,7 @@ class Profile:
     names: collections.abc.Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
     guest_switches: bool = False
+    gpu_cliques: bool = False
 
 
 def group_name(index: int) -> str:
@@ -121,7 +124,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
     return Profile(name, tuple(groups), document.get('description') or '',
                    policy, rules, {name: groups for name, groups
                                    in names.items() if isinstance(name, str)},
-                   bool(document.get('guest_switches')))
+                   bool(document.get('guest_switches')),
+                   bool(document.get('gpu_cliques')))
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:

@@ -50,6 +50,11 @@ class Request:
         """
         return flavor_specs.rules(self._specs)
 
+    @property
+    def gpu_cliques(self) -> bool:
+        """Whether the guest is told which of its GPUs are peers."""
+        return self._specs.get(flavor_specs.CLIQUES_KEY) == 'true'
+
     @functools.cached_property
     def classes(self) -> frozenset[str]:
         """The requested resource classes that devices may have."""

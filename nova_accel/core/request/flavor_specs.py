@@ -24,6 +24,8 @@ PROFILE_KEY = 'accel:device_profile'
 ALIAS_KEY = 'pci_passthrough:alias'
 #: The key with the profile's name, for messages.
 EXPANDED_KEY = 'nova_accel:profile'
+#: ``true`` if the guest is told which of its GPUs are behind one switch.
+CLIQUES_KEY = 'nova_accel:gpu_cliques'
 #: Per group: ``nova_accel:numa_ACCEL0``.
 NUMA_KEY = 'nova_accel:numa_'
 #: Per group: ``nova_accel:bitstream_ACCEL0``, uuid of a Glance image.
@@ -51,7 +53,7 @@ MAX_LENGTH = 255
 _MAX_COUNT = 1024
 # Prefixes of keys that operators must not write.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, SWITCHES_KEY,
-            FORBIDDEN_KEY, affinity.PREFIX)
+            CLIQUES_KEY, FORBIDDEN_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
 _NAMED = re.compile(rf'{NAME_KEY}{device_profile.GROUP}(\d+)-(\d+)')
 _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
@@ -83,6 +85,8 @@ def expand(profile: device_profile.Profile,
         added[SWITCHES_KEY] = 'true'
     for name, groups in profile.names.items():
         added[f'{NAME_KEY}{groups[0]}-{_index(groups[-1])}'] = name
+    if profile.gpu_cliques:
+        added[CLIQUES_KEY] = 'true'
     _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
     if not _is_for_placement(thing, own, added):

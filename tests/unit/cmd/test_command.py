@@ -454,6 +454,9 @@ def test_profile_digest(run, profiles, tmp_path):
     assert digest('pair') == digest(folder=other)
     (other / 'c.yaml').write_text(PROFILE.replace('pair', 'twins'))
     assert digest('pair') != digest(folder=other)
+    (other / 'c.yaml').write_text(PROFILE + 'gpu_cliques: true\n')
+    (other / 'b.json').unlink()
+    assert digest('pair') != digest(folder=other)
 
 
 def test_profile_show_of_unknown_name_fails(run, profiles):

@@ -350,6 +350,15 @@ def test_unreadable_directory_of_profiles_fails(check, profiles, monkeypatch):
         FAILURE, f'{profiles}: cannot be listed (Permission denied)')
 
 
+@pytest.mark.parametrize('option, result, words', [
+    ('true', WARNING, '[nova_accel] iommufd: has no effect: this host has no '
+     '/dev/iommu'), ('false', SUCCESS, '1 entry')])
+def test_kernel_without_iommufd_is_a_warning(check, option, result, words):
+    found, details = check('nova-compute', f'{COMPUTE}iommufd = {option}\n')
+    assert found == result
+    assert words in details
+
+
 def test_missing_directory_of_profiles_is_a_warning(check, profiles):
     assert check('Device profiles', '[nova_accel]\n'
                  f'profile_dirs = {profiles},{profiles}/no\n') == (

@@ -44,6 +44,24 @@ def test_aliases_are_added_and_replaced():
         (device.address, device.guest_address) for device in before]
 
 
+def test_backend_and_clique_are_read():
+    domain = etree.fromstring(XML)
+    domain.find('devices/hostdev/driver').set('iommufd', 'yes')
+    domain.append(etree.fromstring("""
+        <qemu:override xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+          <qemu:device alias='hostdev0'>
+            <qemu:frontend>
+              <qemu:property name='x-pci-sub-device-id' type='remove'/>
+              <qemu:property name='x-nv-gpudirect-clique' type='unsigned'
+                             value='15'/>
+            </qemu:frontend>
+          </qemu:device>
+        </qemu:override>"""))
+    _uuid, held = libvirt_xml.parse(etree.tostring(domain, encoding='unicode'))
+    assert [(device.iommufd, device.clique) for device in held] == [
+        (True, '15'), (False, '')]
+
+
 def test_nothing_but_the_aliases_changes():
     changed = etree.fromstring(libvirt_xml.with_aliases(XML, {
         build.address('0000:43:00.0'): 'ua-x'}))

@@ -52,6 +52,16 @@ def test_device_of_a_removed_entry_is_refused():
         device_state.check_source(_held(_offered(host)), {})
 
 
+def test_device_in_a_clique_is_refused():
+    host = build.host([build.function('0000:81:00.0')], _SPEC)
+    offered = _offered(host)
+    [device] = _held(offered)
+    with pytest.raises(errors.AssignmentError, match='gpu_cliques') as raised:
+        device_state.check_source(
+            [dataclasses.replace(device, clique='0')], offered)
+    assert raised.value.remedy == 'migrate the server cold'
+
+
 def test_guest_that_runs_without_a_device_is_refused():
     held = _held(_offered(build.host(
         [build.function(f'0000:8{number}:00.0') for number in (1, 2)],

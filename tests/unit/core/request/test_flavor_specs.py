@@ -9,6 +9,7 @@ from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
 
 _GPU = device_profile.Group({'PGPU': 1}, {})
@@ -42,6 +43,12 @@ def test_profile_is_expanded_to_novas_syntax():
         'nova_accel:forbidden_ACCEL0:CUSTOM_Y': 'true',
         'nova_accel:numa_ACCEL0': 'required',
         'hw:cpu_policy': 'shared'}
+
+
+@pytest.mark.parametrize('wanted', [True, False])
+def test_request_for_cliques_is_read_back(wanted):
+    specs = flavor_specs.expand(_profile(_GPU, gpu_cliques=wanted), _KEY)
+    assert flavor_request.parse(specs).gpu_cliques is wanted
 
 
 def test_the_flavors_own_specs_are_not_changed():
@@ -148,6 +155,7 @@ def test_units_of_each_equal_group_are_kept():
      'resources_ACCEL0:CUSTOM_X, which the profile would write'),
     ('trait_ACCEL7:CUSTOM_X', 'trait_ACCEL7:CUSTOM_X'),
     ('nova_accel:numa_ACCEL0', 'remove it from the flavor'),
+    ('nova_accel:gpu_cliques', 'remove it from the flavor'),
 ])
 def test_flavor_key_that_contradicts_the_profile_is_refused(key, says):
     assert says in _problem(_profile(_GPU), {**_KEY, key: '1'})
