@@ -16,8 +16,8 @@ from tests.bench import frame
 from tests.bench import summary
 
 #: All benchmarks, the shortest first.
-NAMES = ('filtering', 'unlike', 'quality', 'listing', 'ways', 'updates',
-         'domains', 'crowded', 'few', 'scheduling')
+NAMES = ('memory', 'filtering', 'unlike', 'quality', 'listing', 'ways',
+         'updates', 'domains', 'crowded', 'few', 'scheduling')
 
 
 def main() -> int:
