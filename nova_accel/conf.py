@@ -376,8 +376,8 @@ iommufd. The log of nova-compute then has the reason, and ``nova-accel-status
 upgrade check`` names what the kernel lacks. The value applies when a guest is
 defined: at boot, at a hard reboot and after a move.
 
-With iommufd and a kernel before Linux 6.19 or QEMU 10.0, the devices of a
-guest cannot access the memory of each other: no GPUDirect RDMA, and no
+Before Linux 6.19, and with QEMU 10.0 or older, the devices of a guest that
+uses iommufd cannot access the memory of each other: no GPUDirect RDMA, and no
 peer-to-peer transfers over PCIe. Guests whose GPUs have cliques therefore
 never use it.
 """),

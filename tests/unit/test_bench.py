@@ -202,7 +202,7 @@ def test_larger_requests_are_skipped_after_a_timeout(monkeypatch):
     assert len([key for key in asked if key[0] == 'ours']) == 10
 
 
-@pytest.mark.parametrize('name', __main__.NAMES)
+@pytest.mark.parametrize('name', (*__main__.NAMES, *__main__.OTHERS))
 def test_documentation_matches_the_measurements(name):
     result = frame.read(name)
     written = (frame.DIRECTORY / f'{name}.inc').read_text()
