@@ -20,9 +20,9 @@ def define(nodes: collections.abc.Sequence[int], ports: int,
     """
     guest = config.LibvirtConfigGuest()
     guest.os_arch, guest.os_mach_type = arch, mach_type
-    guest.cpu = config.LibvirtConfigGuestCPU()
-    guest.cpu.mode = None
     if nodes:
+        guest.cpu = config.LibvirtConfigGuestCPU()
+        guest.cpu.mode = None
         guest.numatune = config.LibvirtConfigGuestNUMATune()
         guest.cpu.numa = config.LibvirtConfigGuestCPUNUMA()
     for number, node in enumerate(nodes):
