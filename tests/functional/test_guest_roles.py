@@ -217,6 +217,18 @@ class TextsTest(RolesCase):
             self.assertEqual({'group', 'resourceClass', 'path', 'numaCell',
                               'resource.kubernetes.io/pciBusID'}, set(found))
 
+    def test_metadata_is_that_of_the_new_host_after_a_live_migration(self):
+        self.flags(device_spec=[cloud.migratable(cloud.GPU_SPEC)],
+                   group='nova_accel')
+        self.start('compute2')
+        self.gpu_profile('two', 2)
+        server = self.boot(self.flavor('two', vcpu=2, extra_spec={
+            'hw:numa_nodes': '2'}), host='compute1')
+        before = self.told(server)
+        self._live_migrate(server)
+        self.assertTold(server, host='compute2', document=False)
+        self.assertNotEqual(before, self.told(server))
+
     def test_topology_file_that_nccl_cannot_read_is_left_out(self):
         self.useFixture(fixtures.MockPatch(
             'nova_accel.core.guest.nccl_topology.check',
