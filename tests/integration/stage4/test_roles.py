@@ -32,8 +32,7 @@ _PROFILE = {'name': 'fabric', 'guest_switches': True, 'groups': [
     {'name': 'a', 'count': 2, 'resources': {'CUSTOM_GPU': 1}},
     {'name': 'b', 'resources': {'CUSTOM_GPU': 1}},
     {'name': 'nic', 'resources': {'CUSTOM_NIC': 1}}],
-    'affinity': [{'same': 'pcie_switch', 'groups': ['a', 'nic']},
-                 {'distinct': 'numa_node', 'groups': ['a', 'b']}]}
+    'affinity': [{'same': 'pcie_switch', 'groups': ['a', 'nic']}]}
 
 
 @pytest.fixture(scope='module')
@@ -76,8 +75,8 @@ def _check(server):
     # One switch in the guest, one on the host, one node.
     [near] = {*groups['a'], *groups['nic']}
     [far] = groups['b']
-    assert near[1] != far[1]
-    assert near[2] != far[2]
+    assert near[:2] != far[:2]
+    # The root bus, the root port and the upstream port of the switch.
     assert len(near[0].split('/')) == 3
     return guest
 
