@@ -50,7 +50,7 @@ def _add_hostdevs(guest: Guest) -> None:
         guest.config, pcie_topology.locate(guest.held, guest.here.host,
                                            guest.here.by_uuid),
         guest.here.host,
-        instance_request.of(guest.instance).has_guest_switches))
+        instance_request.of(guest.instance).guest_switches))
 
 
 def _set_address_bits(guest: Guest) -> None:

@@ -38,7 +38,7 @@ class Request:
         return flavor_specs.names(self._specs)
 
     @property
-    def has_guest_switches(self) -> bool:
+    def guest_switches(self) -> bool:
         """Whether devices that share a PCIe switch share one in the guest."""
         return self._specs.get(flavor_specs.SWITCHES_KEY) == 'true'
 
