@@ -100,8 +100,8 @@ def plan(host: model.Host,
     located = pcie_topology.locate(held, host, here.by_uuid)
     nodes = {location.numa_node for location in located.values()} - {None}
     cells = {node: cell for cell, node in enumerate(sorted(nodes))}
-    cells |= {cell.node: cell.id for cell
-              in cpuless_cells.plan(located.values(), cells)}
+    cells |= {node: cell for cell, node in enumerate(
+        cpuless_cells.plan(located.values(), cells), len(cells))}
     planned = pcie_topology.plan(located, cells, 1)
     roles = device_role.roles(
         [dataclasses.replace(

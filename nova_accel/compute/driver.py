@@ -448,6 +448,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             if self._needs_suspend_resume_for_snapshot(live_snapshot,
                                                        original_power_state):
                 self._reattach(instance, self._claims.held(instance))
+                if instance_request.of(instance).classes:
+                    self._rebuild_metadata(context, instance)
 
     def _reattach(self, instance, held: hostdev.Hostdevs) -> None:
         """Attach the missing devices to a running guest.

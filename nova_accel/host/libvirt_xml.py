@@ -9,6 +9,8 @@ properties of QEMU devices".
 
 import collections.abc
 import dataclasses
+import math
+import re
 
 from lxml import etree
 
@@ -105,15 +107,37 @@ def guest_buses_of(xml: str) -> guest_buses.GuestBuses:
 
     Controllers without an index have no devices of ours.
     """
+    domain = etree.fromstring(xml)
+    nodes = _guest_nodes(domain)
     return guest_buses.GuestBuses(
-        _controller(element) for element in etree.fromstring(xml).iterfind(
+        _controller(element, nodes) for element in domain.iterfind(
             './devices/controller[@type="pci"][@index]'))
 
 
 def numa_cells_of(xml: str) -> list[guest_document.Cell]:
-    """Return the NUMA cells that a domain gives to its guest."""
-    return [guest_document.Cell(int(cell.get('id')), cell.get('cpus', ''))
-            for cell in etree.fromstring(xml).iterfind('./cpu/numa/cell')]
+    """Return the NUMA cells of a domain, as the guest numbers them."""
+    domain = etree.fromstring(xml)
+    nodes = _guest_nodes(domain)
+    return sorted((guest_document.Cell(nodes[int(cell.get('id'))],
+                                       cell.get('cpus', ''))
+                   for cell in domain.iterfind('./cpu/numa/cell')),
+                  key=lambda cell: cell.id)
+
+
+def _guest_nodes(domain) -> dict[int, int]:
+    """Return the guest's number of each NUMA cell, by the cell's id.
+
+    Linux numbers nodes in the order in which ACPI's table SRAT names them
+    (drivers/acpi/numa/srat.c, ``acpi_map_pxm_to_node``). QEMU writes the CPUs
+    first, in their order, and then the memory (hw/i386/acpi-build.c,
+    ``build_srat``).
+    """
+    def first_cpu(cell):
+        cpus = re.findall('[0-9]+', cell.get('cpus', ''))
+        return min(map(int, cpus), default=math.inf), int(cell.get('id'))
+
+    return {int(cell.get('id')): number for number, cell in enumerate(
+        sorted(domain.iterfind('./cpu/numa/cell'), key=first_cpu))}
 
 
 def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
@@ -141,14 +165,14 @@ def _hostdevs(domain) -> hostdev.Hostdevs:
         for element in _HOLDING(domain))
 
 
-def _controller(element) -> guest_buses.Controller:
+def _controller(element, nodes) -> guest_buses.Controller:
     number = element.find('target[@busNr]')
     cell = element.findtext('target/node')
     return guest_buses.Controller(
         int(element.get('index')), element.get('model', ''),
         _guest_address(element),
         None if number is None else int(number.get('busNr')),
-        None if cell is None else int(cell))
+        None if cell is None else nodes.get(int(cell), int(cell)))
 
 
 def _cliques(domain) -> dict[str, str]:

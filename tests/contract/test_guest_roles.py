@@ -65,8 +65,8 @@ def test_document_replaces_an_older_one_and_no_other():
     smbios = '<sysinfo type="smbios"><entry name="x">y</entry></sysinfo>'
     other = ('<sysinfo type="fwcfg"><entry name="opt/other">x</entry>'
              '</sysinfo>')
-    xml = fw_cfg.with_document(fw_cfg.with_document(
-        domain(more=smbios + other), 'old'), 'a, "b"')
+    xml = fw_cfg.with_document(fw_cfg.without_document(fw_cfg.with_document(
+        domain(more=smbios + other), 'old')), 'a, "b"')
     assert entries(xml) == [('opt/other', 'x'), (
         fw_cfg.NAME, base64.b64encode(b'a, "b"').decode())]
     assert etree.fromstring(xml).findtext(
@@ -90,9 +90,9 @@ def roles(host=None, unreadable=None, defined=None):
     return guest_roles.GuestRoles(state, libvirt), libvirt
 
 
-def instance():
+def instance(specs=(('resources:CUSTOM_GPU', '1'),)):
     return objects.Instance(uuid=PROVIDER, flavor=objects.Flavor(
-        extra_specs={}))
+        extra_specs=dict(specs)))
 
 
 @pytest.mark.parametrize('address, defined', [(_ADDRESS, False), ('', True)])
@@ -124,6 +124,52 @@ def test_guest_without_devices_of_ours_keeps_its_metadata():
     assert ours.with_metadata(None, instance()) is None
     theirs = objects.InstanceDeviceMetadata(devices=[])
     assert ours.with_metadata(theirs, instance()) is theirs
+
+
+def test_libvirt_is_not_asked_for_a_server_without_devices():
+    ours, libvirt = roles()
+    assert ours.with_metadata(None, instance(())) is None
+    assert not libvirt.mock_calls
+
+
+def test_metadata_has_no_address_of_the_host():
+    """The alias of an mdev has that of its card."""
+    ours, libvirt = roles()
+    libvirt.get_guest.return_value.get_xml_desc.return_value = domain(
+        alias=naming.alias('ACCEL0', PROVIDER, 0, '10de:2330', 'nvidia-1',
+                           model.PciAddress.parse('0000:81:00.0')))
+    text = json.dumps(ours.with_metadata(None, instance()).obj_to_primitive())
+    assert 'accel-0' in text
+    assert not any(host in text for host in ('81', '2330'))
+
+
+def test_metadata_that_is_too_long_is_left_out():
+    """The column of Nova's database would refuse it."""
+    ours, libvirt = roles()
+    devices = etree.fromstring(domain())
+    for number in range(200):
+        device = etree.fromstring(etree.tostring(devices.find(
+            'devices/hostdev')))
+        device.find('alias').set('name', naming.alias('ACCEL0', PROVIDER,
+                                                      number + 1))
+        devices.find('devices').append(device)
+    libvirt.get_guest.return_value.get_xml_desc.return_value = (
+        etree.tostring(devices, encoding='unicode'))
+    assert ours.with_metadata(None, instance()) is None
+
+
+@pytest.mark.parametrize('why', ['option', 'failure'])
+def test_older_document_is_removed_if_there_is_no_new_one(why):
+    ours, _libvirt = roles()
+    old = fw_cfg.with_document(domain(), 'old')
+    if why == 'option':
+        CONF.set_override('guest_device_document', False, 'nova_accel')
+    else:
+        ours._state.read_or_empty.side_effect = ValueError('a bug')
+    try:
+        assert entries(ours.with_document(old, instance())) == []
+    finally:
+        CONF.clear_override('guest_device_document', 'nova_accel')
 
 
 def test_metadata_of_nova_stays():

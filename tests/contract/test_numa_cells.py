@@ -115,6 +115,15 @@ def test_devices_stay_on_the_nearest_cell_if_it_has_too_little_memory(more):
     assert domain.find('cpu/numa/cell/distances') is None
 
 
+def test_ids_are_consecutive_if_one_cell_has_too_little_memory():
+    """libvirt refuses a gap, or ends."""
+    guest = numa.define((0, 1), 3, 'virt-8.2', 'aarch64')
+    guest.cpu.numa.cells[0].memory = 16 * 1024
+    pci_buses.add(guest, LOCATED, GRACE)
+    assert [cell.id for cell in guest.cpu.numa.cells] == [0, 1, 2]
+    assert {*guest.cpu.numa.cells[0].distances} == {0, 1, 2}
+
+
 def test_cell_is_added_only_for_devices_near_a_cell():
     domain = define(nodes=(1,))
     assert len(cells(domain)) == 2

@@ -17,6 +17,7 @@ from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.compute.guest import guest_roles
+from nova_accel.core import naming
 from tests.functional import cloud
 from tests.functional import faults
 from tests.functional import hypervisor
@@ -184,12 +185,15 @@ class Cell(faults.MortalCloud):
 
     def _check_told(self):
         """Check that the guest is told of the devices that it has."""
-        held = set(self.hostdevs(self.server, self._host()).values())
+        held = sorted(naming.parse_alias(alias)[1] for alias in self.hostdevs(
+            self.server, self._host()).values())
         devices = metadata.get_metadata_by_instance_id(
-            self.server['id'], '10.0.0.2')._get_device_metadata('latest')
-        self.assertEqual(held, {
-            device['serial'] for device in devices
-            if guest_roles.TAG in device.get('tags', ())})
+            self.server['id'], '10.0.0.2')._get_device_metadata(
+                metadata.OPENSTACK_VERSIONS[-1])
+        self.assertEqual(held, sorted(
+            tag.rpartition('=')[2] for device in devices
+            if guest_roles.TAG in device.get('tags', ())
+            for tag in device['tags'] if tag.startswith('accel.provider=')))
         told = test_guest_roles.document(
             self.domain(self.server, self._host()))
         self.assertEqual(len(held), sum(

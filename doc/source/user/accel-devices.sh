@@ -15,7 +15,9 @@ if [ "${1-}" = --nccl ]; then
         sed -e 's/\\"/"/g' -e 's/\\n/\
 /g' > "$nccl.new"
     # An incomplete file would stop NCCL.
-    if [ -s "$nccl.new" ]; then mv "$nccl.new" "$nccl"; else rm "$nccl.new"; fi
+    chmod 644 "$nccl.new"
+    mv "$nccl.new" "$nccl"
+    [ -s "$nccl" ] || rm "$nccl"
     exit
 fi
 

@@ -32,21 +32,35 @@ def is_readable(xml: str) -> bool:
             and domain.find('features/acpi') is not None)
 
 
-def with_document(xml: str, text: str) -> str:
-    """Return the XML of a domain with a document in place of an older one."""
+def without_document(xml: str) -> str:
+    """Return the XML of a domain without an older document."""
+    if NAME not in xml:
+        return xml
+    domain = etree.fromstring(xml)
+    for entry in domain.iterfind('sysinfo[@type="fwcfg"]/entry'):
+        if entry.get('name') == NAME:
+            parent = entry.getparent()
+            (parent if len(parent) > 1 else domain).remove(
+                entry if len(parent) > 1 else parent)
+    return etree.tostring(domain, encoding='unicode')
+
+
+def with_document(xml: str, text: str, instance=None) -> str:
+    """Return the XML of a domain with a document.
+
+    :param xml: without one
+    :param instance: nova.objects.Instance, for the log
+    """
     # libvirt 9.0 does not escape commas for QEMU.
     encoded = base64.b64encode(text.encode()).decode()
-    domain = etree.fromstring(xml)
-    for old in domain.iterfind('sysinfo[@type="fwcfg"]/entry'):
-        if old.get('name') == NAME:
-            old.getparent().remove(old)
     if len(encoded) > MAX_LENGTH:
-        LOG.warning('The document that describes the devices of a guest has '
-                    '%d bytes, more than %d, and is left out', len(encoded),
-                    MAX_LENGTH)
-    else:
-        entries = domain.find('sysinfo[@type="fwcfg"]')
-        if entries is None:
-            entries = etree.SubElement(domain, 'sysinfo', type='fwcfg')
-        etree.SubElement(entries, 'entry', name=NAME).text = encoded
+        LOG.warning('The guest gets no document of its devices: it would have '
+                    '%d bytes, more than %d', len(encoded), MAX_LENGTH,
+                    instance=instance)
+        return xml
+    domain = etree.fromstring(xml)
+    entries = domain.find('sysinfo[@type="fwcfg"]')
+    if entries is None:
+        entries = etree.SubElement(domain, 'sysinfo', type='fwcfg')
+    etree.SubElement(entries, 'entry', name=NAME).text = encoded
     return etree.tostring(domain, encoding='unicode')

@@ -16,6 +16,7 @@ from nova import objects
 import nova.conf
 from nova.virt.libvirt import host as libvirt_host
 from oslo_log import log as logging
+from oslo_serialization import jsonutils
 
 from nova_accel.compute import instance_request
 from nova_accel.compute import nonfatal
@@ -34,6 +35,10 @@ LOG = logging.getLogger(__name__)
 #: The tag of all devices of ours.
 TAG = 'accel'
 
+#: The limit of a server's device metadata. Nova's database has a TEXT of 64
+#: KiB for it.
+MAX_BYTES = 60 * 1024
+
 
 class GuestRoles:
     """Reads the roles of a guest's devices from its domain."""
@@ -48,13 +53,22 @@ class GuestRoles:
 
         :param metadata: nova.objects.InstanceDeviceMetadata, None if empty
         """
+        if not instance_request.of(instance).classes:
+            return metadata
         with nonfatal.step('describe the devices of a guest in its metadata'):
-            ours = [*map(_metadata, self._read(
+            ours = [_metadata(*numbered) for numbered in enumerate(self._read(
                 instance, self._host.get_guest(instance).get_xml_desc()))]
-            if ours:
-                theirs = metadata.devices if metadata else []
-                return objects.InstanceDeviceMetadata(
-                    devices=[*theirs, *ours])
+            theirs = metadata.devices if metadata else []
+            described = objects.InstanceDeviceMetadata(
+                devices=[*theirs, *ours])
+            size = len(jsonutils.dumps(described.obj_to_primitive()))
+            if size > MAX_BYTES:
+                LOG.warning(
+                    'The metadata of this server does not describe its '
+                    'devices: it would have %d bytes, more than %d', size,
+                    MAX_BYTES, instance=instance)
+            elif ours:
+                return described
         return metadata
 
     def with_document(self, xml: str, instance) -> str:
@@ -65,6 +79,7 @@ class GuestRoles:
 
         :param xml: of a domain with devices of ours
         """
+        xml = fw_cfg.without_document(xml)
         if not CONF.nova_accel.guest_device_document or not (
                 fw_cfg.is_readable(xml)):
             return xml
@@ -75,19 +90,22 @@ class GuestRoles:
                 roles = self._read(instance, placed)
             cells = libvirt_xml.numa_cells_of(placed)
             document = guest_document.build(
-                instance.uuid, roles, cells, self._nccl(roles, bool(cells)))
+                instance.uuid, roles, cells,
+                self._nccl(roles, bool(cells), instance))
             # Scripts can read it line by line.
-            return fw_cfg.with_document(xml, json.dumps(document, indent=1))
+            return fw_cfg.with_document(xml, json.dumps(document, indent=1),
+                                        instance)
         return xml
 
-    def _nccl(self, roles, has_cells) -> str:
+    def _nccl(self, roles, has_cells, instance) -> str:
         """Return NCCL's topology file, '' for none."""
         here, _unreadable = self._state.read_or_empty(cached=True)
         try:
             return nccl_topology.render(roles, here.host, has_cells)
         except ValueError as error:
             # A file that NCCL cannot read would stop the programs.
-            LOG.warning('A guest gets no topology file for NCCL: %s', error)
+            LOG.warning('The guest gets no topology file for NCCL: %s', error,
+                        instance=instance)
             return ''
 
     def _define(self, xml: str) -> str:
@@ -109,11 +127,13 @@ class GuestRoles:
                                  instance_request.of(instance).group_names)
 
 
-def _metadata(role: device_role.DeviceRole) -> objects.DiskMetadata:
+def _metadata(number: int, role: device_role.DeviceRole,
+              ) -> objects.DiskMetadata:
     # Nova warns of a disk without a serial number when it detaches a volume.
+    # An alias may have the address of a card of the host.
     device = objects.DiskMetadata(tags=[TAG, *(
         f'{TAG}.{key}={value}' for key, value in _tags(role)
-        if value not in (None, ''))], serial=role.alias)
+        if value not in (None, ''))], serial=f'{TAG}-{number}')
     if role.position:
         device.bus = objects.PCIDeviceBus(address=str(role.position.address))
     return device

@@ -59,8 +59,11 @@ def add_cpuless(guest: config.LibvirtConfigGuest,
     numa = guest.cpu and guest.cpu.numa
     if not numa:
         return cells
-    added = {cell.node: cell.id for cell in cpuless_cells.plan(located, cells)
-             if _add(guest, cell)}
+    added = {}
+    for node, nearest in cpuless_cells.plan(located, cells).items():
+        # libvirt wants consecutive ids.
+        if _add(guest, node, nearest, len(numa.cells)):
+            added[node] = numa.cells[-1].id
     if added:
         cells |= added
         distances = cpuless_cells.distances(cells, host.distances)
@@ -69,31 +72,31 @@ def add_cpuless(guest: config.LibvirtConfigGuest,
     return cells
 
 
-def _add(guest, planned: cpuless_cells.Cell) -> bool:
+def _add(guest, node: int, nearest_id: int, number: int) -> bool:
     """Add a cell, with memory of the nearest one and on the same node."""
     nearest = next(cell for cell in guest.cpu.numa.cells
-                   if cell.id == planned.nearest)
+                   if cell.id == nearest_id)
     pages = [page for page in (guest.membacking.hugepages
                                if guest.membacking else ())
-             if planned.nearest in page.nodeset]
+             if nearest_id in page.nodeset]
     memory = cpuless_cells.memory(nearest.memory, max(
         [page.size_kb for page in pages], default=_SMALL_PAGE))
     if memory is None:
         LOG.info('Devices on NUMA node %d get no cell of their own: the '
                  'nearest cell of the guest has only %d KiB of memory',
-                 planned.node, nearest.memory)
+                 node, nearest.memory)
         return False
     nearest.memory -= memory
     cell = config.LibvirtConfigGuestCPUNUMACell()
-    cell.id, cell.memory = planned.id, memory
+    cell.id, cell.memory = number, memory
     cell.memAccess = nearest.memAccess
     guest.cpu.numa.cells.append(cell)
     for page in pages:
-        page.nodeset = [*page.nodeset, planned.id]
+        page.nodeset = [*page.nodeset, number]
     bound = next(memnode for memnode in guest.numatune.memnodes
-                 if memnode.cellid == planned.nearest)
+                 if memnode.cellid == nearest_id)
     memnode = config.LibvirtConfigGuestNUMATuneMemNode()
-    memnode.cellid, memnode.mode = planned.id, bound.mode
+    memnode.cellid, memnode.mode = number, bound.mode
     memnode.nodeset = bound.nodeset
     guest.numatune.memnodes.append(memnode)
     return True

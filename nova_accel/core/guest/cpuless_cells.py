@@ -12,7 +12,6 @@ node to itself); QEMU refuses a memory backend of size 0.
 """
 
 import collections.abc
-import dataclasses
 
 from nova_accel.core import model
 
@@ -23,32 +22,18 @@ MEMORY_KIB = 16 * 1024
 _OWN, _NEAREST, _FARTHEST = 10, 11, 254
 
 
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """A cell without CPUs.
-
-    :param id: its number in the guest
-    :param node: the host's node without CPUs
-    :param nearest: the guest's cell on the nearest node with CPUs
-    """
-
-    id: int
-    node: int
-    nearest: int
-
-
 def plan(located: collections.abc.Iterable[model.Location],
-         cells: collections.abc.Mapping[int, int]) -> tuple[Cell, ...]:
-    """Return the cells to add to a guest.
+         cells: collections.abc.Mapping[int, int]) -> dict[int, int]:
+    """Return the nodes without CPUs that need a cell.
 
-    :param located: the locations of its hostdevs
+    :param located: the locations of the guest's hostdevs
     :param cells: the guest's cell by the host's NUMA node
+    :returns: the cell on the nearest node with CPUs by node, sorted
     """
-    nodes = {location.cpuless_node: cells[location.numa_node]
-             for location in located if location.cpuless_node is not None
-             and location.numa_node in cells}
-    return tuple(Cell(number, node, nodes[node]) for number, node in enumerate(
-        sorted(nodes), max(cells.values(), default=-1) + 1))
+    return dict(sorted((location.cpuless_node, cells[location.numa_node])
+                       for location in located
+                       if location.cpuless_node is not None
+                       and location.numa_node in cells))
 
 
 def distances(cells: collections.abc.Mapping[int, int],

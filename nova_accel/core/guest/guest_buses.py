@@ -17,9 +17,11 @@ import functools
 
 from nova_accel.core import model
 
-#: Models of controllers that are root buses.
+#: Models of controllers that are root buses. QEMU puts a bridge below a
+#: ``pci-expander-bus``, which libvirt does not show.
 MAIN_ROOTS = frozenset({'pcie-root', 'pci-root'})
-EXTRA_ROOTS = frozenset({'pcie-expander-bus', 'pci-expander-bus'})
+EXTRA_ROOTS = frozenset({'pcie-expander-bus'})
+_UNKNOWN_ROOTS = frozenset({'pci-expander-bus'})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Controller:
     :param model: libvirt's name
     :param address: its own address, None for the first root bus
     :param number: the bus number of an additional root bus (``busNr``)
-    :param cell: the guest's NUMA cell of an additional root bus
+    :param cell: the NUMA cell of an additional root bus
     """
 
     index: int
@@ -48,7 +50,7 @@ class Position:
     :param path: the number of its root bus, and slot and function of each
         bridge on the way and of the device: ``c8/00.0/00.0``. It does not
         depend on how firmware numbers buses
-    :param cell: the NUMA cell of its root bus, None for none
+    :param cell: the NUMA node of its root bus in the guest, None for none
     """
 
     address: model.PciAddress
@@ -112,7 +114,8 @@ class GuestBuses:
         """The bridges on each bus, by slot and function."""
         found = collections.defaultdict(list)
         for each in self._by_index.values():
-            if each.address and each.model not in EXTRA_ROOTS:
+            if each.address and each.model not in (EXTRA_ROOTS
+                                                   | _UNKNOWN_ROOTS):
                 found[each.address.bus].append(each)
         for bridges in found.values():
             bridges.sort(key=lambda each: each.address)

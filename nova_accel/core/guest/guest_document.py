@@ -21,6 +21,10 @@ KIND = 'DeviceMetadata'
 #: A domain name, as for a driver of Kubernetes.
 DRIVER = 'nova-accel.openstack.org'
 
+#: A DNS label has at most 63 characters; the name of a device has a number
+#: more.
+_MAX_NAME = 50
+
 #: The request of devices that belong to no group.
 _NO_GROUP = 'flavor'
 
@@ -66,7 +70,8 @@ def _names(groups: collections.abc.Iterable[str]) -> dict[str, str]:
     """Return the name of each group's request, which is a DNS label."""
     names: dict[str, str] = {}
     for group in groups:
-        name = re.sub('[^a-z0-9]+', '-', group.lower()).strip('-') or _NO_GROUP
+        name = re.sub('[^a-z0-9]+', '-', group.lower())[:_MAX_NAME].strip(
+            '-') or _NO_GROUP
         while name in names.values():
             name += '-x'
         names[group] = name

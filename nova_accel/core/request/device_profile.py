@@ -10,6 +10,7 @@ A document writes groups in our format or in the one of Cyborg's API
 import collections
 import collections.abc
 import dataclasses
+import re
 import typing
 import uuid
 
@@ -139,10 +140,10 @@ def _implied(groups, policy) -> dict[affinity.Rule, str]:
 
 
 def _add_name(names, name, index, here) -> None:
-    if name in (affinity.GUEST, affinity.NETWORK):
-        raise errors.ProfileError(
-            here, f'the name {name} is reserved in affinity',
-            'choose another name')
+    if name in (affinity.GUEST, affinity.NETWORK) or name and re.fullmatch(
+            rf'{GROUP}\d+', name):
+        raise errors.ProfileError(here, f'the name {name} is reserved',
+                                  'choose another name')
     if name in names:
         raise errors.ProfileError(
             here, f'another group has the name {errors.quote(name)}')

@@ -19,7 +19,9 @@ def _at(index, model_name, bus, slot, function=0):
 
 #: Measured in guests with SeaBIOS and with OVMF: three root ports, a switch
 #: below an expander bus on cell 1, and an expander bus on cell 0.
-_MEASURED = _domain(
+_CELLS = ('<domain><cpu><numa><cell id="0" cpus="0"/><cell id="1" cpus="1"/>'
+          '</numa></cpu>')
+_MEASURED = _CELLS + _domain(
     'index="0" model="pcie-root">',
     'index="1" model="pcie-expander-bus"><target busNr="200"><node>1</node>'
     '</target><address type="pci" bus="0x0" slot="0x5" function="0x0"/>',
@@ -30,7 +32,8 @@ _MEASURED = _domain(
     _at(8, 'pcie-root-port', 0, 2, 2),
     'index="9" model="pcie-expander-bus"><target busNr="240"><node>0</node>'
     '</target><address type="pci" bus="0x0" slot="0x6" function="0x0"/>',
-    _at(10, 'pcie-root-port', 9, 0), _at(11, 'pcie-root-port', 9, 0, 1))
+    _at(10, 'pcie-root-port', 9, 0), _at(
+        11, 'pcie-root-port', 9, 0, 1)).removeprefix('<domain>')
 
 
 @pytest.mark.parametrize('domain, bus, address, path, cell', [
@@ -50,6 +53,25 @@ def test_devices_are_numbered_depth_first(domain, bus, address, path, cell):
                                          cell)
 
 
+@pytest.mark.parametrize('cpus, nodes', [
+    (('0-1', '2-3', None), [0, 1, 2]), (('2,3', '0-1', None), [1, 0, 2]),
+    (('4', '0', '2'), [2, 0, 1]), ((None, '1', '0'), [2, 1, 0])])
+def test_linux_numbers_nodes_by_their_first_cpu(cpus, nodes):
+    cells = ''.join(
+        f'<cell id="{number}"' + (f' cpus="{each}"/>' if each else '/>')
+        for number, each in enumerate(cpus))
+    domain = f'<domain><cpu><numa>{cells}</numa></cpu>' + _domain(
+        'index="0" model="pcie-root">', *(
+            f'index="{number + 1}" model="pcie-expander-bus">'
+            f'<target busNr="{200 + number}"><node>{number}</node></target>'
+            for number in range(3))).removeprefix('<domain>')
+    buses = libvirt_xml.guest_buses_of(domain)
+    assert [buses.position(model.PciAddress(0, number + 1, 0, 0)).cell
+            for number in range(3)] == nodes
+    assert [cell.cpus for cell in libvirt_xml.numa_cells_of(domain)] == [
+        cpus[nodes.index(number)] or '' for number in range(3)]
+
+
 def test_bridges_are_numbered_by_slot_and_function():
     buses = libvirt_xml.guest_buses_of(_domain(
         _at(1, 'pcie-root-port', 0, 3), _at(2, 'pcie-root-port', 0, 2, 1),
@@ -63,7 +85,10 @@ def test_bridges_are_numbered_by_slot_and_function():
     _domain('index="0" model="pci-root">', 'index="1" model="pci-root">'),
     # libvirt has not placed the bridge yet.
     _domain('index="0" model="pcie-root">',
-            'index="1" model="pcie-root-port">'), _domain()])
+            'index="1" model="pcie-root-port">'), _domain(),
+    # QEMU puts a bridge below it.
+    _domain('index="0" model="pci-root">',
+            'index="1" model="pci-expander-bus"><target busNr="200"/>')])
 def test_unknown_buses_have_no_number(domain):
     assert libvirt_xml.guest_buses_of(domain).position(
         model.PciAddress(0, 1, 0, 0)) is None

@@ -60,6 +60,11 @@ def test_facts_that_can_change_while_the_guest_runs_are_left_out():
                                                           'resourceClass'}
 
 
+def test_names_are_dns_labels():
+    [request] = _requests(*[_role('x' * 64)] * 256)
+    assert max(len(device['name']) for device in request['devices']) <= 63
+
+
 def test_each_group_has_a_request_of_its_own():
     requests = _requests(*map(_role, ('a_b', 'a-b', 'A-B', 'a_b')))
     assert {request['name']: len(request['devices'])

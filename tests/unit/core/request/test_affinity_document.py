@@ -200,10 +200,10 @@ def test_two_groups_with_one_name_are_refused():
     assert "another group has the name 'a'" in _read(groups=groups)[1][0]
 
 
-@pytest.mark.parametrize('name', ['guest', 'network'])
+@pytest.mark.parametrize('name', ['guest', 'network', 'ACCEL1'])
 def test_reserved_group_name_is_refused(name):
     groups = [{'name': name, 'resources': {'PGPU': 1}}]
-    assert 'is reserved in affinity' in _read(groups=groups)[1][0]
+    assert 'is reserved' in _read(groups=groups)[1][0]
 
 
 _ITEMS = st.fixed_dictionaries({}, optional={
