@@ -24,9 +24,11 @@ from nova_accel.compute.guest import fw_cfg
 from nova_accel.compute.guest import hostdev_xml
 from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
+from nova_accel.core import model
 from nova_accel.core.guest import device_role
 from nova_accel.core.guest import guest_document
 from nova_accel.core.guest import nccl_topology
+from nova_accel.core.placement import inventory
 from nova_accel.host import libvirt_xml
 
 CONF = nova.conf.CONF
@@ -56,8 +58,10 @@ class GuestRoles:
         if not instance_request.of(instance).classes:
             return metadata
         with nonfatal.step('describe the devices of a guest in its metadata'):
-            ours = [_metadata(*numbered) for numbered in enumerate(self._read(
-                instance, self._host.get_guest(instance).get_xml_desc()))]
+            xml = self._host.get_guest(instance).get_xml_desc()
+            here, _unreadable = self._state.read_or_empty(cached=True)
+            ours = [_metadata(*numbered) for numbered in enumerate(
+                _roles(instance, xml, here))]
             theirs = metadata.devices if metadata else []
             described = objects.InstanceDeviceMetadata(
                 devices=[*theirs, *ours])
@@ -84,29 +88,19 @@ class GuestRoles:
                 fw_cfg.is_readable(xml)):
             return xml
         with nonfatal.step('describe the devices of a guest to its programs'):
-            placed, roles = xml, self._read(instance, xml)
+            here, _unreadable = self._state.read_or_empty(cached=True)
+            placed, roles = xml, _roles(instance, xml, here)
             if not all(role.position for role in roles):
                 placed = self._define(xml)
-                roles = self._read(instance, placed)
+                roles = _roles(instance, placed, here)
             cells = libvirt_xml.numa_cells_of(placed)
             document = guest_document.build(
                 instance.uuid, roles, cells,
-                self._nccl(roles, bool(cells), instance))
+                _nccl(roles, here.host, bool(cells), instance))
             # Scripts can read it line by line.
             return fw_cfg.with_document(xml, json.dumps(document, indent=1),
                                         instance)
         return xml
-
-    def _nccl(self, roles, has_cells, instance) -> str:
-        """Return NCCL's topology file, '' for none."""
-        here, _unreadable = self._state.read_or_empty(cached=True)
-        try:
-            return nccl_topology.render(roles, here.host, has_cells)
-        except ValueError as error:
-            # A file that NCCL cannot read would stop the programs.
-            LOG.warning('The guest gets no topology file for NCCL: %s', error,
-                        instance=instance)
-            return ''
 
     def _define(self, xml: str) -> str:
         """Define a domain, and return its XML with all addresses."""
@@ -118,13 +112,25 @@ class GuestRoles:
             LOG.debug('Could not define a domain: %s', error)
             return xml
 
-    def _read(self, instance, xml) -> tuple[device_role.DeviceRole, ...]:
-        held = hostdev.ours(libvirt_xml.parse(xml)[1])
-        if not held:
-            return ()
-        here, _unreadable = self._state.read_or_empty(cached=True)
-        return device_role.roles(held, libvirt_xml.guest_buses_of(xml), here,
-                                 instance_request.of(instance).group_names)
+
+def _roles(instance, xml: str, here: inventory.NodeInventory,
+           ) -> tuple[device_role.DeviceRole, ...]:
+    """Return the roles of the devices of ours in a domain."""
+    return device_role.roles(
+        hostdev.ours(libvirt_xml.parse(xml)[1]),
+        libvirt_xml.guest_buses_of(xml), here,
+        instance_request.of(instance).group_names)
+
+
+def _nccl(roles, host: model.Host, has_cells: bool, instance) -> str:
+    """Return NCCL's topology file, '' for none."""
+    try:
+        return nccl_topology.render(roles, host, has_cells)
+    except ValueError as error:
+        # A file that NCCL cannot read would stop the programs.
+        LOG.warning('The guest gets no topology file for NCCL: %s', error,
+                    instance=instance)
+        return ''
 
 
 def _metadata(number: int, role: device_role.DeviceRole,

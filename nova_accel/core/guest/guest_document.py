@@ -14,6 +14,7 @@ import collections.abc
 import dataclasses
 import re
 
+from nova_accel.core import naming
 from nova_accel.core.guest import device_role
 
 API_VERSION = 'metadata.resource.k8s.io/v1alpha1'
@@ -24,9 +25,6 @@ DRIVER = 'nova-accel.openstack.org'
 #: A DNS label has at most 63 characters; the name of a device has a number
 #: more.
 _MAX_NAME = 50
-
-#: The request of devices that belong to no group.
-_NO_GROUP = 'flavor'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,7 @@ def _names(groups: collections.abc.Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for group in groups:
         name = re.sub('[^a-z0-9]+', '-', group.lower())[:_MAX_NAME].strip(
-            '-') or _NO_GROUP
+            '-') or naming.NO_GROUP
         while name in names.values():
             name += '-x'
         names[group] = name
