@@ -13,6 +13,8 @@ from oslo_config import iniparser
 
 from nova_accel.core import errors
 from nova_accel.core import unknown_options
+from nova_accel.core.device_spec import cleaner
+from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import unsafe_host
 
 GROUP = cfg.OptGroup(
@@ -43,6 +45,14 @@ Otherwise as ``[nova_accel_privileged]``.
 The helper reads ``device_spec`` and ``state_path`` itself, from the
 configuration files that it is started with. Only root may have write access to
 these files. Otherwise as ``[nova_accel_privileged]``.
+"""),
+    cfg.OptGroup(
+        'nova_accel_privileged_clean', title='Cleaning of devices',
+        help="""
+The helper reads ``cleaner`` itself, from the configuration files that it is
+started with. Only root may have write access to these files. It cleans
+``thread_pool_size`` devices at the same time. Otherwise as
+``[nova_accel_privileged]``.
 """))
 
 #: The capabilities that each context keeps, by default.
@@ -50,6 +60,7 @@ CAPABILITIES = {
     'nova_accel_privileged': (),
     'nova_accel_privileged_admin': ('CAP_SYS_ADMIN',),
     'nova_accel_privileged_program': ('CAP_DAC_READ_SEARCH',),
+    'nova_accel_privileged_clean': (),
 }
 
 OPTIONS = [
@@ -100,10 +111,13 @@ Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
   ``yes``: assign a whole device to one server only. Its resource provider has
   the trait ``HW_PCI_ONE_TIME_USE`` and is reserved as soon as a server gets
   the device, until an operator sets ``reserved`` to 0. Default: ``no``.
+``clean``
+  The name of the ``cleaner`` that cleans a device after each server. No other
+  server gets the device before that.
 ``keeps_data``
   ``yes``: data that a server writes to an NVMe disk may stay on it when the
-  next server gets the disk. A disk is refused unless its entry has this key or
-  ``one_time_use``. Default: ``no``.
+  next server gets the disk. A disk is refused unless its entry has this key,
+  ``clean`` or ``one_time_use``. Default: ``no``.
 ``mdev_type``
   Offer mediated devices of this type, such as ``nvidia-471``, instead of the
   matching devices, which are their parents. Write one entry for each type. The
@@ -150,6 +164,38 @@ These devices are refused: a device that the host itself uses, a bridge, and a
 device in whose IOMMU group are functions that the same entry does not name.
 ``nova-accel host show`` prints the reason. Do not name a device both here and
 in ``[pci] device_spec``.
+"""),
+    cfg.MultiStrOpt(
+        'cleaner', default=[], mutable=True,
+        help="""
+Commands that clean devices between two servers, for the key ``clean`` of
+``device_spec``. Used by nova-compute, which runs them as root.
+
+Each value is a JSON object; the option can be given several times. For
+example::
+
+    cleaner = {"name": "nvme", "driver": "nvme",
+               "clean": ["/usr/bin/nova-accel-nvme", "clean", "{address}"],
+               "verify": ["/usr/bin/nova-accel-nvme", "verify", "{address}"]}
+
+``name``
+  With which entries name it.
+``clean``
+  The command that cleans a device, as a list of words, without a shell.
+  ``{address}`` is the PCI address of the device (of the card, for a region of
+  an FPGA), ``{region}`` the number of the region.
+``verify``
+  The command that checks that the device is clean.
+``timeout``
+  Seconds after which a command is killed. Default: 3600.
+``driver``
+  The driver of the host that the device is bound to meanwhile. Default: the
+  one that it has.
+
+A device is clean only if both commands end with 0. Otherwise no server gets it
+before a cleaning succeeds. Only root may have write access to the commands,
+and to the configuration files. The documentation has cleaners for NVMe disks
+and FPGAs.
 """),
     cfg.ListOpt(
         'profile_dirs', default=['/etc/nova/device_profiles.d'],
@@ -414,6 +460,17 @@ that ``nova-accel host record`` wrote. Use values other than /sys for tests
 only.
 """),
 ]
+
+
+def policy(conf: cfg.ConfigOpts) -> policies.Policy:
+    """Return what the options permit, beside ``device_spec``."""
+    return policies.Policy(conf.nova_accel.allow_unsafe_host,
+                           cleaner.parse_all(conf.nova_accel.cleaner)[0])
+
+
+def broken_cleaners(conf: cfg.ConfigOpts) -> list[errors.EntryError]:
+    """Return what is wrong with the values of ``cleaner``."""
+    return cleaner.parse_all(conf.nova_accel.cleaner)[1]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -10,6 +10,7 @@ import pathlib
 from cliff import command
 from oslo_config import cfg
 
+from nova_accel import conf as nova_conf
 from nova_accel import nova_claims
 from nova_accel.cmd import drawing
 from nova_accel.cmd import health
@@ -247,7 +248,7 @@ def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
         link_domains or conf.nova_accel.link_domains)
     return reader.read_machine(
         tree, nova_claims.claims(conf), kinds, links=links,
-        allow_unsafe_host=conf.nova_accel.allow_unsafe_host), unusable
+        policy=nova_conf.policy(conf)), unusable
 
 
 def as_data(host: model.Host,

@@ -115,9 +115,9 @@ class Adopter:
             self._state.placement_client.adopt(
                 uuid, plan.allocated, adoption.foreign_providers(
                     addresses, names(), here.node))
-            for item in holding.one_time(plan.hostdevs, here):
+            for item, functions in holding.dirty(plan.hostdevs, here):
                 # The request has made it free.
-                self._state.placement_client.reserve(item)
+                self._state.use(item, functions)
             _write_flavor(instance, plan.extra_specs)
         self._forget(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '

@@ -198,9 +198,9 @@ class Allocator:
             # The server keeps its devices; the audit reports them.
             LOG.warning('%s', error, instance=instance)
             return {}
-        for item in holding.one_time(held, here):
+        for item, functions in holding.dirty(held, here):
             # Restoring has made it free for a moment.
-            self._placement_client.reserve(item)
+            self._state.use(item, functions)
         return allocated
 
     def choose(self, instance, allocated, here: inventory.NodeInventory,
@@ -215,11 +215,12 @@ class Allocator:
             chosen = self._claims.choose(
                 instance, allocated, here,
                 self._placement_client.units_by_consumer, **how)
-            if self._reclamation.sanitize(chosen.hostdevs,
-                                          self._state.domains.holders()):
+            if self._reclamation.sanitize(instance, chosen.hostdevs, here,
+                                          how.get('is_owner', False)):
                 self._book(instance, chosen)
                 return chosen.hostdevs
-            # A device whose reset failed is no longer offered. Try others.
+            # A device that is dirty, or whose reset failed, is no longer
+            # offered. Try others.
             self._claims.release(instance.uuid)
             here = self._state.read()
 

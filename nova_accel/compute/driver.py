@@ -30,7 +30,7 @@ tested with (tests/contract):
                                            their BARs
 ``_create_guest``                          create mdevs and program FPGAs;
                                            describe the devices to the guest;
-                                           reserve one-time-use devices
+                                           store which devices are dirty
 ``_build_device_metadata``                 add the roles of the devices
 ``unrescue``                               rebuild the metadata, as is done in
                                            other methods below
@@ -44,8 +44,8 @@ tested with (tests/contract):
 ``check_can_live_migrate_source``          check that the state of the devices
                                            can move; describe them
 ``check_source_migrate_data_at_dest``      choose equal devices on this host
-``pre_live_migration``                     prepare the chosen devices; reserve
-                                           one-time-use devices
+``pre_live_migration``                     prepare the chosen devices; store
+                                           which devices are dirty
 ``_live_migration_operation``              write their aliases and addresses
                                            into the XML
 ``_live_migration_monitor``                no switch to post-copy with devices
@@ -74,9 +74,9 @@ from nova_accel.compute import log_once
 from nova_accel.compute import nonfatal
 from nova_accel.compute import patches
 from nova_accel.compute.devices import device_config
-from nova_accel.compute.devices import one_time_use
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.devices import reclaim
+from nova_accel.compute.devices import use
 from nova_accel.compute.devices import virtual_functions
 from nova_accel.compute.guest import guest_config
 from nova_accel.compute.guest import guest_roles
@@ -131,7 +131,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._local_host, self._domains, self._claims,
             self._placement_client, self._holders, self._node)
         self._preparation = prepare.Preparation(self._local_host)
-        self._one_time_use = one_time_use.Reservation(self._state)
+        self._use = use.Use(self._state)
         self._reclamation = reclaim.Reclamation(self._state,
                                                 self._preparation)
         self._allocator = allocator.Allocator(self._state, self._reclamation)
@@ -139,7 +139,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._state, self._allocator, self._host)
         self._guest_roles = guest_roles.GuestRoles(self._state, self._host)
         self._guest_start = guest_start.GuestStart(
-            self._claims, self._one_time_use, self._prepare, self._guest_roles)
+            self._claims, self._use, self._prepare, self._guest_roles)
         self._device_migration = live_migration.LiveMigration(
             self._host, self._state, self._allocator, self._reclamation)
         self._adopter = adoption.Adopter(self._state, virtapi)
@@ -186,7 +186,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with nonfatal.step('read which devices are drained'):
             node = self._node()
             if node.ours:
-                self._placement_client.refresh_drains(node)
+                self._placement_client.refresh_requests(node)
         with nonfatal.step('read who holds devices'):
             self._domains.refresh()
             if self.provider_tree:
@@ -196,9 +196,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             here = self._state.read()
             stats[host_summary.KEY] = host_summary.dumps(
                 here.offered,
-                self._holders.recent(here.node.name).counts(here.offered)
-                | {item.uuid: item.region.total for item in here.offered
-                   if item.uuid in here.to_free}, here.host.links,
+                self._holders.recent(here.node.name).counts(here.offered),
+                here.host.links,
                 here.host.cpuless_nodes)
             resources['stats'] = stats
         return resources
@@ -226,7 +225,9 @@ class LibvirtDriver(driver.LibvirtDriver):
                     host or self._local_host.read(),
                     node or self._node(provider_tree)),
                 self._placement_client.units_by_class,
-                self._holders.recent(nodename), self._auditor.disputed)
+                self._holders.recent(nodename),
+                self._local_host.dirt.cleaned(),
+                self._local_host.dirt.unstored(), self._auditor.disputed)
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
         with nonfatal.step('announce what has changed'):
@@ -539,7 +540,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         if planned:
             # From now on, libvirt can start the guest here.
             with live_migration.refusal():
-                self._one_time_use.reserve(planned)
+                self._use.store(planned)
         return data
 
     def _live_migration_operation(self, context, instance, dest,

@@ -7,6 +7,7 @@ import collections.abc
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import inventory
 
 #: Hostdevs by domain uuid, including those that are not ours.
@@ -105,9 +106,14 @@ def provider_of(device: hostdev.Hostdev) -> str | None:
     return alias[1] if alias else None
 
 
-def one_time(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
-             ) -> list[inventory.Offered]:
-    """Return the one-time-use providers that hostdevs were assigned from."""
+def dirty(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
+          ) -> list[tuple[inventory.Offered, frozenset[model.PciAddress]]]:
+    """Return the functions that are dirty after a server has had hostdevs.
+
+    :returns: with the Regions that they were assigned from
+    """
     found = {item.uuid: item for device in hostdevs
              if (item := here.find_by_alias(device.alias, device.address))}
-    return [item for item in found.values() if item.region.one_time_use]
+    held = {device.address for device in hostdevs}
+    return [(item, dirt.functions_of(item, held)) for item in found.values()
+            if item.region.tracks_dirt]

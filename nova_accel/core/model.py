@@ -366,6 +366,14 @@ class WithheldState(enum.StrEnum):
     RESET_FAILED = 'reset_failed'
     UNHEALTHY = 'unhealthy'
     DRAINED = 'drained'
+    DIRTY = 'dirty'
+    CLEANING = 'cleaning'
+    CLEANING_FAILED = 'cleaning_failed'
+
+
+#: A server has had the device, and it was not cleaned since.
+DIRTY_STATES = frozenset({WithheldState.DIRTY, WithheldState.CLEANING,
+                          WithheldState.CLEANING_FAILED})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -388,6 +396,7 @@ class Region:
         bound again after a reset
     :param one_time_use: whether it is reserved after one server has had it,
         until an operator frees it
+    :param cleaner: the name of what cleans units after each server, or ''
     :param instances: for mdevs, those of ours that exist
     :param withheld: the units that no new server gets at present, with their
         states; a server that holds one keeps it
@@ -409,6 +418,7 @@ class Region:
     reset: str = ''
     needs_driver: bool = False
     one_time_use: bool = False
+    cleaner: str = ''
     instances: frozenset[MdevAddress] = frozenset()
     withheld: tuple[tuple[Unit, WithheldState], ...] = ()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
@@ -423,6 +433,14 @@ class Region:
         return dict(self.ids).get(address, '')
 
     @property
+    def tracks_dirt(self) -> bool:
+        """Whether units stay dirty from a server on until they are cleaned.
+
+        An operator cleans them if it has no cleaner.
+        """
+        return self.one_time_use or bool(self.cleaner)
+
+    @property
     def available(self) -> tuple[Unit, ...]:
         """The units that are not withheld."""
         return self._without(WithheldState)
@@ -431,6 +449,15 @@ class Region:
     def resettable(self) -> tuple[Unit, ...]:
         """The units without a failed reset, available or not."""
         return self._without({WithheldState.RESET_FAILED})
+
+    @property
+    def recoverable(self) -> tuple[Unit, ...]:
+        """The units that a server may get back if it has lost its claim.
+
+        If there are several, a dirty one can be that of another server.
+        """
+        return self.resettable if self.size == 1 else self._without(
+            {WithheldState.RESET_FAILED, *DIRTY_STATES})
 
     def _without(self, states: collections.abc.Container[WithheldState],
                  ) -> tuple[Unit, ...]:

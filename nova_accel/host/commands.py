@@ -2,11 +2,14 @@
 """Run vendors' commands, which may hang and print anything."""
 
 import collections.abc
+import contextlib
 import os
 import selectors
 import signal
 import subprocess
 import time
+
+from nova_accel.core import errors
 
 #: How much of a command's output is kept: its last bytes.
 MAX_OUTPUT = 4096
@@ -14,14 +17,19 @@ MAX_OUTPUT = 4096
 #: Seconds for which the output may stay open after the command has ended.
 _GRACE = 0.5
 
+#: Seconds to wait for the end of a command that was killed.
+_KILLED = 5
+
 _ENVIRONMENT = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
 
 
 def run(words: collections.abc.Sequence[str], timeout: float,
+        inherited: collections.abc.Collection[int] = (),
         ) -> tuple[int | None, bytes]:
     """Run a command without a shell until it ends or the timeout expires.
 
     :param timeout: in seconds; then the command and its children are killed
+    :param inherited: file descriptors that it and its children keep open
     :returns: its exit code, or None if it was killed; and the last
         :data:`MAX_OUTPUT` bytes of its standard output and error
     :raises OSError: if it cannot be started
@@ -29,7 +37,7 @@ def run(words: collections.abc.Sequence[str], timeout: float,
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, cwd='/', env=_ENVIRONMENT,
-        start_new_session=True,
+        start_new_session=True, pass_fds=inherited,
         # The privsep daemon has umask 0.
         umask=0o022)
     try:
@@ -41,8 +49,29 @@ def run(words: collections.abc.Sequence[str], timeout: float,
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        process.wait()
+        # A process that waits for a device may ignore the signal for hours.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLED)
         process.stdout.close()
+
+
+def describe(word: str, code: int | None, output: bytes,
+             timeout: float) -> str:
+    """Return how a command ended, in one line; '' if it ended with 0.
+
+    :param word: its path
+    :param code: and ``output``, as :func:`run` returns them
+    :param timeout: in seconds
+    """
+    if code == 0:
+        return ''
+    said = output.decode('utf-8', 'replace').strip()
+    return (f'{errors.quote(word)} '
+            + (f'ended with {code}' if code is not None else
+               'was killed: it was not done after '
+               + errors.count(int(timeout), 'second'))
+            + (f' and said {errors.quote(said[-errors.QUOTE_LIMIT // 2:])}'
+               if said else ''))
 
 
 def _read_output(process, deadline: float) -> bytes:

@@ -9,6 +9,7 @@ it is written to with the rights of the calling process.
 import collections.abc
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -17,8 +18,11 @@ import uuid
 
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.device_spec import cleaner
+from nova_accel.core.device_spec import command_words
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
+from nova_accel.host import driver_binding
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
 from nova_accel.host import vfio_binding
@@ -228,8 +232,45 @@ class Operations:
                   prefix='nova_accel-', dir=self._temporary) as folder,
               self._copied(bitstream, folder, os.path.basename(
                   bitstream)) as values['{bitstream}']):
-            return commands.run([template[0], *(
-                _filled(word, values) for word in template[1:])], timeout)
+            return commands.run(command_words.fill(template, values),
+                                timeout)
+
+    def clean(self, definition: str, address: str, region: str,
+              ) -> tuple[str, int | None, bytes]:
+        """Run the commands of a cleaner on a device.
+
+        A process that they leave running is waited for: while it may still
+        change the device, no other cleaner starts.
+
+        :param definition: a value of ``[nova_accel] cleaner``
+        :param address: PCI address of the device
+        :param region: the number of the FPGA region on the card
+        :returns: the step that failed, ``clean`` or ``verify``, '' if none;
+            and the result of its command, as of
+            :func:`nova_accel.host.commands.run`
+        :raises errors.EntryError: if the definition is invalid
+        :raises ValueError: if another argument is invalid
+        :raises BlockingIOError: if another cleaner is at work on the device
+        :raises OSError: if a command cannot be started, or the driver does not
+            take the device
+        """
+        known = cleaner.parse(definition)
+        function = driver_binding.Function(model.PciAddress.parse(address),
+                                           self._root, self._set)
+        values = {'{address}': function.address, '{region}': str(int(region))}
+        with (_locked(function.path('vendor')) as lock,
+              function.bound(known.driver) if known.driver
+              else contextlib.nullcontext()):
+            for step, words in (('clean', known.clean),
+                                ('verify', known.verify)):
+                code, output = self._run(command_words.fill(words, values),
+                                         known.timeout, lock)
+                if code != 0:
+                    return step, code, output
+        return '', 0, b''
+
+    def _run(self, words, timeout, lock) -> tuple[int | None, bytes]:
+        return commands.run(words, timeout, [lock])
 
     #: Folder of the copies for commands; None for the system's default.
     _temporary: str | None = None
@@ -272,6 +313,22 @@ class Operations:
         return trust.open_regular(bitstream, os.O_RDONLY)
 
 
+@contextlib.contextmanager
+def _locked(path: str) -> collections.abc.Iterator[int]:
+    """Lock a file as long as the descriptor is open in any process.
+
+    Source: flock(2); a child process has the lock as well.
+
+    :raises BlockingIOError: if it is locked
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _parent(text: str) -> str:
     try:
         return _function(text)
@@ -283,11 +340,6 @@ def _parent(text: str) -> str:
 
 def _function(address: str) -> str:
     return f'bus/pci/devices/{model.PciAddress.parse(address)}'
-
-
-def _filled(word: str, values: dict[str, str]) -> str:
-    return re.sub('|'.join(map(re.escape, values)),
-                  lambda match: values[match[0]], word)
 
 
 def write(path: str, text: str,

@@ -45,7 +45,11 @@ admin_context = _context('admin_context', 'nova_accel_privileged_admin')
 program_context = _context('program_context', 'nova_accel_privileged_program')
 
 
-CONTEXTS = context, admin_context, program_context
+# A cleaner can take hours: it must not hold up other operations.
+clean_context = _context('clean_context', 'nova_accel_privileged_clean')
+
+
+CONTEXTS = context, admin_context, program_context, clean_context
 
 
 class _ByRoot(operations.Operations):
@@ -77,6 +81,17 @@ class _ByRoot(operations.Operations):
                 'current configuration; restart nova-compute')
         trust.check_only_root_writes(template[0])
         return super().program_by_command(template, *arguments)
+
+
+    def clean(self, definition, address, region):
+        if definition not in _configuration().nova_accel.cleaner:
+            raise ValueError('this is not a cleaner of the current '
+                             'configuration; restart nova-compute')
+        return super().clean(definition, address, region)
+
+    def _run(self, words, timeout, lock):
+        trust.check_only_root_writes(words[0])
+        return super()._run(words, timeout, lock)
 
 
 def _check_sysfs(file: int) -> None:
@@ -179,6 +194,12 @@ def remove_mdev(address: str) -> None:
 @admin_context.entrypoint
 def set_vgpu_type(function: str, number: int) -> None:
     _machine.set_vgpu_type(function, number)
+
+
+@clean_context.entrypoint
+def clean(definition: str, address: str, region: str,
+          ) -> tuple[str, int | None, bytes]:
+    return _machine.clean(definition, address, region)
 
 
 @program_context.entrypoint

@@ -10,6 +10,7 @@ from nova_accel.core import errors
 from nova_accel.core import holding
 from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
+from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.host import host_use
 from nova_accel.host import link_domains
@@ -73,7 +74,7 @@ def read_machine(tree: trees.Tree,
                  kinds: discovery.Enumerators | None = None,
                  links: model.Links | None = None,
                  held: collections.abc.Callable[[], holding.Held] = dict,
-                 allow_unsafe_host: bool = False) -> Offer:
+                 policy: policies.Policy = policies.DEFAULT) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
     :param foreign: entries by which another program claims devices
@@ -81,7 +82,7 @@ def read_machine(tree: trees.Tree,
     :param links: the Links of the ``link_domains`` file
     :param held: returns the devices that domains hold, as for
         :func:`nova_accel.core.device_spec.discovery.offer`
-    :param allow_unsafe_host: whether hazards of the host are accepted
+    :param policy: what the options of the host permit
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -106,7 +107,7 @@ def read_machine(tree: trees.Tree,
         host = discovery.offer(
             functions, entries, kinds, foreign,
             [*problems, *use_problems, *link_problems], withheld, held,
-            hazards, allow_unsafe_host, architecture)
+            hazards, policy, architecture)
         return dataclasses.replace(
             host, numa_nodes=nodes.with_cpus, cpuless_nodes=nodes.nearest,
             distances=nodes.distances, links=links)

@@ -8,6 +8,7 @@ from osc_lib.command import command
 
 from nova_accel.core import model
 from nova_accel.core.placement import listing
+from nova_accel.osc import cleaning
 from nova_accel.osc import cloud
 from nova_accel.osc import columns
 from nova_accel.osc import draining
@@ -99,21 +100,26 @@ class ShowDevice(command.ShowOne):
 
 
 class SetDevice(command.Command):
-    """Drain a device, so that no new server gets it, or end its drain.
+    """Drain a device, end its drain, or clean it between two servers.
 
-    Servers that hold the device keep it. The drain is stored in Placement.
+    Servers that hold the device keep it.
     """
 
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         add_device(parser)
-        draining.add_options(parser)
+        group = parser.add_mutually_exclusive_group(required=True)
+        draining.add_options(group)
+        cleaning.add_options(group)
         return parser
 
     def take_action(self, parsed_args):
         client = self.app.client_manager.nova_accel
         device = client.device(parsed_args.device)
-        draining.apply(client, device.uuid, [device], parsed_args)
+        if cleaning.is_asked(parsed_args):
+            cleaning.apply(client, device, parsed_args)
+        else:
+            draining.apply(client, device.uuid, [device], parsed_args)
 
 
 def _region(units) -> str:

@@ -58,7 +58,8 @@ class SetHost(command.Command):
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         _add_host(parser)
-        draining.add_options(parser)
+        draining.add_options(parser.add_mutually_exclusive_group(
+            required=True))
         return parser
 
     def take_action(self, parsed_args):

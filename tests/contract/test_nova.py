@@ -108,7 +108,7 @@ OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
                   '_device_migration', '_domains', '_holders',
                   '_guest_config', '_guest_roles', '_guest_start',
-                  '_incomplete_guests', '_local_host', '_one_time_use',
+                  '_incomplete_guests', '_local_host', '_use',
                   '_placement_client', '_preparation', '_reattaching',
                   '_reclamation', '_state'}
 

@@ -9,7 +9,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import holders
-from nova_accel.core.placement import one_time_use
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -126,11 +126,11 @@ def test_reset_or_changed_entry_keeps_reservation(node, entry):
 def test_reasons_are_a_set_of_which_each_ends_alone(node):
     _use(node)
     node.report(failed=[_FIRST])
-    assert node.traits(_FIRST) >= {_UNHEALTHY, one_time_use.TRAIT}
+    assert node.traits(_FIRST) >= {_UNHEALTHY, dirt.TRAIT}
     node.free(_FIRST)
     node.report(failed=[_FIRST])
     # The operator has freed it, and it is still withheld.
-    assert one_time_use.TRAIT not in node.traits(_FIRST)
+    assert dirt.TRAIT not in node.traits(_FIRST)
     assert node.reserved(_FIRST) == (1, 1)
     node.report()
     assert node.reserved(_FIRST) == (0, 1)

@@ -75,6 +75,7 @@ def test_failed_read_raises(answer):
 
 
 _ITEM = build.offered(build.region('CUSTOM_X'))
+_FUNCTIONS = frozenset({build.address('0000:81:00.0')})
 _FREE = (200, b'{"traits": ["HW_X"], "resource_provider_generation": 3}')
 _DONE = (200, b'{"resource_provider_generation": 4}')
 _CONFLICT, _NO_TRAIT = (409, b'{"errors": []}'), (400, b'{"errors": []}')
@@ -83,13 +84,14 @@ _CONFLICT, _NO_TRAIT = (409, b'{"errors": []}'), (400, b'{"errors": []}')
 @pytest.mark.parametrize('puts', [
     [_DONE, _DONE], [_CONFLICT, _DONE, _CONFLICT, _DONE, _DONE],
     # The first device of the cloud that is used.
-    [_NO_TRAIT, (201, b''), _DONE, _DONE]])
+    [_NO_TRAIT, (201, b''), (201, b''), _DONE, _DONE]])
 def test_one_time_use_device_is_reserved(puts):
     """Its trait comes first, and both writes check the generation."""
     placement = _Placement(_FREE, *puts)
-    _placement_client(placement).reserve(_ITEM)
+    _placement_client(placement).mark_dirty(_ITEM, _FUNCTIONS)
     [(_url, traits), (url, record)] = placement.written[-2:]
-    assert traits == {'traits': ['CUSTOM_NOVA_ACCEL_USED', 'HW_X'],
+    assert traits == {'traits': ['CUSTOM_NOVA_ACCEL_DIRTY_0000_81_00_0',
+                                 'CUSTOM_NOVA_ACCEL_USED', 'HW_X'],
                       'resource_provider_generation': 3}
     assert url == (f'/resource_providers/{_ITEM.uuid}/inventories/'
                    'CUSTOM_UNIT_OF_CUSTOM_X')
@@ -101,5 +103,5 @@ def test_one_time_use_device_is_reserved(puts):
     [(404, b'')], [keystone.ConnectFailure()], [_FREE, (500, b'')],
     [_FREE, keystone.ConnectFailure()], [_FREE] + [_CONFLICT] * 4])
 def test_failed_reservation_raises(answers):
-    with pytest.raises(errors.AssignmentError, match='does not reserve it'):
-        _placement_client(_Placement(*answers)).reserve(_ITEM)
+    with pytest.raises(errors.AssignmentError, match='does not store that'):
+        _placement_client(_Placement(*answers)).mark_dirty(_ITEM, _FUNCTIONS)

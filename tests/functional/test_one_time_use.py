@@ -8,7 +8,7 @@ import fixtures
 from nova import exception
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel.compute.devices import one_time_use
+from nova_accel.compute.devices import use
 from nova_accel.compute.state import local_host
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
@@ -166,20 +166,19 @@ class OneHostTest(withheld.WithheldCase):
 
     def unreserved(self):
         """Return a context in which Placement rejects reservations."""
-        return fixtures.MockPatchObject(placement.PlacementClient, '_reserve',
-                                        return_value='503')
+        return fixtures.MockPatchObject(placement.PlacementClient,
+                                        '_mark_dirty', return_value='503')
 
     def test_host_is_unreadable_at_the_reservation(self):
-        reserve = one_time_use.Reservation.reserve
+        store = use.Use.store
 
-        def reserve_unreadable(*args):
+        def store_unreadable(*args):
             with fixtures.MockPatchObject(
                     local_host.LocalHost, 'read_cached',
                     side_effect=errors.TreeError('sysfs_root', 'no')):
-                return reserve(*args)
+                return store(*args)
 
-        with fixtures.MockPatchObject(one_time_use.Reservation, 'reserve',
-                                      reserve_unreadable):
+        with fixtures.MockPatchObject(use.Use, 'store', store_unreadable):
             self.boot(self.two, state='ERROR')
 
     @ddt.data([cloud.PAIR_SPEC], [_ONCE.replace('GPU_H100', 'GPU_NEW')], [])
@@ -237,7 +236,7 @@ class LiveMigrationTest(withheld.WithheldCase):
     def test_migration_is_refused_if_placement_reserves_nothing(self):
         had = self.hostdevs(self.server)
         with fixtures.MockPatchObject(
-                placement.PlacementClient, 'reserve',
+                placement.PlacementClient, 'mark_dirty',
                 side_effect=errors.AssignmentError('Placement', 'is down')):
             self.attempt(self._live_migrate, self.server)
         self.assertKeeps(self.server, had)
@@ -276,7 +275,7 @@ class ColdMigrationTest(withheld.WithheldCase):
         return set(self.reserved('compute2').values())
 
     def test_server_does_not_move_if_placement_rejects_the_reservation(self):
-        with fixtures.MockPatchObject(placement.PlacementClient, '_reserve',
+        with fixtures.MockPatchObject(placement.PlacementClient, '_mark_dirty',
                                       return_value='503'):
             self.attempt(self._migrate_server, self.server)
         self.assertEqual('ERROR', self.api.get_server(

@@ -11,7 +11,7 @@ import collections.abc
 import dataclasses
 import random
 
-from nova_accel.core.placement import one_time_use
+from nova_accel.core.placement import dirt
 from tests.functional import test_health
 from tests.storm import storm
 
@@ -160,7 +160,7 @@ class Withholdings:
         for host in storm.HOSTS:
             for name, provider in self._cloud.providers(host).items():
                 # A device that a server has is used again at once.
-                if one_time_use.TRAIT in self._cloud._get_provider_traits(
+                if dirt.TRAIT in self._cloud._get_provider_traits(
                         provider['uuid']):
                     self._cloud.note(f'freed: {name}')
                     self._cloud.free_used(provider['uuid'])

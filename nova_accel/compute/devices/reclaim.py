@@ -7,6 +7,7 @@ import nova.conf
 from oslo_log import log as logging
 
 from nova_accel.compute import log_once
+from nova_accel.compute.devices import cleaning
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
@@ -29,6 +30,7 @@ class Reclamation:
     def __init__(self, state: node_state.NodeState,
                  preparation: prepare.Preparation) -> None:
         self._state = state
+        self._cleaning = cleaning.Cleaning(state)
         self._preparation = preparation
         self._local_host = state.local_host
         self._claims = state.claims
@@ -50,6 +52,8 @@ class Reclamation:
         :returns: the Host afterwards
         """
         known = self._holders.recent(node.name)
+        self._cleaning.take_requests(inventory.NodeInventory(
+            self._local_host.read_cached(), node))
         host = self._local_host.read()
         self._unknown.log([] if known.is_known else [
             (logging.WARNING, 'No device is released or reset: Nova or '
@@ -59,6 +63,9 @@ class Reclamation:
         if self.release_unused(inventory.NodeInventory(host, node)):
             host = self._local_host.read()
         if self.reset_free(inventory.NodeInventory(host, node), known):
+            host = self._local_host.read()
+        if self._cleaning.start(inventory.NodeInventory(
+                self._local_host.read_ignoring_reset_failures(), node), known):
             host = self._local_host.read()
         return host
 
@@ -153,20 +160,28 @@ class Reclamation:
                     self._local_host.invalidate()
         self._unreleased = lines
 
-    def sanitize(self, hostdevs: collections.abc.Collection[hostdev.Hostdev],
-                 held: collections.abc.Container[model.Address]) -> bool:
+    def sanitize(self, instance,
+                 hostdevs: collections.abc.Collection[hostdev.Hostdev],
+                 here: inventory.NodeInventory,
+                 is_owner: bool = False) -> bool:
         """Remove a previous owner's traces from devices for a server.
 
         Release each device that is still prepared for a previous owner, and
-        reset each one that was not reset since.
+        reset each one that was not reset since. Those that domains hold stay
+        as they are, since the server itself may have had them before.
 
         :param hostdevs: claimed by the server
-        :param held: addresses that domains hold; these stay as they are, since
-            the server itself may have had them before
-        :returns: whether the server can have them; a device whose reset fails
-            is no longer offered
+        :param here: what the compute node offers
+        :param is_owner: whether the server has had its allocated devices
+        :returns: whether the server can have them; a device that is dirty, or
+            whose reset fails, is no longer offered
         :raises errors.AccelError: if a device cannot be released
         """
+        held = self._state.domains.holders()
+        if self._are_dirty(hostdevs, here, is_owner, {
+                *held, *self._claims.had_before(instance)}):
+            self._local_host.invalidate()
+            return False
         addresses = {device.address for device in hostdevs}
         # Include devices whose reset failed: it may work now.
         host = (self._preparation.cached_for(hostdevs)
@@ -179,6 +194,28 @@ class Reclamation:
             for unit in reset_methods.units(host)
             if addresses.intersection(unit)
             and not any(address in held for address in unit)])
+
+    def _are_dirty(self, hostdevs, here, is_owner, own) -> bool:
+        """Whether a server cannot have devices before they are cleaned.
+
+        Another server may have left them just now, after the Host was read.
+        The only unit of a Region that is allocated to a server was left by
+        no other.
+
+        :param own: addresses that the server has had
+        :raises errors.AssignmentError: if Placement has not told yet
+        """
+        items = {device.address: item for device in hostdevs
+                 if (item := here.find_by_alias(device.alias, device.address))
+                 and device.address not in own
+                 and not (is_owner and item.region.size == 1)}
+        dirt = self._local_host.dirt
+        if not dirt.is_known and any(item.region.tracks_dirt
+                                     for item in items.values()):
+            raise errors.AssignmentError(
+                'Placement', 'has not told yet which devices have to be '
+                'cleaned', 'try again once it answers')
+        return not dirt.among(here.host.functions).isdisjoint(items)
 
     def _release_prepared(self, host, addresses) -> bool:
         """Release those that are prepared, and return whether any was."""

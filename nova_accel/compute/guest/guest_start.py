@@ -9,7 +9,7 @@ import collections.abc
 import contextlib
 
 from nova_accel.compute import faults
-from nova_accel.compute.devices import one_time_use
+from nova_accel.compute.devices import use as uses
 from nova_accel.compute.guest import guest_roles
 from nova_accel.compute.state import device_claims
 from nova_accel.core import hostdev
@@ -27,11 +27,11 @@ class GuestStart:
     """
 
     def __init__(self, claims: device_claims.DeviceClaims,
-                 reservation: one_time_use.Reservation,
+                 use: uses.Use,
                  prepare: collections.abc.Callable[..., None],
                  roles: guest_roles.GuestRoles) -> None:
         self._claims = claims
-        self._reservation = reservation
+        self._use = use
         self._prepare = prepare
         self._roles = roles
 
@@ -54,7 +54,7 @@ class GuestStart:
             if callback:
                 callback()
             with faults.deploy_failures():
-                self._reservation.reserve(held, self._claims.is_new(instance))
+                self._use.store(held, self._claims.is_new(instance))
 
         with self._claims.operation(instance):
             with faults.deploy_failures():

@@ -128,11 +128,11 @@ class LiveMigration:
         # libvirt can start the guest here.
         self._claims.ensure_claimed(instance, planned)
         self._claims.keep(instance)
-        if not self._reclamation.sanitize(planned,
-                                          self._state.domains.holders()):
+        here, _unreadable = self._state.read_or_empty(cached=True)
+        if not self._reclamation.sanitize(instance, planned, here):
             raise errors.AssignmentError(
-                f'server {instance.uuid}', 'the reset of a device that was '
-                'chosen for it failed')
+                f'server {instance.uuid}', 'a device that was chosen for '
+                'it is dirty, or its reset failed', 'try again')
 
     def _check_planned(self, instance, planned) -> None:
         claimed = self._claims.get(instance)

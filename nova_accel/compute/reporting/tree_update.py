@@ -9,11 +9,12 @@ import collections.abc
 
 from oslo_log import log as logging
 
+from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import holders
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
-from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 
 LOG = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ LOG = logging.getLogger(__name__)
 def update(provider_tree, inventory: inventory.NodeInventory,
            allocated: collections.abc.Callable[[str], providers.Units],
            known: holders.Holders,
+           cleaned: collections.abc.Set[model.PciAddress] = frozenset(),
+           used: collections.abc.Set[model.PciAddress] = frozenset(),
            disputed: collections.abc.Mapping[str, int] = {}) -> None:
     """Update the tree to what the compute node offers.
 
@@ -29,6 +32,8 @@ def update(provider_tree, inventory: inventory.NodeInventory,
     :param inventory: what the compute node offers
     :param allocated: returns the allocated amounts of a provider by class
     :param known: who holds devices
+    :param cleaned: the functions that were dirty, and are clean now
+    :param used: dirty functions that Placement may not know
     :param disputed: units by provider that no server may get
     """
     ours = existing(provider_tree, inventory.node.name, {
@@ -36,21 +41,22 @@ def update(provider_tree, inventory: inventory.NodeInventory,
           for uuid in (item.uuid, item.other_uuid)),
         *inventory.counting({item.region.resource_class
                              for item in inventory.offered})})
-    used = one_time_use.in_use(
-        inventory.offered, known.addresses - known.new).union(
-            one_time_use.used(inventory.node.uuid, ours))
-    wanted = providers.desired(inventory, disputed, used)
+    dirty = dirt.with_held(dirt.read(ours, cleaned), inventory.offered,
+                           used | (known.addresses - known.new))
+    wanted = providers.desired(inventory, disputed, dirty)
     of_classes, of_devices = _split(ours)
     stuck = providers.stuck(wanted, of_devices, allocated)
     why = providers.reason_not_offered(inventory)
     drained = {provider.uuid for provider in of_devices
                if drain.loads(provider.traits)}
     changes = providers.diff(
-        wanted, of_devices, stuck.keys() | (used - inventory.by_uuid.keys())
-        | drained.difference(item.uuid for item in wanted), why)
+        wanted, of_devices, stuck.keys()
+        | (dirty.keys() - inventory.by_uuid.keys())
+        | drained.difference(item.uuid for item in wanted), why, dirty)
+    in_use = dirt.in_use(inventory.offered, dirty)
     counting = providers.classes(
-        inventory, disputed, stuck, used, known.withheld_counts(
-            inventory.offered, used | inventory.used_cards))
+        inventory, disputed, stuck, in_use, known.withheld_counts(
+            inventory.offered, in_use))
     changes += providers.diff(counting, of_classes, providers.stuck(
         counting, of_classes, allocated), providers.reason_class_not_offered(
             why, of_devices, stuck))
@@ -83,11 +89,13 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
               **{provider.uuid: provider.traits for provider in known}}
     return inventory.Node(
         uuid, name, {provider.uuid: provider.name for provider in known},
-        one_time_use.used(uuid, known),
+        dirt.read(known),
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
-        frozenset(uuid for uuid, names in traits.items()
-                  if drain.TRAIT in names), providers.withheld(known),
+        *(frozenset(uuid for uuid, names in traits.items()
+                    if not marks.isdisjoint(names))
+          for marks in ({dirt.CLEAN}, {dirt.FREE}, providers.MARKS)),
+        providers.withheld(known),
         _classes_of_others(provider_tree, name,
                            {provider.uuid for provider in known}))
 
@@ -142,7 +150,8 @@ def _apply(provider_tree, change: providers.Change) -> None:
                 LOG.warning(
                     'Resource provider %s is no longer offered in this form, '
                     'but a server holds it, or a server had it and no '
-                    'operator has freed it: it stays reserved until then',
+                    'operator has freed it since: it stays reserved until '
+                    'then',
                     name)
             provider_tree.update_inventory(uuid, inventory)
             provider_tree.update_traits(uuid, traits)

@@ -72,6 +72,8 @@ class DeviceClaims:
         #: Addresses being reset or released, and the signal that they changed.
         self._aside: set[model.Address] = set()
         self._back = threading.Condition(self._lock)
+        #: Addresses being cleaned, which can take hours: nobody waits.
+        self._cleaned: set[model.Address] = set()
 
     def load(self) -> None:
         """Read the claims that were kept when nova-compute ended.
@@ -142,7 +144,7 @@ class DeviceClaims:
                                          is_live_migration)
         wanted = dataclasses.replace(
             wanted, own=ownership.providers(allocated, is_owner))
-        offered, used = inventory.offered, inventory.to_free
+        offered = inventory.offered
         unfit = None
         try:
             try:
@@ -153,9 +155,9 @@ class DeviceClaims:
             except errors.AssignmentError as error:
                 unfit = error
             elsewhere = {
-                item.uuid: item.region.total if item.uuid in used else
-                sum(amount for consumer, amount in units_by_consumer(
-                    item.uuid, item.region.resource_class).items()
+                item.uuid: sum(
+                    amount for consumer, amount in units_by_consumer(
+                        item.uuid, item.region.resource_class).items()
                     if consumer != instance.uuid)
                 for item in offered
                 if wanted.counts.get(item.region.resource_class)}
@@ -194,6 +196,7 @@ class DeviceClaims:
             # Read under the lock: a claim ends when its domain is defined.
             held = [*self._domains.read().items(), *self._by_server()]
             holders = dict.fromkeys(self._aside, 'nova-compute for a reset')
+            holders.update(dict.fromkeys(self._cleaned, 'its cleaner'))
             holders.update((device.address, holder) for holder, devices
                            in held for device in devices)
             try:
@@ -249,6 +252,13 @@ class DeviceClaims:
                     {device.address for device in hostdevs})):
                 yield hostdevs
 
+    def had_before(self, instance) -> set[model.Address]:
+        """Return what a server had before its resize on this host."""
+        with self._lock:
+            return set().union(*(
+                claim.addresses for consumer, claim in self._claims.items()
+                if claim.server == instance.uuid != consumer))
+
     def without_domain(self) -> dict[str, claims.Claim]:
         """Return the claims that servers keep without a domain, by consumer.
 
@@ -259,15 +269,19 @@ class DeviceClaims:
                     in self._claims.items() if claim.kept}
 
     def addresses_in_use(self) -> set[model.Address]:
-        """Return the addresses that any domain holds, or a server claims."""
+        """Return the addresses that a domain, a claim or a cleaner has."""
         # Both under the lock: a claim ends when its domain is defined, and
         # starts before its domain is undefined.
         with self._lock:
-            return self._addresses().union(self._domains.holders())
+            return self._addresses().union(self._domains.holders(),
+                                           self._cleaned)
 
     @contextlib.contextmanager
-    def set_aside(self, unit: model.Unit) -> collections.abc.Iterator[bool]:
+    def set_aside(self, unit: model.Unit, is_short: bool = True,
+                  ) -> collections.abc.Iterator[bool]:
         """Keep servers from claiming a unit inside the context.
+
+        :param is_short: whether servers that need the unit wait for its end
 
         :returns: a context whose value is true if the unit is free
         """
@@ -275,16 +289,18 @@ class DeviceClaims:
             # The unit is about to be changed. An administrator may have added
             # it to a domain since the domains were read.
             self._domains.refresh()
-            held = self._addresses().union(self._domains.holders())
+            held = self._addresses().union(self._domains.holders(),
+                                           self._cleaned)
+            aside = self._aside if is_short else self._cleaned
             free = held.isdisjoint(unit)
             if free:
-                self._aside.update(unit)
+                aside.update(unit)
         try:
             yield free
         finally:
             with self._lock:
                 if free:
-                    self._aside.difference_update(unit)
+                    aside.difference_update(unit)
                 self._back.notify_all()
 
     def _addresses(self) -> set[model.Address]:
@@ -350,9 +366,10 @@ class DeviceClaims:
                 return
             while not self._aside.isdisjoint(addresses):
                 self._wait_for_back()
-            held = {device.address: uuid for uuid, devices
-                    in (*self._domains.read().items(), *self._by_server())
-                    for device in devices}
+            held = dict.fromkeys(self._cleaned, 'its cleaner') | {
+                device.address: uuid for uuid, devices
+                in (*self._domains.read().items(), *self._by_server())
+                for device in devices}
             for device in hostdevs:
                 if held.get(device.address, instance.uuid) != instance.uuid:
                     raise errors.AssignmentError(

@@ -12,6 +12,7 @@ from oslo_log import log as logging
 from nova_accel import conf
 from nova_accel import nova_claims
 from nova_accel.compute import log_once
+from nova_accel.compute.state import dirt
 from nova_accel.compute.state import drains
 from nova_accel.compute.state import health
 from nova_accel.core import errors
@@ -46,6 +47,8 @@ class LocalHost:
     :ivar tree: the sysfs tree; None until it could be opened
     :ivar resets: the state of resets; units whose reset failed are withheld
     :ivar drains: the devices that an operator drains, which are withheld
+    :ivar dirt: the functions that were not cleaned since a server had them,
+        which are withheld
     :ivar health: the devices that are not healthy, which are withheld
     """
 
@@ -56,6 +59,7 @@ class LocalHost:
         self._held = held
         self.resets = reset.Resets()
         self.drains = drains.Drains()
+        self.dirt = dirt.Dirt(held)
         self.health = health.Health()
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
@@ -76,7 +80,8 @@ class LocalHost:
         """
         state = self._state
         host, broken = self._read([
-            self.drains.withheld, self.resets.withheld, self.health.withheld])
+            self.drains.withheld, self.resets.withheld, self.dirt.withheld,
+            self.health.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + [
@@ -112,11 +117,11 @@ class LocalHost:
             return model.Host(), error
 
     def refresh_withheld(self, node: inventory.Node) -> None:
-        """Take over drains, and look at the health of devices.
+        """Take over what Placement has, and look at the health of devices.
 
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
-        is_changed = self.drains.update(node)
+        is_changed = self.drains.update(node) | self.dirt.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
         is_other, recovered = self.health.check(self.tree, here, self._kinds)
         # After an error, reset a device before a server gets it; after one of
@@ -171,9 +176,8 @@ class LocalHost:
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
-                           CONF.nova_accel.allow_unsafe_host,
-                           states=states), [
-            *broken, *unusable]
+                           conf.policy(CONF), states=states), [
+            *broken, *unusable, *conf.broken_cleaners(CONF)]
 
     def _open(self) -> None:
         """Open the tree and the kinds once: kinds keep state."""

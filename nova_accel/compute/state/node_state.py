@@ -10,6 +10,7 @@ from nova_accel.compute.state import local_host
 from nova_accel.compute.state import node_holders
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core.placement import inventory
 
 
@@ -48,3 +49,13 @@ class NodeState:
         """
         host, error = self.local_host.read_or_empty(cached)
         return inventory.NodeInventory(host, self.node()), error
+
+    def use(self, item: inventory.Offered,
+            functions: frozenset[model.PciAddress]) -> None:
+        """Store that functions are dirty from now on.
+
+        :param item: the Region from which a server gets them
+        :raises errors.AssignmentError: if Placement rejects that
+        """
+        self.placement_client.mark_dirty(item, functions)
+        self.local_host.dirt.use(functions, is_stored=True)

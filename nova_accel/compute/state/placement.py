@@ -24,11 +24,11 @@ from nova.scheduler import utils
 from oslo_log import log as logging
 
 from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
-from nova_accel.core.placement import drain
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import inventory
-from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class PlacementClient:
 
     def __init__(self, virtapi):
         self._virtapi = virtapi
-        #: Whether Placement answered when drains were read last.
+        #: Whether Placement answered when it was last asked for requests.
         self.answers = True
         #: Whether a write of ours has outdated the cache of Nova.
         self._is_outdated = False
@@ -75,8 +75,8 @@ class PlacementClient:
         return self._client.get_allocations_for_resource_provider(
             context.get_admin_context(), uuid).allocations
 
-    def refresh_drains(self, node: inventory.Node) -> None:
-        """Let Nova read the providers again if drains have changed.
+    def refresh_requests(self, node: inventory.Node) -> None:
+        """Let Nova read the providers again if an operator asks for something.
 
         Otherwise Nova reads traits every ``[compute]
         resource_provider_association_refresh`` seconds.
@@ -84,16 +84,28 @@ class PlacementClient:
         :param node: as Nova knows the compute node
         """
         self.answers = False
-        answer = self._client.get(
-            f'/resource_providers?in_tree={node.uuid}'
-            f'&required={drain.TRAIT}', version='1.22')
-        self.answers = answer.status_code in (200, 400)
-        # 400 until the first drain: Placement does not know the trait.
-        marked = {provider['uuid'] for provider in answer.json()[
-            'resource_providers']} if answer.status_code == 200 else set()
+        marked = self._marked(node, f'in:{",".join(sorted(providers.MARKS))}')
+        if marked is None:
+            # Placement does not know each trait before its first use.
+            each = [self._marked(node, trait) for trait in providers.MARKS]
+            marked = set().union(*filter(None, each))
         if self.answers and (marked != node.marked or self._is_outdated):
             self._client.clear_provider_cache()
             self._is_outdated = False
+
+    def _marked(self, node, traits: str) -> set[str] | None:
+        """Return our providers with traits; None if one does not exist.
+
+        :param traits: in the form of microversion 1.39
+        """
+        answer = self._client.get(
+            f'/resource_providers?in_tree={node.uuid}&required={traits}',
+            version='1.39')
+        self.answers = answer.status_code in (200, 400)
+        if answer.status_code == 400:
+            return None
+        return {provider['uuid'] for provider in answer.json()[
+            'resource_providers']} if self.answers else set()
 
     def units_by_class(self, provider: str) -> collections.Counter[str]:
         """Return the allocated amounts of a provider, by class."""
@@ -272,36 +284,41 @@ class PlacementClient:
                 f'server {target}', 'Placement does not give it the '
                 f'allocations of its migration: {why}', 'try again')
 
-    def reserve(self, item: inventory.Offered) -> None:
-        """Reserve all units of a Region, until an operator frees it.
+    def mark_dirty(self, item: inventory.Offered,
+                   functions: frozenset[model.PciAddress]) -> None:
+        """Store that functions of a Region are dirty.
+
+        If the Region has one unit, it is reserved as well, so that no server
+        gets it when this one is gone.
 
         :raises errors.AssignmentError: if Placement rejects that
         """
         try:
-            why = self._reserve(item)
+            why = self._mark_dirty(item, functions)
         except keystone.ClientException as error:
             why = str(error)
         if why:
             raise errors.AssignmentError(
-                f'resource provider {item.name}', 'is for one-time use, '
-                f'and Placement does not reserve it: {why}', 'try again')
+                f'resource provider {item.name}', 'is to be cleaned after its '
+                f'server, and Placement does not store that: {why}',
+                'try again')
         # Nova caches inventories for some minutes.
         self._client.clear_provider_cache()
-        LOG.info('Resource provider %s is for one-time use, and a server has '
-                 'it now: it is reserved until an operator sets its '
-                 '"reserved" to 0', item.name)
+        if item.region.cleaner:
+            LOG.info('Resource provider %s has a server now; no other server '
+                     'gets its device before it is cleaned', item.name)
+        else:
+            LOG.info('Resource provider %s is for one-time use, and a server '
+                     'has it now: it is reserved until an operator sets its '
+                     '"reserved" to 0', item.name)
 
-    def _reserve(self, item: inventory.Offered) -> str:
-        """Return why Placement does not reserve a provider's units, or ''.
+    def _mark_dirty(self, item, functions) -> str:
+        """Return why Placement does not store dirty functions, or ''.
 
-        The trait comes first: it is what no drain and no round takes away.
+        The traits come first: they are what no drain and no round takes away.
         """
         provider = f'/resource_providers/{item.uuid}'
-        units = naming.unit_class(item.region.resource_class)
-        record = providers.Provider(
-            item.uuid, item.name, '', {units: item.region.size}, frozenset(),
-            reserved=item.region.size).inventory[units]
-        traits = one_time_use.traits(item)
+        traits = dirt.traits(functions, not item.region.cleaner)
         for _try in range(_TRIES):
             answer = self._client.get(f'{provider}/traits', version='1.6')
             if answer.status_code != 200:
@@ -310,11 +327,9 @@ class PlacementClient:
             answer = self._client.put(f'{provider}/traits', {
                 **known, 'traits': sorted({*known['traits'], *traits})},
                 version='1.6')
-            if answer.status_code == 200:
-                # Before microversion 1.26, reserved had to be below total.
-                answer = self._client.put(f'{provider}/inventories/{units}', {
-                    **record, 'resource_provider_generation': answer.json()[
-                        'resource_provider_generation']}, version='1.26')
+            if answer.status_code == 200 and item.region.size == 1:
+                answer = self._reserve(item, answer.json()[
+                    'resource_provider_generation'])
             elif answer.status_code == 400:
                 # Placement does not know a trait until its first use.
                 for trait in traits:
@@ -324,6 +339,18 @@ class PlacementClient:
                 break
         return '' if answer.status_code == 200 else (
             f'{answer.status_code} {answer.text}')
+
+    def _reserve(self, item, generation: int):
+        """Reserve the units of a Region, and return Placement's answer."""
+        units = naming.unit_class(item.region.resource_class)
+        record = providers.Provider(
+            item.uuid, item.name, '', {units: item.region.size}, frozenset(),
+            reserved=item.region.size).inventory[units]
+        # Before microversion 1.26, reserved had to be below total.
+        return self._client.put(
+            f'/resource_providers/{item.uuid}/inventories/{units}',
+            {**record, 'resource_provider_generation': generation},
+            version='1.26')
 
     def _put(self, consumer: str, payload) -> str:
         """Return why Placement rejects allocations, or ''."""

@@ -189,7 +189,7 @@ class _Held:
         return self.holders.get(address, self.holder) != self.holder
 
     def _free(self, item) -> list[model.Unit]:
-        units = (item.region.resettable if item.uuid in self.own
+        units = (item.region.recoverable if item.uuid in self.own
                  else item.region.available)
         return [unit for unit in units
                 if not any(map(self._is_held_by_other, unit))]

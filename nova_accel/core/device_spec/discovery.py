@@ -16,6 +16,7 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core import pci_class
+from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import unit_checks
 from nova_accel.core.device_spec import unsafe_host
@@ -34,7 +35,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
               model.PciAddress, collections.abc.Sequence[model.Withheld]] = {},
           held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
-          allow_unsafe_host: bool = False,
+          policy: policies.Policy = policies.DEFAULT,
           architecture: str = '') -> model.Host:
     """Decide which devices a machine offers.
 
@@ -47,12 +48,11 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param held: reads what domains hold; no part of it is offered, and it is
         not offered as another type; called if an entry names a function
     :param hazards: unsafe settings of this host
-    :param allow_unsafe_host: whether to offer devices despite the hazards
+    :param policy: what the options of the host permit
     :param architecture: as the kernel names it, '' if unknown
     """
     return _Offer(functions, entries, enumerators, foreign, problems,
-                  withheld, held, hazards, allow_unsafe_host, architecture,
-                  ).host()
+                  withheld, held, hazards, policy, architecture).host()
 
 
 class _Machine:
@@ -82,14 +82,14 @@ class _Machine:
 
 class _Offer:
     def __init__(self, functions, entries, enumerators, foreign, problems,
-                 withheld, held, hazards, allow_unsafe_host, architecture):
+                 withheld, held, hazards, policy, architecture):
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
         self._problems = list(problems)
         self._checks = unit_checks.UnitChecks(
             self._machine, self._problems, foreign, withheld, held, hazards,
-            allow_unsafe_host, architecture)
+            policy, architecture)
         self._named = self._machine.named
         self._answers = collections.defaultdict(list)
         self._named.update({
@@ -262,7 +262,8 @@ def _region(entry, pool, function) -> model.Region:
         resource_class, traits, (), managed, entry.kind, pool.variant,
         pool.mdevs, entry.live_migratable, entry.settings,
         reset=entry.reset if pool.resets and not pool.mdevs else '',
-        needs_driver=pool.needs_driver, one_time_use=entry.one_time_use)
+        needs_driver=pool.needs_driver, one_time_use=entry.one_time_use,
+        cleaner=entry.clean)
 
 
 def _withheld(pool, refused,
@@ -315,4 +316,4 @@ def _effect(entry):
     """Return what two entries must agree in to be equivalent."""
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
             entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,
-            entry.one_time_use, entry.keeps_data)
+            entry.one_time_use, entry.clean, entry.keeps_data)

@@ -12,6 +12,7 @@ import typing
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.device_spec import cleaner
 from nova_accel.core.device_spec import reset_methods
 
 #: The value of num_vfs for as many VFs as a card can have.
@@ -178,6 +179,14 @@ def _read_reset(value: object) -> dict[str, str]:
     return {'reset': value}
 
 
+def _read_clean(value: object) -> dict[str, str]:
+    if value is None:
+        return {'clean': ''}
+    if not isinstance(value, str) or not cleaner.is_name(value):
+        raise ValueError('is not the name of a cleaner')
+    return {'clean': value}
+
+
 def _flag_reader(key: str, default: bool | None):
     def read(value: object) -> dict[str, bool | None]:
         if value is None:
@@ -203,5 +212,6 @@ READERS: dict[str, collections.abc.Callable[
     'num_vfs': _read_num_vfs,
     'reset': _read_reset,
     'one_time_use': _flag_reader('one_time_use', False),
+    'clean': _read_clean,
     'keeps_data': _flag_reader('keeps_data', False),
 }

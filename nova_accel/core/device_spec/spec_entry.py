@@ -55,6 +55,8 @@ class Entry:
         one of :data:`nova_accel.core.device_spec.reset_methods.CHOICES`
     :param one_time_use: whether the device is reserved after one server has
         had it, until an operator frees it
+    :param clean: the name of the cleaner that cleans the device after each
+        server, or ''
     :param keeps_data: whether data may stay on the device for the next server
     :param kind: the name of the kind's entry point
     :param several: whether other entries can name the same functions as well
@@ -76,6 +78,7 @@ class Entry:
     num_vfs: int | typing.Literal['all'] | None = None
     reset: str = reset_methods.REQUIRED
     one_time_use: bool = False
+    clean: str = ''
     keeps_data: bool = False
     kind: str = kinds.PCI
     several: bool = False

@@ -69,7 +69,7 @@ class UnitChecks:
     """
 
     def __init__(self, machine, problems: list[str], foreign, withheld, held,
-                 hazards, allow_unsafe_host, architecture) -> None:
+                 hazards, policy, architecture) -> None:
         self._machine = machine
         self._functions = machine.functions
         self._named = machine.named
@@ -78,7 +78,7 @@ class UnitChecks:
         self._withheld = withheld
         self._ask_held = held
         self._hazards = hazards
-        self._allow_unsafe_host = allow_unsafe_host
+        self._policy = policy
         self._architecture = architecture
 
     @functools.cached_property
@@ -160,6 +160,8 @@ class UnitChecks:
         functions = [self._functions[address] for address in unit]
         if entry.one_time_use:
             _check_whole_device(pool, functions)
+        if entry.clean:
+            self._check_cleaner(pool, entry)
         self._check_lost(pool, functions[0])
         if pool.mdevs:
             self._check_parent(functions[0])
@@ -167,6 +169,17 @@ class UnitChecks:
             self._check_functions(unit, functions, pool, entry)
         # Last, as such a unit would be offered otherwise.
         self._check_withheld(functions)
+
+    def _check_cleaner(self, pool, entry) -> None:
+        if pool.mdevs:
+            raise kinds.Refused(
+                'its entry says clean, and nothing is left of a mediated '
+                'device that could be cleaned', 'take clean out of its entry')
+        if entry.clean not in self._policy.cleaners:
+            raise kinds.Refused(
+                f'its entry names the cleaner {errors.quote(entry.clean)}, '
+                'which this host does not have', 'define it with [nova_accel] '
+                'cleaner in the configuration of this host')
 
     def _check_functions(self, unit, functions, pool, entry) -> None:
         """Check a unit that is assigned as functions, not as an mdev."""
@@ -289,7 +302,7 @@ class UnitChecks:
         Mdevs are not checked: the host keeps their parent.
         """
         for hazard in self._hazards:
-            if not self._allow_unsafe_host:
+            if not self._policy.allow_unsafe_host:
                 raise kinds.Refused(hazard.reason, hazard.remedy)
             self._problems.append(
                 f'{hazard.reason}; devices are offered anyway, as '
@@ -432,12 +445,13 @@ def _check_data(functions, entry) -> None:
     """Refuse disks, as a reset does not erase them, unless allowed."""
     for function in functions:
         if function.class_code >> 8 == _DISK and not (
-                entry.one_time_use or entry.keeps_data):
+                entry.one_time_use or entry.clean or entry.keeps_data):
             raise kinds.Refused(
                 'it is an NVMe disk, and the next server would find what this '
-                'one has written', 'write "one_time_use": "yes" in its entry, '
-                'and wipe it each time before you free it; or "keeps_data": '
-                '"yes", if all its servers belong to one owner',
+                'one has written', 'name a cleaner in its entry, '
+                '"clean": "NAME"; or write "one_time_use": "yes", and wipe '
+                'it each time before you free it; or "keeps_data": "yes", '
+                'if all its servers belong to one owner',
                 function.address)
 
 

@@ -16,12 +16,13 @@ class Node:
 
     :param ours: names by uuid of our providers below it, including those of
         missing devices
-    :param used: our providers that are reserved until an operator frees them
-        (:mod:`nova_accel.core.placement.one_time_use`), with the providers
-        of the functions that were used with them, all as uuids
+    :param dirty: functions that were not cleaned since a server had them
+        (:mod:`nova_accel.core.placement.dirt`), by uuid of our provider
     :param drained: drains by uuid of the provider that has them, one of ours
         or that of the compute node
-    :param marked: uuids of the providers with the trait of drained devices
+    :param to_clean: uuids of the providers that an operator asks to clean
+    :param to_free: those that an operator has cleaned
+    :param marked: those that are drained, or in one of the two above
     :param withheld: the states of withheld units, by uuid of their provider
     :param foreign: the resource classes of its providers that are not ours
     """
@@ -30,10 +31,12 @@ class Node:
     name: str
     ours: collections.abc.Mapping[str, str] = dataclasses.field(
         default_factory=dict)
-    used: collections.abc.Mapping[str, frozenset[str]] = dataclasses.field(
-        default_factory=dict)
+    dirty: collections.abc.Mapping[str, frozenset[model.PciAddress]] = (
+        dataclasses.field(default_factory=dict))
     drained: collections.abc.Mapping[str, drain.Drain] = dataclasses.field(
         default_factory=dict)
+    to_clean: frozenset[str] = frozenset()
+    to_free: frozenset[str] = frozenset()
     marked: frozenset[str] = frozenset()
     withheld: frozenset[tuple[str, model.WithheldState]] = frozenset()
     foreign: frozenset[str] = frozenset()
@@ -102,25 +105,6 @@ class NodeInventory:
     def by_uuid(self) -> dict[str, Offered]:
         """``offered`` by uuid of the provider."""
         return {item.uuid: item for item in self.offered}
-
-    @functools.cached_property
-    def used_cards(self) -> frozenset[str]:
-        """The offered providers with functions that were used with others.
-
-        A card was offered as a whole when a server had it, for example, and is
-        divided into vGPUs by now.
-        """
-        used = frozenset().union(*self.node.used.values())
-        return frozenset(
-            item.uuid for item in self.offered if used
-            and item.uuid not in self.node.used and not used.isdisjoint(
-                naming.provider_uuid(self.node.uuid, address)
-                for address in {item.device.address, *item.functions}))
-
-    @property
-    def to_free(self) -> frozenset[str]:
-        """The providers that no server gets before an operator frees them."""
-        return self.used_cards.union(self.node.used)
 
     @functools.cached_property
     def withheld(self) -> dict[str, model.Refusal]:

@@ -14,10 +14,11 @@ import dataclasses
 import enum
 import typing
 
+from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import drain
-from nova_accel.core.placement import one_time_use
 from nova_accel.core.placement import providers
 
 #: A JSON object of Placement's.
@@ -29,7 +30,6 @@ REASONS = {
     providers.REFUSED: 'refused',
     providers.NOT_NAMED: 'not in device_spec',
     providers.DISPUTED: 'held without an allocation',
-    providers.USED_CARD: 'card used once',
     **{trait: state.value.replace('_', ' ')
        for state, trait in providers.WITHHELD.items()},
 }
@@ -177,8 +177,8 @@ def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
 def _reasons(traits: frozenset[str], amounts: Json) -> tuple[str, ...]:
     found = [REASONS[trait] for trait in sorted(traits) if trait in REASONS]
     if not amounts['capacity'] and not amounts['used']:
-        if one_time_use.TRAIT in traits:
-            found.append('used once')
+        if any(map(dirt.is_trait, traits)) and not found:
+            found.append(model.WithheldState.DIRTY.value)
         elif not found:
             # An operator has reserved it by hand.
             found.append('reserved')

@@ -19,9 +19,9 @@ import dataclasses
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import dirt
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import inventory
-from nova_accel.core.placement import one_time_use
 
 # Traits that say why a provider is reserved, wholly or in part.
 #: Its device is missing.
@@ -35,12 +35,12 @@ DISPUTED = 'CUSTOM_NOVA_ACCEL_DISPUTED'
 #: Its device is in a state in which no new server gets it.
 WITHHELD = {state: f'CUSTOM_NOVA_ACCEL_{state.name}'
             for state in model.WithheldState}
-#: A function of it was used as part of another device for one server only,
-#: before entries or IOMMU groups changed, and no operator has freed that yet.
-USED_CARD = 'CUSTOM_NOVA_ACCEL_USED_CARD'
 #: All of these traits that follow from the state of the host.
-REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED, USED_CARD,
+REASONS = frozenset({MISSING, REFUSED, NOT_NAMED, DISPUTED,
                      *WITHHELD.values()})
+
+#: Traits by which an operator asks for something.
+MARKS = frozenset({drain.TRAIT, dirt.CLEAN, dirt.FREE})
 
 #: Reasons that end when the provider is not offered any more. The others stay:
 #: after a restart, nova-compute knows them from Placement alone.
@@ -123,15 +123,14 @@ Change = Put | Reserve | Remove
 
 def desired(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
-            used: frozenset[str] = frozenset(),
-            ) -> tuple[Provider, ...]:
+            dirty: dirt.Dirt = dirt.NONE) -> tuple[Provider, ...]:
     """Return the desired providers of Devices and Regions, parents first.
 
     :param disputed: units to withhold, by provider
-    :param used: providers that are reserved until an operator frees them
+    :param dirty: dirty functions, those in use included
     """
     tree, root = [], inventory.node.uuid
-    to_free = used | inventory.used_cards
+    in_use = dirt.in_use(inventory.offered, dirty)
     properties = {device.address: device_traits.dumps(
         device, inventory.host.links, inventory.host.only_node)
         for device in inventory.host.devices}
@@ -149,26 +148,26 @@ def desired(inventory: inventory.NodeInventory,
                 root, item.device.address),
             {naming.unit_class(item.region.resource_class):
              item.region.size},
-            _traits(item, disputed, used, inventory.used_cards).union(
+            _traits(item, disputed, dirty).union(
                 properties[item.device.address] if alone else ()),
-            _reserved(item, disputed, to_free)))
+            _reserved(item, disputed, in_use)))
     return tuple(tree)
 
 
-def _traits(item, disputed, used, used_cards) -> frozenset[str]:
+def _traits(item, disputed, dirty) -> frozenset[str]:
     """Return the traits of the provider that has a Region's units."""
     return naming.OUR_TRAITS.union(
         item.region.traits,
         [WITHHELD[state] for _unit, state in item.region.withheld],
         [DISPUTED] * bool(disputed.get(item.uuid)),
-        one_time_use.traits(item) if item.uuid in used else (),
-        [USED_CARD] * (item.uuid in used_cards))
+        dirt.traits(dirty[item.uuid], not item.region.cleaner)
+        if item.uuid in dirty else ())
 
 
-def _reserved(item, disputed, used) -> int:
+def _reserved(item, disputed, in_use) -> int:
     """Return the number of a Region's units to reserve."""
     region = item.region
-    return region.size if item.uuid in used else (
+    return region.size if item.uuid in in_use else (
         region.size - region.total + disputed.get(item.uuid, 0))
 
 
@@ -186,18 +185,17 @@ def withheld(existing: collections.abc.Iterable[Existing],
 def classes(inventory: inventory.NodeInventory,
             disputed: collections.abc.Mapping[str, int] = {},
             stuck: collections.abc.Mapping[str, Units] = {},
-            used: frozenset[str] = frozenset(),
+            in_use: frozenset[str] = frozenset(),
             held: collections.abc.Mapping[str, int] = {},
             ) -> tuple[Provider, ...]:
     """Return the desired providers of resource classes.
 
     :param disputed: as for :func:`desired`
     :param stuck: the result of :func:`stuck`
-    :param used: as for :func:`desired`
+    :param in_use: providers of which all units are reserved
     :param held: units by provider that are withheld, and that servers have;
         allocated units need not be reserved
     """
-    to_free = used | inventory.used_cards
     regions = collections.defaultdict(list)
     for item in inventory.offered:
         if item.uuid not in stuck:
@@ -213,7 +211,7 @@ def classes(inventory: inventory.NodeInventory,
         {resource_class: sum(item.region.size for item in items)
             + kept[naming.unit_class(resource_class)]},
         naming.OUR_TRAITS.union(*(item.region.traits for item in items)),
-        sum(max(0, _reserved(item, disputed, to_free)
+        sum(max(0, _reserved(item, disputed, in_use)
                 - held.get(item.uuid, 0)) for item in items))
         for resource_class, items in regions.items())
 
@@ -278,7 +276,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
          existing: collections.abc.Iterable[Existing],
          stuck: collections.abc.Container[str],
          why: collections.abc.Callable[[Existing], str],
-         ) -> tuple[Change, ...]:
+         dirty: dirt.Dirt = dirt.NONE) -> tuple[Change, ...]:
     """Return the changes that lead to the desired providers.
 
     :param wanted: the desired providers, parents before children
@@ -287,6 +285,7 @@ def diff(wanted: collections.abc.Iterable[Provider],
         removed, because servers hold them or an operator has not freed them
     :param why: returns the trait for a provider that is not wanted any more
         but has to stay
+    :param dirty: as for :func:`desired`
     """
     now = {provider.uuid: provider for provider in existing}
     wanted = tuple(_adapted(provider, now[provider.uuid])
@@ -297,18 +296,18 @@ def diff(wanted: collections.abc.Iterable[Provider],
         if provider.uuid in stuck:
             # Placement refuses to remove a class that is in use, and the new
             # class would offer units that are allocated as the old one.
-            changes.extend(_reserve(now[provider.uuid], NOT_NAMED))
+            changes.extend(_reserve(now[provider.uuid], NOT_NAMED, dirty))
         elif not _is_as_wanted(now.get(provider.uuid), provider):
             changes.append(Put(provider))
     changes.extend(_removals(
-        now, {provider.uuid for provider in wanted}, stuck, why))
+        now, {provider.uuid for provider in wanted}, stuck, why, dirty))
     return tuple(changes)
 
 
 def _removals(now: collections.abc.Mapping[str, Existing], kept: set[str],
               stuck: collections.abc.Container[str],
               why: collections.abc.Callable[[Existing], str],
-              ) -> collections.abc.Iterator[Change]:
+              dirty: dirt.Dirt) -> collections.abc.Iterator[Change]:
     """Yield the changes for existing providers that are not wanted.
 
     :param kept: uuids of the wanted providers; those that stay are added
@@ -321,7 +320,7 @@ def _removals(now: collections.abc.Mapping[str, Existing], kept: set[str],
                            and child.uuid in kept for child in now.values())
         if has_children or provider.uuid in stuck:
             kept.add(provider.uuid)
-            yield from _reserve(provider, why(provider))
+            yield from _reserve(provider, why(provider), dirty)
         else:
             yield Remove(provider.uuid, provider.name)
 
@@ -333,7 +332,7 @@ def _loses_its_class(before: Existing, wanted: Provider) -> bool:
 
 
 def _adapted(wanted: Provider, before: Existing) -> Provider:
-    """Return a provider that keeps its drain, its use and its max_unit.
+    """Return a provider that keeps its drain and its max_unit.
 
     A server can hold more than the new total. To move it, Nova writes its
     allocations again for the migration. Placement accepts that beyond
@@ -344,11 +343,8 @@ def _adapted(wanted: Provider, before: Existing) -> Provider:
         max_unit = before.inventory.get(name, {}).get('max_unit', 0)
         if max_unit > total:
             most[name] = max_unit
-    kept = set(filter(drain.is_trait, before.traits))
-    if one_time_use.TRAIT in wanted.traits:
-        kept.update(filter(one_time_use.tells_function, before.traits))
-    return dataclasses.replace(wanted, most=most,
-                               traits=wanted.traits | kept)
+    return dataclasses.replace(wanted, most=most, traits=wanted.traits.union(
+        filter(drain.is_trait, before.traits)))
 
 
 def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
@@ -356,14 +352,18 @@ def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
             and _plain(existing.inventory) == _plain(wanted.inventory))
 
 
-def _reserve(provider: Existing,
-             reason: str) -> collections.abc.Iterator[Reserve]:
+def _reserve(provider: Existing, reason: str, dirty: dirt.Dirt,
+             ) -> collections.abc.Iterator[Reserve]:
     # Leave out what provider.yaml adds. Nova adds it again, and fails if it is
     # there already.
     traits = frozenset(
         trait for trait in provider.traits - _OF_OFFERED
-        if trait.startswith('CUSTOM_')
-        or trait == naming.ONE_TIME_USE_TRAIT) | naming.OUR_TRAITS | {reason}
+        if trait.startswith('CUSTOM_') and not dirt.is_trait(trait)
+        or trait == naming.ONE_TIME_USE_TRAIT).union(
+            naming.OUR_TRAITS, {reason}, dirt.traits(
+                # What is not offered is not cleaned.
+                dirty[provider.uuid], by_operator=True)
+            if provider.uuid in dirty else ())
     before = _our_inventory(provider) or provider.inventory
     inventory = {resource_class: dict(values, reserved=values['total'])
                  for resource_class, values in before.items()}

@@ -14,7 +14,6 @@ import collections.abc
 import contextlib
 import dataclasses
 import math
-import re
 import threading
 import time
 import weakref
@@ -25,8 +24,10 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
+from nova_accel.core.device_spec import command_words
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import fpga
+from nova_accel.host import commands
 from nova_accel.host import fpga as reader
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
@@ -322,14 +323,7 @@ class Regions:
             raise errors.AssignmentError(
                 _thing(item), f'{errors.quote(template[0])} cannot be run: '
                 f'{error}') from None
-        if code == 0:
-            return ''
-        return (f'{errors.quote(template[0])} '
-                + (f'ended with {code}' if code is not None else
-                   'was killed: it was not done after '
-                   + errors.count(timeout, 'second'))
-                + (f' and said {_printable(output)}' if output.strip()
-                   else ''))
+        return commands.describe(template[0], code, output, timeout)
 
 
 def _region_of(device, item) -> tuple[_Place, list]:
@@ -443,33 +437,15 @@ def _outcome(facts, bitstream) -> str:
     return ''
 
 
-def _printable(output: bytes) -> str:
-    """Return the end of a command's output as one line."""
-    text = output.decode('utf-8', 'replace').strip()
-    return errors.quote(text[-errors.QUOTE_LIMIT // 2:])
-
-
 def _read_program(value: object) -> str | tuple[str, ...]:
     if value == MANAGER:
         return MANAGER
-    if not isinstance(value, list) or not value or not all(
-            isinstance(word, str) and word and '\0' not in word
-            for word in value):
+    if not isinstance(value, list):
         raise ValueError(f'is neither "{MANAGER}" nor a list of words')
-    if not value[0].startswith('/'):
-        raise ValueError('does not begin with the absolute path of a command')
-    _check_placeholders(value[1:])
-    return tuple(value)
-
-
-def _check_placeholders(words: list[str]) -> None:
-    found = re.findall(r'\{\w*\}', ' '.join(words))
-    unknown = [name for name in found if name not in _PLACEHOLDERS]
-    if unknown:
-        raise ValueError(f'has {unknown[0]}; it may have '
-                         f'{", ".join(_PLACEHOLDERS)}')
-    if '{bitstream}' not in found:
+    words = command_words.read(value, _PLACEHOLDERS)
+    if '{bitstream}' not in command_words.used(words):
         raise ValueError('has no {bitstream}')
+    return words
 
 
 def _read_timeout(value: object) -> int:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from nova_accel.core import model
+from nova_accel.core.device_spec import policy
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.host import reader
 from nova_accel.host import recorder
@@ -155,7 +156,8 @@ def test_unsafe_host_offers_no_functions(
         host = reader.read(tree_, entries)
         assert bool(host.devices) != bool(says)
         assert says in ' '.join(build.refusals(host).values())
-        allowed = reader.read(tree_, entries, allow_unsafe_host=True)
+        allowed = reader.read(tree_, entries, policy=policy.Policy(
+            allow_unsafe_host=True))
         assert build.refusals(allowed) == {}
         assert len(allowed.devices) == 1
         assert [says in problem and 'as allow_unsafe_host says' in problem

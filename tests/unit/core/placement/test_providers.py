@@ -9,7 +9,6 @@ import pytest
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
-from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -49,24 +48,6 @@ def test_a_device_of_two_regions_is_a_provider_with_two_below_it():
          {'CUSTOM_UNIT_OF_CUSTOM_A': 3}),
         ('host1_accel_0000:85:00.0_CUSTOM_B', card.uuid,
          {'CUSTOM_UNIT_OF_CUSTOM_B': 2})]
-
-
-@pytest.mark.parametrize('used, at, are_reserved', [
-    # The whole card was used, and has been divided.
-    (_card_uuid(), _QAT.address, [True, True]),
-    # It was used together with another card.
-    ('other', _QAT.address, [True, True]),
-    # Another card was used.
-    ('other', build.address('0000:01:00.0'), [False, False]),
-])
-def test_card_that_was_used_in_another_form(used, at, are_reserved):
-    node = inventory.Node(build.ROOT, 'host1', used={
-        used: frozenset({naming.provider_uuid(build.ROOT, at)})})
-    _card, *regions = providers.desired(inventory.NodeInventory(
-        model.Host(devices=(_QAT,)), node))
-    assert are_reserved == [
-        providers.USED_CARD in region.traits for region in regions]
-    assert are_reserved == [bool(region.reserved) for region in regions]
 
 
 def test_inventory_has_whole_units_without_overcommit():

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cleans the devices that a server has left, before another one gets them.
+
+A dirty unit is cleaned when no server holds it and its reset has succeeded.
+Until the verification has succeeded, it stays dirty in Placement: an end of
+nova-compute or of the host at any moment only leads to another cleaning.
+"""
+
+import collections.abc
+
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel import conf
+from nova_accel.compute.state import node_state
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core.assignment import holders
+from nova_accel.core.placement import inventory
+from nova_accel.host import background
+from nova_accel.host import commands
+from nova_accel.host import loader
+from nova_accel.host import operations
+
+LOG = logging.getLogger(__name__)
+
+CONF = nova.conf.CONF
+
+
+class Cleaning:
+    """Cleans the devices of this host, each in a thread."""
+
+    def __init__(self, state: node_state.NodeState) -> None:
+        self._local_host = state.local_host
+        self._dirt = state.local_host.dirt
+        self._resets = state.local_host.resets
+        self._claims = state.claims
+
+    def take_requests(self, here: inventory.NodeInventory) -> None:
+        """Do what an operator asks for: clean devices, or free them.
+
+        :param here: what the compute node offers
+        """
+        node = here.node
+        if not (node.to_clean or node.to_free):
+            return
+        in_use = self._claims.addresses_in_use()
+        for uuid in node.to_free & node.dirty.keys():
+            freed = node.dirty[uuid] - in_use
+            LOG.info('Resource provider %s: an operator has freed %s',
+                     node.ours[uuid], ', '.join(map(str, sorted(freed)))
+                     or 'nothing, as servers have its devices')
+            self._dirt.end(tuple(freed), '')
+        for uuid in node.to_clean:
+            item = here.by_uuid.get(uuid)
+            if item and item.region.cleaner:
+                self._dirt.use(item.functions - in_use)
+            else:
+                LOG.warning('Resource provider %s: an operator asks to clean '
+                            'it, but no entry names a cleaner for it',
+                            node.ours[uuid])
+
+    def start(self, here: inventory.NodeInventory,
+              known: holders.Holders) -> bool:
+        """Start to clean the dirty units that no server holds.
+
+        :param here: as read last, with the units that are withheld
+        :param known: who holds devices
+        :returns: whether any was started, so that the Host changes
+        """
+        dirty = self._dirt.among(here.host.functions) - self._dirt.failures()
+        if not dirty:
+            return False
+        held = self._claims.addresses_in_use() | known.lacked(here.offered)
+        waiting = {address for unit in self._resets.due(here.host, held, 0)
+                   for address in unit}
+        return any([self._start(item, unit) for item in here.offered
+                    if item.region.cleaner for unit in _together(item)
+                    if not dirty.isdisjoint(unit)
+                    and held.isdisjoint(unit) and waiting.isdisjoint(unit)])
+
+    def _start(self, item, unit) -> bool:
+        """Start to clean functions, and return whether that was possible."""
+        self._dirt.begin(unit)
+        try:
+            background.Runner().start(lambda: self._clean(item, unit))
+        except RuntimeError as error:
+            LOG.warning('Could not start to clean device %s: %s', unit[0],
+                        error)
+            self._dirt.end(unit, None)
+            return False
+        return True
+
+    def _clean(self, item, unit) -> None:
+        failure = None
+        try:
+            with self._claims.set_aside(unit, is_short=False) as is_free:
+                if is_free:
+                    LOG.info('Cleaning device %s with cleaner %s', unit[0],
+                             item.region.cleaner)
+                    failure = self._run(item, unit)
+                    # Cleaners leave traces of their own in registers.
+                    self._resets.used(unit)
+        except BlockingIOError:
+            LOG.info('Device %s is cleaned later: a cleaner is still at work '
+                     'on it that an earlier nova-compute started', unit[0])
+        except Exception as error:
+            failure = str(error)
+        finally:
+            self._dirt.end(unit, failure)
+            self._local_host.invalidate()
+        if failure:
+            LOG.warning('Device %s was not cleaned, and no server gets it: %s',
+                        unit[0], failure)
+        elif failure == '':
+            LOG.info('Device %s is clean', unit[0])
+
+    def _run(self, item, unit) -> str:
+        """Run the cleaner of a Region; return what went wrong, or ''."""
+        cleaner = conf.policy(CONF).cleaners.get(item.region.cleaner)
+        if not cleaner:
+            raise errors.AssignmentError(
+                f'cleaner {item.region.cleaner}', 'is not defined any more')
+        address, region = _place(item, unit)
+        step, code, output = operations.of(self._local_host.tree).clean(
+            cleaner.text, str(address), region)
+        return step and f'{step}: ' + commands.describe(
+            getattr(cleaner, step)[0], code, output, cleaner.timeout)
+
+
+def _together(item) -> collections.abc.Iterable[model.Unit]:
+    """Return the functions of a Region that are cleaned together.
+
+    All functions of an FPGA region lead to the same logic.
+    """
+    if loader.load()[item.region.kind].programs:
+        return [tuple(sorted(item.functions))]
+    return dict.fromkeys(item.region.units)
+
+
+def _place(item, unit) -> tuple[model.PciAddress, str]:
+    """Return the address of what is cleaned, and the number of its region."""
+    if loader.load()[item.region.kind].programs:
+        return item.device.address, item.region.variant.removeprefix(
+            'region') or '0'
+    return unit[0], '0'

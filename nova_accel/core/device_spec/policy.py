@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the options of a host permit, beside its entries."""
+
+import collections.abc
+import dataclasses
+
+from nova_accel.core.device_spec import cleaner
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """What the options of a host permit.
+
+    :param allow_unsafe_host: whether to offer devices on a host that cannot
+        isolate guests
+    :param cleaners: the cleaners that root has defined, by name
+    """
+
+    allow_unsafe_host: bool = False
+    cleaners: collections.abc.Mapping[str, cleaner.Cleaner] = (
+        dataclasses.field(default_factory=dict))
+
+
+#: That of a host without options.
+DEFAULT = Policy()

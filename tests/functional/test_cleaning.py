@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No server gets a device with ``clean`` before it is clean."""
+
+
+import ddt
+
+from tests.functional import cleaner
+from tests.functional import cloud
+from tests.functional import kernel
+from tests.functional import test_crash
+from tests.functional import test_openstack
+from tests.functional import withheld
+
+SPEC = cloud.PAIR_SPEC[:-1] + ', "clean": "wipe"}'
+_GPUS = '0000:43:00.0', '0000:44:00.0'
+
+
+class Cleaned(test_openstack.OpenstackCase, withheld.WithheldCase):
+    """Base of test cases with two GPUs that have a cleaner."""
+
+    DEVICE_SPEC = (SPEC,)
+
+    def setUp(self):
+        super().setUp()
+        self.set_up_cleaner()
+        self.start_compute('compute1')
+
+    def set_up_cleaner(self):
+        self.directory_host()
+        self.cleaner = self.useFixture(cleaner.Cleaner())
+        self.flags(cleaner=[self.cleaner.option], group='nova_accel')
+        self.background = self.useFixture(cloud.BackgroundWork())
+        self.addCleanup(lambda: self.assertEqual([], self.cleaner.leaks))
+
+    def rounds(self, number=2):
+        """Run the periodic tasks, each with its work in the background."""
+        for _round in range(number):
+            self._run_periodics()
+            self.background.wait()
+
+    def reasons(self):
+        return {address: ', '.join(row['Reason']) for address, row
+                in self.devices().items() if row['Reason']}
+
+    def set(self, *options, address=_GPUS[0]):
+        self.openstack.run('accel device set', f'compute1/{address}',
+                           *options)
+
+    def assertFree(self, *addresses):
+        self.assertEqual(set(addresses), {
+            address for address, row in self.devices().items()
+            if row['Status'] == 'free'})
+
+
+@ddt.ddt
+class CleanTest(Cleaned):
+
+    def test_from_one_server_to_the_next(self):
+        server = self.boot(self.two)
+        self.rounds()
+        self.assertEqual([], self.cleaner.calls())
+        self.cleaner.set(hang=True)
+        # Nova's helper runs the periodic tasks as well.
+        self._delete_server(server)
+        self.assertFree()
+        self.assertEqual('ERROR', self.outcome(self.one))
+        self.cleaner.set(hang=False)
+        self.background.wait()
+        self.rounds()
+        self.assertFree(*_GPUS)
+        self.assertEqual(
+            {f'{step} {gpu}' for step in ('clean', 'verify') for gpu in _GPUS},
+            set(self.cleaner.calls()))
+        self.boot(self.two)
+
+    def test_states(self):
+        self.cleaner.set(hang=True)
+        self._delete_server(self.boot(self.two))
+        self.assertEqual(dict.fromkeys(_GPUS, 'cleaning'), self.reasons())
+        self.assertEqual('ERROR', self.outcome(self.one))
+        self.cleaner.set(hang=False, fail_verify=True)
+        self.background.wait()
+        self.rounds()
+        self.assertEqual(dict.fromkeys(_GPUS, 'cleaning failed'),
+                         self.reasons())
+        self.assertEqual('ERROR', self.outcome(self.one))
+        self.assertIn("ended with 4 and said 'it is broken'",
+                      self.stdlog.logger.output)
+
+    @ddt.data('fail_clean', 'fail_verify')
+    def test_failure_and_another_try(self, failure):
+        self.cleaner.set(**{failure: True})
+        self._delete_server(self.boot(self.two))
+        self.rounds(3)
+        self.assertFree()
+        calls = len(self.cleaner.calls())
+        self.rounds()
+        self.assertEqual(calls, len(self.cleaner.calls()))
+        self.cleaner.set(**{failure: False})
+        self.set('--clean')
+        self.rounds(3)
+        self.assertFree(_GPUS[0])
+        self.restart_compute_service('compute1')
+        self.rounds(3)
+        self.assertFree(*_GPUS)
+
+    def test_freed_by_an_operator(self):
+        self.cleaner.set(fail_verify=True)
+        self._delete_server(self.boot(self.two))
+        self.rounds(3)
+        (self.cleaner.folder / f'content-{_GPUS[0]}').unlink(missing_ok=True)
+        self.set('--free')
+        self.rounds()
+        self.assertFree(_GPUS[0])
+        self.boot(self.one)
+
+    def test_clean_on_request(self):
+        self.set('--clean')
+        self.assertFree(_GPUS[1])
+        self.rounds(3)
+        self.assertFree(*_GPUS)
+        self.assertEqual([f'clean {_GPUS[0]}', f'verify {_GPUS[0]}'],
+                         self.cleaner.calls())
+
+    def test_held_device_is_not_cleaned_on_request(self):
+        server = self.boot(self.two)
+        for option in ('--clean', '--free'):
+            self.set(option)
+            self.rounds()
+        self.assertEqual([], self.cleaner.calls())
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(server)
+        self.assertFree()
+
+    @ddt.data(True, False)
+    def test_drain_frees_nothing(self, is_held):
+        server = self.boot(self.two)
+        if not is_held:
+            self.cleaner.set(fail_clean=True)
+            self._delete_server(server)
+            self.rounds()
+        for option in (('--drain', 'x'), ('--undrain',)):
+            self.set(*option)
+        self.cleaner.set(fail_clean=True)
+        if is_held:
+            self._delete_server(server)
+        self.assertFree()
+
+    @ddt.data('reboot', 'undefine', 'fail_rebuild')
+    def test_server_keeps_its_devices(self, happens):
+        server = self.boot(self.two)
+        had = self.hostdevs(server)
+        getattr(self, happens)(server)
+        self.rounds()
+        self.reboot(server)
+        self.assertKeeps(server, had)
+        self.assertEqual([], self.cleaner.calls())
+
+    def test_reverted_resize_keeps_its_device(self):
+        server = self.boot(self.one)
+        had = self.hostdevs(server)
+        self._resize_server(server, self.flavor('one'))
+        self.rounds()
+        self.assertEqual([], self.cleaner.calls())
+        self.revert(server)
+        self.assertKeeps(server, had)
+        self.rounds(3)
+        [other] = set(_GPUS) - set(had)
+        self.assertFree(other)
+        self.assertEqual({other}, {call.split()[1] for call
+                                   in self.cleaner.calls()})
+
+    def test_cleaner_that_is_not_defined(self):
+        self._delete_server(self.boot(self.two))
+        self.flags(cleaner=[], group='nova_accel')
+        self.rounds()
+        self.assertFree()
+        self.flags(cleaner=[self.cleaner.option], group='nova_accel')
+        self.rounds(4)
+        self.assertFree(*_GPUS)
+
+    @ddt.data([cloud.PAIR_SPEC], [SPEC.replace('GPU_H100', 'GPU_NEW')], [])
+    def test_changed_entry_frees_nothing(self, entries):
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(self.boot(self.two))
+        self.rounds()
+        for change in (entries, [SPEC]):
+            self.change_entries(*change)
+            self.restart_compute_service('compute1')
+            self.rounds()
+            if change:
+                self.assertFree()
+            if change == [cloud.PAIR_SPEC]:
+                self.assertEqual(dict.fromkeys(_GPUS, 'dirty'),
+                                 self.reasons())
+        self.cleaner.set(fail_clean=False)
+        self.restart_compute_service('compute1')
+        self.rounds(4)
+        self.assertFree(*_GPUS)
+
+
+class VirtualFunctionTest(Cleaned):
+    """VFs of one card share a resource provider."""
+
+    DEVICE_SPEC = (
+        '{"vendor_id": "8086", "address": "0000:85:*.*", "num_vfs": 4, '
+        '"resource_class": "CUSTOM_QAT", "clean": "wipe"}',)
+
+    def setUp(self):
+        super().setUp()
+        self.write_profile('vf', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        self.vf = self.flavor('vf')
+
+    def directory_host(self):
+        machine = super().directory_host(cloud.A100)
+        card = self.useFixture(kernel.Functions(machine))
+        for number in 0, 4:
+            card.set_num_vfs('0000:85:00.0', number)
+
+    def free_vfs(self):
+        [row] = self.devices().values()
+        return row['Used'], row['Free']
+
+    def test_each_vf_is_cleaned_alone(self):
+        (_none, total) = self.free_vfs()
+        servers = [self.boot(self.vf) for _number in range(total)]
+        self.rounds()
+        self.assertEqual((total, 0), self.free_vfs())
+        [left] = self.hostdevs(servers[0])
+        self.cleaner.set(hang=True)
+        self._delete_server(servers[0])
+        self.assertEqual((total - 1, 0), self.free_vfs())
+        self.cleaner.set(hang=False)
+        self.background.wait()
+        self.rounds(3)
+        self.assertEqual((total - 1, 1), self.free_vfs())
+        self.assertEqual([f'clean {left}', f'verify {left}'],
+                         self.cleaner.calls())
+        server = self.boot(self.vf)
+        self.assertEqual({left}, set(self.hostdevs(server)))
+
+    def test_dirty_vf_is_not_chosen(self):
+        self.boot(self.vf)
+        server = self.boot(self.vf)
+        [left] = self.hostdevs(server)
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(server)
+        others = [self.boot(self.vf) for _number in range(2)]
+        self.assertNotIn(left, {address for other in others
+                                for address in self.hostdevs(other)})
+
+
+class CleaningCrashTest(test_crash.Crash):
+    """nova-compute dies at each step of a device's use and cleaning."""
+
+    DEVICE_SPEC = (SPEC,)
+    EVERY = True
+
+    def setUp(self):
+        self.cleaner = None
+        super().setUp()
+
+    def start_compute(self, host):
+        if not self.cleaner:
+            self.directory_host()
+            self.cleaner = self.useFixture(cleaner.Cleaner())
+            self.flags(cleaner=[self.cleaner.option], group='nova_accel')
+            self.addCleanup(
+                lambda: self.assertEqual([], self.cleaner.leaks))
+        return super().start_compute(host)
