@@ -27,6 +27,7 @@ from oslo_messaging._drivers import impl_fake
 from oslo_utils import importutils
 from placement import handler
 
+from nova_accel.host import background
 from tests.functional import cloud
 from tests.functional import pace
 
@@ -48,6 +49,7 @@ EFFECTS = {
         'delete', 'post', 'put'),
     'nova.objects.instance:Instance': ('destroy', 'save'),
     'nova.objects.migration:Migration': ('save',),
+    'nova_accel.host.commands': ('run',),
     'nova_accel.host.operations': ('write',),
     'oslo_messaging._drivers.impl_fake:FakeDriver': ('_send',),
 }
@@ -152,6 +154,25 @@ class Processes(fixtures.Fixture):
             yield
         finally:
             _current.reset(token)
+
+    def start(self, host, work):
+        """Let the nova-compute of a host do work in a thread."""
+        with self.on(host):
+            work = self.as_task(work)
+        threading.Thread(target=work, daemon=True).start()
+
+    def as_task(self, work):
+        """Return work to be done in a thread, as a task of this service."""
+        task, context = self._begin()
+
+        def done():
+            try:
+                context.run(work)
+            except Death:
+                pass
+            finally:
+                self._end(task)
+        return done
 
     def settle(self, timeout=240):
         """Wait until no service has work left."""
@@ -279,6 +300,20 @@ class Processes(fixtures.Fixture):
         holder = pkgutil.resolve_name(owner)
         self.useFixture(fixtures.MockPatchObject(
             holder, name, wrapper(getattr(holder, name, None)), **more))
+
+
+class Background(fixtures.Fixture):
+    """Let background work belong to the nova-compute that starts it."""
+
+    def __init__(self, processes):
+        super().__init__()
+        self._processes = processes
+
+    def _setUp(self):
+        start = background.Runner.start
+        self.useFixture(fixtures.MockPatchObject(
+            background.Runner, 'start', lambda runner, work: start(
+                runner, self._processes.as_task(work))))
 
 
 class MortalCloud(cloud.Cloud):

@@ -2,10 +2,15 @@
 """No server gets a device with ``clean`` before it is clean."""
 
 
-import ddt
+import contextlib
 
+import ddt
+import fixtures
+
+from nova_accel.host import operations
 from tests.functional import cleaner
 from tests.functional import cloud
+from tests.functional import faults
 from tests.functional import kernel
 from tests.functional import test_crash
 from tests.functional import test_openstack
@@ -251,20 +256,53 @@ class VirtualFunctionTest(Cleaned):
 
 
 class CleaningCrashTest(test_crash.Crash):
-    """nova-compute dies at each step of a device's use and cleaning."""
+    """nova-compute dies before each step of a device's use and cleaning.
+
+    It starts again, as after a reboot of the host as well: what it knows is in
+    Placement and libvirt. No server may find what another one wrote.
+    """
 
     DEVICE_SPEC = (SPEC,)
-    EVERY = True
 
     def setUp(self):
         self.cleaner = None
         super().setUp()
 
-    def start_compute(self, host):
+    def start_compute(self, *args, **more):
         if not self.cleaner:
             self.directory_host()
             self.cleaner = self.useFixture(cleaner.Cleaner())
             self.flags(cleaner=[self.cleaner.option], group='nova_accel')
-            self.addCleanup(
-                lambda: self.assertEqual([], self.cleaner.leaks))
-        return super().start_compute(host)
+            self.useFixture(faults.Background(self.processes))
+            # The lock of a process ends with it.
+            self.useFixture(fixtures.MockPatchObject(
+                operations, '_locked', lambda path: contextlib.nullcontext(0)))
+        return super().start_compute(*args, **more)
+
+    def cleaning(self, server):
+        """Run the periodic tasks, until the devices are free."""
+        for _round in range(4):
+            self.processes.start('compute1', lambda: self.run_tasks(
+                'compute1', 'update_available_resource'))
+            self.processes.settle()
+        return server
+
+    def aftermath(self, fault, server):
+        """Return the problems after a crash, and delete all servers."""
+        others = self.fill()
+        self.cleaning(None)
+        others += self.fill()
+        self.delete(server, *others)
+        self.cleaning(None)
+        problems = [*self.cleaner.leaks, *self.lost()]
+        self.cleaner.leaks = []
+        return [f'{fault}: {problem}' for problem in problems]
+
+    def test_boot(self):
+        self.die_at_each_step(self.boot_here)
+
+    def test_delete(self):
+        self.die_at_each_step(self.boot_here, self.deleting)
+
+    def test_clean(self):
+        self.die_at_each_step(self.boot_here, self.deleting, self.cleaning)
