@@ -127,6 +127,15 @@ _ACTIONS = {
     model.WithheldState.RESET_FAILED: (
         ('reset', fields.NotificationPhase.ERROR), ('recover', None),
         fields.NotificationPriority.ERROR),
+    model.WithheldState.DIRTY: (
+        ('withhold', None), ('recover', None),
+        fields.NotificationPriority.INFO),
+    model.WithheldState.CLEANING: (
+        ('clean', fields.NotificationPhase.START), ('recover', None),
+        fields.NotificationPriority.INFO),
+    model.WithheldState.CLEANING_FAILED: (
+        ('clean', fields.NotificationPhase.ERROR), ('recover', None),
+        fields.NotificationPriority.ERROR),
 }
 _OTHER = (('withhold', None), ('recover', None),
           fields.NotificationPriority.ERROR)

@@ -508,14 +508,19 @@ class Withheld:
 class Refusal:
     """A function that an entry names, but that is not offered.
 
-    :param is_withheld: whether it is offered again once its state is over
+    :param states: those of a function that is offered again once they are
+        over; empty if it is refused
     """
 
     address: PciAddress
     ids: str
     reason: str
     remedy: str = ''
-    is_withheld: bool = False
+    states: tuple[WithheldState, ...] = ()
+
+    @property
+    def is_withheld(self) -> bool:
+        return bool(self.states)
 
 
 def group(refusals: collections.abc.Iterable[Refusal],

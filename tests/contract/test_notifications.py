@@ -95,6 +95,9 @@ def _send_all():
     _device(states.DRAINED, False)
     _device(states.RESET_FAILED, True, 'its reset failed: Inappropriate ioctl '
             'for device')
+    _device(states.CLEANING, True, 'it is being cleaned after its last server')
+    _device(states.CLEANING_FAILED, True, 'it could not be cleaned after its '
+            'last server: verify: \'/usr/bin/nova-accel-nvme\' ended with 1')
     _device(states.UNHEALTHY, True, 'its link is down')
     _device(states.UNHEALTHY, False)
     _instance(True)
@@ -110,7 +113,7 @@ def _samples():
 
 def test_samples_are_the_sent_notifications():
     made = _samples()
-    assert len(made) == 7
+    assert len(made) == 9
     assert made == {path.stem: path.read_text()
                     for path in SAMPLES.glob('*.json')}
 

@@ -287,11 +287,13 @@ class CleaningCrashTest(test_crash.Crash):
             self.processes.settle()
         return server
 
+    def fill(self):
+        self.cleaning(None)
+        return super().fill()
+
     def aftermath(self, fault, server):
         """Return the problems after a crash, and delete all servers."""
-        others = self.fill()
-        self.cleaning(None)
-        others += self.fill()
+        others = [*super().fill(), *self.fill()]
         self.delete(server, *others)
         self.cleaning(None)
         problems = [*self.cleaner.leaks, *self.lost()]

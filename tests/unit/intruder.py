@@ -45,6 +45,7 @@ class Intruder:
             f'[DEFAULT]\nstate_path = {self._home}\n'
             '[nova_accel]\ndevice_spec = '
             + json.dumps({'address': CARD, 'program': self._words}) + '\n'
+            + f'cleaner = {self._cleaner()}\n'
             '[nova_accel_privileged_program]\nhelper_command = '
             + shlex.join([sys.executable, '-c', _HELPER, '--config-file',
                           f'{self._place}/etc/nova.conf']) + '\n')
@@ -63,10 +64,14 @@ class Intruder:
         cfg.CONF(['--config-file', f'{self._place}/etc/nova.conf'],
                  project='nova')
 
+    def _cleaner(self, command='/bin/true'):
+        return json.dumps({'name': 'x', 'clean': [command],
+                           'verify': ['/bin/true']})
+
     def start_forks(self):
         privileged._CONFIGURATION = (f'{self._place}/etc',)
         self._pids = {}
-        for name in ('context', 'program_context'):
+        for name in ('context', 'program_context', 'clean_context'):
             before = _children()
             getattr(privileged, name).start(priv_context.Method.FORK)
             [self._pids[name]] = _children() - before
@@ -92,6 +97,9 @@ class Intruder:
                       self._home / 'folder/secret')
         self._program('link', self._words, self._home / 'link')
         self._program('pipe', self._words, self._home / 'pipe')
+        self._try('no device', privileged.clean, self._cleaner(), CARD, '0')
+        self._try('other cleaner', privileged.clean,
+                  self._cleaner(str(self._place / 'program')), CARD, '0')
         self._try('other sysfs', privileged.set_num_vfs, CARD, 1)
         self._try('other sysfs and manager', privileged.program_by_manager,
                   f'{self._home}/sys', 'fpga0', f'{self._home}/bits')

@@ -31,6 +31,9 @@ LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 
+#: States in which each device is after each server.
+_EXPECTED = {model.WithheldState.DIRTY, model.WithheldState.CLEANING}
+
 #: Seconds for which a Host is cached. Nova's resource tracker reads it for its
 #: claim, and devices are chosen for the same server shortly afterwards.
 CACHE_SECONDS = 3
@@ -192,12 +195,19 @@ class LocalHost:
                 self.tree = opened
 
 
+def _level(refusals: collections.abc.Iterable[model.Refusal]) -> int:
+    """Return the level to log refusals with."""
+    states = {state for refusal in refusals for state in refusal.states}
+    return (logging.INFO if states and states <= _EXPECTED
+            else logging.WARNING)
+
+
 def _report(host: model.Host) -> list[tuple[int, str]]:
     lines = [(logging.WARNING, problem) for problem in host.problems]
     for (reason, remedy), alike in model.group(host.refusals).items():
         devices = ', '.join(f'{refusal.address} ({refusal.ids})'
                             for refusal in alike)
-        lines.append((logging.WARNING, f'Not offered: {devices}: {reason}'
+        lines.append((_level(alike), f'Not offered: {devices}: {reason}'
                       + (f'; {remedy}' if remedy else '')))
     if counts := host.units:
         lines.append((logging.INFO, 'Offered: ' + ', '.join(

@@ -201,7 +201,7 @@ class _Offer:
             if function and entry in self._named.get(function.address, ()):
                 yield model.Refusal(function.address, function.ids,
                                     why.reason_for(function), why.remedy,
-                                    isinstance(why, unit_checks.WithheldUnit))
+                                    getattr(why, 'states', ()))
 
     def _check_pool(self, pool, entry,
                     ) -> tuple[kinds.Pool | None,

@@ -204,12 +204,14 @@ def test_daemon_refuses_requests_of_an_intruder(place):
     said = _run(place, 'fork')
     assert said.pop('programmed') == [0, 'bits 0\n']
     assert said.pop('capabilities') == {
-        'context': '0000000000000000', 'program_context': '0000000000000004'}
+        'context': '0000000000000000', 'program_context': '0000000000000004',
+        'clean_context': '0000000000000000'}
     # Each request was refused, and nothing has changed.
     assert {name: text.partition(':')[0] for name, text in said.items()} == {
         'other command': 'ValueError', 'more words': 'ValueError',
         'file of root': 'ValueError', 'file behind a link': 'ValueError',
         'link': 'ValueError', 'pipe': 'ValueError',
+        'no device': 'FileNotFoundError', 'other cleaner': 'ValueError',
         'other sysfs': 'FileNotFoundError',
         'other sysfs and manager': 'TypeError'}
     assert (place / 'secret').read_text() == 'secret'
