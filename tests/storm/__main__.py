@@ -44,6 +44,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--entries', action='store_true',
                         help='also change device_spec, reboot hosts and kill '
                         'nova-compute')
+    parser.add_argument('--clean', action='store_true',
+                        help='with --entries: devices have cleaners')
     parser.add_argument('--json', action='store_true',
                         help='print one JSON document at the end')
     return parser.parse_args()
@@ -54,7 +56,8 @@ def _blow(seed: int, arguments: argparse.Namespace) -> dict:
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.storm.seed', str(seed),
          str(arguments.steps),
-         *(['--entries'] if arguments.entries else [])],
+         *(['--entries'] if arguments.entries else []),
+         *(['--clean'] if arguments.clean else [])],
         stdout=subprocess.PIPE, text=True)
     if finished.returncode:
         return {'seed': seed, 'steps': 0, 'counts': {}, 'seconds': 0,

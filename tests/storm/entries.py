@@ -211,9 +211,13 @@ class EntryStorm(storm.Storm):
         if hostname not in self._paths:
             self._build(hostname)
         self.flags(sysfs_root=f'{self._paths[hostname]}/sys',
-                   device_spec=list(map(json.dumps, self._specs[hostname])),
+                   device_spec=list(map(json.dumps, self._entries(hostname))),
                    group='nova_accel')
         return super().start_compute(hostname, *args, **facts)
+
+    def _entries(self, host) -> list[dict]:
+        """Return the device_spec of a host."""
+        return self._specs[host]
 
     def _build(self, host):
         path = self._paths[host] = self.directory_host(MACHINES[host])

@@ -16,10 +16,11 @@ from tests import quiet
 
 def main() -> int:
     seed, steps = map(int, sys.argv[1:3])
-    entries = '--entries' in sys.argv[3:]
+    kind = ('clean' if '--clean' in sys.argv[3:] else
+            'entries' if '--entries' in sys.argv[3:] else '')
     with quiet.quiet() as (out, err):
         try:
-            print(json.dumps(_blow(seed, steps, entries)), file=out)
+            print(json.dumps(_blow(seed, steps, kind)), file=out)
         except Exception:
             # The storm returns its own errors, so this is another error.
             traceback.print_exc(file=err)
@@ -27,11 +28,13 @@ def main() -> int:
     return 0
 
 
-def _blow(seed: int, steps: int, entries: bool) -> dict:
-    from tests.storm import entries as entries_
+def _blow(seed: int, steps: int, kind: str) -> dict:
+    from tests.storm import cleaning
+    from tests.storm import entries
     from tests.storm import storm
 
-    class Seed(entries_.EntryStorm if entries else storm.Storm):
+    class Seed({'clean': cleaning.CleaningStorm,
+                'entries': entries.EntryStorm}.get(kind, storm.Storm)):
         def runTest(self):
             self.blow(seed, steps, log)
 
