@@ -46,6 +46,7 @@ def draw(host: model.Host, source: str, problems: list[str],
     yield from columns.lines({**_branches(host, everything),
                               **_link_domains(host.links)})
     yield from _resets(host)
+    yield from _cleaners(host)
     yield from _address_bits(host)
     for problem in problems:
         yield f'! {problem}'
@@ -191,6 +192,16 @@ def _states(host: model.Host) -> dict[model.PciAddress, str]:
         word = 'WITHHELD' if refusal.is_withheld else 'REFUSED'
         states[refusal.address][f'{word}, {refusal.reason}'] = None
     return {address: '; '.join(texts) for address, texts in states.items()}
+
+
+def _cleaners(host: model.Host) -> collections.abc.Iterator[str]:
+    """Yield a line for each class: what cleans units between two servers."""
+    found = collections.Counter(
+        (region.resource_class, region.cleaner) for device in host.devices
+        for region in device.regions for _unit in dict.fromkeys(region.units)
+        if region.cleaner)
+    for (name, cleaner), number in sorted(found.items()):
+        yield f'{name}: {errors.count(number, "unit")}, cleaned by {cleaner}'
 
 
 def _resets(host: model.Host) -> collections.abc.Iterator[str]:

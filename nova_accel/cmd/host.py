@@ -242,13 +242,14 @@ def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
 def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
                link_domains: str | None = None,
                kinds: discovery.Enumerators | None = None,
-               ) -> tuple[reader.Offer, list[errors.LinksError]]:
-    """Read the host; also return the errors of the link domains file."""
+               ) -> tuple[reader.Offer, list[errors.AccelError]]:
+    """Read the host; also return the errors of what it is read with."""
     links, unusable = reader.parse_links(
         link_domains or conf.nova_accel.link_domains)
     return reader.read_machine(
         tree, nova_claims.claims(conf), kinds, links=links,
-        policy=nova_conf.policy(conf)), unusable
+        policy=nova_conf.policy(conf)), [
+            *unusable, *nova_conf.broken_cleaners(conf)]
 
 
 def as_data(host: model.Host,
@@ -316,6 +317,7 @@ def _device(device: model.Device,
             'units': [[str(address) for address in unit]
                       for unit in region.units],
             'resets': [resets.get(unit) for unit in region.units],
+            'cleaner': region.cleaner or None,
         } for region in device.regions],
     }
 

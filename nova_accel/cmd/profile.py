@@ -205,8 +205,9 @@ def _content(profile: device_profile.Profile) -> dict:
         'affinity': [{'key': rule.key, 'same': rule.same,
                       'groups': list(rule.groups), 'weight': rule.weight}
                      for rule in profile.rules],
-        # Only if it is set, so that older versions give the same digest.
-        **({'gpu_cliques': True} if profile.gpu_cliques else {}),
+        # Only if they are set, so that older versions give the same digest.
+        **{key: True for key in ('guest_switches', 'gpu_cliques')
+           if getattr(profile, key)},
     }
 
 

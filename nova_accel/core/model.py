@@ -441,6 +441,11 @@ class Region:
         return self.one_time_use or bool(self.cleaner)
 
     @property
+    def is_single(self) -> bool:
+        """Whether it has one unit, which one server gets after another."""
+        return len(self.units) == 1
+
+    @property
     def available(self) -> tuple[Unit, ...]:
         """The units that are not withheld."""
         return self._without(WithheldState)
@@ -456,7 +461,7 @@ class Region:
 
         If there are several, a dirty one can be that of another server.
         """
-        return self.resettable if self.size == 1 else self._without(
+        return self.resettable if self.is_single else self._without(
             {WithheldState.RESET_FAILED, *DIRTY_STATES})
 
     def _without(self, states: collections.abc.Container[WithheldState],

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """No server gets a device with ``clean`` before it is clean."""
 
-
 import contextlib
 
 import ddt
 import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.host import operations
 from tests.functional import cleaner
@@ -308,3 +308,13 @@ class CleaningCrashTest(test_crash.Crash):
 
     def test_clean(self):
         self.die_at_each_step(self.boot_here, self.deleting, self.cleaning)
+
+
+class HostCrashTest(CleaningCrashTest):
+    """The host reboots: its guests end with nova-compute."""
+
+    def kill(self, host):
+        super().kill(host)
+        for domain in self.connection(host).listAllDomains(
+                fakelibvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()

@@ -30,12 +30,17 @@ class CleaningStorm(entries.EntryStorm):
         # The last server of each function, by host and address.
         self._left: dict[tuple[str, str], str] = {}
         self._read = 0
+        super().setUp()
+        # Whole cards have more than one server after another.
+        self._whole = set()
+
+    def start_compute(self, *args, **facts):
         self.flags(cleaner=[json.dumps({
             'name': f'wipe-{host}',
             **{step: [str(self._script), step, host, '{address}']
                for step in ('clean', 'verify')}})
             for host in entries.MACHINES], group='nova_accel')
-        super().setUp()
+        return super().start_compute(*args, **facts)
 
     def _entries(self, host):
         return [entry if 'mdev_type' in entry else

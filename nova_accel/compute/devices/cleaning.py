@@ -73,7 +73,8 @@ class Cleaning:
             return False
         held = self._claims.addresses_in_use() | known.lacked(here.offered)
         waiting = {address for unit in self._resets.due(here.host, held, 0)
-                   for address in unit}
+                   for address in unit}.union(self._local_host.health.withheld(
+                       here.host.functions))
         return any([self._start(item, unit) for item in here.offered
                     if item.region.cleaner for unit in _together(item)
                     if not dirty.isdisjoint(unit)

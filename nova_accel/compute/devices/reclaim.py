@@ -208,7 +208,7 @@ class Reclamation:
         items = {device.address: item for device in hostdevs
                  if (item := here.find_by_alias(device.alias, device.address))
                  and device.address not in own
-                 and not (is_owner and item.region.size == 1)}
+                 and not (is_owner and item.region.is_single)}
         dirt = self._local_host.dirt
         if not dirt.is_known and any(item.region.tracks_dirt
                                      for item in items.values()):

@@ -327,7 +327,7 @@ class PlacementClient:
             answer = self._client.put(f'{provider}/traits', {
                 **known, 'traits': sorted({*known['traits'], *traits})},
                 version='1.6')
-            if answer.status_code == 200 and item.region.size == 1:
+            if answer.status_code == 200 and item.region.is_single:
                 answer = self._reserve(item, answer.json()[
                     'resource_provider_generation'])
             elif answer.status_code == 400:

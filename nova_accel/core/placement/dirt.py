@@ -95,7 +95,7 @@ def in_use(offered: collections.abc.Iterable[inventory.Offered],
     Placement never has it for the next server.
     """
     return frozenset(item.uuid for item in offered
-                     if item.region.size == 1 and item.uuid in dirt)
+                     if item.region.is_single and item.uuid in dirt)
 
 
 def _is_reserved(provider) -> bool:

@@ -171,6 +171,20 @@ def test_host_show_says_what_resets_units(run, tmp_path):
     assert 'reset by vfio hot reset: reset not tried' in out
 
 
+def test_host_show_says_what_cleans_units(run):
+    arguments = ('--sysfs-root', EIGHT_GPUS, '--device-spec',
+                 GPUS[:-1] + ', "clean": "wipe"}')
+    conf = ('[nova_accel]\ncleaner = {"name": "wipe", "clean": ["/x"], '
+            '"verify": ["/y"]}\n')
+    _code, out, _err = run('host', 'show', *arguments, conf=conf)
+    assert 'CUSTOM_PCI_10DE_2330: 8 units, cleaned by wipe' in out
+    code, out, _err = run('host', 'show', *arguments,
+                          conf=conf.replace('/x', 'x'))
+    assert code == 1
+    assert '! [nova_accel] cleaner #1: clean does not begin' in out
+    assert "the cleaner 'wipe', which this host does not have" in out
+
+
 def test_host_show_has_both_nodes_of_a_device_on_one_without_cpus(
         run, tmp_path):
     file = tmp_path / 'host.json'
@@ -454,9 +468,10 @@ def test_profile_digest(run, profiles, tmp_path):
     assert digest('pair') == digest(folder=other)
     (other / 'c.yaml').write_text(PROFILE.replace('pair', 'twins'))
     assert digest('pair') != digest(folder=other)
-    (other / 'c.yaml').write_text(PROFILE + 'gpu_cliques: true\n')
     (other / 'b.json').unlink()
-    assert digest('pair') != digest(folder=other)
+    for key in 'gpu_cliques', 'guest_switches':
+        (other / 'c.yaml').write_text(f'{PROFILE}{key}: true\n')
+        assert digest('pair') != digest(folder=other)
 
 
 def test_profile_show_of_unknown_name_fails(run, profiles):
