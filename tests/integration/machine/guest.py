@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 
+from tests.integration import place
 from tests.integration.machine import kept
 from tests.integration.machine import kernel
 from tests.integration.steps import Failure
@@ -33,6 +34,8 @@ COMMAND_LINE = ('console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off '
 RUN = f'{COMMAND_LINE} rdinit=/bin/sh -- /start'
 
 _LSPCI = pathlib.Path('/usr/bin/lspci')
+#: The script of the tenants' guide, which finds devices.
+_DEVICES = place.ROOT / 'doc/source/user/accel-devices.sh'
 _IDS = pathlib.Path('/usr/share/misc/pci.ids')
 
 _EVENT = re.compile(r'GUEST (\{.*\})\s*$', re.MULTILINE)
@@ -103,8 +106,11 @@ def initramfs(steps: Steps) -> pathlib.Path:
 
 
 def with_lspci(steps: Steps) -> pathlib.Path:
-    """Build the initramfs that runs one command, with a shell and lspci."""
-    script, ids = FILES / 'start', _IDS.resolve()
+    """Build the initramfs that runs one command.
+
+    It has a shell, lspci, and ``/accel-devices.sh``.
+    """
+    scripts, ids = (FILES / 'start', _DEVICES), _IDS.resolve()
     said = run('ldd', _LSPCI)
     libraries = [pathlib.Path(each) for each in
                  re.findall(r'(/\S+) \(0x', said)]
@@ -116,7 +122,8 @@ def with_lspci(steps: Steps) -> pathlib.Path:
                 (tree / each).mkdir(parents=True, exist_ok=True)
             shutil.copy('/bin/busybox', tree / 'bin')
             (tree / 'bin/sh').symlink_to('busybox')
-            shutil.copy(script, tree / 'start')
+            for script in scripts:
+                shutil.copy(script, tree)
             for file in (*libraries, _IDS):
                 into = tree / file.parent.relative_to('/')
                 into.mkdir(parents=True, exist_ok=True)
@@ -125,5 +132,5 @@ def with_lspci(steps: Steps) -> pathlib.Path:
             kernel.archive(tree, path)
             shutil.rmtree(tree)
 
-    return kept.kept('guest-with-lspci', [script, ids, _LSPCI, *libraries],
+    return kept.kept('guest-with-lspci', [*scripts, ids, _LSPCI, *libraries],
                      make)

@@ -24,10 +24,10 @@ FILES = pathlib.Path(__file__).parent / 'files'
 #: Debian's release in the machine. Its Python must be that of `python3` here.
 SUITE = 'bookworm'
 #: Packages of the machine.
-_INSIDE = ('iproute2', 'kmod', 'libvirt-clients', 'libvirt-daemon-driver-qemu',
-           'libvirt-daemon-system', 'nftables', 'nvme-cli', 'openssh-server',
-           'pciutils', 'procps', 'python3', 'qemu-system-x86', 'qemu-utils',
-           'udev')
+_INSIDE = ('genisoimage', 'iproute2', 'kmod', 'libvirt-clients',
+           'libvirt-daemon-driver-qemu', 'libvirt-daemon-system', 'nftables',
+           'nvme-cli', 'openssh-server', 'pciutils', 'procps', 'python3',
+           'qemu-system-x86', 'qemu-utils', 'udev')
 _NOT = ('man', 'locale', 'doc')
 
 #: Kernel modules on the disk. udev loads those that devices need.

@@ -82,6 +82,12 @@ class Inside:
         return self._machine.run(f'cat {_INSTANCES}/{server}/console.log',
                                  check=False)
 
+    def config_drive(self, server: str) -> str:
+        """Return the metadata on a server's config drive."""
+        return self._machine.run(
+            f'isoinfo -R -i {_INSTANCES}/{server}/disk.config '
+            '-x /openstack/latest/meta_data.json')
+
     def domains(self) -> set[str]:
         """Return the UUIDs of all domains, running or not."""
         return set(self._machine.run('virsh -q list --all --uuid').split())

@@ -74,21 +74,25 @@ class Tenant:
                 for resource_class, amount in resources.items()]}))
 
     def boot(self, host: str | None = None, status: str = 'ACTIVE',
-             flavor: str | None = None, **resources: int) -> 'Server':
+             flavor: str | None = None, image: str = node.IMAGE,
+             config_drive: bool = False, **resources: int) -> 'Server':
         """Create a server; if it becomes ACTIVE, wait until its guest is up.
 
         :param host: the requested host; the scheduler's choice by default
         :param status: the expected final status
         :param flavor: the id of a flavor; by default, a flavor that requests
             the resources
+        :param image: its name
+        :param config_drive: whether it gets one
         """
         more = {'host': host} if host else {}
-        image = self.cloud.connection.image.find_image(
-            node.IMAGE, ignore_missing=False)
+        found = self.cloud.connection.image.find_image(
+            image, ignore_missing=False)
         created = self.compute.create_server(
             name=_NAME, flavor_id=flavor or self.flavor(**resources),
-            image_id=image.id, networks='none', **more)
-        return self._come_up(created.id, status)
+            image_id=found.id, networks='none', config_drive=config_drive,
+            **more)
+        return self._come_up(created.id, status, image == node.IMAGE)
 
     def boot_by_hand(self, host: str, **resources: int) -> 'Server':
         """Create a server on a host with the command ``openstack``."""
@@ -97,10 +101,10 @@ class Tenant:
             '--image', node.IMAGE, '--nic', 'none', '--host', host, _NAME)
         return self._come_up(created['id'], 'ACTIVE')
 
-    def _come_up(self, uuid, status) -> 'Server':
+    def _come_up(self, uuid, status, speaks=True) -> 'Server':
         server = Server(self, uuid)
         server.wait(status)
-        if status == 'ACTIVE':
+        if status == 'ACTIVE' and speaks:
             server.guest()
         return server
 
@@ -225,6 +229,17 @@ class Server:
         self.is_told(len(held))
         return sorted(held)
 
+    def console(self) -> str:
+        return self._tenant.inside(self.host).console(self.id)
+
+    def on_service(self) -> dict[str, dict[str, str]]:
+        """Return the tags of its devices in the metadata service."""
+        return told.metadata(self._tenant.cloud, self.view)
+
+    def on_config_drive(self) -> dict[str, dict[str, str]]:
+        """Return the tags of its devices on its config drive."""
+        return told.config_drive(self._tenant.inside(self.host), self.id)
+
     def is_told(self, count: int) -> None:
         """Check what the guest is told of its devices.
 
@@ -234,7 +249,7 @@ class Server:
         the document.
         """
         guest = self.guest()
-        tags = told.metadata(self._tenant.cloud, self.view)
+        tags = self.on_service()
         assert len(tags) == count
         assert {address: (found['path'], int(found.get('numa_cell', -1)))
                 for address, found in tags.items()} == {

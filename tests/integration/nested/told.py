@@ -29,7 +29,20 @@ def metadata(cloud, server) -> dict[str, dict[str, str]]:
             _SECRET.encode(), server.id.encode(), hashlib.sha256
             ).hexdigest()})
     with request.urlopen(asked, timeout=60) as answer:
-        devices = json.load(answer).get('devices', ())
+        return _tags(json.load(answer))
+
+
+def config_drive(host, server: str) -> dict[str, dict[str, str]]:
+    """Return what the config drive of a server has, as :func:`metadata`.
+
+    :param host: tests.integration.nested.inside.Inside
+    :param server: its uuid
+    """
+    return _tags(json.loads(host.config_drive(server)))
+
+
+def _tags(metadata) -> dict[str, dict[str, str]]:
+    devices = metadata.get('devices', ())
     return {device['address']: dict(
         tag.removeprefix('accel.').partition('=')[::2]
         for tag in device['tags'] if tag.startswith('accel.'))

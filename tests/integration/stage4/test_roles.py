@@ -5,6 +5,7 @@ The host is that of the page "Get started": two GPUs behind each switch, and a
 NIC behind one switch of each node.
 """
 
+import re
 import sys
 
 import pytest
@@ -13,7 +14,9 @@ import yaml
 from tests.integration import place
 from tests.integration import steps
 from tests.integration.cloud import resources
+from tests.integration.machine import built
 from tests.integration.machine import eight_gpus
+from tests.integration.machine import guest
 from tests.integration.machine import node
 from tests.integration.nested import patience
 from tests.integration.nested import scene
@@ -36,8 +39,8 @@ _PROFILE = {'name': 'fabric', 'guest_switches': True, 'groups': [
 
 
 @pytest.fixture(scope='module')
-def server(cloud):
-    """A server with NUMA cells on both nodes."""
+def tenant(cloud):
+    """The tenant of a host with eight GPUs."""
     def prepare(machine):
         machine.configure(scene.options() + _ENTRIES)
 
@@ -50,23 +53,34 @@ def server(cloud):
             >= _OFFERED.items())
         place.make(cloud.profiles)
         (cloud.profiles / 'fabric.yaml').write_text(yaml.safe_dump(_PROFILE))
-        flavor = resources.flavor(
-            cloud.connection, 'nested.fabric', 192, 2,
-            {'accel:device_profile': 'fabric', 'hw:numa_nodes': '2',
-             'hw_rng:allowed': 'false'}, disk=0)
-        server = tenant.boot(machine.host, flavor=flavor.id)
-        yield server
-        server.delete()
+        yield tenant
+
+
+@pytest.fixture(scope='module')
+def flavor(cloud, tenant):
+    """A flavor with NUMA cells on both nodes."""
+    return resources.flavor(
+        cloud.connection, 'nested.fabric', 192, 2,
+        {'accel:device_profile': 'fabric', 'hw:numa_nodes': '2',
+         'hw_rng:allowed': 'false'}, disk=0).id
+
+
+@pytest.fixture(scope='module')
+def server(tenant, flavor):
+    server = tenant.boot(flavor=flavor, config_drive=True)
+    yield server
+    server.delete()
 
 
 def _check(server):
     """Check the roles against the paths in the guest's sysfs."""
     server.is_told(4)
-    guest = server.guest()
-    facts = told.document(guest)
+    assert server.on_config_drive() == server.on_service()
+    told_guest = server.guest()
+    facts = told.document(told_guest)
     groups = {}
     for address, found in facts.items():
-        path, numa = guest.places[address]
+        path, numa = told_guest.places[address]
         assert (found['path'], found['numaCell']) == (path, numa)
         groups.setdefault(found['group'], []).append((
             path.rsplit('/', 2)[0], found['hostPcieSwitch'], numa))
@@ -78,12 +92,12 @@ def _check(server):
     assert near[:2] != far[:2]
     # The root bus, the root port and the upstream port of the switch.
     assert len(near[0].split('/')) == 3
-    return guest
+    return told_guest
 
 
 def test_server_is_created(server):
-    guest = _check(server)
-    assert [cell['id'] for cell in guest.document['numaCells']] == [0, 1]
+    document = _check(server).document
+    assert [cell['id'] for cell in document['numaCells']] == [0, 1]
 
 
 @pytest.mark.parametrize('action, more', [
@@ -94,3 +108,27 @@ def test_restart(server, action, more):
     server.act(action, *more, **image)
     server.restarted(boot)
     _check(server)
+
+
+@pytest.mark.parametrize('words', ['', 'a', 'nic', '--nccl'])
+def test_script_of_the_guide(cloud, tenant, flavor, words):
+    """A guest runs the script, and prints what it says."""
+    parts = built.load()
+    resources.image(
+        cloud.connection, 'script', parts.guest_linux, parts.guest_with_lspci,
+        hw_machine_type='q35',
+        os_command_line=f'{guest.RUN} sh /accel-devices.sh {words}')
+    server = tenant.boot(flavor=flavor, image='script')
+    try:
+        tags = server.on_service()
+        said = patience.until(
+            'the exit code of the script',
+            lambda: 'exit code:' in server.console() and server.console())
+        assert 'exit code: 0' in said
+        assert set(re.findall(r'^(\S+:\S+)\r?$', said, re.M)) == {
+            address for address, found in tags.items()
+            if words in ('', found['group'])}
+    finally:
+        server.delete()
+        cloud.connection.image.delete_image(
+            cloud.connection.image.find_image('script'))
