@@ -2,6 +2,7 @@
 """Short storms. Run long storms with ``python -m tests.storm``."""
 
 from tests.functional import cloud
+from tests.storm import cleaning
 from tests.storm import entries
 from tests.storm import storm
 
@@ -15,6 +16,12 @@ class StormTest(storm.Storm):
 
 
 class EntryStormTest(entries.EntryStorm):
+
+    def test_short_storm(self):
+        self.blow(seed=1, steps=6, log=storm.Log())
+
+
+class CleaningStormTest(cleaning.CleaningStorm):
 
     def test_short_storm(self):
         self.blow(seed=1, steps=6, log=storm.Log())
