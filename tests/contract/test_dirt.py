@@ -41,6 +41,29 @@ def test_functions_of_a_card(dirty, there, withheld):
     assert set(state.withheld(there)) == withheld
 
 
+@pytest.mark.parametrize('dirty, there, cleaned', [
+    # Its virtual function cannot be cleaned in its place.
+    ([_CARD], _FUNCTIONS, {_CARD: {_CARD}}),
+    ([_CARD, _VF], _FUNCTIONS, {_CARD: {_CARD}, _VF: {_VF}}),
+    ([_VF], _FUNCTIONS[::2], {_CARD: {_CARD, _VF}}),
+    # The card is missing.
+    ([_VF], _FUNCTIONS[2:], {})])
+def test_cleanable_functions(dirty, there, cleaned):
+    state = dirt.Dirt()
+    state.update(_node(*dirty))
+    assert state.cleanable(there) == cleaned
+    for functions in cleaned.values():
+        assert state.begin(functions)
+        state.end(functions, 'broken')
+        state.update(_node(*dirty))
+        assert state.failures() == functions
+        state.use(functions)
+        assert state.begin(functions)
+        assert not state.begin(functions)
+        state.end(functions, '')
+    assert (cleaned == {}) == bool(state)
+
+
 def test_held_function_is_not_withheld():
     state = dirt.Dirt(lambda: {'server': (hostdev.Hostdev(_VF, ''),)})
     state.use([_VF, _OTHER])

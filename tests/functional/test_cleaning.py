@@ -255,6 +255,60 @@ class VirtualFunctionTest(Cleaned):
                                 for address in self.hostdevs(other)})
 
 
+@ddt.ddt
+class DividedCardTest(Cleaned):
+    """A card is used as a whole, and then by its VFs, or vice versa."""
+
+    CARD = '0000:85:00.0'
+    DEVICE_SPEC = (
+        '{"vendor_id": "8086", "address": "0000:85:*.*", '
+        '"resource_class": "CUSTOM_QAT", "clean": "wipe"}',)
+
+    def setUp(self):
+        super().setUp()
+        self.write_profile('qat', groups=[{'resources': {'CUSTOM_QAT': 1}}])
+        self.qat = self.flavor('qat')
+
+    def directory_host(self):
+        machine = super().directory_host(cloud.A100)
+        self.kernel = self.useFixture(kernel.Functions(machine))
+        self.kernel.offer_reset(self.CARD)
+
+    def divide(self, number):
+        """Change the number of VFs, and restart nova-compute."""
+        self.kernel.set_num_vfs(self.CARD, number)
+        self.restart_compute_service('compute1')
+        self.rounds(3)
+
+    def free_units(self):
+        return sum(row['Free'] for row in self.devices().values())
+
+    @ddt.data((0, 2), (2, 0))
+    @ddt.unpack
+    def test_no_form_is_free_before_the_card_is_clean(self, first, then):
+        for number in 0, first:
+            self.kernel.set_num_vfs(self.CARD, number)
+        self.restart_compute_service('compute1')
+        self.rounds()
+        free = self.free_units()
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(self.boot(self.qat))
+        self.rounds()
+        self.kernel.set_num_vfs(self.CARD, 0)
+        self.divide(then)
+        self.assertEqual(0, self.free_units())
+        # The VFs of a dirty card do not stand for it; the card does.
+        self.cleaner.set(fail_clean=False)
+        self.divide(then)
+        calls = self.cleaner.calls()
+        self.rounds()
+        self.assertEqual(calls, self.cleaner.calls())
+        self.assertEqual(0 if then else 1, self.free_units())
+        self.kernel.set_num_vfs(self.CARD, 0)
+        self.divide(first)
+        self.assertEqual(free, self.free_units())
+
+
 class CleaningCrashTest(test_crash.Crash):
     """nova-compute dies before each step of a device's use and cleaning.
 

@@ -48,9 +48,10 @@ class Cleaning:
         for uuid in node.to_free & node.dirty.keys():
             freed = node.dirty[uuid] - in_use
             LOG.info('Resource provider %s: an operator has freed %s',
-                     node.ours[uuid], ', '.join(map(str, sorted(freed)))
+                     node.ours.get(uuid, uuid),
+                     ', '.join(map(str, sorted(freed)))
                      or 'nothing, as servers have its devices')
-            self._dirt.end(tuple(freed), '')
+            self._dirt.end(freed, '')
         for uuid in node.to_clean:
             item = here.by_uuid.get(uuid)
             if item and item.region.cleaner:
@@ -60,39 +61,47 @@ class Cleaning:
                             'it, but no entry names a cleaner for it',
                             node.ours[uuid])
 
-    def start(self, here: inventory.NodeInventory,
-              known: holders.Holders) -> bool:
+    def start(self, node: inventory.Node, known: holders.Holders) -> bool:
         """Start to clean the dirty units that no server holds.
 
-        :param here: as read last, with the units that are withheld
         :param known: who holds devices
         :returns: whether any was started, so that the Host changes
         """
-        dirty = self._dirt.among(here.host.functions) - self._dirt.failures()
-        if not dirty:
+        if not self._dirt:
             return False
+        # With the units that are withheld.
+        here = inventory.NodeInventory(
+            self._local_host.read_ignoring_reset_failures(), node)
+        dirty = self._dirt.cleanable(here.host.functions)
         held = self._claims.addresses_in_use() | known.lacked(here.offered)
-        waiting = {address for unit in self._resets.due(here.host, held, 0)
-                   for address in unit}.union(self._local_host.health.withheld(
-                       here.host.functions))
-        return any([self._start(item, unit) for item in here.offered
-                    if item.region.cleaner for unit in _together(item)
-                    if not dirty.isdisjoint(unit)
-                    and held.isdisjoint(unit) and waiting.isdisjoint(unit)])
+        unfit = self._dirt.failures().union(
+            *self._resets.due(here.host, held, 0),
+            self._local_host.health.withheld(here.host.functions))
+        return any([
+            self._start(item, unit, set().union(*(
+                dirty.get(address, {address}) for address in unit)))
+            for item in here.offered if item.region.cleaner
+            for unit in _together(item) if not dirty.keys().isdisjoint(unit)
+            and held.isdisjoint(unit) and unfit.isdisjoint(unit)])
 
-    def _start(self, item, unit) -> bool:
-        """Start to clean functions, and return whether that was possible."""
-        self._dirt.begin(unit)
+    def _start(self, item, unit, functions) -> bool:
+        """Start to clean a unit, and return whether that was possible.
+
+        :param functions: those that are clean then
+        """
+        if not self._dirt.begin(functions):
+            return False
         try:
-            background.Runner().start(lambda: self._clean(item, unit))
+            background.Runner().start(
+                lambda: self._clean(item, unit, functions))
         except RuntimeError as error:
             LOG.warning('Could not start to clean device %s: %s', unit[0],
                         error)
-            self._dirt.end(unit, None)
+            self._dirt.end(functions, None)
             return False
         return True
 
-    def _clean(self, item, unit) -> None:
+    def _clean(self, item, unit, functions) -> None:
         failure = None
         try:
             with self._claims.set_aside(unit, is_short=False) as is_free:
@@ -108,7 +117,7 @@ class Cleaning:
         except Exception as error:
             failure = str(error)
         finally:
-            self._dirt.end(unit, failure)
+            self._dirt.end(functions, failure)
             self._local_host.invalidate()
         if failure:
             LOG.warning('Device %s was not cleaned, and no server gets it: %s',

@@ -64,8 +64,7 @@ class Reclamation:
             host = self._local_host.read()
         if self.reset_free(inventory.NodeInventory(host, node), known):
             host = self._local_host.read()
-        if self._cleaning.start(inventory.NodeInventory(
-                self._local_host.read_ignoring_reset_failures(), node), known):
+        if self._cleaning.start(node, known):
             host = self._local_host.read()
         return host
 

@@ -24,6 +24,10 @@ _CLEANING = model.Withheld(
 _ROUNDS = 2
 
 
+#: Addresses of functions.
+Functions = collections.abc.Collection[model.PciAddress]
+
+
 class Dirt:
     """The dirty functions of a compute node.
 
@@ -61,7 +65,7 @@ class Dirt:
             self._used -= known
             self._stored = {address: rounds - 1 for address, rounds
                             in self._stored.items() if rounds > 1}
-            dirty = self._functions()
+            dirty = {*self._functions(), *self._functions().values()}
             self._failed = {address: why for address, why
                             in self._failed.items() if address in dirty}
         return before.dirty != node.dirty
@@ -81,20 +85,26 @@ class Dirt:
                 else:
                     self._used.add(address)
 
-    def begin(self, unit: model.Unit) -> None:
-        """A unit is being cleaned."""
-        with self._lock:
-            self._cleaning.update(unit)
+    def begin(self, functions: Functions) -> bool:
+        """Begin to clean functions.
 
-    def end(self, unit: model.Unit, failure: str | None) -> None:
-        """The cleaning of a unit has ended.
-
-        :param failure: why it is not clean, '' if it is, None if a cleaner
-            is still at work
+        :returns: whether none of them is being cleaned already
         """
         with self._lock:
-            self._cleaning.difference_update(unit)
-            for address in unit:
+            is_free = self._cleaning.isdisjoint(functions)
+            if is_free:
+                self._cleaning.update(functions)
+            return is_free
+
+    def end(self, functions: Functions, failure: str | None) -> None:
+        """The cleaning of functions has ended.
+
+        :param failure: why they are not clean, '' if they are, None if a
+            cleaner is still at work
+        """
+        with self._lock:
+            self._cleaning.difference_update(functions)
+            for address in functions:
                 self._failed.pop(address, None)
                 if failure:
                     self._failed[address] = failure
@@ -104,6 +114,11 @@ class Dirt:
                     self._cleaned.add(address)
 
     # Reading
+
+    def __bool__(self) -> bool:
+        """Whether any function is dirty."""
+        with self._lock:
+            return bool(self._functions())
 
     def in_placement(self, provider: str) -> frozenset[model.PciAddress]:
         """Return the functions of a provider that Placement has as dirty."""
@@ -133,16 +148,28 @@ class Dirt:
         functions if these are not there any more.
         """
         functions = list(functions)
+        found = self.cleanable(functions)
+        return found.keys() | {function.address for function in functions
+                               if function.physfn in found} if found else set()
+
+    def cleanable(self, functions: collections.abc.Iterable[model.Function],
+                  ) -> dict[model.PciAddress, set[model.PciAddress]]:
+        """Return the functions to clean, and those that are clean then.
+
+        The virtual functions of a card that are not there any more are clean
+        when the card is.
+
+        :param functions: all functions of the machine
+        """
         with self._lock:
             dirty = self._functions()
-        if not dirty:
-            return set()
-        there = {function.address for function in functions}
-        gone = {card for address, card in dirty.items()
-                if address not in there}
-        return {function.address for function in functions
-                if function.address in dirty or function.physfn in dirty
-                or function.address in gone}
+        there = {function.address for function in functions} if dirty else ()
+        found: dict[model.PciAddress, set[model.PciAddress]] = {}
+        for address, card in dirty.items():
+            place = address if address in there else card
+            if place in there:
+                found.setdefault(place, {place}).add(address)
+        return found
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
                  ) -> dict[model.PciAddress, model.Withheld]:
