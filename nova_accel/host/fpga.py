@@ -8,6 +8,7 @@ PCI function, while the host's own driver is bound to that function.
 """
 
 import collections
+import collections.abc
 import dataclasses
 
 from nova_accel.core import errors
@@ -67,13 +68,23 @@ def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
         for address, facts in found.items()}
 
 
-def has_firmware(tree: trees.Tree, manager: str) -> bool:
-    """Whether a manager has an attribute ``firmware``, to program by.
+def manager(tree: trees.Tree, cards: collections.abc.Iterable[Shown]) -> str:
+    """Return the name of the FPGA manager that can program a card.
 
-    Some vendors' kernels have it; the mainline kernel does not.
+    Some vendors' kernels have the attribute ``firmware``, to program by; the
+    mainline kernel does not.
+
+    :param cards: what its physical functions show
+    :raises ValueError: if there is none, or several
     """
-    return 'firmware' in tree.names(
-        trees.follow(tree, f'{MANAGERS}/{manager}'))
+    managers = [name for card in cards for name in card.managers]
+    if len(managers) != 1:
+        raise ValueError(f'has {len(managers) or "no"} FPGA managers')
+    if 'firmware' not in tree.names(
+            trees.follow(tree, f'{MANAGERS}/{managers[0]}')):
+        raise ValueError(f'its FPGA manager {managers[0]} has no attribute '
+                         '"firmware" in this kernel')
+    return managers[0]
 
 
 def state(tree: trees.Tree, manager: str) -> str:

@@ -20,6 +20,7 @@ _MAY = {
     'host': {'nova_accel.conf', 'nova_accel.core', 'nova_accel.safe_yaml',
              'jsonschema', 'lxml', 'os_resource_classes', 'oslo_config',
              'oslo_privsep', 'stevedore', 'yaml'},
+    'cleaners': {'nova_accel.core', 'nova_accel.host'},
     'profiles': {'nova_accel.core', 'nova_accel.safe_yaml', 'jsonschema',
                  'oslo_log', 'yaml'},
     'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},

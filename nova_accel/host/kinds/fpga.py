@@ -283,19 +283,13 @@ class Regions:
 
     def _manager(self, place, members, item) -> str:
         """Return the name of the FPGA manager that programs a card."""
-        managers = [manager for card in _cards(
-            place, members, reader.read(self._tree))
-            for manager in card.managers]
-        if len(managers) != 1:
+        try:
+            return reader.manager(self._tree, _cards(
+                place, members, reader.read(self._tree)))
+        except ValueError as error:
             raise errors.AssignmentError(
-                _thing(item), f'has {len(managers) or "no"} FPGA managers',
-                'name a command in the entry\'s "program"')
-        if not reader.has_firmware(self._tree, managers[0]):
-            raise errors.AssignmentError(
-                _thing(item), f'its FPGA manager {managers[0]} has no '
-                'attribute "firmware" in this kernel',
-                'name a command in the entry\'s "program"')
-        return managers[0]
+                _thing(item), str(error),
+                'name a command in the entry\'s "program"') from None
 
     def _by_manager(self, manager, item, bitstream) -> str:
         refused = ''

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs have in common: their words, and how they end."""
+
+import argparse
+import collections.abc
+import sys
+
+from nova_accel.core import errors
+from nova_accel.core import model
+
+
+def parser(about: str) -> argparse.ArgumentParser:
+    """Return a parser of the step and the address of the device."""
+    found = argparse.ArgumentParser(description=about)
+    found.add_argument('step', choices=('clean', 'verify'))
+    found.add_argument('address', type=model.PciAddress.parse,
+                       help='PCI address, such as 0000:81:00.0')
+    return found
+
+
+def run(options: argparse.Namespace,
+        **steps: collections.abc.Callable[..., None]) -> int:
+    """Do the step that the options name, and return the exit code.
+
+    :param options: as parsed; a step gets all others
+    """
+    given = vars(options)
+    try:
+        steps[given.pop('step')](**given)
+    except (errors.AccelError, OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
