@@ -94,6 +94,14 @@ def arguments_of(name: str, number: int) -> dict[str, object]:
     return {each['id']: each for each in _devices(number)}[name]
 
 
+def image_of(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the file with the blocks of an NVMe disk.
+
+    :param folder: as for `arguments`
+    """
+    return folder / f'{name}.img'
+
+
 def _option(properties):
     return ','.join(f'{key}={_word(value)}'
                     for key, value in properties.items())
@@ -108,8 +116,8 @@ def _word(value):
 
 def _backends(folder):
     backends = ['-netdev', 'user,id=igb-net,restrict=on']
-    for name in ('nvme', 'pair0', 'pair1'):
-        image = folder / f'{name}.img'
+    for name in ('nvme', 'pair0', 'pair1', 'disk'):
+        image = image_of(folder, name)
         if not image.exists():
             with image.open('wb') as file:
                 file.truncate(_DISK)
@@ -144,6 +152,10 @@ def _devices(number) -> Iterator[dict[str, object]]:
                        multifunction=True)
     yield device('edu', 'duo-edu', f'port-{DUO.name}', addr='0.1',
                  multifunction=True)
+    # A disk for one server after another. Its ids are not those of the others.
+    yield ports.add('disk', 0)
+    yield device('nvme', 'disk', 'port-disk', serial=f'disk-{number}',
+                 drive='disk-disk', **{'use-intel-id': True})
 
 
 def host_bridges() -> Iterator[dict[str, object]]:

@@ -121,6 +121,10 @@ class Machine:
         shutil.rmtree(self._state)
         place.make(self._state)
 
+    def image(self, name: str) -> pathlib.Path:
+        """Return the file with the blocks of an NVMe disk."""
+        return devices.image_of(self._state, name)
+
     @property
     def is_on(self) -> bool:
         return self._processes.alive(self.host)

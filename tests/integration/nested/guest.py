@@ -31,6 +31,18 @@ class Accelerator:
     before: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """An NVMe disk as the guest found it.
+
+    :param blocks: how many blocks this guest has written
+    :param before: how many of them a guest had written before
+    """
+
+    blocks: int
+    before: int
+
+
 class Guest:
     """A guest's events since it booted, was resumed, or migrated here.
 
@@ -77,6 +89,12 @@ class Guest:
                 found[event['address']] = _accelerator(
                     event, ids.get(event['address'], ''))
         return sorted(found.values())
+
+    @property
+    def disks(self) -> list[Disk]:
+        """The NVMe disks that the guest has found, as it found them."""
+        return [Disk(event['blocks'], event['before'])
+                for event in self._all('disk')]
 
     @property
     def document(self) -> dict | None:

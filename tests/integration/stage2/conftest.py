@@ -23,3 +23,23 @@ def agreement(tenant, inside):
     """Check after each module that host, Placement and libvirt agree."""
     yield
     assert inside.disagreements() == []
+
+
+@pytest.fixture
+def offer(tenant, machine):
+    """Return a function that offers more devices until the test ends."""
+    yield lambda more: scene.offer(tenant, machine, more)
+    scene.offer(tenant, machine)
+
+
+@pytest.fixture
+def said(machine):
+    """Return a function that searches nova-compute's log of this test."""
+    log = machine.log('nova-compute')
+    begin = log.stat().st_size
+
+    def said(text):
+        with log.open('rb') as file:
+            file.seek(begin)
+            return text in file.read().decode(errors='replace')
+    return said

@@ -7,7 +7,6 @@ import pytest
 
 from tests.integration.nested import card as cards
 from tests.integration.nested import patience
-from tests.integration.nested import scene
 
 U250 = '0x10ee5000'
 # This card cannot be reset.
@@ -16,26 +15,6 @@ U200 = '0x10ee5004'
 DUO = '0x10ee50b5'
 ENTRY = ('device_spec = {{"vendor_id": "10ee", "product_id": "5004", '
          '"resource_class": "CUSTOM_OLD"{more}}}\n')
-
-
-@pytest.fixture
-def offer(tenant, machine):
-    """Return a function that offers more devices until the test ends."""
-    yield lambda more: scene.offer(tenant, machine, more)
-    scene.offer(tenant, machine)
-
-
-@pytest.fixture
-def said(machine):
-    """Return a function that searches nova-compute's log of this test."""
-    log = machine.log('nova-compute')
-    begin = log.stat().st_size
-
-    def said(text):
-        with log.open('rb') as file:
-            file.seek(begin)
-            return text in file.read().decode(errors='replace')
-    return said
 
 
 def test_device_that_cannot_be_reset(tenant, machine, inside, offer, said):

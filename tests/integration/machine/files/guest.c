@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * PID 1 of a guest of the machine. It prints on the console which PCI
- * functions exist, are added and are removed, registers of accelerators, and
- * the document of nova-accel that describes the devices.
+ * functions exist, are added and are removed, registers of accelerators, how
+ * many blocks of NVMe disks a guest has written, and the document of nova-accel
+ * that describes the devices.
  *
  * It is one program without a shell, because in nested emulation a fork takes
  * half a second. Each line is an event, `GUEST {JSON}`, for guest.py.
@@ -32,6 +33,10 @@
 #define DOCUMENT "/sys/firmware/qemu_fw_cfg/by_name/" \
 	"opt/org.openstack.nova-accel/devices/raw"
 #define WRITTEN 0xcafe0001u
+/* A guest writes this at every MiB of a disk. */
+#define BLOCKS "/sys/block"
+#define MIB (1 << 20)
+#define MARK "a guest wrote this"
 
 /* Registers (32-bit words) of qemu/accelerator.c, and of QEMU's edu. */
 enum { MAGIC = 0, IDS = 1, FUNCTION = 2, SERIAL = 3, SCRATCH = 0x100 / 4 };
@@ -179,6 +184,56 @@ static void came(const char *address)
 		read_registers(address, folder, vendor, device);
 }
 
+/* A disk is there once its driver has found it: later than its function. */
+static void use_disk(const char *name)
+{
+	static char block[PAGE];
+	char path[64], folder[64], address[16];
+	int file, blocks = 0, before = 0;
+	off_t size;
+
+	snprintf(path, sizeof path, "/dev/%.32s", name);
+	file = open(path, O_RDWR);
+	if (file < 0)
+		return;
+	size = lseek(file, 0, SEEK_END);
+	for (off_t at = 0; at < size; at += MIB) {
+		if (pread(file, block, PAGE, at) != PAGE)
+			break;
+		before += !memcmp(block, MARK, sizeof MARK);
+		memcpy(block, MARK, sizeof MARK);
+		blocks += pwrite(file, block, PAGE, at) == PAGE;
+	}
+	if (fsync(file))
+		blocks = 0;
+	close(file);
+	snprintf(folder, sizeof folder, BLOCKS "/%.32s/device", name);
+	say("{\"event\": \"disk\", \"address\": \"%s\", \"blocks\": %d, "
+	    "\"before\": %d}",
+	    text(folder, "address", address, sizeof address), blocks, before);
+}
+
+static void look_for_disks(void)
+{
+	static char used[8][32];
+	static int count;
+	struct dirent *entry;
+	DIR *folder;
+	int i;
+
+	folder = opendir(BLOCKS);
+	while (folder && (entry = readdir(folder))) {
+		for (i = 0; i < count && strcmp(used[i], entry->d_name); i++)
+			;
+		if (strncmp(entry->d_name, "nvme", 4) || i < count || i == 8)
+			continue;
+		snprintf(used[count++], sizeof *used, "%.31s", entry->d_name);
+		use_disk(entry->d_name);
+	}
+	if (folder)
+		closedir(folder);
+}
+
 /* The document is base64. It is longer than a line of the console. */
 static void read_document(void)
 {
@@ -286,6 +341,7 @@ int main(void)
 			for (int i = 0; i < count; i++)
 				off_if_pressed(files[i].fd);
 		look();
+		look_for_disks();
 		if (time(NULL) - spoken >= ALIVE_S) {
 			spoken = time(NULL);
 			say("{\"event\": \"alive\", \"boot\": \"%s\", "
