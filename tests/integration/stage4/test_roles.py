@@ -120,8 +120,9 @@ def test_script_of_the_guide(cloud, tenant, flavor):
     """A guest runs the script, and prints what it says."""
     parts = built.load()
     resources.image(
-        cloud.connection, 'script', parts.guest_linux, parts.guest_with_lspci,
-        hw_machine_type='q35', os_command_line=f'{guest.RUN} sh -c "{_SCRIPT}"')
+        cloud.connection, 'script', parts.guest_linux,
+        parts.guest_with_lspci, hw_machine_type='q35',
+        os_command_line=f'{guest.RUN} sh -c "{_SCRIPT}"')
     server = tenant.boot(flavor=flavor, image='script')
     try:
         tags = server.on_service()
