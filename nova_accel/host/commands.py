@@ -14,6 +14,9 @@ from nova_accel.core import errors
 #: How much of a command's output is kept: its last bytes.
 MAX_OUTPUT = 4096
 
+#: How much of a line a message repeats, in characters: its end.
+_MAX_LINE = 300
+
 #: Seconds for which the output may stay open after the command has ended.
 _GRACE = 0.5
 
@@ -59,19 +62,21 @@ def describe(word: str, code: int | None, output: bytes,
              timeout: float) -> str:
     """Return how a command ended, in one line; '' if it ended with 0.
 
+    It has the last line that the command printed.
+
     :param word: its path
     :param code: and ``output``, as :func:`run` returns them
     :param timeout: in seconds
     """
     if code == 0:
         return ''
-    said = output.decode('utf-8', 'replace').strip()
+    lines = output.decode('utf-8', 'replace').split('\n')
+    said = next(filter(None, map(str.strip, reversed(lines))), '')
     return (f'{errors.quote(word)} '
             + (f'ended with {code}' if code is not None else
                'was killed: it was not done after '
                + errors.count(int(timeout), 'second'))
-            + (f' and said {errors.quote(said[-errors.QUOTE_LIMIT // 2:])}'
-               if said else ''))
+            + (f' and said {said[-_MAX_LINE:]!r}' if said else ''))
 
 
 def _read_output(process, deadline: float) -> bytes:

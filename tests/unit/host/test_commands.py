@@ -84,3 +84,16 @@ def _wait_until_gone(pid):
             return
         time.sleep(0.1)
     pytest.fail(f'{pid} is still there')
+
+
+@pytest.mark.parametrize('output, said', [
+    (b'', ''),
+    (b' \n', ''),
+    (b'10 %\n20 %\ncontroller nvme0: has no namespace\n\n',
+     " and said 'controller nvme0: has no namespace'"),
+    (b'x' * 4096, f" and said '{'x' * 300}'"),
+    (b'a\tb\x1b\xff', " and said 'a\\tb\\x1b\ufffd'"),
+])
+def test_message_has_the_last_line(output, said):
+    assert commands.describe('/x', 3, output, 10) == (
+        f"'/x' ended with 3{said}")
