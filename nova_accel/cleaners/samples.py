@@ -46,8 +46,7 @@ class Disk:
         """
         for number in self._samples():
             self._buffer[:] = _marker(number, self._size)
-            with self._at(number, 'written') as offset:
-                os.pwritev(self._descriptor, [self._buffer], offset)
+            self._move(os.pwritev, number, 'written')
         os.fsync(self._descriptor)
         for number in self._samples():
             if self._read(number) != _marker(number, self._size):
@@ -86,19 +85,21 @@ class Disk:
                 for index in range(count)]
 
     def _read(self, number: int) -> bytes:
-        with self._at(number, 'read') as offset:
-            os.preadv(self._descriptor, [self._buffer], offset)
+        self._move(os.preadv, number, 'read')
         return self._buffer[:]
 
-    @contextlib.contextmanager
-    def _at(self, number, done) -> collections.abc.Iterator[int]:
-        """Yield the offset of a block, and name it in errors."""
+    def _move(self, call, number, done) -> None:
+        """Read or write a block, and name it in errors."""
         try:
-            yield number * self._size
+            size = call(self._descriptor, [self._buffer], number * self._size)
         except OSError as error:
-            raise errors.AccelError(
-                self._path, f'block {number} cannot be {done}: '
-                f'{error.strerror}') from None
+            raise self._failure(number, done, error.strerror) from None
+        if size != self._size:
+            raise self._failure(number, done, f'only {size} bytes')
+
+    def _failure(self, number, done, reason) -> errors.AccelError:
+        return errors.AccelError(
+            self._path, f'block {number} cannot be {done}: {reason}')
 
 
 @contextlib.contextmanager

@@ -129,6 +129,24 @@ def test_disk_that_does_not_keep_markers(new, fails, monkeypatch):
     assert disk.calls() == []
 
 
+@pytest.mark.parametrize('call, step, done', [
+    ('pwritev', 'clean', 'written'), ('preadv', 'clean', 'read'),
+    ('preadv', 'verify', 'read')])
+@pytest.mark.parametrize('answer, reason', [
+    (OSError(5, 'Input/output error'), 'Input/output error'),
+    (256, 'only 256 bytes')])
+def test_block_that_cannot_be_used(new, fails, monkeypatch, call, step, done,
+                                   answer, reason):
+    def broken(*_arguments):
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+    disk = new(sstat=1, action=2)
+    monkeypatch.setattr(samples.os, call, broken)
+    fails(step, f'nvme0n1: block 0 cannot be {done}: {reason}')
+    assert disk.calls() == []
+
+
 @pytest.mark.parametrize('polls', [0, 3])
 def test_sanitize_that_fails(new, run, fails, polls):
     disk = new(behaviour='fails', polls=polls)
