@@ -116,10 +116,12 @@ class DeviceConfig:
 
     :param bitstream: the bitstream to program into the device
     :param traits: the traits that the device must have
+    :param project: id of the server's project, '' if it is not known
     """
 
     bitstream: fpga.Bitstream | None = None
     traits: frozenset[str] = frozenset()
+    project: str = ''
 
 
 class Entry(typing.Protocol):
@@ -237,13 +239,18 @@ class Programmer(typing.Protocol):
     """A Preparer that knows what it has programmed."""
 
     def is_programmed(self, device: hostdev.Hostdev, item: inventory.Offered,
-                      image: str) -> bool:
+                      image: str, project: str) -> bool:
         """Whether a unit certainly has a bitstream already.
 
         Then nothing is fetched for it, and ``prepare`` is not called.
 
         :param image: uuid of the bitstream's image
+        :param project: of the server; no other project's servers have had the
+            unit since it was programmed
         """
+
+    def forget(self, item: inventory.Offered) -> None:
+        """Forget what was programmed: something else may have changed it."""
 
 
 @typing.runtime_checkable

@@ -11,6 +11,7 @@ from nova import exception
 from nova.tests.functional.api import client
 
 from nova_accel.core import naming
+from tests.functional import cleaner
 from tests.functional import cloud
 from tests.functional import fpga
 
@@ -52,6 +53,24 @@ class Fpgas(cloud.Cloud):
             self.kernel.command(text), '{address}', '{bitstream}'], **more})
         self.start_compute('compute1')
 
+    def offer_crypto(self, **more):
+        """Offer that card; return a flavor with a bitstream for it."""
+        self.image(fpga.bitstream(CRYPTO),
+                   properties={'accel:function_id': CRYPTO})
+        self.offer_shared(**more)
+        return self.with_bitstream()
+
+    def define_other_domain(self):
+        """Define a domain that is not Nova's, with a function of that card.
+        """
+        return self.connection().defineXML(
+            '<domain type="qemu"><name>mine</name><uuid>'
+            '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
+            '</os><memory>1</memory><vcpu>1</vcpu><devices><hostdev '
+            'mode="subsystem" type="pci" managed="yes"><source><address '
+            'domain="0x0000" bus="0x45" slot="0x00" function="0x2"/></source>'
+            '</hostdev></devices></domain>')
+
     def image(self, content, image=IMAGE, **more):
         """Upload a bitstream to Glance."""
         properties = more.pop('properties', {})
@@ -87,6 +106,13 @@ class Fpgas(cloud.Cloud):
         inventory = provider and self._get_provider_inventory(
             provider['uuid']).get('FPGA')
         return inventory['total'] - inventory['reserved'] if inventory else 0
+
+    def boot_as(self, project, flavor, state='ACTIVE'):
+        """Boot a server of another project."""
+        api = client.TestOpenStackClient(
+            project, self.api.base_url, project_id=project, roles=['member'])
+        api.microversion = self.microversion
+        return self.boot(flavor, state, api=api)
 
     def fault(self, server):
         return self.api.get_server(server['id'])['fault']['message']
@@ -230,6 +256,61 @@ class CommandTest(Fpgas):
         self.boot(self.with_function(CRYPTO))
         self.assertEqual(1, len(self.cached()))
 
+    def test_region_is_programmed_again_for_another_project(self):
+        flavor = self.offer_crypto()
+        for count, boot in enumerate((
+                self.boot, lambda flavor: self.boot_as('rival', flavor),
+                self.boot), 1):
+            for _server in range(2):
+                server = boot(flavor)
+                self._reboot_server(server, hard=True)
+                self.assertEqual(count, len(self.kernel.by_command()))
+                self._delete_server(server)
+                self._run_periodics()
+
+    def test_region_is_programmed_again_after_it_was_shared(self):
+        flavor = self.offer_crypto()
+        server = self.boot(flavor)
+        rival = self.boot_as('rival', flavor)
+        self._reboot_server(server, hard=True)
+        self._delete_server(rival)
+        self.assertEqual(1, len(self.kernel.by_command()))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(2, len(self.kernel.by_command()))
+
+    def test_region_is_programmed_again_after_a_restart(self):
+        flavor = self.offer_crypto()
+        servers = [self.boot(flavor) for _number in range(2)]
+        self.restart_compute_service('compute1')
+        self._reboot_server(servers[0], hard=True)
+        self.assertEqual(1, len(self.kernel.by_command()))
+        self._delete_server(servers[1])
+        self._reboot_server(servers[0], hard=True)
+        self.assertEqual(2, len(self.kernel.by_command()))
+
+    def test_region_is_programmed_again_after_a_domain_of_others(self):
+        flavor = self.offer_crypto()
+        self._delete_server(self.boot(flavor))
+        domain = self.define_other_domain()
+        self._run_periodics()
+        domain.undefine()
+        self._run_periodics()
+        self.boot(flavor)
+        self.assertEqual(2, len(self.kernel.by_command()))
+
+    def test_region_is_programmed_again_after_its_cleaner(self):
+        wipe = self.useFixture(cleaner.Cleaner())
+        self.flags(cleaner=[wipe.option], group='nova_accel')
+        self.useFixture(cloud.BackgroundWork())
+        flavor = self.offer_crypto(clean='wipe')
+        self._delete_server(self.boot(flavor))
+        for _round in range(3):
+            self._run_periodics()
+        self.assertEqual(['clean 0000:45:00.0', 'verify 0000:45:00.0'],
+                         wipe.calls())
+        self.boot(flavor)
+        self.assertEqual(2, len(self.kernel.by_command()))
+
     def test_region_that_another_server_holds_is_not_programmed(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared()
@@ -246,13 +327,7 @@ class CommandTest(Fpgas):
     def test_region_that_another_domain_holds_is_not_programmed(self):
         self.image(fpga.bitstream(CRYPTO))
         self.offer_shared(address='0000:45:00.1')
-        self.connection().defineXML(
-            '<domain type="qemu"><name>mine</name><uuid>'
-            '0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1</uuid><os><type>hvm</type>'
-            '</os><memory>1</memory><vcpu>1</vcpu><devices><hostdev '
-            'mode="subsystem" type="pci" managed="yes"><source><address '
-            'domain="0x0000" bus="0x45" slot="0x00" function="0x2"/></source>'
-            '</hostdev></devices></domain>')
+        self.define_other_domain()
         self.boot(self.with_bitstream(), state='ERROR')
         self.assertIn('hold the region: 0a6f4c7e-4a86-4f5e-8f0f-1d3fb0c4d2a1',
                       self.said())
@@ -409,7 +484,8 @@ class RevertTest(Fpgas):
         for image, function in (IMAGE, LOOPBACK), (OTHER_IMAGE, CRYPTO):
             self.image(fpga.bitstream(function), image=image, properties={
                 'accel:function_id': function})
-        self.offer_shared()
+        # The region of each host shows the right function already.
+        self.offer_shared('exit 0')
         other = self.directory_host(FPGAS)
         for afu in other.glob('sys/devices/**/afu_id'):
             afu.write_text(f'{CRYPTO}\n')
@@ -419,6 +495,7 @@ class RevertTest(Fpgas):
         server = self.boot(self.with_bitstream(IMAGE), host='compute1')
         self._resize_server(server, wants)
         self.boot(wants, host='compute1', state='ERROR')
+        self.assertIn(f'hold the region: {server["id"]}', self.said())
         self.flags(host='compute1')
         self._revert_resize(server)
         self.assertEqual(1, len(self.hostdevs(server)))

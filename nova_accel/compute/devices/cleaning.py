@@ -131,6 +131,8 @@ class Cleaning:
         if not cleaner:
             raise errors.AssignmentError(
                 f'cleaner {item.region.cleaner}', 'is not defined any more')
+        if programmer := self._local_host.programmers().get(item.region.kind):
+            programmer.forget(item)
         address, region = _place(item, unit)
         step, code, output = operations.of(self._local_host.tree).clean(
             cleaner.text, str(address), region)

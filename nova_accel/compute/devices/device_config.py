@@ -37,6 +37,11 @@ class DeviceConfigs:
         self._claims = state.claims
         self._domains = state.domains
 
+    @property
+    def project(self) -> str:
+        """Id of the server's project, '' if it is not known."""
+        return self._instance.project_id if self._instance else ''
+
     def image(self, group: str) -> str | None:
         """Return the image of the bitstream that a group requests, or None."""
         return self._instance and _image(self._instance.flavor, group)
@@ -56,7 +61,7 @@ class DeviceConfigs:
         return kind.DeviceConfig(
             image and self._bitstream(group, image, affected),
             frozenset(request.traits(group) if group in request.groups
-                      else ()))
+                      else ()), self.project)
 
     def _bitstream(self, group, image, affected) -> fpga.Bitstream:
         shared, conflicting_servers = self._others(group, image, affected)

@@ -62,8 +62,8 @@ class Preparation:
                 continue
             _check_kind(item, configs.image(group))
             preparer = self._local_host.preparers().get(item.region.kind)
-            if preparer and not _is_programmed(preparer, device, item,
-                                               configs.image(group)):
+            if preparer and not _is_programmed(preparer, device, item, configs,
+                                               group):
                 try:
                     preparer.prepare(device, item, configs.build(
                         group, _affected(item, host)))
@@ -133,10 +133,11 @@ class Preparation:
         return ready
 
 
-def _is_programmed(preparer, device, item, image: str | None) -> bool:
+def _is_programmed(preparer, device, item, configs, group) -> bool:
     """Whether a device has its bitstream, so that none has to be fetched."""
+    image = configs.image(group)
     return bool(image) and isinstance(preparer, kind.Programmer) and (
-        preparer.is_programmed(device, item, image))
+        preparer.is_programmed(device, item, image, configs.project))
 
 
 def _item(device, here) -> inventory.Offered | None:

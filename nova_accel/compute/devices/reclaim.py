@@ -55,6 +55,7 @@ class Reclamation:
         self._cleaning.take_requests(inventory.NodeInventory(
             self._local_host.read_cached(), node))
         host = self._local_host.read()
+        self._forget_programmed(inventory.NodeInventory(host, node))
         self._unknown.log([] if known.is_known else [
             (logging.WARNING, 'No device is released or reset: Nova or '
              'Placement does not tell what servers without a domain hold')])
@@ -67,6 +68,17 @@ class Reclamation:
         if self._cleaning.start(node, known):
             host = self._local_host.read()
         return host
+
+    def _forget_programmed(self, here: inventory.NodeInventory) -> None:
+        """Have FPGAs programmed again that domains have which are not Nova's.
+        """
+        programmers = self._local_host.programmers()
+        for item in here.offered:
+            if item.region.kind in programmers:
+                held = [device for _uuid, device
+                        in self._claims.holders_of(item.functions)]
+                if len(hostdev.ours(held)) < len(held):
+                    programmers[item.region.kind].forget(item)
 
     def end_claims(self, node: inventory.Node) -> None:
         """End the claims that Placement does not justify any more.

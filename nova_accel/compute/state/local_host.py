@@ -171,6 +171,11 @@ class LocalHost:
         return {name: opened for name, opened in self._kinds.items()
                 if isinstance(opened, kind.Preparer)}
 
+    def programmers(self) -> dict[str, kind.Programmer]:
+        """Return the kinds that know what they have programmed, by name."""
+        return {name: opened for name, opened in self._kinds.items()
+                if isinstance(opened, kind.Programmer)}
+
     def _read(self, states: collections.abc.Iterable[reader.State],
               ) -> tuple[model.Host, list[errors.AccelError]]:
         """Return the Host, and the errors in entries and link domains."""

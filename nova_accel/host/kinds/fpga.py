@@ -4,8 +4,10 @@
 A card with virtual functions is offered by its VFs, any other as a whole. If
 the card has one region, all VFs lead to it; if it has several, each VF leads
 to its own, as the ports of Linux's DFL do. The programmed function is a trait.
-A server can require a bitstream: it is programmed when the server starts, if
-no other server holds a unit of the region.
+A server can require a bitstream: it is programmed when the server starts,
+unless this nova-compute has programmed it, and only servers of the same
+project have had the region since. While other servers need the region as it
+is, it is not programmed, and they share it.
 
 Sources: see :mod:`nova_accel.host.fpga`.
 """
@@ -80,6 +82,20 @@ class _Facts:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Programmed:
+    """What we have programmed into a region.
+
+    :param facts: the state that the region showed with it
+    :param project: the only one whose servers have had the region since, ''
+        if there are others
+    """
+
+    bitstream: fpga.Bitstream
+    facts: _Facts
+    project: str
+
+
+@dataclasses.dataclass(frozen=True)
 class _Failure:
     reason: str
     #: The region's state after the failure.
@@ -109,9 +125,7 @@ class Regions:
         #: functions in guests show nothing.
         self._seen: dict[_Place, _Facts] = {}
         self._failures: dict[_Place, _Failure] = {}
-        #: The bitstream of each region as far as it is known, and the state
-        #: that the region showed with it.
-        self._programmed: dict[_Place, tuple[fpga.Bitstream, _Facts]] = {}
+        self._programmed: dict[_Place, _Programmed] = {}
         #: Regions that are or were being programmed: the state before, and
         #: when it ended, in seconds.
         self._busy: dict[_Place, tuple[_Facts, float]] = {}
@@ -157,21 +171,27 @@ class Regions:
             bitstream = config.bitstream
             if bitstream is None:
                 _check_allocated(item, facts, config.traits)
-            elif self._has(place, members, facts, bitstream):
-                self._programmed[place] = bitstream, facts
-            elif not _is_other_function(device, place, members):
+            elif not (self._has(place, members, facts, bitstream,
+                                config.project)
+                      or _is_other_function(device, place, members)):
                 _check_free(place, item, facts, bitstream)
-                self._program(place, members, item, facts, bitstream)
+                self._program(place, members, item, facts, bitstream,
+                              config.project)
+            self._use(place, config.project)
 
     def is_programmed(self, device: hostdev.Hostdev, item: inventory.Offered,
-                      image: str) -> bool:
+                      image: str, project: str) -> bool:
         """Whether a region shows the function that the image programmed."""
         place, members = _region_of(device, item)
-        bitstream, _facts_then = self._programmed.get(place, (None, None))
-        return bool(bitstream and bitstream.image == image
-                    and bitstream.function) and self._has(
+        known = self._programmed.get(place)
+        return bool(known and known.bitstream.image == image) and self._has(
             place, members, self._read_facts(place, members),
-            dataclasses.replace(bitstream, shared=False))
+            dataclasses.replace(known.bitstream, shared=False), project)
+
+    def forget(self, item: inventory.Offered) -> None:
+        place = _Place(item.device.address, item.region.variant)
+        self._programmed.pop(place, None)
+        self._seen.pop(place, None)
 
     def prepared(self, host: model.Host) -> tuple[()]:
         """Return nothing: a bitstream stays for the next server."""
@@ -227,21 +247,33 @@ class Regions:
 
     # Programming
 
-    def _has(self, place, members, facts, bitstream) -> bool:
-        """Whether a bitstream is programmed into a region already."""
+    def _has(self, place, members, facts, bitstream, project) -> bool:
+        """Whether a region has a bitstream for a server of a project."""
         if (place in self._failures or facts.faults
                 # A guest that held the whole card can have programmed it.
                 or place.card in members):
+            return False
+        known = self._programmed.get(place)
+        is_ours = known is not None and (
+            known.bitstream.path, known.facts) == (bitstream.path, facts)
+        if not (bitstream.conflicting_servers
+                or is_ours and project and known.project == project):
+            # Any guest could leave something in the logic of the next one.
             return False
         if bitstream.function and facts.functions:
             return facts.functions == {bitstream.function}
         # The bitstream or the region has no function id. Rely on our own
         # programming of it, as long as other servers hold the region.
-        known, facts_then = self._programmed.get(place, (None, None))
-        return bitstream.shared and known is not None and (
-            known.path, facts_then) == (bitstream.path, facts)
+        return bitstream.shared and is_ours
 
-    def _program(self, place, members, item, facts, bitstream) -> None:
+    def _use(self, place, project) -> None:
+        """Note that a server gets a region."""
+        known = self._programmed.get(place)
+        if known and known.project != project:
+            self._programmed[place] = dataclasses.replace(known, project='')
+
+    def _program(self, place, members, item, facts, bitstream,
+                 project) -> None:
         with self._as_busy(place, facts):
             try:
                 reason = self._run(place, members, item, bitstream)
@@ -260,7 +292,7 @@ class Regions:
                 self._failures[place] = _Failure(reason, after)
                 raise errors.AssignmentError(_thing(item), reason, _HEAL)
             self._failures.pop(place, None)
-            self._programmed[place] = bitstream, after
+            self._programmed[place] = _Programmed(bitstream, after, project)
 
     def _run(self, place, members, item, bitstream) -> str:
         """Program a bitstream; return what went wrong, or ''.

@@ -308,8 +308,9 @@ def test_one_machine_is_read_once():
 
 @pytest.mark.parametrize('spec, says', [
     ({'program': 'fpga'}, 'neither "fpga_manager" nor a list of words'),
-    ({'program': []}, 'neither'), ({'program': ['/x', 3]}, 'neither'),
-    ({'program': ['/x', '']}, 'neither'), ({'program': {}}, 'neither'),
+    ({'program': {}}, 'neither'), ({'program': []}, 'is not a list of words'),
+    ({'program': ['/x', 3]}, 'is not a list of words'),
+    ({'program': ['/x', '']}, 'is not a list of words'),
     ({'program': ['x', '{bitstream}']}, 'absolute path'),
     ({'program': ['/x', '{address}']}, 'has no {bitstream}'),
     ({'program': ['/{bitstream}']}, 'has no {bitstream}'),
@@ -372,12 +373,18 @@ class _Card:
         [device] = self.host().devices
         return inventory.Offered('', '', device, device.regions[self._number])
 
-    def prepare(self, bitstream=None, traits='', address=None):
+    def prepare(self, bitstream=None, traits='', address=None,
+                project='acme'):
         item = self.item()
         address = address or item.region.units[0][0]
         self.kind.prepare(
             hostdev.Hostdev(address, ''), item,
-            kind.DeviceConfig(bitstream, frozenset(traits.split())))
+            kind.DeviceConfig(bitstream, frozenset(traits.split()), project))
+
+    def is_programmed(self, project='acme'):
+        item = self.item()
+        return self.kind.is_programmed(hostdev.Hostdev(
+            item.region.units[0][0], ''), item, _IMAGE, project)
 
     def problem(self, *args, **kwargs):
         with pytest.raises(errors.AssignmentError) as caught:
@@ -400,11 +407,56 @@ def card(machine):
         machine, '0000:45:00.1', '0000:45:00.2'))})
 
 
-def test_same_bitstream_is_programmed_once(card):
+def test_same_bitstream_is_programmed_once_for_a_project(card):
     card.prepare(card.bitstream(function=_CRYPTO))
+    assert card.is_programmed()
+    card.prepare(card.bitstream(function=_CRYPTO))
+    card.prepare()
+    assert card.is_programmed()
     card.prepare(card.bitstream(function=_CRYPTO))
     assert card.log() == ['0000:45:00.0 0']
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
+
+
+@pytest.mark.parametrize('then', [
+    lambda card: card.prepare(card.bitstream(function=_CRYPTO),
+                              project='rival'),
+    # It shares the region with a guest of the first project.
+    lambda card: card.prepare(card.bitstream(
+        function=_CRYPTO, shared=True, conflicting_servers=('first',)),
+        project='rival'),
+    lambda card: card.prepare(project='rival'),
+    lambda card: card.prepare(project=''),
+    lambda card: card.kind.forget(card.item()),
+    lambda card: setattr(card, 'kind', kinds.Regions(card.tree))])
+def test_region_is_programmed_again_after_others(card, then):
+    """It shows the same function all the time."""
+    card.prepare(card.bitstream(function=_CRYPTO))
+    then(card)
+    count = len(card.log())
+    assert not card.is_programmed()
+    card.prepare(card.bitstream(function=_CRYPTO))
+    assert len(card.log()) == count + 1
+
+
+def test_shown_function_is_programmed_unless_it_was_by_us(card):
+    (card.machine / 'bitstream').write_text(_LOOPBACK)
+    for project in ('acme', 'acme', '', ''):
+        card.prepare(card.bitstream(function=_LOOPBACK), project=project)
+    assert len(card.log()) == 3
+
+
+def test_others_of_a_project_share_what_they_cannot_program(card):
+    """After a restart of nova-compute as well."""
+    card.prepare(card.bitstream(function=_CRYPTO))
+    for new in (card.kind, kinds.Regions(card.tree)):
+        card.kind = new
+        card.prepare(card.bitstream(function=_CRYPTO, shared=True,
+                                    conflicting_servers=('first',)))
+    assert len(card.log()) == 1
+    # This tells nothing of what the region had before.
+    card.prepare(card.bitstream(function=_CRYPTO))
+    assert len(card.log()) == 2
 
 
 def test_present_function_is_not_programmed_even_with_rivals(card):
