@@ -15,6 +15,7 @@ from nova_accel.core import errors
 from nova_accel.core import unknown_options
 from nova_accel.core.device_spec import cleaner
 from nova_accel.core.device_spec import policy as policies
+from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import unsafe_host
 
 GROUP = cfg.OptGroup(
@@ -453,6 +454,31 @@ has ``enable_unsafe_noiommu_mode``, or the kernel was booted with
 only if all guests are trusted as much as the host.
 """),
     cfg.StrOpt(
+        strict.OPTION, default=strict.STANDARD, mutable=True,
+        choices=[
+            (strict.STANDARD, 'devices are offered as their entries say'),
+            (strict.STRICT, 'only devices of which nothing is left for the '
+             'next server')],
+        help="""
+What this host requires of the devices that it offers, for clouds whose users
+do not trust each other. Used by nova-compute.
+
+With ``strict``, no new server gets
+
+* a device whose reset is not known to be complete: its entry says
+  ``if_possible``, or sysfs does not show the reset method;
+* a mediated device or a vGPU, which only its driver resets;
+* a disk or an FPGA whose entry names no cleaner (``clean``), except with
+  ``one_time_use``; nor any device with ``keeps_data``;
+* any device of a host that cannot isolate guests, whatever
+  ``allow_unsafe_host`` says;
+* a region of an FPGA of which a server of another project has a part.
+
+``nova-accel host show --isolation strict`` shows which devices it refuses, and
+why. The others have the trait ``CUSTOM_NOVA_ACCEL_STRICT``, which profiles can
+require. Servers keep the devices that they have.
+"""),
+    cfg.StrOpt(
         'sysfs_root', default='/sys',
         help="""
 Where nova-compute reads the devices of the host: /sys, a copy of it, or a file
@@ -465,7 +491,13 @@ only.
 def policy(conf: cfg.ConfigOpts) -> policies.Policy:
     """Return what the options permit, beside ``device_spec``."""
     return policies.Policy(conf.nova_accel.allow_unsafe_host,
-                           cleaner.parse_all(conf.nova_accel.cleaner)[0])
+                           cleaner.parse_all(conf.nova_accel.cleaner)[0],
+                           is_strict(conf))
+
+
+def is_strict(conf: cfg.ConfigOpts) -> bool:
+    """Whether ``isolation`` is ``strict``."""
+    return conf.nova_accel.isolation == strict.STRICT
 
 
 def broken_cleaners(conf: cfg.ConfigOpts) -> list[errors.EntryError]:

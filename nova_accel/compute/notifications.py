@@ -127,9 +127,10 @@ _ACTIONS = {
     model.WithheldState.RESET_FAILED: (
         ('reset', fields.NotificationPhase.ERROR), ('recover', None),
         fields.NotificationPriority.ERROR),
-    model.WithheldState.DIRTY: (
-        ('withhold', None), ('recover', None),
-        fields.NotificationPriority.INFO),
+    **dict.fromkeys(
+        (model.WithheldState.DIRTY, model.WithheldState.NOT_STRICT), (
+            ('withhold', None), ('recover', None),
+            fields.NotificationPriority.INFO)),
     model.WithheldState.CLEANING: (
         ('clean', fields.NotificationPhase.START), ('recover', None),
         fields.NotificationPriority.INFO),

@@ -369,6 +369,7 @@ class WithheldState(enum.StrEnum):
     DIRTY = 'dirty'
     CLEANING = 'cleaning'
     CLEANING_FAILED = 'cleaning_failed'
+    NOT_STRICT = 'not_strict'
 
 
 #: A server has had the device, and it was not cleaned since.

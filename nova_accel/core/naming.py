@@ -27,6 +27,10 @@ OUR_TRAITS = frozenset({MARKER_TRAIT, os_traits.OWNER_NOVA})
 #: compute nodes with devices at once.
 HOST_CLASS = 'CUSTOM_NOVA_ACCEL_HOST'
 
+#: The trait of Regions that are offered under ``isolation = strict``. Profiles
+#: can require it.
+STRICT_TRAIT = f'{MARKER_TRAIT}_STRICT'
+
 #: The trait of one-time-use devices. os-traits has it since 2025.2.
 ONE_TIME_USE_TRAIT = getattr(os_traits, 'HW_PCI_ONE_TIME_USE',
                              'CUSTOM_HW_PCI_ONE_TIME_USE')
@@ -70,6 +74,11 @@ def is_resource_class(name: str) -> bool:
 def is_trait(name: str) -> bool:
     """Whether a trait is standard, or a valid custom one."""
     return bool(_CUSTOM.fullmatch(name)) or name in _standard_traits()
+
+
+def is_own_trait(name: str) -> bool:
+    """Whether only nova_accel itself may set a trait."""
+    return name == MARKER_TRAIT or name.startswith(f'{MARKER_TRAIT}_')
 
 
 def normalise_resource_class(text: str) -> str:

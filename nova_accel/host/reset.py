@@ -51,7 +51,8 @@ class Resets:
     def __init__(self, clock: collections.abc.Callable[[], float] = (
             lambda: time.monotonic())) -> None:
         self._clock = clock
-        self._clean: set[model.Unit] = set()
+        #: With what their entries said of resets.
+        self._clean: dict[model.Unit, str] = {}
         self._failed: dict[model.Unit, _Failure] = {}
         self._lock = threading.Lock()
 
@@ -75,17 +76,20 @@ class Resets:
         """Mark addresses as used: a guest holds them or is about to start."""
         used = set(addresses)
         with self._lock:
-            self._clean = {unit for unit in self._clean
+            self._clean = {unit: how for unit, how in self._clean.items()
                            if used.isdisjoint(unit)}
 
     def forget(self, host: model.Host) -> None:
         """Forget units that do not exist any more or are not offered.
 
+        Units whose entry says something else of resets now are reset again.
+
         :param host: including units that are refused only for their reset
         """
-        units = set(reset_methods.units(host))
+        units = reset_methods.regions(host)
         with self._lock:
-            self._clean &= units
+            self._clean = {unit: how for unit, how in self._clean.items()
+                           if unit in units and how == units[unit].reset}
             self._failed = {unit: failure for unit, failure
                             in self._failed.items() if unit in units}
 
@@ -118,8 +122,9 @@ class Resets:
         :param host: with the current state of the unit's functions
         :returns: whether a server may get it
         """
+        how = reset_methods.regions(host)[unit].reset
         with self._lock:
-            if unit in self._clean:
+            if self._clean.get(unit) == how:
                 return True
         failure = _try(tree, host, unit)
         with self._lock:
@@ -127,7 +132,7 @@ class Resets:
                 self._failed[unit] = _Failure(*failure, self._clock())
             else:
                 self._failed.pop(unit, None)
-                self._clean.add(unit)
+                self._clean[unit] = how
         return not failure
 
 

@@ -86,6 +86,7 @@ class _Offer:
         self._machine = _Machine(functions)
         self._functions = self._machine.functions
         self._enumerators = enumerators
+        self._is_strict = policy.strict
         self._problems = list(problems)
         self._checks = unit_checks.UnitChecks(
             self._machine, self._problems, foreign, withheld, held, hazards,
@@ -231,8 +232,20 @@ class _Offer:
             regions.setdefault(region, {})[pool] = withheld
         named: set[str] = set()
         return model.Device(address, card.ids, card.location, tuple(
-            _with_unique_name(_filled(region, alike, self._functions), named)
+            self._with_promise(_with_unique_name(_filled(
+                region, alike, self._functions), named))
             for region, alike in sorted(regions.items(), key=_region_order)))
+
+    def _with_promise(self, region) -> model.Region:
+        """Return a Region with the trait of strict isolation, if it applies.
+
+        The name of the Region does not depend on it.
+        """
+        refused = {unit for unit, state in region.withheld
+                   if state is model.WithheldState.NOT_STRICT}
+        return region if not self._is_strict or refused.issuperset(
+            region.units) else dataclasses.replace(
+                region, traits=region.traits | {naming.STRICT_TRAIT})
 
 
 def _of_several_classes(taken) -> collections.abc.Iterator[str]:

@@ -152,6 +152,8 @@ def _read_traits(value: object) -> dict[str, frozenset[str]]:
                        for name in names if name.strip())
     if not all(map(naming.is_trait, traits)):
         raise ValueError('has a name that is too long')
+    if own := sorted(filter(naming.is_own_trait, traits)):
+        raise ValueError(f'has {own[0]}, which only nova_accel itself sets')
     return {'traits': traits}
 
 

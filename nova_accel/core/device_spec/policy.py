@@ -14,11 +14,13 @@ class Policy:
     :param allow_unsafe_host: whether to offer devices on a host that cannot
         isolate guests
     :param cleaners: the cleaners that root has defined, by name
+    :param strict: whether to refuse what :mod:`strict` refuses
     """
 
     allow_unsafe_host: bool = False
     cleaners: collections.abc.Mapping[str, cleaner.Cleaner] = (
         dataclasses.field(default_factory=dict))
+    strict: bool = False
 
 
 #: That of a host without options.

@@ -167,13 +167,18 @@ def _others_behind(unit, functions) -> set[model.PciAddress] | None:
             }.difference(unit) if ports else None
 
 
+def names(ways: collections.abc.Iterable[Way],
+          functions: Functions) -> list[str]:
+    """Return the reset that the kernel tries first for each way."""
+    return [way.behind.value if way.behind else next(iter(
+        way.methods or functions[way.address].reset_methods or ()), UNKNOWN)
+        for way in ways]
+
+
 def describe(ways: collections.abc.Iterable[Way],
              functions: Functions) -> str:
     """Return in words what resets a unit: ``flr, then bus``."""
-    return ', then '.join(dict.fromkeys(
-        way.behind.value if way.behind else next(iter(
-            way.methods or functions[way.address].reset_methods or ()),
-            UNKNOWN) for way in ways))
+    return ', then '.join(dict.fromkeys(names(ways, functions)))
 
 
 def describe_all(host: model.Host) -> dict[model.Unit, str]:

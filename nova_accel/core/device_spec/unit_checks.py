@@ -18,6 +18,7 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import together
 from nova_accel.core.device_spec import unsafe_host
 from nova_accel.core.device_spec import virtual_functions
@@ -51,7 +52,7 @@ class WithheldUnit(kinds.Refused):
     """Raised about a unit that is offered again once its state is over."""
 
     def __init__(self, withheld: collections.abc.Sequence[model.Withheld],
-                 address: model.PciAddress) -> None:
+                 address: model.PciAddress | None) -> None:
         super().__init__(
             '; '.join(why.reason for why in withheld),
             '; '.join(dict.fromkeys(why.remedy for why in withheld
@@ -168,7 +169,8 @@ class UnitChecks:
         else:
             self._check_functions(unit, functions, pool, entry)
         # Last, as such a unit would be offered otherwise.
-        self._check_withheld(functions)
+        self._check_withheld(functions, self._policy.strict and strict.refusal(
+            unit, self._functions, pool, entry, self._hazards))
 
     def _check_cleaner(self, pool, entry) -> None:
         if pool.mdevs:
@@ -187,7 +189,8 @@ class UnitChecks:
         for check in self._checks_of_handover(functions, pool, entry):
             check()
         if pool.resets:
-            if entry.reset == reset_methods.IF_POSSIBLE:
+            if entry.reset == reset_methods.IF_POSSIBLE and (
+                    not self._policy.strict):
                 self._report_reset(unit, entry)
             self._check_use(functions, entry)
 
@@ -234,15 +237,19 @@ class UnitChecks:
                 'not there', 'name its virtual functions again with num_vfs, '
                 'and restart nova-compute; or move or delete the server')
 
-    def _check_withheld(self, functions) -> None:
-        """Refuse withheld functions, and the VFs of withheld cards."""
+    def _check_withheld(self, functions, not_strict) -> None:
+        """Refuse withheld functions, and the VFs of withheld cards.
+
+        :param not_strict: why the unit is withheld as a whole, or false
+        """
         found = {address: self._withheld[address] for function in functions
                  for address in (function.address, function.physfn)
                  if address in self._withheld}
-        if found:
+        if found or not_strict:
             # One reason must not hide another, which may last longer.
-            raise WithheldUnit(tuple(itertools.chain(*found.values())),
-                               next(iter(found)))
+            raise WithheldUnit((*itertools.chain(*found.values()),
+                                *[not_strict] * bool(not_strict)),
+                               next(iter(found), None))
 
     def _check_lost(self, pool, function) -> None:
         """Refuse other uses of a card while a held mdev is missing.
@@ -303,10 +310,13 @@ class UnitChecks:
         """
         for hazard in self._hazards:
             if not self._policy.allow_unsafe_host:
-                raise kinds.Refused(hazard.reason, hazard.remedy)
-            self._problems.append(
-                f'{hazard.reason}; devices are offered anyway, as '
-                f'{unsafe_host.OPTION} says')
+                raise kinds.Refused(
+                    hazard.reason, hazard.remedy if self._policy.strict else
+                    f'{hazard.remedy}, {unsafe_host.OVERRIDE}')
+            if not self._policy.strict:
+                self._problems.append(
+                    f'{hazard.reason}; devices are offered anyway, as '
+                    f'{unsafe_host.OPTION} says')
 
     def _check_function(self, function) -> None:
         if function.unreadable:

@@ -11,8 +11,9 @@ import enum
 
 #: The option that allows devices to be offered with such a setting.
 OPTION = 'allow_unsafe_host'
-
-_OR = f', or write {OPTION} = true if all guests of this host can be trusted'
+#: What else helps, unless ``isolation`` is strict.
+OVERRIDE = (f'or write {OPTION} = true if all guests of this host can be '
+            'trusted')
 
 
 class Hazard(enum.Enum):
@@ -22,14 +23,14 @@ class Hazard(enum.Enum):
         'a guest can send this host any interrupt through its devices, '
         'because allow_unsafe_interrupts is set',
         'switch interrupt remapping on in the firmware, and load '
-        'vfio_iommu_type1 and iommufd without allow_unsafe_interrupts' + _OR)
+        'vfio_iommu_type1 and iommufd without allow_unsafe_interrupts')
     NO_IOMMU = (
         'vfio assigns devices without an IOMMU that protects the memory of '
         'this host, because enable_unsafe_noiommu_mode is set',
-        'load vfio without enable_unsafe_noiommu_mode' + _OR)
+        'load vfio without enable_unsafe_noiommu_mode')
     ACS_OVERRIDE = (
         'the IOMMU groups of this host cannot be trusted, because its kernel '
-        'was booted with pcie_acs_override', 'boot it without' + _OR)
+        'was booted with pcie_acs_override', 'boot it without')
 
     @property
     def reason(self) -> str:

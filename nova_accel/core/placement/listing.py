@@ -50,7 +50,7 @@ class Units:
 
     :param provider: uuid of the resource provider that has them
     :param name: name of the Region if its device has several, else ''
-    :param traits: those of nova.conf and of the kind
+    :param traits: those that a profile can require
     :param free: units that a new server can get
     :param reasons: why units are not available, if they are not held
     """
@@ -168,7 +168,8 @@ def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
         yield Units(
             provider.uuid, provider.region, resource_class,
             frozenset(trait for trait in provider.traits
-                      if not trait.startswith(naming.MARKER_TRAIT))
+                      if trait == naming.STRICT_TRAIT
+                      or not naming.is_own_trait(trait))
             - naming.OUR_TRAITS,
             amounts['used'], max(0, amounts['capacity'] - amounts['used']),
             _reasons(provider.traits, amounts))

@@ -358,6 +358,7 @@ def _reserve(provider: Existing, reason: str, dirty: dirt.Dirt,
     # there already.
     traits = frozenset(
         trait for trait in provider.traits - _OF_OFFERED
+        - {naming.STRICT_TRAIT}
         if trait.startswith('CUSTOM_') and not dirt.is_trait(trait)
         or trait == naming.ONE_TIME_USE_TRAIT).union(
             naming.OUR_TRAITS, {reason}, dirt.traits(
