@@ -34,6 +34,8 @@ def draw(host: model.Host, source: str, problems: list[str],
     # A Region without units has none that could be withheld.
     devices = sum(any(region.available or not region.units for region in own)
                   for own in regions)
+    states = collections.Counter(state for refusal in host.refusals
+                                 for state in refusal.states)
     withheld = sum(refusal.is_withheld for refusal in host.refusals)
     functions = [function for function in host.functions
                  if isinstance(function.address, model.PciAddress)]
@@ -42,7 +44,10 @@ def draw(host: model.Host, source: str, problems: list[str],
     yield (f'Devices offered: {devices}, units: {units}, functions refused: '
            f'{len(host.refusals) - withheld}')
     if health:
-        yield f'Functions withheld for their health: {withheld} ({health})'
+        yield ('Functions withheld for their health: '
+               f'{states[model.WithheldState.UNHEALTHY]} ({health})')
+    if not_strict := states[model.WithheldState.NOT_STRICT]:
+        yield f'Functions withheld by isolation = strict: {not_strict}'
     yield from columns.lines({**_branches(host, everything),
                               **_link_domains(host.links)})
     yield from _resets(host)

@@ -20,6 +20,7 @@ from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import suggestion
 from nova_accel.host import loader
 from nova_accel.host import reader
@@ -35,7 +36,8 @@ class ShowHost(text.ShowOne):
     """Show devices, regions and topology, and why devices are refused.
 
     It also reads the health of devices, and shows which ones nova-compute
-    withholds for it.
+    withholds for it. With --isolation strict, it shows which ones nova-compute
+    would refuse with this option.
 
     It exits with 1 if an entry or the file of link domains is invalid.
     """
@@ -43,6 +45,7 @@ class ShowHost(text.ShowOne):
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         add_root(parser)
+        add_isolation(parser)
         parser.add_argument(
             '--device-spec', action='append', metavar='JSON',
             help='try this entry instead of those in nova.conf; can be '
@@ -60,7 +63,7 @@ class ShowHost(text.ShowOne):
         return parser
 
     def take_action(self, parsed_args):
-        conf = self.app.configuration(SERVICE)
+        conf = configuration(self.app, parsed_args)
         root = _root(parsed_args, conf)
         texts, option = ((parsed_args.device_spec, '--device-spec')
                          if parsed_args.device_spec else
@@ -191,6 +194,21 @@ def add_host(parser) -> None:
                              'name that libvirt reports)')
 
 
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    """Add the option that shows the effect of another ``isolation``."""
+    parser.add_argument(
+        f'--{strict.OPTION}', choices=(strict.STANDARD, strict.STRICT),
+        help='try this value instead of that in nova.conf')
+
+
+def configuration(app, arguments: argparse.Namespace) -> cfg.ConfigOpts:
+    """Return nova.conf, with the option of :func:`add_isolation`."""
+    conf = app.configuration(SERVICE)
+    if arguments.isolation:
+        conf.set_override(strict.OPTION, arguments.isolation, 'nova_accel')
+    return conf
+
+
 def _suggest(host: model.Host, kinds: discovery.Enumerators,
              decide: reader.Offer) -> suggestion.Suggestions:
     return suggestion.suggest(host.functions, kinds.values(),
@@ -260,7 +278,7 @@ def as_data(host: model.Host,
             found: suggestion.Suggestions) -> dict:
     """Return a Host as plain data, for JSON; addresses as in sysfs.
 
-    :param withheld: the functions that are not healthy, suggested ones as well
+    :param withheld: the withheld functions, suggested ones as well
     """
     states = {refusal.address: 'withheld' if refusal.is_withheld
               else 'refused' for refusal in host.refusals}

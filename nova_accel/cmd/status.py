@@ -7,6 +7,7 @@ they have no options of nova_accel succeeds. Nova is not imported.
 
 import collections
 import collections.abc
+import dataclasses
 from importlib import metadata
 import sys
 
@@ -19,6 +20,7 @@ from nova_accel import novas
 from nova_accel.cmd import main as command
 from nova_accel.cmd import profile
 from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.placement import outdated
@@ -124,6 +126,28 @@ def _claimed(conf: cfg.ConfigOpts,
             _several('device', addresses), f'claimed by {novas_own} and by '
             f'{ours}, so not offered by nova_accel', 'name each device in one '
             'of the two')
+
+
+def check_isolation(conf: cfg.ConfigOpts) -> upgradecheck.Result:
+    """Say what ``isolation = strict`` refuses, even before it is set."""
+    nova_claims.register_opts(conf)
+    entries, _broken = reader.parse(conf.nova_accel.device_spec)
+    if not entries:
+        return _not_here('[nova_accel] device_spec is not set')
+    host = reader.read(
+        trees.open_tree(conf.nova_accel.sysfs_root), entries,
+        nova_claims.claims(conf), policy=dataclasses.replace(
+            options.policy(conf), strict=True))
+    refused = [refusal for refusal in host.refusals
+               if model.WithheldState.NOT_STRICT in refusal.states]
+    found = [errors.AccelError(', '.join(
+        f'{refusal.address} ({refusal.ids})' for refusal in alike), reason,
+        remedy) for (reason, remedy), alike in model.group(refused).items()]
+    if options.is_strict(conf):
+        return _result('isolation = strict refuses no device', (), found)
+    return _result('. '.join(map(str, (
+        f'{errors.count(len(refused), "device")} would be refused under '
+        'isolation = strict', *found))), (), ())
 
 
 def check_profiles(conf: cfg.ConfigOpts) -> upgradecheck.Result:
@@ -251,6 +275,7 @@ class Commands(upgradecheck.UpgradeCommands):
     _upgrade_checks = (
         ('nova-scheduler', _method(check_scheduler)),
         ('nova-compute', _method(check_compute)),
+        ('Isolation', _method(check_isolation)),
         ('Device profiles', _method(check_profiles)),
         ('Compute nodes in Placement', _method(check_placement)),
         ('Options', _method(check_options)),

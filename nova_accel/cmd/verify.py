@@ -42,6 +42,7 @@ class VerifyHost(text.ShowOne):
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         hosts.add_root(parser)
+        hosts.add_isolation(parser)
         parser.add_argument(
             '--reset', action='store_true',
             help='reset one unit of each region that no domain holds and '
@@ -49,7 +50,7 @@ class VerifyHost(text.ShowOne):
         return parser
 
     def take_action(self, parsed_args):
-        conf = self.app.configuration(hosts.SERVICE)
+        conf = hosts.configuration(self.app, parsed_args)
         tree = trees.open_tree(parsed_args.sysfs_root
                                or conf.nova_accel.sysfs_root)
         recording = recorder.record(tree)

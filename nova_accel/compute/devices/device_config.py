@@ -11,7 +11,9 @@ import dataclasses
 from nova import context as nova_context
 from nova import exception
 from nova import objects
+import nova.conf
 
+from nova_accel import conf
 from nova_accel.compute import instance_request
 from nova_accel.compute.devices import bitstreams
 from nova_accel.compute.state import node_state
@@ -21,6 +23,8 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.request import flavor_request
 from nova_accel.core.request import fpga
+
+CONF = nova.conf.CONF
 
 
 class DeviceConfigs:
@@ -62,6 +66,27 @@ class DeviceConfigs:
             image and self._bitstream(group, image, affected),
             frozenset(request.traits(group) if group in request.groups
                       else ()), self.project)
+
+    def check_strangers(self, thing: str, affected: collections.abc.Collection[
+            model.Address]) -> None:
+        """Check that a new server shares nothing with another project.
+
+        :param thing: what it would share, for the error
+        :param affected: as for :meth:`build`
+        :raises errors.AssignmentError: if it does, and isolation is strict
+        """
+        if not (conf.is_strict(CONF) and self._instance
+                and self._claims.is_new(self._instance)):
+            return
+        others = {uuid for uuid, _device in self._claims.holders_of(affected)
+                  }.union(self._without_domain(affected))
+        strangers = sorted(
+            uuid for uuid in others - {self._instance.uuid}
+            if getattr(_find(uuid), 'project_id', '') != self.project)
+        if strangers:
+            raise errors.AssignmentError(
+                thing, 'isolation is strict, and servers of other projects '
+                f'have a part of the same region: {", ".join(strangers)}')
 
     def _bitstream(self, group, image, affected) -> fpga.Bitstream:
         shared, conflicting_servers = self._others(group, image, affected)
@@ -111,17 +136,23 @@ class DeviceConfigs:
         """
         flavors = [self._instance.flavor]
         if uuid != self._instance.uuid:
-            try:
-                instance = objects.Instance.get_by_uuid(
-                    nova_context.get_admin_context(), uuid,
-                    expected_attrs=['flavor'])
-            except exception.InstanceNotFound:
+            instance = _find(uuid)
+            if not instance:
                 return set()
             # A resize that is not confirmed can be reverted.
             flavors = filter(None, (instance.flavor, instance.old_flavor))
         return {_image(flavor, name) for flavor in flavors
                 for name in ([group] if group is not None
                              else _programmed_groups(flavor))}
+
+
+def _find(uuid: str):
+    """Return a server with its flavor, None if Nova does not know it."""
+    try:
+        return objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(), uuid, expected_attrs=['flavor'])
+    except exception.InstanceNotFound:
+        return None
 
 
 def _programmed_groups(flavor) -> list[str]:

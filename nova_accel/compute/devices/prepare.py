@@ -60,7 +60,7 @@ class Preparation:
             if item is None:
                 _check_not_withheld(device, host, configs.image(group))
                 continue
-            _check_kind(item, configs.image(group))
+            _check_kind(item, host, configs, group)
             preparer = self._local_host.preparers().get(item.region.kind)
             if preparer and not _is_programmed(preparer, device, item, configs,
                                                group):
@@ -173,13 +173,19 @@ def _affected(item, host) -> set[model.Address]:
                                                function.physfn)}
 
 
-def _check_kind(item, image: str | None) -> None:
-    """Check that a device can be programmed, if the server requests it."""
-    if image and not loader.load()[item.region.kind].programs:
+def _check_kind(item, host, configs, group) -> None:
+    """Check that a device can be programmed, if the server requests it.
+
+    :raises errors.AssignmentError: if it cannot, or may not be shared
+    """
+    thing = f'device {item.device.address} ({item.device.ids})'
+    if loader.load()[item.region.kind].programs:
+        configs.check_strangers(thing, _affected(item, host))
+    elif configs.image(group):
         raise errors.AssignmentError(
-            f'device {item.device.address} ({item.device.ids})',
-            f'is of kind {item.region.kind}, which cannot be programmed',
-            'let the profile request FPGAs by resource class or trait')
+            thing, f'is of kind {item.region.kind}, which cannot be '
+            'programmed', 'let the profile request FPGAs by resource class '
+            'or trait')
 
 
 def _check_not_withheld(device, host, image: str | None) -> None:

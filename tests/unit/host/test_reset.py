@@ -713,6 +713,14 @@ def test_failure_of_a_function_that_left_device_spec_is_forgotten(kernel):
     assert len(kernel.resets) == resets
 
 
+def test_unit_is_reset_again_if_its_entry_requires_more(kernel):
+    node = _Node(kernel, reset='if_possible')
+    for says, count in (('if_possible', 1), ('flr', 2), ('flr', 2)):
+        node.entries = build.entries({'vendor_id': '10de', 'reset': says})
+        node.sweep()
+        assert kernel.resets.count('0000:88:00.0') == count
+
+
 def test_function_without_reset_is_offered_if_the_entry_permits(kernel):
     kernel.file('0000:88:00.0', 'reset').unlink()
     kernel.file('0000:88:00.0', 'reset_method').unlink()

@@ -144,7 +144,7 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
-                           'address, gpu_instance, keeps_data, kind,'),
+                           'address, clean, gpu_instance, keeps_data,'),
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
@@ -172,6 +172,8 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('{"resource_class": "VCPU"}', 'is a class that Nova itself counts'),
     ('{"traits": {}}', 'traits {} is neither a list'),
     ('{"traits": [1]}', 'traits [1] is neither a list'),
+    ('{"traits": "nova accel strict"}', 'has CUSTOM_NOVA_ACCEL_STRICT, which '
+     'only nova_accel itself sets'),
     ('{"managed": "maybe"}', "managed 'maybe' is neither"),
 ])
 def test_bad_entry_gives_one_line(text, says):
