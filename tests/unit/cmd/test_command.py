@@ -67,6 +67,20 @@ def test_host_show_applies_allow_unsafe_host(run, tmp_path):
     assert (len(data['devices']), len(data['refused'])) == (8, 0)
 
 
+def test_effect_of_strict_isolation_is_shown(run):
+    arguments = '--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS
+    conf = '[nova_accel]\nisolation = strict\n'
+    for more, by_file in ((('--isolation', 'strict'), ''), ((), conf)):
+        code, out, err = run('host', 'show', *arguments, *more, conf=by_file)
+        assert code == 0
+        assert 'Functions withheld by isolation = strict: 8\n' in out
+        assert out.count('sysfs does not show how it is reset') == 8
+        assert 'boot Linux 5.15 or later' in err
+    _code, out, err = run('host', 'show', *arguments, '--isolation',
+                          'standard', conf=conf)
+    assert 'strict' not in out + err
+
+
 def test_host_show_lists_all_states_of_a_function(run):
     code, out, _err = run(
         'host', 'show', '--sysfs-root', str(HOSTS / 'l40s-modelled.json'),

@@ -24,7 +24,7 @@ from tests.unit import build
 from tests.unit.cmd import services
 
 SUCCESS, WARNING, FAILURE = range(3)
-CHECKS = ('nova-scheduler', 'nova-compute', 'Device profiles',
+CHECKS = ('nova-scheduler', 'nova-compute', 'Isolation', 'Device profiles',
           'Compute nodes in Placement', 'Options', 'Versions')
 
 FILTER = 'nova_accel.scheduler.filter.AcceleratorFilter'
@@ -57,7 +57,7 @@ CYBORGS = {'device_profiles': [{
 
 IDS = 'CUSTOM_NOVA_ACCEL_PCI_10DE_2330'
 GPU = '0000:43:00.0'
-PLACEMENT = CHECKS[3]
+PLACEMENT = CHECKS[4]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_checks_of_other_services_are_skipped(run):
     assert (code, err) == (SUCCESS, '')
     assert re.findall('Check: (.*?) *\\|', out) == [*CHECKS]
     assert out.count('Result: Success') == len(CHECKS)
-    assert out.count('Details: not configured here: ') == 4
+    assert out.count('Details: not configured here: ') == 5
 
 
 def test_host_with_all_services_succeeds(run, placement, tmp_path):
@@ -242,7 +242,7 @@ def test_unusable_compute_options_fail(check, old, new, words):
 
 
 def test_devices_that_cannot_be_read_fail(check, monkeypatch):
-    def refuse(tree):
+    def refuse(*_arguments, **_more):
         raise PermissionError(13, 'Permission denied', '/sys')
     monkeypatch.setattr('nova_accel.host.reader.read', refuse)
     assert check('nova-compute', COMPUTE) == (
@@ -511,3 +511,23 @@ def test_files_of_nova_compute_are_read_by_default(tmp_path, installed):
     (folder / 'nova-compute.conf.d' / 'accel.conf').write_text(
         '[DEFAULT]\ncompute_driver = accel.LibvirtDriver\n')
     assert call()['result'] == SUCCESS
+
+
+_REFUSED = ', '.join(f'0000:{bus}:00.0 (10de:2330)' for bus in (
+    '43', '44', '48', '49', '83', '84', '88', '89')) + (
+    ': isolation = strict refuses it: sysfs does not show how it is reset; '
+    'boot Linux 5.15 or later, which has reset_method')
+
+
+@pytest.mark.parametrize('isolation, result, details', [
+    ('standard', SUCCESS, '8 devices would be refused under isolation = '
+     f'strict. {_REFUSED}'), ('strict', WARNING, _REFUSED)])
+def test_effect_of_strict_isolation_is_told(check, isolation, result,
+                                            details):
+    assert check('Isolation', f'{COMPUTE}isolation = {isolation}\n') == (
+        result, details)
+    assert check('Isolation', f'{COMPUTE}isolation = {isolation}\n'.replace(
+        'l1-8gpu', 'h200-guest').replace('2330', '2335')) == (
+        SUCCESS, {'standard': '0 devices would be refused under isolation = '
+                              'strict',
+                  'strict': 'isolation = strict refuses no device'}[isolation])

@@ -40,6 +40,15 @@ def test_report_of_a_recording(run):
                for region in report['regions'])
 
 
+def test_report_names_what_strict_isolation_refuses(run):
+    _code, report = _verify(run, build.DATA / 'hosts' / 'l1-8gpu.json',
+                            '--isolation', 'strict')
+    assert [(refused['ids'], refused['reason'])
+            for refused in report['refused']] == [(
+                '10de:2330', 'isolation = strict refuses it: sysfs does not '
+                'show how it is reset')] * 8
+
+
 def test_report_does_not_contain_mount_points(run, tmp_path):
     disk = 'devices/pci0000:80/0000:81:00.0'
     build.sysfs({disk.removeprefix('devices/'): {'class': '0x010802\n'}}, {
