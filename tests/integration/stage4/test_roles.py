@@ -120,10 +120,10 @@ def test_script_of_the_guide(cloud, tenant, flavor):
     """A guest runs the script, and prints what it says."""
     parts = built.load()
     resources.image(
-        cloud.connection, 'script', parts.guest_linux,
+        cloud.connection, 'devices', parts.guest_linux,
         parts.guest_with_lspci, hw_machine_type='q35',
         os_command_line=f'{guest.RUN} sh -c "{_SCRIPT}"')
-    server = tenant.boot(flavor=flavor, image='script')
+    server = tenant.boot(flavor=flavor, image='devices')
     try:
         tags = server.on_service()
         said = patience.until(
@@ -131,6 +131,9 @@ def test_script_of_the_guide(cloud, tenant, flavor):
             lambda: 'exit code:' in server.console() and server.console())
     finally:
         server.delete()
+        for suffix in '', '-kernel', '-ramdisk':
+            cloud.connection.image.delete_image(
+                cloud.connection.image.find_image(f'devices{suffix}'))
     *found, nccl = said.replace('\r', '').rpartition('$ ')[2].split('\n--')[1:]
     assert 'exit code: 0' in nccl
     for group, words in zip(('', 'a', 'nic'), found, strict=True):
