@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives inputs to one harness, in a process of its own, within the bounds.
+
+It prints a JSON object for each input that failed, and one at the end. An
+input that takes too long, or crashes the interpreter, ends the process; its
+number is then in the file ``--progress``.
+"""
+
+import argparse
+import dataclasses
+import faulthandler
+import json
+import mmap
+import os
+import pathlib
+import resource
+import signal
+import struct
+import time
+import traceback
+
+from tests import fuzz
+from tests.fuzz import harness
+
+#: Most seconds of a processor that an input may take.
+CPU_SECONDS = 2
+#: Most seconds that an input may take if it waits, for a pipe for example.
+WALL_SECONDS = 10
+#: Most bytes by which an input may increase the memory of the process.
+MEMORY = 512 << 20
+
+NUMBER = struct.Struct('q')
+
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+@dataclasses.dataclass
+class Counts:
+    """What inputs have needed.
+
+    :param accepted: how many the code accepted
+    :param slowest: most seconds of a processor for one
+    :param largest: largest increase of memory by one, in bytes
+    """
+
+    inputs: int = 0
+    accepted: int = 0
+    slowest: float = 0
+    largest: int = 0
+
+    def add(self, other: 'Counts') -> None:
+        self.inputs += other.inputs
+        self.accepted += other.accepted
+        self.slowest = max(self.slowest, other.slowest)
+        self.largest = max(self.largest, other.largest)
+
+
+class Worker:
+    """Gives inputs to a harness.
+
+    :param inputs: by number
+    :param progress: a file into which the number of each input is written
+    """
+
+    def __init__(self, own: harness.Harness, inputs, progress: str):
+        self._own, self._inputs = own, inputs
+        self.counts = Counts()
+        with open(progress, 'r+b') as file:
+            self._progress = mmap.mmap(file.fileno(), NUMBER.size)
+        self._statm = os.open('/proc/self/statm', os.O_RDONLY)
+        _bound()
+
+    def run(self, first: int, last: int, seconds: float) -> None:
+        """Run the inputs from first to last, or until the time is over."""
+        end = time.monotonic() + seconds
+        for number in range(first, last):
+            if time.monotonic() >= end:
+                break
+            NUMBER.pack_into(self._progress, 0, number)
+            self._give(number)
+        _set_clocks(0, 0)
+
+    def _give(self, number: int) -> None:
+        content = self._inputs[number]
+        before, peak = self._memory(), _peak()
+        began = time.process_time()
+        why, accepted = '', False
+        _set_clocks(CPU_SECONDS, WALL_SECONDS)
+        try:
+            accepted = self._own.run(content)
+        except Exception:
+            _set_clocks(0, 0)
+            why = traceback.format_exc()
+        took, now = time.process_time() - began, _peak()
+        grown = now - before if now > peak else 0
+        if not why and grown > MEMORY:
+            why = f'Its memory grew by {grown >> 20} MB.'
+        if why:
+            _say({'number': number, 'why': why})
+        self.counts.add(Counts(1, int(accepted), took, grown))
+
+    def _memory(self) -> int:
+        """Return the memory that this process has now, in bytes."""
+        return int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE
+
+
+def _peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def _bound() -> None:
+    # In C code, Python runs no handler: print the stack, and end.
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        faulthandler.register(number, chain=True)
+    faulthandler.enable()
+    # Memory that is allocated but not used does not count as grown.
+    size = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (
+        size * _PAGE + 2 * MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _set_clocks(processor: float, wall: float) -> None:
+    """Start the clocks that end this process; 0 stops one."""
+    signal.setitimer(signal.ITIMER_PROF, processor)
+    signal.setitimer(signal.ITIMER_REAL, wall)
+
+
+def _say(what: dict) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument('place')
+    parser.add_argument('--progress', required=True)
+    parser.add_argument('--input')
+    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('--first', type=int, default=0)
+    parser.add_argument('--last', type=int, default=1)
+    parser.add_argument('--seconds', type=float, default=float('inf'))
+    arguments = parser.parse_args()
+    own = fuzz.load(arguments.place)
+    inputs = ([pathlib.Path(arguments.input).read_bytes()] if arguments.input
+              else harness.Inputs(arguments.place, own, arguments.seed))
+    worker = Worker(own, inputs, arguments.progress)
+    worker.run(arguments.first, arguments.last, arguments.seconds)
+    _say({'counts': dataclasses.asdict(worker.counts)})
+
+
+if __name__ == '__main__':
+    main()
