@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load YAML and JSON files written by hand, and reject harmful content.
 
-Pipes and files that are too large, duplicate keys, aliases, deep nesting and
-tags that create Python objects are rejected.
+Pipes and files that are too large, duplicate keys, aliases, deep nesting, too
+many values and tags that create Python objects are rejected.
 """
 
 import collections.abc
@@ -16,6 +16,10 @@ import yaml
 
 #: Deepest nesting of a document.
 MAX_DEPTH = 20
+#: Most scalars, lists and mappings of a file.
+MAX_VALUES = 100_000
+
+_TOO_MANY = f'has more than {MAX_VALUES} values'
 
 # Longest part of a parser's error that a message repeats, in characters.
 _MAX_WHY = 200
@@ -134,13 +138,16 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _check_yaml(text: str, loader: type) -> None:
-    """Reject aliases and deep nesting, before the text is loaded.
+    """Reject what is costly to load, before the text is loaded.
 
     A "billion laughs" document consists of aliases. The loader recurses into
     nested nodes.
     """
-    depth = 0
+    depth = values = 0
     for event in _events(text, loader):
+        values += isinstance(event, yaml.NodeEvent)
+        if values > MAX_VALUES:
+            raise yaml.YAMLError(_TOO_MANY)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
@@ -162,9 +169,17 @@ def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
-    """Reject keys that are not strings, lone surrogates and deep nesting."""
-    level: collections.abc.Iterable = loaded
+    """Reject what a caller could not handle or print.
+
+    That is keys that are not strings, lone surrogates, deep nesting, and more
+    than :data:`MAX_VALUES` values.
+    """
+    level: list[typing.Any] = loaded
+    values = 0
     for _depth in range(MAX_DEPTH):
+        values += len(level)
+        if values > MAX_VALUES:
+            raise ValueError(_TOO_MANY)
         below: list[typing.Any] = []
         for item in level:
             if isinstance(item, dict):

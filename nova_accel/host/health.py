@@ -44,7 +44,7 @@ def errors(tree: trees.Tree, address: model.PciAddress) -> health.Errors:
     found = {}
     for severity, (name, total) in _COUNTERS.items():
         text = tree.text(f'{pci.path(tree, address)}/{name}') or ''
-        if match := re.search(rf'^{total} (\d+)$', text, re.MULTILINE):
+        if match := re.search(rf'^{total} (\d{{1,20}})$', text, re.MULTILINE):
             found[severity] = int(match[1])
     return found
 

@@ -8,6 +8,7 @@ properties of QEMU devices".
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import math
 import re
@@ -93,35 +94,45 @@ def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
 
     :raises errors.AssignmentError: if the XML cannot be parsed
     """
-    try:
-        domain = etree.fromstring(xml)
+    with _domain(xml) as domain:
         return domain.findtext('uuid'), _hostdevs(domain)
-    except (etree.XMLSyntaxError, ValueError) as error:
-        raise errors.AssignmentError(
-            'libvirt', f'returned XML of a domain that cannot be parsed: '
-            f'{error}') from None
 
 
 def guest_buses_of(xml: str) -> guest_buses.GuestBuses:
     """Return the PCI buses that a domain gives to its guest.
 
     Controllers without an index have no devices of ours.
+
+    :raises errors.AssignmentError: if the XML cannot be parsed
     """
-    domain = etree.fromstring(xml)
-    nodes = _guest_nodes(domain)
-    return guest_buses.GuestBuses(
-        _controller(element, nodes) for element in domain.iterfind(
-            './devices/controller[@type="pci"][@index]'))
+    with _domain(xml) as domain:
+        nodes = _guest_nodes(domain)
+        return guest_buses.GuestBuses(
+            _controller(element, nodes) for element in domain.iterfind(
+                './devices/controller[@type="pci"][@index]'))
 
 
 def numa_cells_of(xml: str) -> list[guest_document.Cell]:
-    """Return the NUMA cells of a domain, as the guest numbers them."""
-    domain = etree.fromstring(xml)
-    nodes = _guest_nodes(domain)
-    return sorted((guest_document.Cell(nodes[int(cell.get('id'))],
-                                       cell.get('cpus', ''))
-                   for cell in domain.iterfind('./cpu/numa/cell')),
-                  key=lambda cell: cell.id)
+    """Return the NUMA cells of a domain, as the guest numbers them.
+
+    :raises errors.AssignmentError: if the XML cannot be parsed
+    """
+    with _domain(xml) as domain:
+        nodes = _guest_nodes(domain)
+        return sorted((guest_document.Cell(nodes[_id(cell)],
+                                           cell.get('cpus', ''))
+                       for cell in domain.iterfind('./cpu/numa/cell')),
+                      key=lambda cell: cell.id)
+
+
+@contextlib.contextmanager
+def _domain(xml: str):
+    try:
+        yield etree.fromstring(xml)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise errors.AssignmentError(
+            'libvirt', 'returned XML of a domain that cannot be parsed: '
+            + errors.quote(str(error))) from None
 
 
 def _guest_nodes(domain) -> dict[int, int]:
@@ -134,23 +145,30 @@ def _guest_nodes(domain) -> dict[int, int]:
     """
     def first_cpu(cell):
         cpus = re.findall('[0-9]+', cell.get('cpus', ''))
-        return min(map(int, cpus), default=math.inf), int(cell.get('id'))
+        return min(map(int, cpus), default=math.inf), _id(cell)
 
-    return {int(cell.get('id')): number for number, cell in enumerate(
+    return {_id(cell): number for number, cell in enumerate(
         sorted(domain.iterfind('./cpu/numa/cell'), key=first_cpu))}
+
+
+def _id(cell) -> int:
+    return int(cell.get('id', ''))
 
 
 def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
                                                             str]) -> str:
-    """Return a domain's XML with other aliases for some hostdevs."""
-    domain = etree.fromstring(xml)
-    for element in _HOLDING(domain):
-        if name := aliases.get(_address(element.find('source/address'))):
-            alias = element.find('alias')
-            if alias is None:
-                alias = etree.SubElement(element, 'alias')
-            alias.set('name', name)
-    return etree.tostring(domain, encoding='unicode')
+    """Return a domain's XML with other aliases for some hostdevs.
+
+    :raises errors.AssignmentError: if the XML cannot be parsed
+    """
+    with _domain(xml) as domain:
+        for element in _HOLDING(domain):
+            if name := aliases.get(_address(element.find('source/address'))):
+                alias = element.find('alias')
+                if alias is None:
+                    alias = etree.SubElement(element, 'alias')
+                alias.set('name', name)
+        return etree.tostring(domain, encoding='unicode')
 
 
 def _hostdevs(domain) -> hostdev.Hostdevs:

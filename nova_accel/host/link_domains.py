@@ -13,6 +13,7 @@ what a partition is.
 import collections
 import collections.abc
 import functools
+import itertools
 
 import jsonschema
 import yaml
@@ -32,6 +33,9 @@ HIVE_ID = 'xgmi_hive_id'
 #: Limits of a file: its size in bytes, and the sets in each of its lists.
 MAX_BYTES = 512 * 1024
 MAX_SETS = 4096
+
+# Errors of a file that are compared, to report the plainest one.
+_MAX_ERRORS = 100
 
 _SETS = {'type': 'array', 'maxItems': MAX_SETS, 'items': {
     'type': 'object', 'required': ['devices'], 'additionalProperties': False,
@@ -103,7 +107,8 @@ def _problems(functions, named) -> collections.abc.Iterator[str]:
 @functools.lru_cache(maxsize=4)
 def _load(path: str, signature: tuple) -> model.Links:
     document = _document(path)
-    error = jsonschema.exceptions.best_match(_SCHEMA.iter_errors(document))
+    error = jsonschema.exceptions.best_match(itertools.islice(
+        _SCHEMA.iter_errors(document), _MAX_ERRORS))
     if error is not None:
         raise errors.LinksError(_thing(path, *error.path), _why(error),
                                 _remedy(error))
@@ -131,11 +136,10 @@ def _sets(path, document, key) -> collections.abc.Iterator[frozenset[str]]:
     for number, item in enumerate(document.get(key, ())):
         addresses = [_address(text, _thing(path, key, number))
                      for text in item['devices']]
-        double = next((address for address in addresses
-                       if addresses.count(address) > 1), None)
-        if double:
+        [(most, times)] = collections.Counter(addresses).most_common(1)
+        if times > 1:
             raise errors.LinksError(_thing(path, key, number),
-                                    f'has {double} twice')
+                                    f'has {most} twice')
         yield frozenset(addresses)
 
 

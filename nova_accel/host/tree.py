@@ -34,6 +34,16 @@ MAX_PROC = 64 << 20
 MAX_RECORDING = 64 << 20
 MAX_ENTRIES = 500_000
 
+# Members of a tar archive with the name or the link of the next one.
+_TAR_HEADERS = frozenset({
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK})
+# Paths have at most 4096 bytes.
+_MAX_TAR_HEADER = 1 << 14
+
+# The list of a sparse file's parts can have any length.
+_SPARSE = 'has a sparse file; pack it without --sparse'
+
 _MARK = 'nova_accel_recording'
 
 # include/uapi/linux/magic.h
@@ -251,6 +261,9 @@ class Recording:
 
         :raises ValueError: if the text is anything else
         """
+        # Each value follows one of these, and can take 20 times its size.
+        if sum(map(text.count, '[{,')) > 2 * MAX_ENTRIES:
+            raise ValueError('holds more than a recording should')
         try:
             loaded = json.loads(text)
         except RecursionError:
@@ -300,8 +313,9 @@ def open_tree(path: str | os.PathLike) -> Tree:
             return _directory(root, thing)
         with root.open('rb') as file:
             start = file.read(2)
-        if tarfile.is_tarfile(root):
-            return _from_tar(root)
+        if archive := _open_tar(root):
+            with archive:
+                return _from_tar(archive)
         with gzip.open(root) if start == b'\x1f\x8b' else root.open(
                 'rb') as file:
             content = file.read(MAX_RECORDING + 1)
@@ -324,28 +338,52 @@ def _directory(root: pathlib.Path, thing: str) -> Directory:
                            'name /sys or a copy of it')
 
 
-def _from_tar(path: pathlib.Path) -> Recording:
+class _Member(tarfile.TarInfo):
+    """A member of an archive; tarfile reads its headers into memory."""
+
+    @classmethod
+    def frombuf(cls, *args, **kwargs):
+        member = super().frombuf(*args, **kwargs)
+        if member.type in _TAR_HEADERS and member.size > _MAX_TAR_HEADER:
+            raise ValueError('has a name that is too long')
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            raise ValueError(_SPARSE)
+        return member
+
+    def _proc_gnusparse_10(self, *args):
+        raise ValueError(_SPARSE)
+
+
+def _open_tar(path: pathlib.Path) -> tarfile.TarFile | None:
+    """Return an open archive, None if the file is no archive."""
+    try:
+        return tarfile.open(path, tarinfo=_Member)
+    except tarfile.TarError:
+        return None
+
+
+def _from_tar(archive: tarfile.TarFile) -> Recording:
     files, links, folders = {}, {}, []
     size = count = 0
-    with tarfile.open(path) as archive:
-        for member in archive:
-            name = posixpath.normpath(member.name).lstrip('/')
-            count += 1
-            size += len(name) + len(member.linkname)
-            if member.issym():
-                links[name] = member.linkname
-            elif member.isdir():
-                folders.append(name)
-            elif member.isfile():
-                content = archive.extractfile(member).read(
-                    _limit(name))
-                # Files of a live sysfs claim the size of a page and are
-                # padded with zeros.
-                content = content.rstrip(b'\0')
-                size += len(content)
-                files[name] = content.decode('utf-8', 'replace')
-            if size > MAX_RECORDING or count > MAX_ENTRIES:
-                raise ValueError('holds more than a recording should')
+    for member in archive:
+        # tarfile would keep all of them.
+        archive.members.clear()
+        name = posixpath.normpath(member.name).lstrip('/')
+        count += 1
+        size += len(name) + len(member.linkname)
+        if member.issym():
+            links[name] = member.linkname
+        elif member.isdir():
+            folders.append(name)
+        elif member.isfile():
+            content = archive.extractfile(member).read(_limit(name))
+            # Files of a live sysfs claim the size of a page and are padded
+            # with zeros.
+            content = content.rstrip(b'\0')
+            size += len(content)
+            files[name] = content.decode('utf-8', 'replace')
+        if size > MAX_RECORDING or count > MAX_ENTRIES:
+            raise ValueError('holds more than a recording should')
     return _from_machine_root(files, links, folders)
 
 

@@ -8,6 +8,7 @@ groups, as Cyborg's command line accepts it, which is named after the file.
 """
 
 import collections.abc
+import itertools
 import typing
 
 import jsonschema
@@ -20,6 +21,11 @@ from nova_accel.profiles import schema
 
 #: Largest accepted file, in bytes. A thousand profiles fit.
 MAX_BYTES = 512 * 1024
+#: Most profiles in a file.
+MAX_PROFILES = 4096
+
+# Errors of a profile that are compared, to report the plainest one.
+_MAX_ERRORS = 100
 
 
 def read(text: str, source: str, name: str = '',
@@ -32,7 +38,13 @@ def read(text: str, source: str, name: str = '',
     """
     found: list[device_profile.Profile] = []
     problems: list[errors.ProfileError] = []
-    for document in _documents(text, source, name):
+    documents = list(itertools.islice(_documents(text, source, name),
+                                      MAX_PROFILES + 1))
+    if len(documents) > MAX_PROFILES:
+        raise errors.ProfileError(
+            source, f'has more than {MAX_PROFILES} profiles',
+            'split it into several files')
+    for document in documents:
         try:
             _check_numbers(document, source)
             _check_shape(document, source)
@@ -100,7 +112,8 @@ def _check_shape(document, source) -> None:
     groups = document.get('groups') if isinstance(document, dict) else None
     validator = (_CYBORGS if device_profile.is_cyborg_document(groups)
                  else _OURS)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    error = jsonschema.exceptions.best_match(itertools.islice(
+        validator.iter_errors(document), _MAX_ERRORS))
     if error is not None:
         raise errors.ProfileError(_where(document, source, error.path),
                                   _why(error), _remedy(error))

@@ -58,7 +58,7 @@ class Profiles(harness.Harness):
         return [text.encode() for text in _COSTLY_PROFILES]
 
     def run(self, content: bytes) -> bool:
-        text = content.decode(errors='replace')
+        text = content[:document.MAX_BYTES].decode(errors='replace')
         found = []
         for source in ('x.yaml', 'x.json'):
             try:

@@ -70,7 +70,7 @@ class HostSummary(harness.Harness):
         return found
 
     def whole(self) -> list[bytes]:
-        zeros = zlib.compress(bytes(256 << 20))
+        zeros = zlib.compress(bytes(32 << 20))
         return [_pack(b'0' * (1 << 20)), b'zlib:' + base64.b64encode(zeros),
                 b'zlib:' + base64.b64encode(zeros)[:12_000],
                 _pack(b'[' * 200_000), _pack(json.dumps({

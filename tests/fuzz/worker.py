@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import pathlib
+import re
 import resource
 import signal
 import struct
@@ -31,7 +32,8 @@ MEMORY = 512 << 20
 
 NUMBER = struct.Struct('q')
 
-_PAGE = os.sysconf('SC_PAGE_SIZE')
+_PEAK = re.compile(rb'VmHWM:\s*(\d+) kB')
+_SIZE = re.compile(rb'VmSize:\s*(\d+) kB')
 
 
 @dataclasses.dataclass
@@ -67,7 +69,8 @@ class Worker:
         self.counts = Counts()
         with open(progress, 'r+b') as file:
             self._progress = mmap.mmap(file.fileno(), NUMBER.size)
-        self._statm = os.open('/proc/self/statm', os.O_RDONLY)
+        self._status = os.open('/proc/self/status', os.O_RDONLY)
+        self._reset = os.open('/proc/self/clear_refs', os.O_WRONLY)
         _bound()
 
     def run(self, first: int, last: int, seconds: float) -> None:
@@ -82,7 +85,7 @@ class Worker:
 
     def _give(self, number: int) -> None:
         content = self._inputs[number]
-        before, peak = self._memory(), _peak()
+        before = self._memory()
         began = time.process_time()
         why, accepted = '', False
         _set_clocks(CPU_SECONDS, WALL_SECONDS)
@@ -91,22 +94,26 @@ class Worker:
         except Exception:
             _set_clocks(0, 0)
             why = traceback.format_exc()
-        took, now = time.process_time() - began, _peak()
-        grown = now - before if now > peak else 0
+        took = time.process_time() - began
+        grown = self._memory(peak=True) - before
         if not why and grown > MEMORY:
             why = f'Its memory grew by {grown >> 20} MB.'
         if why:
             _say({'number': number, 'why': why})
         self.counts.add(Counts(1, int(accepted), took, grown))
 
-    def _memory(self) -> int:
-        """Return the memory that this process has now, in bytes."""
-        return int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE
+    def _memory(self, peak: bool = False) -> int:
+        """Return the memory that this process has, in bytes.
 
+        Source: Documentation/filesystems/proc.rst (``VmHWM`` is the most that
+        it has had; writing 5 to ``clear_refs`` resets that).
 
-def _peak() -> int:
-    """Return the most memory that this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        :param peak: the most that it has had since the last call
+        """
+        if not peak:
+            os.write(self._reset, b'5')
+        text = os.pread(self._status, 4096, 0)
+        return int(_PEAK.search(text)[1]) << 10
 
 
 def _bound() -> None:
@@ -115,9 +122,9 @@ def _bound() -> None:
         faulthandler.register(number, chain=True)
     faulthandler.enable()
     # Memory that is allocated but not used does not count as grown.
-    size = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+    size = int(_SIZE.search(pathlib.Path('/proc/self/status').read_bytes())[1])
     resource.setrlimit(resource.RLIMIT_AS, (
-        size * _PAGE + 2 * MEMORY, resource.RLIM_INFINITY))
+        (size << 10) + 2 * MEMORY, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -26,6 +26,7 @@ import contextvars
 from lxml import etree
 
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -88,7 +89,8 @@ def take_announced(data) -> dict[str, tuple[str, str]]:
     if ours:
         data.source_mdev_types = {key: value for key, value in known.items()
                                   if key not in ours}
-    return {alias: tuple(text.split(' ', 1)) for alias, text in ours.items()}
+    return {alias: tuple(text.partition(' ')[::2])
+            for alias, text in ours.items()}
 
 
 def answer(data, pairs: Pairs, addresses: collections.abc.Mapping[str, str],
@@ -152,7 +154,11 @@ class MigratingGuest:
             **kwargs)
 
     def get_xml_desc(self, *args, **kwargs):
-        """Return the guest's XML, with aliases and PCI addresses replaced."""
+        """Return the guest's XML, with aliases and PCI addresses replaced.
+
+        :raises errors.AssignmentError: if the destination's message is not
+            about the guest's devices
+        """
         domain = etree.fromstring(self._guest.get_xml_desc(*args, **kwargs))
         left = dict(self._functions)
         for element in domain.iterfind('./devices/hostdev[alias]'):
@@ -160,12 +166,17 @@ class MigratingGuest:
             new = self._data.target_mdevs.get(alias.get('name'))
             if new is None:
                 continue
+            if not naming.parse_alias(new):
+                raise _not_answered(alias.get('name'))
             alias.set('name', new)
             address = element.find('source/address')
             if element.get('type') == 'pci':
                 old = _pci_address(address)
-                _set(address, model.PciAddress.parse(self._functions[old]))
-                left.pop(old)
+                try:
+                    there = model.PciAddress.parse(left.pop(old))
+                except (KeyError, ValueError):
+                    raise _not_answered(old) from None
+                _set(address, there)
                 managed = _managed(self._data.target_mdevs.get(new, ''))
                 if managed:
                     element.set('managed', managed)
@@ -183,7 +194,14 @@ def _address(text: str) -> model.Address:
 
 def _managed(text: str) -> str:
     """Return 'yes' or 'no'; '' if the destination has an earlier version."""
-    return text.partition(' ')[2]
+    managed = text.partition(' ')[2]
+    return managed if managed in ('yes', 'no') else ''
+
+
+def _not_answered(device: str) -> errors.AssignmentError:
+    return errors.AssignmentError(
+        f'device {device}', 'the destination did not say which of its devices '
+        'the guest gets for it', 'migrate the server again')
 
 
 def _pci_address(element) -> str:

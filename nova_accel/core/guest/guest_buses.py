@@ -21,7 +21,10 @@ from nova_accel.core import model
 #: ``pci-expander-bus``, which libvirt does not show.
 MAIN_ROOTS = frozenset({'pcie-root', 'pci-root'})
 EXTRA_ROOTS = frozenset({'pcie-expander-bus'})
-_UNKNOWN_ROOTS = frozenset({'pci-expander-bus'})
+_ROOTS = MAIN_ROOTS | EXTRA_ROOTS | {'pci-expander-bus'}
+
+# PCI's limit of the buses below all roots.
+_MAX_BUSES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,7 @@ class GuestBuses:
             return None
         steps = [_step(address)]
         bus = self._by_index.get(address.bus)
-        while bus and bus.model not in MAIN_ROOTS | EXTRA_ROOTS:
+        while bus and bus.model not in _ROOTS:
             steps.append(_step(bus.address))
             bus = self._by_index.get(bus.address.bus)
         root = self._numbers[bus.index] if bus else 0
@@ -93,7 +96,8 @@ class GuestBuses:
         """The number of each bus by the index of its controller."""
         mains = [each for each in self._by_index.values()
                  if each.model in MAIN_ROOTS]
-        if len(mains) > 1 or any(each.index for each in mains):
+        if len(mains) > 1 or any(each.index for each in mains) or (
+                len(self._by_index) > _MAX_BUSES):
             return {}
         # libvirt shows the first root bus of a PC only sometimes.
         numbers = self._below(0, 0)
@@ -114,8 +118,7 @@ class GuestBuses:
         """The bridges on each bus, by slot and function."""
         found = collections.defaultdict(list)
         for each in self._by_index.values():
-            if each.address and each.model not in (EXTRA_ROOTS
-                                                   | _UNKNOWN_ROOTS):
+            if each.address and each.model not in _ROOTS:
                 found[each.address.bus].append(each)
         for bridges in found.values():
             bridges.sort(key=lambda each: each.address)

@@ -55,7 +55,8 @@ _MAX_COUNT = 1024
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, SWITCHES_KEY,
             CLIQUES_KEY, FORBIDDEN_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
-_NAMED = re.compile(rf'{NAME_KEY}{device_profile.GROUP}(\d+)-(\d+)')
+_NAMED = re.compile(
+    rf'{NAME_KEY}{device_profile.GROUP}(\d{{1,4}})-(\d{{1,4}})')
 _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
 
 
@@ -197,9 +198,18 @@ def _parts(extra_specs) -> dict[str, dict]:
                                  {'resources': {}, 'traits': {}})
         if match[1] == 'trait':
             parts['traits'][match[3]] = value
-        elif value.isdecimal():
-            parts['resources'][match[3]] = int(value)
+        elif (number := _number(value)) is not None:
+            parts['resources'][match[3]] = number
     return found
+
+
+def _number(text: str) -> int | None:
+    """Return the number that a text is, None if it is not a usable one."""
+    try:
+        return int(text) if text.isdecimal() else None
+    except ValueError:
+        # It has more digits than Python converts.
+        return None
 
 
 def _valid(traits) -> dict[str, str]:
@@ -250,8 +260,8 @@ def _group(specs, name, parts, count) -> device_profile.Group:
 
 
 def _count(specs, name: str) -> int:
-    text = specs.get(COUNT_KEY + name, '1')
-    return min(max(int(text), 1), _MAX_COUNT) if text.isdecimal() else 1
+    number = _number(specs.get(COUNT_KEY + name, '1'))
+    return min(max(number or 1, 1), _MAX_COUNT)
 
 
 def _names(base: str, count: int) -> list[str]:

@@ -15,6 +15,7 @@ import os
 
 import jsonschema
 
+from nova_accel import safe_yaml
 from nova_accel.core import errors
 from nova_accel.core import kind
 from nova_accel.core import model
@@ -23,7 +24,7 @@ from nova_accel.host import tree as trees
 
 FILE = 'regions_file'
 
-#: Most bytes that are read of a file.
+#: Largest accepted file, in bytes.
 MAX_SIZE = 1 << 20
 
 _NAMES = {'type': 'array', 'items': {'type': 'string'}}
@@ -72,8 +73,7 @@ class Declared:
 
 def _load(path: str) -> list[dict]:
     try:
-        with open(path, 'rb') as file:
-            document = json.loads(file.read(MAX_SIZE + 1)[:MAX_SIZE])
+        document = json.loads(safe_yaml.read(path, MAX_SIZE))
         jsonschema.validate(document, _SCHEMA)
     except (OSError, ValueError, RecursionError,
             jsonschema.ValidationError) as error:
