@@ -10,6 +10,7 @@ import pytest
 
 from nova_accel.compute.guest import hostdev_xml
 from nova_accel.compute.guest import migration_message
+from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -109,6 +110,39 @@ def test_managed_is_taken_from_the_destination(managed):
     source, destination = function(1, 0, HERE), function(2, 0, THERE)
     moved([dataclasses.replace(source, managed=not managed)],
           [dataclasses.replace(destination, managed=managed)])
+
+
+def _answered(**message):
+    """Return the XML for a destination that sent this message."""
+    source = function(1, 0, HERE)
+    data = objects.LibvirtLiveMigrateData(**{
+        'target_mdevs': {source.alias: function(2, 0, THERE).alias},
+        'pci_dev_map_src_dst': {'0000:81:01.0': '0000:81:02.0'}, **message})
+    return migration_message.MigratingGuest(
+        Guest([source]), data).get_xml_desc(dump_migratable=True)
+
+
+@pytest.mark.parametrize('message', [
+    {'pci_dev_map_src_dst': {}},
+    {'pci_dev_map_src_dst': {'0000:81:01.0': 'x'}},
+    {'target_mdevs': {function(1, 0, HERE).alias: 'a\0b'}}])
+def test_incomplete_answer_of_the_destination_is_an_error(message):
+    assert function(2, 0, THERE).alias in _answered()
+    with pytest.raises(errors.AssignmentError, match='destination did not'):
+        _answered(**message)
+
+
+def test_managed_is_yes_or_no():
+    alias = function(2, 0, THERE).alias
+    assert 'managed="yes"' in _answered(target_mdevs={
+        function(1, 0, HERE).alias: alias, alias: '0000:81:02.0 a\0b'})
+
+
+def test_announced_device_may_have_no_description():
+    alias = function(1, 0, HERE).alias
+    assert migration_message.take_announced(objects.LibvirtLiveMigrateData(
+        source_mdev_types={alias: '0000:81:01.0'})) == {
+        alias: ('0000:81:01.0', '')}
 
 
 def test_mdevs_and_functions_are_replaced():

@@ -91,7 +91,8 @@ def write(place: str, seed: int, number: int) -> pathlib.Path:
     """Write an input to a file, and return its path."""
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f'{place}-{seed}-{number}'
-    path.write_bytes(harness.Inputs(place, harnesses.load(place), seed)[number])
+    inputs = harness.Inputs(place, harnesses.load(place), seed)
+    path.write_bytes(inputs[number])
     return path
 
 

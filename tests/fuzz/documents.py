@@ -8,10 +8,10 @@ import tempfile
 
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.request import affinity
 from nova_accel.core.request import flavor_request
 from nova_accel.core.request import flavor_specs
-from nova_accel.core.device_spec import spec_entry
 from nova_accel.host import link_domains
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
@@ -141,8 +141,8 @@ class DeviceSpec(harness.Harness):
                                          page.read_text(), re.MULTILINE)]
         for content in harness.files('tests/data/field/*.yaml'):
             [machine] = forms.YamlTexts.loads(content)
-            found += [json.dumps(item).encode() for each in machine['tries']
-                      for item in each.get('entries', ())]
+            found += [json.dumps(each['entries']).encode()
+                      for each in machine['tries'] if each.get('entries')]
         return [*found, *(json.dumps(item).encode() for item in (
             {'vendor_id': '10de', 'mdev_type': '(a*)*b|(a|aa)+$'},
             {'address': {'bus': '(0*)*1', 'domain': '(.*)*x'}},

@@ -122,7 +122,7 @@ def blocks(language: str) -> list[bytes]:
     """Return the code blocks of the documentation in a language."""
     found = []
     for page in sorted(ROOT.glob('doc/source/**/*.rst')):
-        for indent, block in re.findall(
+        for _indent, block in re.findall(
                 rf'^( *)\.\. code-block:: {language}\n((?:\n|\1 +.*\n)+)',
                 page.read_text(), re.MULTILINE):
             found.append(textwrap.dedent(block).strip().encode())

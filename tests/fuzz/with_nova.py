@@ -6,9 +6,9 @@ import json
 import tempfile
 from unittest import mock
 
-import nova.conf
 from nova import context
 from nova import objects
+import nova.conf
 from nova.image import glance
 
 from nova_accel import conf

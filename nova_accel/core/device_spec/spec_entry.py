@@ -25,6 +25,9 @@ Kinds = collections.abc.Mapping[str, kinds.Kind]
 NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
                            'remote_managed'})
 
+#: Longest value of the option, in characters.
+MAX_LENGTH = 1 << 18
+
 _EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
 
 # The kind of other programs' entries, and of pci if it is not installed.
@@ -237,8 +240,11 @@ def _object(item: object, label: str) -> dict[str, typing.Any]:
 def load(text: str, label: str) -> list[typing.Any]:
     """Return the elements of one value of the option.
 
-    :raises errors.EntryError: if it is not JSON
+    :raises errors.EntryError: if it is not JSON, or too long
     """
+    if len(text) > MAX_LENGTH:
+        raise errors.EntryError(label, f'has more than {MAX_LENGTH} '
+                                'characters', 'write several entries')
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -2,6 +2,7 @@
 """Regions that a valid or an invalid file declares."""
 
 import json
+import os
 
 from hypothesis import HealthCheck
 from hypothesis import given
@@ -129,6 +130,12 @@ def test_invalid_path_is_reported(value):
 def test_missing_file_is_reported(tmp_path):
     host = _host(tmp_path / 'x.json', address='0000:84:00.0')
     assert 'cannot be used' in build.refusals(host)['0000:84:00.0']
+
+
+def test_pipe_is_reported(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    host = _host(tmp_path / 'pipe', address='0000:84:00.0')
+    assert 'is not a file' in build.refusals(host)['0000:84:00.0']
 
 
 _JSON = st.recursive(

@@ -58,7 +58,7 @@ def test_function_without_a_port_above_has_no_link():
 def test_errors():
     machine = build.sysfs({ROOT: {
         'aer_dev_fatal': 'DLP 3\nTOTAL_ERR_FATAL 4\n',
-        'aer_dev_nonfatal': 'nothing\n',
+        'aer_dev_nonfatal': f'TOTAL_ERR_NONFATAL {"9" * 5000}\n',
         'aer_dev_correctable': 'RxErr 2\nTOTAL_ERR_COR 12\n'}})
     assert sysfs.errors(machine, model.PciAddress.parse('0000:40:01.0')) == {
         health.Severity.FATAL: 4, health.Severity.CORRECTABLE: 12}

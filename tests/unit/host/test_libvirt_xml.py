@@ -2,7 +2,9 @@
 """Changes of the XML of domains."""
 
 from lxml import etree
+import pytest
 
+from nova_accel.core import errors
 from nova_accel.host import libvirt_xml
 from tests.unit import build
 
@@ -67,3 +69,17 @@ def test_nothing_but_the_aliases_changes():
         build.address('0000:43:00.0'): 'ua-x'}))
     changed.find('devices/hostdev/alias').set('name', 'hostdev0')
     assert etree.tostring(changed) == etree.tostring(etree.fromstring(XML))
+
+
+@pytest.mark.parametrize('read', [
+    libvirt_xml.parse, libvirt_xml.guest_buses_of, libvirt_xml.numa_cells_of,
+    lambda xml: libvirt_xml.with_aliases(xml, {})])
+@pytest.mark.parametrize('xml', [
+    '', '\0', '<domain>\n', '<?xml version="1.0" encoding="x"?><domain/>',
+    '<domain><cpu><numa><cell/></numa></cpu><devices><hostdev><source>'
+    '<address domain="x" slot="0x0"/></source></hostdev></devices></domain>'])
+def test_damaged_xml_is_one_line_of_an_error(read, xml):
+    with pytest.raises(errors.AssignmentError) as caught:
+        read(xml)
+    assert 'cannot be parsed' in str(caught.value)
+    assert str(caught.value).isprintable()

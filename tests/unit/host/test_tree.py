@@ -305,6 +305,13 @@ def test_other_members_of_a_tar_are_ignored(tmp_path):
     assert opened.names('sys') == ['bus']
 
 
+def _header(kind, size=0, more=()):
+    member = tarfile.TarInfo('sys/bus/x')
+    member.type, member.size, member.pax_headers = kind, size, dict(more)
+    return member.tobuf(tarfile.PAX_FORMAT) + _tar_of(
+        ('sys/bus/y', tarfile.DIRTYPE))
+
+
 def _broken():
     whole = gzip.compress(os.urandom(3000) + b'{}' * 4000)
     return {
@@ -313,6 +320,13 @@ def _broken():
         'cut': whole[:-9], 'packed text': gzip.compress(b'hello'),
         'a header only': whole[:2], 'wrong method': b'\x1f\x8b' + b'x' * 99,
         'a tar without sys': _tar_of(('etc/x', tarfile.SYMTYPE)),
+        'many values': b'{"nova_accel_recording": 1, "folders": ['
+                       + b'[],' * 1_000_000 + b'[]]}',
+        'a tar with a long name': _header(tarfile.XHDTYPE, 1 << 20),
+        'a tar with a long path': _header(tarfile.GNUTYPE_LONGNAME, 1 << 20),
+        'a sparse tar': _header(tarfile.GNUTYPE_SPARSE),
+        'a new sparse tar': _header(tarfile.REGTYPE, 0, {
+            'GNU.sparse.major': '1', 'GNU.sparse.minor': '0'}),
         'an empty tar': _tar_of(), 'half a tar': _tar_of(
             ('sys/bus/x', tarfile.SYMTYPE))[:700][:300],
     }

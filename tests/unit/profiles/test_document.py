@@ -212,6 +212,8 @@ def test_other_profiles_of_a_file_with_an_invalid_one_are_used():
     ('1' * 5000, 'cannot be read ('),
     ('[' * 100_000, 'is nested too deep'),
     ('{"a":' * 100_000, 'is nested too deep'),
+    ('[' + '[],' * 100_000 + '[]]', 'has more than 100000 values'),
+    ('[' + '[],' * 4096 + '[]]', 'has more than 4096 profiles'),
 ])
 def test_invalid_json_gives_one_line(text, says):
     assert says in _problem(text, 'a.json')
@@ -241,6 +243,8 @@ def test_invalid_json_gives_one_line(text, says):
     ('[' * 100_000, 'is nested too deep'),
     ('- ' * 100_000, 'is nested too deep'),
     ('{a: ' * 100_000, 'is nested too deep'),
+    ('[' + 'a,' * 100_000 + ']', 'has more than 100000 values'),
+    ('---\n1\n' * 4097, 'has more than 4096 profiles'),
 ])
 def test_invalid_yaml_gives_one_line(text, says):
     assert says in _problem(text)

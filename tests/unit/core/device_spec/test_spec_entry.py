@@ -140,6 +140,7 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('\0\x01', 'is not JSON'),
     ('[' * 100_000, 'is not JSON'),
     ('"x' + 'y\n' * 5000, 'is not JSON'),
+    ('[' + '{},' * 100_000 + '{}]', 'has more than 262144 characters'),
     ('"10de"', 'is not a JSON object'),
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),

@@ -80,6 +80,13 @@ def test_bridges_are_numbered_by_slot_and_function():
             for index in (3, 4, 2, 1)] == [1, 2, 3, 4]
 
 
+def test_root_bus_is_below_no_bus():
+    position = libvirt_xml.guest_buses_of(_domain(
+        _at(0, 'pcie-root', 0, 1), _at(1, 'pcie-root-port', 0, 2))).position(
+        model.PciAddress(0, 1, 0, 0))
+    assert position.path == '00/02.0/00.0'
+
+
 @pytest.mark.parametrize('domain', [
     # POWER has several host bridges, each a PCI domain.
     _domain('index="0" model="pci-root">', 'index="1" model="pci-root">'),
@@ -88,7 +95,12 @@ def test_bridges_are_numbered_by_slot_and_function():
             'index="1" model="pcie-root-port">'), _domain(),
     # QEMU puts a bridge below it.
     _domain('index="0" model="pci-root">',
-            'index="1" model="pci-expander-bus"><target busNr="200"/>')])
+            'index="1" model="pci-expander-bus"><target busNr="200"/>'),
+    # More than PCI can have.
+    _domain(*(_at(index + 1, 'pcie-root-port', index, 0)
+              for index in range(1000))),
+    # Bridges that are below each other.
+    _domain(_at(1, 'pcie-root-port', 2, 0), _at(2, 'pcie-root-port', 1, 0))])
 def test_unknown_buses_have_no_number(domain):
     assert libvirt_xml.guest_buses_of(domain).position(
         model.PciAddress(0, 1, 0, 0)) is None

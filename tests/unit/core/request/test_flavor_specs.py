@@ -289,7 +289,15 @@ def test_flavors_own_groups_and_traits_are_read_apart():
     assert flavor_specs.read({}).traits == {}
 
 
-@pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²'])
+def test_numbers_with_too_many_digits_are_ignored():
+    specs = {'resources_ACCEL0:PGPU': '1',
+             'nova_accel:count_ACCEL0': '9' * 5000,
+             f'nova_accel:name_ACCEL0-{"9" * 5000}': 'a'}
+    assert [*flavor_specs.read(specs)] == ['ACCEL0']
+    assert flavor_specs.names(specs) == {}
+
+
+@pytest.mark.parametrize('value', ['', 'x', '-1', '1.5', '²', '9' * 5000])
 def test_amount_that_is_no_number_is_not_read(value):
     assert flavor_specs.read({'resources_ACCEL0:PGPU': value,
                               'trait_ACCEL0:CUSTOM_X': 'required'}) == {
