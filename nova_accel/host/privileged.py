@@ -20,7 +20,8 @@ from nova_accel.host import trust
 from nova_accel.host.kinds import fpga
 
 _SYSFS = '/sys'
-_TEMPORARY = '/var/tmp'
+# A folder with a random name is made there.
+_TEMPORARY = '/var/tmp'  # nosec B108
 
 #: Where root keeps configuration. In other places, a file that only root can
 #: write may have content from other users: /proc shows the words of commands,
