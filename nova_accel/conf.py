@@ -14,6 +14,7 @@ from oslo_config import iniparser
 from nova_accel.core import errors
 from nova_accel.core import unknown_options
 from nova_accel.core.device_spec import cleaner
+from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import unsafe_host
@@ -41,11 +42,12 @@ Resetting all devices behind a bridge, creating mdevs, setting vGPU types.
 Otherwise as ``[nova_accel_privileged]``.
 """),
     cfg.OptGroup(
-        'nova_accel_privileged_program', title='Programming of FPGAs',
+        'nova_accel_privileged_program',
+        title='Programming of FPGAs, and probes of firmware',
         help="""
-The helper reads ``device_spec`` and ``state_path`` itself, from the
-configuration files that it is started with. Only root may have write access to
-these files. Otherwise as ``[nova_accel_privileged]``.
+The helper reads ``device_spec``, ``firmware_probe`` and ``state_path`` itself,
+from the configuration files that it is started with. Only root may have write
+access to these files. Otherwise as ``[nova_accel_privileged]``.
 """),
     cfg.OptGroup(
         'nova_accel_privileged_clean', title='Cleaning of devices',
@@ -119,6 +121,12 @@ Keys that Nova's own ``[pci] device_spec`` also has mean the same here:
   ``yes``: data that a server writes to an NVMe disk may stay on it when the
   next server gets the disk. A disk is refused unless its entry has this key,
   ``clean`` or ``one_time_use``. Default: ``no``.
+``compare_firmware``
+  ``no``: give the device to new servers even if its firmware has changed.
+  Default: ``yes``.
+``firmware_probe``
+  The name of the ``firmware_probe`` that tells the firmware of the device.
+  Default: only versions that sysfs shows are compared.
 ``mdev_type``
   Offer mediated devices of this type, such as ``nvidia-471``, instead of the
   matching devices, which are their parents. Write one entry for each type. The
@@ -197,6 +205,33 @@ A device is clean only if both commands end with 0. Otherwise no server gets it
 before a cleaning succeeds. Only root may have write access to the commands,
 and to the configuration files. The documentation has cleaners for NVMe disks
 and FPGAs.
+"""),
+    cfg.MultiStrOpt(
+        'firmware_probe', default=[], mutable=True,
+        help="""
+Commands that print the version of a device's firmware, for the key
+``firmware_probe`` of ``device_spec``. Used by nova-compute, which runs them as
+root.
+
+Each value is a JSON object; the option can be given several times. For
+example::
+
+    firmware_probe = {"name": "nic", "command": ["/usr/sbin/devlink",
+                      "dev", "info", "pci/{address}"]}
+
+``name``
+  With which entries name it: lower-case letters and digits.
+``command``
+  The command, as a list of words, without a shell. ``{address}`` is the PCI
+  address of the device; of the card, for its virtual functions and mdevs.
+``timeout``
+  Seconds after which the command is killed. Default: 60; at most 100.
+
+A command has to print the same as long as the firmware is the same. The last
+4096 bytes count. If it prints nothing, or does not end with 0, no new server
+gets the device. It runs before a new server gets a whole device, and every
+``check_interval`` seconds while no server has it. Only root may have write
+access to the commands, and to the configuration files.
 """),
     cfg.ListOpt(
         'profile_dirs', default=['/etc/nova/device_profiles.d'],
@@ -490,9 +525,10 @@ only.
 
 def policy(conf: cfg.ConfigOpts) -> policies.Policy:
     """Return what the options permit, beside ``device_spec``."""
-    return policies.Policy(conf.nova_accel.allow_unsafe_host,
-                           cleaner.parse_all(conf.nova_accel.cleaner)[0],
-                           is_strict(conf))
+    return policies.Policy(
+        conf.nova_accel.allow_unsafe_host,
+        cleaner.parse_all(conf.nova_accel.cleaner)[0], is_strict(conf),
+        firmware_probe.parse_all(conf.nova_accel.firmware_probe)[0])
 
 
 def is_strict(conf: cfg.ConfigOpts) -> bool:
@@ -500,9 +536,10 @@ def is_strict(conf: cfg.ConfigOpts) -> bool:
     return conf.nova_accel.isolation == strict.STRICT
 
 
-def broken_cleaners(conf: cfg.ConfigOpts) -> list[errors.EntryError]:
-    """Return what is wrong with the values of ``cleaner``."""
-    return cleaner.parse_all(conf.nova_accel.cleaner)[1]
+def broken_commands(conf: cfg.ConfigOpts) -> list[errors.EntryError]:
+    """Return what is wrong with ``cleaner`` and ``firmware_probe``."""
+    return (cleaner.parse_all(conf.nova_accel.cleaner)[1]
+            + firmware_probe.parse_all(conf.nova_accel.firmware_probe)[1])
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

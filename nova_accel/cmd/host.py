@@ -267,7 +267,7 @@ def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
     return reader.read_machine(
         tree, nova_claims.claims(conf), kinds, links=links,
         policy=nova_conf.policy(conf)), [
-            *unusable, *nova_conf.broken_cleaners(conf)]
+            *unusable, *nova_conf.broken_commands(conf)]
 
 
 def as_data(host: model.Host,
@@ -362,7 +362,7 @@ def _function(function: model.Function, state: str) -> dict:
                        for mdev_type in function.mdev_types],
         'reset_methods': (None if function.reset_methods is None
                           else list(function.reset_methods)),
-        'firmware': function.firmware,
+        'firmware': function.firmware_text,
         'bars': (None if function.bars is None
                  else [_bar(bar) for bar in function.bars]),
         'use': function.use,

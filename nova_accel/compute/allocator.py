@@ -8,6 +8,7 @@ from oslo_log import log as logging
 
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
+from nova_accel.compute.devices import firmware_probes
 from nova_accel.compute.devices import reclaim
 from nova_accel.compute.state import device_claims
 from nova_accel.compute.state import node_state
@@ -52,8 +53,10 @@ class Allocator:
     """Claims devices for servers, and records them in Placement."""
 
     def __init__(self, state: node_state.NodeState,
+                 probes: firmware_probes.FirmwareProbes,
                  reclamation: reclaim.Reclamation) -> None:
         self._state = state
+        self._probes = probes
         self._reclamation = reclamation
         self._claims = state.claims
         self._placement_client = state.placement_client
@@ -215,12 +218,15 @@ class Allocator:
             chosen = self._claims.choose(
                 instance, allocated, here,
                 self._placement_client.units_by_consumer, **how)
-            if self._reclamation.sanitize(instance, chosen.hostdevs, here,
-                                          how.get('is_owner', False)):
+            is_owner = how.get('is_owner', False)
+            # A reset would unbind the driver that a probe may need.
+            if (is_owner or self._probes.passes(chosen.hostdevs, here)) and (
+                    self._reclamation.sanitize(instance, chosen.hostdevs, here,
+                                               is_owner)):
                 self._book(instance, chosen)
                 return chosen.hostdevs
-            # A device that is dirty, or whose reset failed, is no longer
-            # offered. Try others.
+            # A device that is dirty, whose firmware has changed, or whose
+            # reset failed, is no longer offered. Try others.
             self._claims.release(instance.uuid)
             here = self._state.read()
 

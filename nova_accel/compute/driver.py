@@ -74,6 +74,7 @@ from nova_accel.compute import log_once
 from nova_accel.compute import nonfatal
 from nova_accel.compute import patches
 from nova_accel.compute.devices import device_config
+from nova_accel.compute.devices import firmware_probes
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.devices import reclaim
 from nova_accel.compute.devices import use
@@ -134,7 +135,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._use = use.Use(self._state)
         self._reclamation = reclaim.Reclamation(self._state,
                                                 self._preparation)
-        self._allocator = allocator.Allocator(self._state, self._reclamation)
+        self._probes = firmware_probes.FirmwareProbes(self._state)
+        self._allocator = allocator.Allocator(self._state, self._probes,
+                                              self._reclamation)
         self._guest_config = guest_config.GuestConfig(
             self._state, self._allocator, self._host)
         self._guest_roles = guest_roles.GuestRoles(self._state, self._host)
@@ -208,8 +211,9 @@ class LibvirtDriver(driver.LibvirtDriver):
         with nonfatal.step('release and reset devices that no server holds'):
             # Walks through the whole tree, so do it once for all steps below.
             node = self._node(provider_tree)
-            with nonfatal.step('see which devices are drained or unhealthy'):
+            with nonfatal.step('see which devices are withheld'):
                 self._local_host.refresh_withheld(node)
+                self._probes.run_due()
             host = self._reclamation.clear_up(node)
         with nonfatal.step('take over servers of [pci] alias or of Cyborg'):
             self._adopt(node, provider_tree)
@@ -228,6 +232,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._holders.recent(nodename),
                 self._local_host.dirt.cleaned(),
                 self._local_host.dirt.unstored(), self._auditor.disputed)
+            provider_tree.add_traits(
+                nodename, *self._local_host.firmware.new_traits())
             # The libvirt driver keeps its own copy, made before our update.
             self.provider_tree = copy.deepcopy(provider_tree)
         with nonfatal.step('announce what has changed'):

@@ -275,7 +275,8 @@ class Function:
     :param vfio: whether its driver is a vfio driver
     :param open: whether a program has it open through a vfio driver
     :param denied: whether vfio-pci refuses functions with its ids
-    :param firmware: the version that its driver reports, or ''
+    :param firmware: the versions that its driver shows, by source
+        (:mod:`nova_accel.host.firmware`); none for a virtual function
     :param bars: its memory ranges, None if unknown
     :param max_link_speed: what its PCI Express link could do, in GT/s; None
         if unknown, and for a virtual function, which has the link of its card
@@ -308,7 +309,7 @@ class Function:
     vfio: bool = False
     open: bool = False
     denied: bool = False
-    firmware: str = ''
+    firmware: tuple[tuple[str, str], ...] = ()
     bars: tuple[Bar, ...] | None = None
     max_link_speed: float | None = None
     max_link_width: int | None = None
@@ -335,6 +336,11 @@ class Function:
         if isinstance(self.address, ParentName):
             return 'no PCI device'
         return f'{self.vendor_id}:{self.product_id}'
+
+    @property
+    def firmware_text(self) -> str:
+        """The versions of its firmware, or ''."""
+        return ', '.join(text for _source, text in self.firmware)
 
     @property
     def is_bridge(self) -> bool:
@@ -365,6 +371,8 @@ class WithheldState(enum.StrEnum):
 
     RESET_FAILED = 'reset_failed'
     UNHEALTHY = 'unhealthy'
+    FIRMWARE_CHANGED = 'firmware_changed'
+    FIRMWARE_UNKNOWN = 'firmware_unknown'
     DRAINED = 'drained'
     DIRTY = 'dirty'
     CLEANING = 'cleaning'
@@ -403,6 +411,9 @@ class Region:
         states; a server that holds one keeps it
     :param ids: vendor and product id by function; without functions whose ids
         can change
+    :param firmware_probe: the command of ``[nova_accel] firmware_probe`` that
+        tells the firmware of its card, '' for none; None if its entry says
+        not to compare firmware
     """
 
     name: str
@@ -424,6 +435,7 @@ class Region:
     withheld: tuple[tuple[Unit, WithheldState], ...] = ()
     ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
         default=(), compare=False)
+    firmware_probe: str | None = dataclasses.field(default='', compare=False)
 
     def setting(self, key: str) -> typing.Any:
         """Return the value of a key of its kind, None if absent."""

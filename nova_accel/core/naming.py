@@ -42,6 +42,9 @@ NOVAS_OWN_CLASSES = frozenset({
     orc.MEM_ENCRYPTION_CONTEXT, orc.NET_BW_EGR_KILOBIT_PER_SEC,
     orc.NET_BW_IGR_KILOBIT_PER_SEC})
 
+#: A pattern for a PCI address in the name of a trait.
+TRAIT_ADDRESS = '[0-9A-F]{4,8}_[0-9A-F]{2}_[01][0-9A-F]_[0-7]'
+
 # Placement's schema allows 255 characters.
 _CUSTOM = re.compile(r'CUSTOM_[A-Z0-9_]{1,248}')
 
@@ -79,6 +82,16 @@ def is_trait(name: str) -> bool:
 def is_own_trait(name: str) -> bool:
     """Whether only nova_accel itself may set a trait."""
     return name == MARKER_TRAIT or name.startswith(f'{MARKER_TRAIT}_')
+
+
+def address_to_trait(address: model.PciAddress) -> str:
+    """Return a PCI address in the form that names of traits have it."""
+    return re.sub(r'\W', '_', str(address)).upper()
+
+
+def address_of_trait(text: str) -> model.PciAddress:
+    """Return the address of a text that :data:`TRAIT_ADDRESS` matches."""
+    return model.PciAddress(*(int(part, 16) for part in text.split('_')))
 
 
 def normalise_resource_class(text: str) -> str:

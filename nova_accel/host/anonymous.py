@@ -107,7 +107,9 @@ _FILES = {'afu_id': _ID, 'compat_id': _ID,
           'cpulist': re.compile(r'[\d,-]+', re.ASCII),
           'fw_ver': re.compile(r'[\d.]{1,32}'),
           # NVM Express Base Specification, Identify Controller: 8 bytes.
-          'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII)}
+          'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII),
+          # A part number or a version: "113-D67301-063".
+          'vbios_version': re.compile(r'[\w.-]{1,64}', re.ASCII)}
 #: Replaces every other word of a file.
 UNKNOWN = '?'
 

@@ -16,10 +16,15 @@ import shutil
 import tempfile
 import uuid
 
+from oslo_config import cfg
+
+from nova_accel import conf
+from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import cleaner
 from nova_accel.core.device_spec import command_words
+from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.host import commands
 from nova_accel.host import driver_binding
@@ -272,6 +277,30 @@ class Operations:
     def _run(self, words, timeout, lock) -> tuple[int | None, bytes]:
         return commands.run(words, timeout, [lock])
 
+    def probe_firmware(self, name: str, address: str) -> str:
+        """Run a command that tells the firmware of a device.
+
+        :param name: of a ``[nova_accel] firmware_probe``
+        :param address: PCI address of the device
+        :returns: what it has printed, as one line
+        :raises ValueError: if an argument is invalid, or the command fails or
+            prints nothing
+        :raises OSError: if the command cannot be started
+        """
+        values = {'{address}': str(model.PciAddress.parse(address))}
+        probe = self._firmware_probe(name)
+        code, output = commands.run(command_words.fill(probe.command, values),
+                                    probe.timeout)
+        text = ' '.join(output.decode('utf-8', 'replace').split())
+        if code != 0 or not text:
+            raise ValueError(commands.describe(
+                probe.command[0], code, output, probe.timeout)
+                or f'{errors.quote(probe.command[0])} printed nothing')
+        return text
+
+    def _firmware_probe(self, name: str) -> firmware_probe.Probe:
+        return find_probe(name, cfg.CONF)
+
     #: Folder of the copies for commands; None for the system's default.
     _temporary: str | None = None
 
@@ -327,6 +356,19 @@ def _locked(path: str) -> collections.abc.Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def find_probe(name: str,
+               configuration: cfg.ConfigOpts) -> firmware_probe.Probe:
+    """Return a probe of firmware that a configuration defines.
+
+    :raises ValueError: if it does not
+    """
+    try:
+        return conf.policy(configuration).probes[name]
+    except KeyError:
+        raise ValueError(f'{firmware_probe.OPTION} does not define '
+                         f'{errors.quote(name)}') from None
 
 
 def _parent(text: str) -> str:

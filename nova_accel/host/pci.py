@@ -20,6 +20,7 @@ import struct
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import pci_class
+from nova_accel.host import firmware
 from nova_accel.host import tree as trees
 from nova_accel.host import vfio
 
@@ -214,7 +215,8 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         vfio=bound or bool(tree.names(f'{path}/vfio-dev')),
         open=bound and is_enabled(tree, address),
         denied=ids in machine.denylist,
-        firmware=_firmware(tree, path),
+        # vfio drivers show none. A virtual function has that of its card.
+        firmware=() if bound or physfn else firmware.read(tree, path),
         console=_may_be_console(attributes, class_code),
         **_link(tree, path, class_code, physfn))
 
@@ -380,21 +382,6 @@ def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
             name, available if available is None else max(0, available),
             tuple(tree.names(f'{path}/{name}/devices')),
             (tree.text(f'{path}/{name}/device_api') or '').strip())
-
-
-def _firmware(tree, path) -> str:
-    """Return the firmware version if the function's driver shows one, or ''.
-
-    Sources: Documentation/ABI/stable/sysfs-class-infiniband (``fw_ver``),
-    drivers/nvme/host/sysfs.c (``firmware_rev``).
-    """
-    for folder, name in (('infiniband', 'fw_ver'), ('nvme', 'firmware_rev')):
-        for port in tree.names(f'{path}/{folder}'):
-            version = (tree.text(f'{path}/{folder}/{port}/{name}')
-                       or '').strip()
-            if version:
-                return version
-    return ''
 
 
 def _location(path: str, numa_node: int | None,

@@ -42,7 +42,8 @@ context = _context('context', 'nova_accel_privileged')
 # ``reset_subordinate`` requires CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c). So
 # may drivers of mdevs and vGPUs that are not part of the kernel.
 admin_context = _context('admin_context', 'nova_accel_privileged_admin')
-# Only nova-compute can read the folder of bitstreams.
+# Runs commands of root's configuration. Only nova-compute can read the folder
+# of bitstreams.
 program_context = _context('program_context', 'nova_accel_privileged_program')
 
 
@@ -83,6 +84,10 @@ class _ByRoot(operations.Operations):
         trust.check_only_root_writes(template[0])
         return super().program_by_command(template, *arguments)
 
+    def _firmware_probe(self, name):
+        probe = operations.find_probe(name, _configuration())
+        trust.check_only_root_writes(probe.command[0])
+        return probe
 
     def clean(self, definition, address, region):
         if definition not in _configuration().nova_accel.cleaner:
@@ -214,3 +219,8 @@ def program_by_command(template: list[str], bitstream: str, address: str,
                        ) -> tuple[int | None, bytes]:
     return _machine.program_by_command(template, bitstream, address, region,
                                        timeout)
+
+
+@program_context.entrypoint
+def probe_firmware(name: str, address: str) -> str:
+    return _machine.probe_firmware(name, address)

@@ -95,6 +95,11 @@ class Cloud:
                 return device
         raise _no_device(name)
 
+    def root(self, device: listing.Device) -> str:
+        """Return the uuid of the compute node's provider of a device."""
+        [provider] = queries.providers(self.get, uuid=device.uuid)
+        return provider['root_provider_uuid']
+
     def consumers(self, providers: collections.abc.Iterable[str],
                   ) -> dict[str, list[Consumer]]:
         """Return the servers and migrations that hold units, by provider.

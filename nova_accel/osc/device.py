@@ -7,11 +7,14 @@ import itertools
 from osc_lib.command import command
 
 from nova_accel.core import model
+from nova_accel.core.placement import firmware as versions
 from nova_accel.core.placement import listing
+from nova_accel.core.placement import providers
 from nova_accel.osc import cleaning
 from nova_accel.osc import cloud
 from nova_accel.osc import columns
 from nova_accel.osc import draining
+from nova_accel.osc import firmware
 from nova_accel.osc import pci_ids
 
 _COLUMNS = ('Host', 'Address', 'Name', 'Resource Class', 'Status', 'Used',
@@ -20,6 +23,10 @@ _LONG = ('ID', 'Region', 'Traits',
          *(level.title.title().replace('Pcie', 'PCIe').replace('Numa', 'NUMA')
            for level in model.LEVELS), 'Islands', 'Partitions', 'Servers',
          'Projects')
+
+
+_CHANGED = listing.REASONS[providers.WITHHELD[
+    model.WithheldState.FIRMWARE_CHANGED]]
 
 
 class ListDevice(command.Lister):
@@ -88,6 +95,8 @@ class ShowDevice(command.ShowOne):
             'islands': columns.Lines(sorted(device.properties.islands)),
             'partitions': columns.Lines(sorted(device.properties.partitions)),
             'drained': str(device.drained) if device.drained else None,
+            'firmware': columns.Lines(
+                versions.describe(device.known_firmware)),
             'regions': columns.Lines(list(map(_region, device.regions))),
             'traits': columns.Lines(sorted({
                 trait for units in device.regions for trait in units.traits})),
@@ -100,7 +109,7 @@ class ShowDevice(command.ShowOne):
 
 
 class SetDevice(command.Command):
-    """Drain a device, end its drain, or clean it between two servers.
+    """Drain a device, clean it between two servers, or accept its firmware.
 
     Servers that hold the device keep it.
     """
@@ -111,6 +120,7 @@ class SetDevice(command.Command):
         group = parser.add_mutually_exclusive_group(required=True)
         draining.add_options(group)
         cleaning.add_options(group)
+        firmware.add_option(group)
         return parser
 
     def take_action(self, parsed_args):
@@ -118,6 +128,8 @@ class SetDevice(command.Command):
         device = client.device(parsed_args.device)
         if cleaning.is_asked(parsed_args):
             cleaning.apply(client, device, parsed_args)
+        elif parsed_args.accept_firmware:
+            firmware.accept(client, client.root(device), [device])
         else:
             draining.apply(client, device.uuid, [device], parsed_args)
 
@@ -145,7 +157,9 @@ def _row(host: listing.Host, device: listing.Device,
 
 def _reasons(host: listing.Host, device: listing.Device,
              units: listing.Units) -> list[str]:
-    found = [*units.reasons]
+    changed = '; '.join(versions.changes(device.known_firmware).values())
+    found = [f'{reason}: {changed}' if changed and reason == _CHANGED
+             else reason for reason in units.reasons]
     for drain in filter(None, (device.drained, host.drained)):
         if 'drained' in found:
             found.remove('drained')

@@ -57,11 +57,9 @@ def apply(client: cloud.Cloud, target: str,
 
 def _is_drained_otherwise(client, device: listing.Device) -> bool:
     """Whether the device or its host still has a drain."""
-    [known] = client.get(f'/resource_providers?uuid={device.uuid}'
-                         )['resource_providers']
     return drain.loads((
         *provider.traits(client, device.uuid)[0],
-        *provider.traits(client, known['root_provider_uuid'])[0])) is not None
+        *provider.traits(client, client.root(device))[0])) is not None
 
 
 def _mark(client, units: listing.Units, is_drained: bool) -> None:

@@ -7,6 +7,7 @@ from nova_accel.core import model
 from nova_accel.core.placement import listing
 from nova_accel.osc import columns
 from nova_accel.osc import draining
+from nova_accel.osc import firmware
 from nova_accel.osc import pci_ids
 
 
@@ -49,7 +50,7 @@ class ShowHost(command.ShowOne):
 
 
 class SetHost(command.Command):
-    """Drain all devices of a compute node, or end that.
+    """Drain all devices of a compute node, end that, or accept their firmware.
 
     Servers that hold devices keep them. Devices that are added later are
     drained as well.
@@ -58,14 +59,18 @@ class SetHost(command.Command):
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         _add_host(parser)
-        draining.add_options(parser.add_mutually_exclusive_group(
-            required=True))
+        group = parser.add_mutually_exclusive_group(required=True)
+        draining.add_options(group)
+        firmware.add_option(group)
         return parser
 
     def take_action(self, parsed_args):
         client = self.app.client_manager.nova_accel
         host = client.host(parsed_args.host)
-        draining.apply(client, host.uuid, host.devices, parsed_args)
+        if parsed_args.accept_firmware:
+            firmware.accept(client, host.uuid)
+        else:
+            draining.apply(client, host.uuid, host.devices, parsed_args)
 
 
 def _add_host(parser) -> None:

@@ -14,6 +14,7 @@ from nova_accel.core import naming
 from nova_accel.core.assignment import holders
 from nova_accel.core.placement import dirt
 from nova_accel.core.placement import drain
+from nova_accel.core.placement import firmware
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 
@@ -97,7 +98,8 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
           for marks in ({dirt.CLEAN}, {dirt.FREE}, providers.MARKS)),
         providers.withheld(known),
         _classes_of_others(provider_tree, name,
-                           {provider.uuid for provider in known}))
+                           {provider.uuid for provider in known}),
+        firmware.loads(traits[uuid]))
 
 
 def _classes_of_others(provider_tree, nodename: str,

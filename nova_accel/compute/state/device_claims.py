@@ -283,7 +283,8 @@ class DeviceClaims:
 
         :param is_short: whether servers that need the unit wait for its end
 
-        :returns: a context whose value is true if the unit is free
+        :returns: a context whose value is true if the unit is free, and no
+            other context has it
         """
         with self._lock:
             # The unit is about to be changed. An administrator may have added
@@ -292,7 +293,7 @@ class DeviceClaims:
             held = self._addresses().union(self._domains.holders(),
                                            self._cleaned)
             aside = self._aside if is_short else self._cleaned
-            free = held.isdisjoint(unit)
+            free = held.union(self._aside).isdisjoint(unit)
             if free:
                 aside.update(unit)
         try:

@@ -14,6 +14,7 @@ from nova_accel import nova_claims
 from nova_accel.compute import log_once
 from nova_accel.compute.state import dirt
 from nova_accel.compute.state import drains
+from nova_accel.compute.state import firmware
 from nova_accel.compute.state import health
 from nova_accel.core import errors
 from nova_accel.core import holding
@@ -53,6 +54,7 @@ class LocalHost:
     :ivar dirt: the functions that were not cleaned since a server had them,
         which are withheld
     :ivar health: the devices that are not healthy, which are withheld
+    :ivar firmware: the devices whose firmware has changed, which are withheld
     """
 
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
@@ -64,6 +66,7 @@ class LocalHost:
         self.drains = drains.Drains()
         self.dirt = dirt.Dirt(held)
         self.health = health.Health()
+        self.firmware = firmware.Firmware()
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
@@ -84,7 +87,7 @@ class LocalHost:
         state = self._state
         host, broken = self._read([
             self.drains.withheld, self.resets.withheld, self.dirt.withheld,
-            self.health.withheld])
+            self.health.withheld, self.firmware.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + [
@@ -120,12 +123,13 @@ class LocalHost:
             return model.Host(), error
 
     def refresh_withheld(self, node: inventory.Node) -> None:
-        """Take over what Placement has, and look at the health of devices.
+        """Take over what Placement has, and look at health and firmware.
 
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
         is_changed = self.drains.update(node) | self.dirt.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
+        is_changed |= self.firmware.update(here)
         is_other, recovered = self.health.check(self.tree, here, self._kinds)
         # After an error, reset a device before a server gets it; after one of
         # a card, all its virtual functions.
@@ -185,7 +189,7 @@ class LocalHost:
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
                            conf.policy(CONF), states=states), [
-            *broken, *unusable, *conf.broken_cleaners(CONF)]
+            *broken, *unusable, *conf.broken_commands(CONF)]
 
     def _open(self) -> None:
         """Open the tree and the kinds once: kinds keep state."""

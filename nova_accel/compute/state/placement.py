@@ -28,6 +28,7 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import dirt
+from nova_accel.core.placement import firmware
 from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 
@@ -89,9 +90,19 @@ class PlacementClient:
             # Placement does not know each trait before its first use.
             each = [self._marked(node, trait) for trait in providers.MARKS]
             marked = set().union(*filter(None, each))
-        if self.answers and (marked != node.marked or self._is_outdated):
+        if self.answers and (marked != node.marked or self._is_outdated
+                             or self._is_firmware_accepted(node)):
             self._client.clear_provider_cache()
             self._is_outdated = False
+
+    def _is_firmware_accepted(self, node) -> bool:
+        """Whether an operator has accepted a change of firmware."""
+        if not firmware.changes(node.known_firmware):
+            return False
+        answer = self._client.get(f'/resource_providers/{node.uuid}/traits',
+                                  version='1.6')
+        return answer.status_code == 200 and firmware.loads(
+            answer.json()['traits']) != node.known_firmware
 
     def _marked(self, node, traits: str) -> set[str] | None:
         """Return our providers with traits; None if one does not exist.

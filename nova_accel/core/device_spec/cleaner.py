@@ -7,10 +7,10 @@ commands end with 0.
 
 import collections.abc
 import dataclasses
-import json
 import re
 
 from nova_accel.core import errors
+from nova_accel.core.device_spec import command_option
 from nova_accel.core.device_spec import command_words
 
 #: The values of the option, for messages.
@@ -60,20 +60,7 @@ def parse_all(texts: collections.abc.Iterable[str],
 
     :param texts: the values of the option
     """
-    found: dict[str, Cleaner] = {}
-    problems = []
-    for number, text in enumerate(texts, 1):
-        label = f'{OPTION} #{number}'
-        try:
-            one = parse(text, label)
-            if one.name in found:
-                raise errors.EntryError(
-                    label, f'is a second cleaner {errors.quote(one.name)}',
-                    'give it another name')
-            found[one.name] = one
-        except errors.EntryError as error:
-            problems.append(error)
-    return found, problems
+    return command_option.parse_all(texts, OPTION, parse)
 
 
 def parse(text: str, label: str = OPTION) -> Cleaner:
@@ -82,26 +69,8 @@ def parse(text: str, label: str = OPTION) -> Cleaner:
     :param text: a JSON object
     :raises errors.EntryError: if it cannot be used
     """
-    try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise errors.EntryError(label, f'is not JSON ({error}): '
-                                f'{errors.quote(text)}', _EXAMPLE) from None
-    if not isinstance(loaded, dict):
-        raise errors.EntryError(label, 'is not a JSON object', _EXAMPLE)
-    unknown = sorted(set(loaded) - set(_READERS))
-    if unknown:
-        raise errors.EntryError(
-            label, f'does not know the key {errors.quote(unknown[0])}',
-            f'known keys: {", ".join(_READERS)}')
-    fields = {}
-    for key, read in _READERS.items():
-        try:
-            fields[key] = read(loaded.get(key))
-        except ValueError as error:
-            raise errors.EntryError(
-                label, f'{key} {error}', _EXAMPLE) from None
-    return Cleaner(**fields, text=text)
+    return Cleaner(**command_option.fields(text, label, _READERS, _EXAMPLE),
+                   text=text)
 
 
 def _read_name(value: object) -> str:
@@ -114,18 +83,11 @@ def _read_command(value: object) -> tuple[str, ...]:
     return command_words.read(value, PLACEHOLDERS)
 
 
-def _read_timeout(value: object) -> int:
-    if value is None:
-        return DEFAULT_TIMEOUT
-    if type(value) is not int or not 1 <= value <= MAX_TIMEOUT:
-        raise ValueError(f'is not a number of seconds, 1 to {MAX_TIMEOUT}')
-    return value
-
-
-_READERS: dict[str, collections.abc.Callable[[object], object]] = {
+_READERS: command_option.Readers = {
     'name': _read_name,
     'clean': _read_command,
     'verify': _read_command,
-    'timeout': _read_timeout,
+    'timeout': lambda value: command_option.read_timeout(
+        value, DEFAULT_TIMEOUT, MAX_TIMEOUT),
     'driver': lambda value: '' if value is None else _read_name(value),
 }

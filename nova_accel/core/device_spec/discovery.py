@@ -276,7 +276,9 @@ def _region(entry, pool, function) -> model.Region:
         pool.mdevs, entry.live_migratable, entry.settings,
         reset=entry.reset if pool.resets and not pool.mdevs else '',
         needs_driver=pool.needs_driver, one_time_use=entry.one_time_use,
-        cleaner=entry.clean)
+        cleaner=entry.clean,
+        firmware_probe=(entry.firmware_probe if entry.compare_firmware
+                        else None))
 
 
 def _withheld(pool, refused,
@@ -329,4 +331,5 @@ def _effect(entry):
     """Return what two entries must agree in to be equivalent."""
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
             entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,
-            entry.one_time_use, entry.clean, entry.keeps_data)
+            entry.one_time_use, entry.clean, entry.keeps_data,
+            entry.compare_firmware, entry.firmware_probe)

@@ -13,6 +13,7 @@ from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.device_spec import cleaner
+from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import reset_methods
 
 #: The value of num_vfs for as many VFs as a card can have.
@@ -189,6 +190,15 @@ def _read_clean(value: object) -> dict[str, str]:
     return {'clean': value}
 
 
+def _read_firmware_probe(value: object) -> dict[str, str]:
+    if value is None:
+        return {'firmware_probe': ''}
+    if not isinstance(value, str) or not firmware_probe.is_name(value):
+        raise ValueError('is not the name of a firmware_probe: lower-case '
+                         'letters and digits')
+    return {'firmware_probe': value}
+
+
 def _flag_reader(key: str, default: bool | None):
     def read(value: object) -> dict[str, bool | None]:
         if value is None:
@@ -216,4 +226,6 @@ READERS: dict[str, collections.abc.Callable[
     'one_time_use': _flag_reader('one_time_use', False),
     'clean': _read_clean,
     'keeps_data': _flag_reader('keeps_data', False),
+    'compare_firmware': _flag_reader('compare_firmware', True),
+    'firmware_probe': _read_firmware_probe,
 }

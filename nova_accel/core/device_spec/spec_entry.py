@@ -61,6 +61,10 @@ class Entry:
     :param clean: the name of the cleaner that cleans the device after each
         server, or ''
     :param keeps_data: whether data may stay on the device for the next server
+    :param compare_firmware: whether the device is withheld when its firmware
+        has changed
+    :param firmware_probe: the name of the command that tells its firmware, or
+        ''
     :param kind: the name of the kind's entry point
     :param several: whether other entries can name the same functions as well
     :param settings: values of the kind's keys
@@ -83,6 +87,8 @@ class Entry:
     one_time_use: bool = False
     clean: str = ''
     keeps_data: bool = False
+    compare_firmware: bool = True
+    firmware_probe: str = ''
     kind: str = kinds.PCI
     several: bool = False
     settings: tuple[tuple[str, collections.abc.Hashable], ...] = ()

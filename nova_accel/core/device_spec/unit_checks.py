@@ -163,6 +163,7 @@ class UnitChecks:
             _check_whole_device(pool, functions)
         if entry.clean:
             self._check_cleaner(pool, entry)
+        self._check_probe(entry)
         self._check_lost(pool, functions[0])
         if pool.mdevs:
             self._check_parent(functions[0])
@@ -182,6 +183,14 @@ class UnitChecks:
                 f'its entry names the cleaner {errors.quote(entry.clean)}, '
                 'which this host does not have', 'define it with [nova_accel] '
                 'cleaner in the configuration of this host')
+
+    def _check_probe(self, entry) -> None:
+        name = entry.firmware_probe
+        if name and name not in self._policy.probes:
+            raise kinds.Refused(
+                f'its entry names the firmware_probe {errors.quote(name)}, '
+                'which this host does not have', 'define it with [nova_accel] '
+                'firmware_probe in the configuration of this host')
 
     def _check_functions(self, unit, functions, pool, entry) -> None:
         """Check a unit that is assigned as functions, not as an mdev."""

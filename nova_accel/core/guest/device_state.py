@@ -167,8 +167,7 @@ def _model(function: model.Function | None, functions) -> str:
     if function is None:
         return 'a missing device'
     # A virtual function has the firmware of its card.
-    card = functions.get(function.physfn, function)
-    firmware = function.firmware or card.firmware
+    firmware = functions.get(function.physfn, function).firmware_text
     subsystem = (f' {function.subsystem_vendor_id}:'
                  f'{function.subsystem_product_id}'
                  if function.subsystem_vendor_id else '')

@@ -42,7 +42,7 @@ def traits(functions: collections.abc.Iterable[model.PciAddress],
     :param by_operator: whether an operator has to free it
     """
     return frozenset({
-        *(_FUNCTION + re.sub(r'\W', '_', str(address)).upper()
+        *(_FUNCTION + naming.address_to_trait(address)
           for address in functions), *[TRAIT] * by_operator})
 
 
@@ -106,7 +106,5 @@ def _is_reserved(provider) -> bool:
 
 def _function(trait: str) -> model.PciAddress | None:
     """Return the function that a trait names, if any."""
-    match = re.fullmatch(f'{_FUNCTION}([0-9A-F]+)_([0-9A-F]{{2}})_'
-                         '([0-9A-F]{2})_([0-7])', trait)
-    return model.PciAddress(*(int(part, 16) for part in match.groups())) if (
-        match) else None
+    match = re.fullmatch(f'{_FUNCTION}({naming.TRAIT_ADDRESS})', trait)
+    return naming.address_of_trait(match[1]) if match else None

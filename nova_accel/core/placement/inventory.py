@@ -8,6 +8,7 @@ import functools
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import drain
+from nova_accel.core.placement import firmware
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Node:
     :param marked: those that are drained, or in one of the two above
     :param withheld: the states of withheld units, by uuid of their provider
     :param foreign: the resource classes of its providers that are not ours
+    :param known_firmware: the firmware that its devices have shown
     """
 
     uuid: str
@@ -40,6 +42,7 @@ class Node:
     marked: frozenset[str] = frozenset()
     withheld: frozenset[tuple[str, model.WithheldState]] = frozenset()
     foreign: frozenset[str] = frozenset()
+    known_firmware: frozenset[firmware.Version] = frozenset()
 
     @property
     def devices(self) -> dict[str, str]:

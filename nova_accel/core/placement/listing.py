@@ -19,6 +19,7 @@ from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
 from nova_accel.core.placement import dirt
 from nova_accel.core.placement import drain
+from nova_accel.core.placement import firmware
 from nova_accel.core.placement import providers
 
 #: A JSON object of Placement's.
@@ -76,6 +77,7 @@ class Device:
 
     :param uuid: of its resource provider
     :param address: its PCI address, as text
+    :param known_firmware: the versions that it has shown
     """
 
     uuid: str
@@ -84,6 +86,7 @@ class Device:
     properties: device_traits.Properties
     regions: tuple[Units, ...]
     drained: drain.Drain | None = None
+    known_firmware: frozenset[firmware.Version] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +151,8 @@ class _Provider:
 def _host(root: Json, below: list[_Provider], summary: Json) -> Host:
     cards = {provider.uuid: provider for provider in below
              if provider.parent == root['uuid']}
+    traits = summary.get('traits', ())
+    versions = firmware.loads(traits)
     regions = collections.defaultdict(list)
     for provider in below:
         card = provider.uuid if provider.uuid in cards else provider.parent
@@ -156,11 +161,12 @@ def _host(root: Json, below: list[_Provider], summary: Json) -> Host:
                       device_traits.loads(card.traits),
                       tuple(sorted(regions[card.uuid],
                                    key=lambda units: units.name)),
-                      drain.loads(card.traits))
+                      drain.loads(card.traits),
+                      firmware.of_device(versions, card.address))
                for card in cards.values())
     return Host(root['uuid'], root['name'],
                 tuple(sorted(devices, key=lambda device: device.address)),
-                drain.loads(summary.get('traits', ())))
+                drain.loads(traits))
 
 
 def _units(provider: _Provider) -> collections.abc.Iterator[Units]:

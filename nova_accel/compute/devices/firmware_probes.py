@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands that tell the firmware of devices.
+
+They run in each round of the periodic tasks for devices that no server holds,
+at most once in ``check_interval``; and before a server gets a device as a
+whole, if none has run since another server had it.
+"""
+
+import collections.abc
+import time
+
+import nova.conf
+
+from nova_accel.compute.state import node_state
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core.placement import inventory
+from nova_accel.host import background
+from nova_accel.host import operations
+
+CONF = nova.conf.CONF
+
+
+class FirmwareProbes:
+    """Runs the commands of ``[nova_accel] firmware_probe``."""
+
+    def __init__(self, state: node_state.NodeState) -> None:
+        self._claims = state.claims
+        self._domains = state.domains
+        self._local_host = state.local_host
+        self._firmware = state.local_host.firmware
+        self._runner = background.Runner()
+        #: When the firmware of a device was asked for, in seconds, unless a
+        #: server has had the device since.
+        self._tried: dict[model.PciAddress, float] = {}
+
+    def run_due(self) -> None:
+        """Ask for the firmware of devices that no server holds.
+
+        It is done in a thread. If it takes long, the next round of the
+        periodic tasks sees the outcome.
+        """
+        now, interval = time.monotonic(), CONF.nova_accel.check_interval
+        due = [device for device in sorted(self._firmware.probes)
+               if device not in self._tried
+               or interval and now - self._tried[device] >= interval]
+        in_use = self._claims.addresses_in_use() if due else ()
+        due = [device for device in due if device not in in_use]
+        if due:
+            self._runner.run(lambda: self._run_all(due))
+
+    def passes(self, hostdevs: hostdev.Hostdevs,
+               here: inventory.NodeInventory) -> bool:
+        """Whether a new server can have devices that it claims.
+
+        Ask first for the firmware of those that were not asked since another
+        server had them. It may take as long as the command may.
+
+        :param here: what the compute node offers
+        """
+        # What domains hold stays, as the server may have had it before.
+        addresses = {device.address for device in hostdevs
+                     } - self._domains.holders().keys()
+        cards = addresses.union(
+            function.physfn for function in here.host.functions
+            if function.address in addresses).union(
+                device.card for device in hostdevs
+                if device.address in addresses)
+        for device in sorted(cards & self._firmware.probes.keys()):
+            if device not in self._tried:
+                self._run(device)
+            if device in addresses:
+                # The server can change the firmware.
+                self._tried.pop(device, None)
+        return cards.isdisjoint(self._firmware.withheld(here.host.functions))
+
+    def _run_all(self, due: collections.abc.Iterable[model.PciAddress],
+                 ) -> None:
+        for device in due:
+            with self._claims.set_aside((device,)) as is_free:
+                if is_free:
+                    self._run(device)
+        self._local_host.invalidate()
+
+    def _run(self, device: model.PciAddress) -> None:
+        name = self._firmware.probes.get(device)
+        if not name:
+            # Its entry has changed meanwhile.
+            return
+        text = failure = ''
+        try:
+            text = operations.of(self._local_host.tree).probe_firmware(
+                name, str(device))
+        except Exception as error:
+            # The command has failed, or the helper that runs it.
+            failure = (f'its firmware is unknown, firmware_probe "{name}": '
+                       f'{str(error) or repr(error)}')
+        self._tried[device] = time.monotonic()
+        self._firmware.probed(device, text, failure)
