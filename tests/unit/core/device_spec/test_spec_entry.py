@@ -145,7 +145,8 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('[1]', 'is not a JSON object'),
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
-                           'address, clean, gpu_instance, keeps_data,'),
+                           'address, clean, compare_firmware, '
+                           'firmware_probe, gpu_instance, keeps_data,'),
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
@@ -176,6 +177,9 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('{"traits": "nova accel strict"}', 'has CUSTOM_NOVA_ACCEL_STRICT, which '
      'only nova_accel itself sets'),
     ('{"managed": "maybe"}', "managed 'maybe' is neither"),
+    ('{"compare_firmware": 2}', 'compare_firmware 2 is neither'),
+    ('{"firmware_probe": "/bin/x"}', 'is not the name of a firmware_probe'),
+    ('{"firmware_probe": ["x"]}', 'is not the name of a firmware_probe'),
 ])
 def test_bad_entry_gives_one_line(text, says):
     assert says in _problem(text)

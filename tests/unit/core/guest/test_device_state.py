@@ -88,10 +88,11 @@ def test_live_migratable_device_is_accepted():
 
 
 @pytest.mark.parametrize('changes', [
-    {'product_id': '2331'}, {'revision': 2}, {'firmware': '2'},
+    {'product_id': '2331'}, {'revision': 2}, {'firmware': (('NVME', '2'),)},
     {'subsystem_vendor_id': '1028', 'subsystem_product_id': '1'}])
 def test_device_with_another_property_is_refused(changes):
-    function = build.function('0000:81:00.0', revision=1, firmware='1')
+    function = build.function('0000:81:00.0', revision=1,
+                              firmware=(('NVME', '1'),))
     source = build.host([function], _SPEC)
     destination = build.host([dataclasses.replace(function, **changes)],
                              _SPEC)
@@ -117,7 +118,8 @@ def test_the_host_driver_does_not_matter():
 
 def test_virtual_function_has_the_firmware_of_its_card():
     functions = build.card('0000:81:00.0', 1)
-    functions[0] = dataclasses.replace(functions[0], firmware='28.39')
+    functions[0] = dataclasses.replace(functions[0], firmware=(
+        ('INFINIBAND', '28.39'),))
     host = build.host(functions, {'product_id': '37c9',
                                   'live_migratable': 'yes'})
     assert list(_described(host, _offered(host)).values()) == [
