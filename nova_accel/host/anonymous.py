@@ -108,8 +108,9 @@ _FILES = {'afu_id': _ID, 'compat_id': _ID,
           'fw_ver': re.compile(r'[\d.]{1,32}'),
           # NVM Express Base Specification, Identify Controller: 8 bytes.
           'firmware_rev': re.compile(r'[\w.+-]{1,8}', re.ASCII),
-          # A part number or a version: "113-D67301-063".
-          'vbios_version': re.compile(r'[\w.-]{1,64}', re.ASCII)}
+          # A part number, "113-D67301-063", or a version.
+          'vbios_version': re.compile(
+              r'\d{3}-[A-Z\d]{1,10}-[A-Z\d]{1,6}|[\d.]{1,32}', re.ASCII)}
 #: Replaces every other word of a file.
 UNKNOWN = '?'
 

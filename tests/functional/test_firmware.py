@@ -331,13 +331,11 @@ class ProbeTest(FirmwareCase):
         self.assertOffered()
         self.boot(self.unit)
 
-    @ddt.data('undefined', 'fails', 'silent')
-    def test_unknown_firmware(self, why):
+    @ddt.data('/bin/false', '/bin/true')
+    def test_unknown_firmware(self, command):
+        """A command fails, or prints nothing."""
         server = self.boot(self.unit)
-        if why == 'undefined':
-            self.flags(group='nova_accel', firmware_probe=[])
-        else:
-            self.define(['/bin/false' if why == 'fails' else '/bin/true'])
+        self.define([command])
         self._delete_server(server)
         self.boot(self.unit, state='ERROR')
         self.rounds()

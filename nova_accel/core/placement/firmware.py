@@ -83,7 +83,7 @@ def encode(text: str) -> str:
     if len(text) <= _READABLE and _PLAIN.fullmatch(text):
         return text.replace('.', '_')
     words = re.sub('[^A-Z0-9]+', '_', text.upper())[:_READABLE].strip('_')
-    digest = hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()
+    digest = hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()
     return f'{words}__{digest[:_DIGEST].upper()}'
 
 

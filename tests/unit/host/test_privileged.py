@@ -203,6 +203,7 @@ def _run(place, *arguments):
 def test_daemon_refuses_requests_of_an_intruder(place):
     said = _run(place, 'fork')
     assert said.pop('programmed') == [0, 'bits 0\n']
+    assert said.pop('probed') == '0'
     assert said.pop('capabilities') == {
         'context': '0000000000000000', 'program_context': '0000000000000004',
         'clean_context': '0000000000000000'}
@@ -212,6 +213,7 @@ def test_daemon_refuses_requests_of_an_intruder(place):
         'file of root': 'ValueError', 'file behind a link': 'ValueError',
         'link': 'ValueError', 'pipe': 'ValueError',
         'no device': 'FileNotFoundError', 'other cleaner': 'ValueError',
+        'other probe': 'ValueError', 'other address': 'ValueError',
         'other sysfs': 'FileNotFoundError',
         'other sysfs and manager': 'TypeError'}
     assert (place / 'secret').read_text() == 'secret'

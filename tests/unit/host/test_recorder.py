@@ -401,6 +401,8 @@ def test_foreign_name_gets_an_alias(what):
     f'{numa.NODES}/node0/cpulist', f'{numa.NODES}/node0/distance',
     f'{_GPU}/sriov_totalvfs', f'{_GPU}/resource',
     f'{_GPU}/infiniband/mlx5_0/fw_ver', f'{_GPU}/nvme/nvme0/firmware_rev',
+    f'{_GPU}/vbios_version',
+    f'{_GPU}/fpga_region/region0/dfl-fme.0/bitstream_id',
     f'{_TYPE}/available_instances', f'{_TYPE}/device_api', f'{_FPGA}/state',
     f'{_GPU}/fpga_region/region0/compat_id',
     f'{_GPU}/fpga_region/region0/dfl-port.0/afu_id',

@@ -53,7 +53,7 @@ def test_unusable_cleaner(text, says):
 def test_second_cleaner_of_a_name_is_left_out():
     found, [problem] = cleaner.parse_all([json.dumps(_GOOD)] * 2)
     assert (list(found), problem.reason) == (
-        ['wipe'], "is a second cleaner 'wipe'")
+        ['wipe'], "is a second one named 'wipe'")
 
 
 def test_device_with_a_cleaner():
