@@ -146,11 +146,7 @@ def test_entry_with_num_vfs_names_the_vfs_of_its_cards():
     ('null', 'is not a JSON object'),
     ('{"vendor": "10de"}', "does not know the key 'vendor'; known keys: "
                            'address, clean, compare_firmware, '
-<<<<<<< HEAD
                            'firmware_probe, gpu_instance, keeps_data,'),
-=======
-                           'firmware_probe, gpu_instance, keeps_data, kind,'),
->>>>>>> a07d73e (Unit tests of compared firmware)
     ('{"a\\nb": 1}', "does not know the key 'a\\nb'"),
     ('{"physical_network": "x"}', 'devices for Neutron ports belong in '
                                   '[pci] device_spec'),
