@@ -24,9 +24,16 @@ def test_there_are_constraints_for_each_nova():
         f'nova{nova}.txt' for nova in novas.TESTED}
 
 
-def test_readme_names_the_tested_novas():
-    assert novas.text() in ' '.join(
-        (_ROOT / 'README.rst').read_text().split())
+@pytest.mark.parametrize('page', ['README.rst', 'SECURITY.rst'])
+def test_page_names_the_tested_novas(page):
+    assert novas.text() in ' '.join((_ROOT / page).read_text().split())
+
+
+def test_pages_agree_which_release_gets_fixes():
+    policy, details = (re.search(
+        r'\* - nova-accel\n +- (.+)', (_ROOT / page).read_text())[1]
+        for page in ('SECURITY.rst', 'doc/source/reference/support.rst'))
+    assert policy == details
 
 
 @pytest.mark.parametrize('nova', novas.TESTED)
