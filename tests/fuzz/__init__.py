@@ -3,7 +3,7 @@
 
 An input is a changed copy of a real file or message. Random changes with a
 fixed seed were preferred to hypothesis, which the unit tests use: they make
-ten times as many inputs per second, and start from real files.
+more than ten times as many inputs per second, and start from real files.
 
 Bounds of one input: see :mod:`tests.fuzz.worker`.
 """

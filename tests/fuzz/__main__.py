@@ -36,8 +36,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         'tests.fuzz', description=__doc__, epilog='The bounds of one input: '
-        f'{worker.CPU_SECONDS} seconds of a processor, {worker.WALL_SECONDS} '
-        f'seconds in all, {worker.MEMORY >> 20} MB.')
+        f'{worker.SECONDS} seconds, {worker.MEMORY >> 20} MB.')
     parser.add_argument('harness', nargs='*', metavar='HARNESS',
                         help=f'{", ".join(fuzz.HARNESSES)} (default: all)')
     amount = parser.add_mutually_exclusive_group()

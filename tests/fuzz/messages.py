@@ -113,7 +113,7 @@ class CommandOutput(harness.Harness):
         path = os.path.join(self._folder.name, 'output')
         with open(path, 'wb') as file:
             file.write(content)
-        code, output = commands.run(['/bin/cat', path], 5)
+        code, output = commands.run(['/bin/cat', path], 60)
         assert (code, output) == (0, content[-commands.MAX_OUTPUT:])
         text = fpga._printable(output)
         assert text.isprintable() and len(text) <= errors.QUOTE_LIMIT

@@ -23,12 +23,14 @@ import traceback
 from tests import fuzz
 from tests.fuzz import harness
 
-#: Most seconds of a processor that an input may take.
-CPU_SECONDS = 2
-#: Most seconds that an input may take if it waits, for a pipe for example.
-WALL_SECONDS = 10
+#: Most seconds that an input may take, without those for which it had to wait
+#: for a processor.
+SECONDS = 2
 #: Most bytes by which an input may increase the memory of the process.
 MEMORY = 512 << 20
+
+#: Seconds after which an input is ended that waits for something else.
+PATIENCE = 60
 
 NUMBER = struct.Struct('q')
 
@@ -41,7 +43,7 @@ class Counts:
     """What inputs have needed.
 
     :param accepted: how many the code accepted
-    :param slowest: most seconds of a processor for one
+    :param slowest: most seconds for one
     :param largest: largest increase of memory by one, in bytes
     """
 
@@ -71,6 +73,7 @@ class Worker:
             self._progress = mmap.mmap(file.fileno(), NUMBER.size)
         self._status = os.open('/proc/self/status', os.O_RDONLY)
         self._reset = os.open('/proc/self/clear_refs', os.O_WRONLY)
+        self._waits = os.open('/proc/self/schedstat', os.O_RDONLY)
         _bound()
 
     def run(self, first: int, last: int, seconds: float) -> None:
@@ -85,22 +88,31 @@ class Worker:
 
     def _give(self, number: int) -> None:
         content = self._inputs[number]
-        before = self._memory()
-        began = time.process_time()
+        before, began = self._memory(), self._time()
         why, accepted = '', False
-        _set_clocks(CPU_SECONDS, WALL_SECONDS)
+        _set_clocks(SECONDS, PATIENCE)
         try:
             accepted = self._own.run(content)
         except Exception:
             _set_clocks(0, 0)
             why = traceback.format_exc()
-        took = time.process_time() - began
-        grown = self._memory(peak=True) - before
+        took, grown = self._time() - began, self._memory(peak=True) - before
+        if not why and took > SECONDS:
+            why = f'It took {took:.1f} seconds.'
         if not why and grown > MEMORY:
             why = f'Its memory grew by {grown >> 20} MB.'
         if why:
             _say({'number': number, 'why': why})
         self.counts.add(Counts(1, int(accepted), took, grown))
+
+    def _time(self) -> float:
+        """Return seconds that pass only while this process has a processor,
+        or waits for something else.
+
+        Source: Documentation/scheduler/sched-stats.rst (``schedstat``).
+        """
+        return time.monotonic() - int(
+            os.pread(self._waits, 64, 0).split()[1]) / 1e9
 
     def _memory(self, peak: bool = False) -> int:
         """Return the memory that this process has, in bytes.
