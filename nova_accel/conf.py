@@ -544,7 +544,8 @@ def broken_commands(conf: cfg.ConfigOpts) -> list[errors.EntryError]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options; may be called more than once."""
-    conf.register_group(GROUP)
+    # ConfigOpts share what they know of a group, even values of options.
+    conf.register_group(copy.deepcopy(GROUP))
     conf.register_opts(OPTIONS, group=GROUP)
 
 

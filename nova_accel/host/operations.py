@@ -16,9 +16,6 @@ import shutil
 import tempfile
 import uuid
 
-from oslo_config import cfg
-
-from nova_accel import conf
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -274,23 +271,21 @@ class Operations:
                     return step, code, output
         return '', 0, b''
 
-    def _run(self, words, timeout, lock) -> tuple[int | None, bytes]:
-        return commands.run(words, timeout, [lock])
-
-    def probe_firmware(self, name: str, address: str) -> str:
+    def probe_firmware(self, definition: str, address: str) -> str:
         """Run a command that tells the firmware of a device.
 
-        :param name: of a ``[nova_accel] firmware_probe``
+        :param definition: a value of ``[nova_accel] firmware_probe``
         :param address: PCI address of the device
         :returns: what it has printed, as one line
-        :raises ValueError: if an argument is invalid, or the command fails or
+        :raises errors.EntryError: if the definition is invalid
+        :raises ValueError: if the address is invalid, or the command fails or
             prints nothing
         :raises OSError: if the command cannot be started
         """
         values = {'{address}': str(model.PciAddress.parse(address))}
-        probe = self._firmware_probe(name)
-        code, output = commands.run(command_words.fill(probe.command, values),
-                                    probe.timeout)
+        probe = firmware_probe.parse(definition)
+        code, output = self._run(command_words.fill(probe.command, values),
+                                 probe.timeout)
         text = ' '.join(output.decode('utf-8', 'replace').split())
         if code != 0 or not text:
             raise ValueError(commands.describe(
@@ -298,8 +293,8 @@ class Operations:
                 or f'{errors.quote(probe.command[0])} printed nothing')
         return text
 
-    def _firmware_probe(self, name: str) -> firmware_probe.Probe:
-        return find_probe(name, cfg.CONF)
+    def _run(self, words, timeout, *inherited) -> tuple[int | None, bytes]:
+        return commands.run(words, timeout, inherited)
 
     #: Folder of the copies for commands; None for the system's default.
     _temporary: str | None = None
@@ -356,19 +351,6 @@ def _locked(path: str) -> collections.abc.Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def find_probe(name: str,
-               configuration: cfg.ConfigOpts) -> firmware_probe.Probe:
-    """Return a probe of firmware that a configuration defines.
-
-    :raises ValueError: if it does not
-    """
-    try:
-        return conf.policy(configuration).probes[name]
-    except KeyError:
-        raise ValueError(f'{firmware_probe.OPTION} does not define '
-                         f'{errors.quote(name)}') from None
 
 
 def _parent(text: str) -> str:

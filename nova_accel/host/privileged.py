@@ -84,20 +84,24 @@ class _ByRoot(operations.Operations):
         trust.check_only_root_writes(template[0])
         return super().program_by_command(template, *arguments)
 
-    def _firmware_probe(self, name):
-        probe = operations.find_probe(name, _configuration())
-        trust.check_only_root_writes(probe.command[0])
-        return probe
+    def clean(self, definition, *arguments):
+        _check_defined(definition, 'cleaner')
+        return super().clean(definition, *arguments)
 
-    def clean(self, definition, address, region):
-        if definition not in _configuration().nova_accel.cleaner:
-            raise ValueError('this is not a cleaner of the current '
-                             'configuration; restart nova-compute')
-        return super().clean(definition, address, region)
+    def probe_firmware(self, definition, *arguments):
+        _check_defined(definition, 'firmware_probe')
+        return super().probe_firmware(definition, *arguments)
 
-    def _run(self, words, timeout, lock):
+    def _run(self, words, *arguments):
         trust.check_only_root_writes(words[0])
-        return super()._run(words, timeout, lock)
+        return super()._run(words, *arguments)
+
+
+def _check_defined(definition: str, option: str) -> None:
+    """Check that the current configuration has a value of an option."""
+    if definition not in getattr(_configuration().nova_accel, option):
+        raise ValueError(f'this is no "{option}" of the current '
+                         'configuration; restart nova-compute')
 
 
 def _check_sysfs(file: int) -> None:
@@ -222,5 +226,5 @@ def program_by_command(template: list[str], bitstream: str, address: str,
 
 
 @program_context.entrypoint
-def probe_firmware(name: str, address: str) -> str:
-    return _machine.probe_firmware(name, address)
+def probe_firmware(definition: str, address: str) -> str:
+    return _machine.probe_firmware(definition, address)

@@ -13,6 +13,7 @@ from nova_accel.cmd import drawing
 from nova_accel.cmd import host as show
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.device_spec import policy
 from nova_accel.core.device_spec import suggestion
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
@@ -69,7 +70,8 @@ class Sysfs(harness.Harness):
         except ValueError:
             return False
         kinds = loader.open_all(tree)
-        decide = reader.read_machine(tree, kinds=kinds, allow_unsafe_host=True)
+        decide = reader.read_machine(
+            tree, kinds=kinds, policy=policy.Policy(allow_unsafe_host=True))
         host = decide(self._entries)
         self._report(tree, host)
         self._show(host, suggestion.suggest(

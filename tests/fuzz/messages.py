@@ -16,7 +16,6 @@ from nova_accel.host import commands
 from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
-from nova_accel.host.kinds import fpga
 from tests.fuzz import forms
 from tests.fuzz import harness
 from tests.unit import build
@@ -115,8 +114,8 @@ class CommandOutput(harness.Harness):
             file.write(content)
         code, output = commands.run(['/bin/cat', path], 60)
         assert (code, output) == (0, content[-commands.MAX_OUTPUT:])
-        text = fpga._printable(output)
-        assert text.isprintable() and len(text) <= errors.QUOTE_LIMIT
+        text = commands.describe('/bin/cat', 1, output, 60)
+        assert text.isprintable() and len(text) <= commands.MAX_OUTPUT
         return True
 
 

@@ -46,8 +46,7 @@ class Intruder:
             '[nova_accel]\ndevice_spec = '
             + json.dumps({'address': CARD, 'program': self._words}) + '\n'
             + f'cleaner = {self._cleaner()}\n'
-            'firmware_probe = {"name": "id", "command": ["/usr/bin/id", "-u"]}'
-            '\n'
+            f'firmware_probe = {self._probe()}\n'
             '[nova_accel_privileged_program]\nhelper_command = '
             + shlex.join([sys.executable, '-c', _HELPER, '--config-file',
                           f'{self._place}/etc/nova.conf']) + '\n')
@@ -65,6 +64,9 @@ class Intruder:
         self._home.chmod(0o700)
         cfg.CONF(['--config-file', f'{self._place}/etc/nova.conf'],
                  project='nova')
+
+    def _probe(self, command='/usr/bin/id'):
+        return json.dumps({'name': 'id', 'command': [command, '-u']})
 
     def _cleaner(self, command='/bin/true'):
         return json.dumps({'name': 'x', 'clean': [command],
@@ -102,9 +104,12 @@ class Intruder:
         self._try('no device', privileged.clean, self._cleaner(), CARD, '0')
         self._try('other cleaner', privileged.clean,
                   self._cleaner(str(self._place / 'program')), CARD, '0')
-        self._try('other probe', privileged.probe_firmware, 'ls', CARD)
-        self._try('other address', privileged.probe_firmware, 'id', '--help')
-        self.said['probed'] = privileged.probe_firmware('id', CARD)
+        self._try('other probe', privileged.probe_firmware,
+                  self._probe('/bin/ls'), CARD)
+        self._try('other address', privileged.probe_firmware,
+                  self._probe(), '--help')
+        self.said['probed'] = privileged.probe_firmware(
+            self._probe(), CARD)
         self._try('other sysfs', privileged.set_num_vfs, CARD, 1)
         self._try('other sysfs and manager', privileged.program_by_manager,
                   f'{self._home}/sys', 'fpga0', f'{self._home}/bits')

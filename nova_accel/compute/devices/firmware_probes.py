@@ -11,6 +11,7 @@ import time
 
 import nova.conf
 
+from nova_accel import conf
 from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -89,8 +90,12 @@ class FirmwareProbes:
             return
         text = failure = ''
         try:
+            probe = conf.policy(CONF).probes[name]
             text = operations.of(self._local_host.tree).probe_firmware(
-                name, str(device))
+                probe.text, str(device))
+        except KeyError:
+            failure = (f'its firmware is unknown: firmware_probe "{name}" is '
+                       'not defined any more')
         except Exception as error:
             # The command has failed, or the helper that runs it.
             failure = (f'its firmware is unknown, firmware_probe "{name}": '

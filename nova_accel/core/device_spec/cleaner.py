@@ -46,7 +46,7 @@ class Cleaner:
     verify: tuple[str, ...]
     timeout: int = DEFAULT_TIMEOUT
     driver: str = ''
-    text: str = ''
+    text: str = dataclasses.field(default='', compare=False)
 
 
 def is_name(text: str) -> bool:

@@ -30,11 +30,13 @@ class Probe:
     :param name: with which entries name it
     :param command: its words
     :param timeout: seconds after which it is killed
+    :param text: the value of the option
     """
 
     name: str
     command: tuple[str, ...]
     timeout: int = DEFAULT_TIMEOUT
+    text: str = dataclasses.field(default='', compare=False)
 
 
 def is_name(text: str) -> bool:
@@ -57,7 +59,8 @@ def parse(text: str, label: str = OPTION) -> Probe:
     :param text: a JSON object
     :raises errors.EntryError: if it cannot be used
     """
-    return Probe(**command_option.fields(text, label, _READERS, _EXAMPLE))
+    return Probe(**command_option.fields(text, label, _READERS, _EXAMPLE),
+                 text=text)
 
 
 def _read_name(value: object) -> str:
