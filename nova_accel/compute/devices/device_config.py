@@ -89,29 +89,33 @@ class DeviceConfigs:
                 f'have a part of the same region: {", ".join(strangers)}')
 
     def _bitstream(self, group, image, affected) -> fpga.Bitstream:
-        shared, conflicting_servers = self._others(group, image, affected)
+        bitstream = bitstreams.fetch(self._context, image,
+                                     self._instance.trusted_certs)
+        # After the download, which can take minutes.
+        sharing, conflicting_servers = self._others(group, image, affected)
         return dataclasses.replace(
-            bitstreams.fetch(self._context, image,
-                             self._instance.trusted_certs), shared=shared,
+            bitstream, shared=bool(sharing),
+            shared_with_others=bool(sharing - {self._instance.uuid}),
             conflicting_servers=tuple(sorted(conflicting_servers)))
 
-    def _others(self, group, image, affected) -> tuple[bool, set[str]]:
-        """Return whether others use the same bitstream, and who conflicts.
+    def _others(self, group, image, affected) -> tuple[set[str], set[str]]:
+        """Return which servers use the same bitstream, and which conflict.
 
         Servers conflict if they use another bitstream in the region, or if
         their guest is running. A server without a domain conflicts, too.
         """
-        shared, conflicting_servers = False, set()
+        sharing, conflicting_servers = set(), set()
         for uuid, device in self._claims.holders_of(affected):
             other = naming.parse_alias(device.alias)
             mine = uuid == self._instance.uuid
             if mine and other and other[0] == group:
                 continue
             same = bool(other) and self._images(uuid, other[0]) == {image}
-            shared = shared or same
+            if same:
+                sharing.add(uuid)
             if not same or not mine and self._domains.attached(uuid):
                 conflicting_servers.add(uuid)
-        return shared, conflicting_servers | {
+        return sharing, conflicting_servers | {
             uuid for uuid in self._without_domain(affected)
             if self._images(uuid) != {image}}
 

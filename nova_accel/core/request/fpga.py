@@ -93,7 +93,9 @@ class Bitstream:
     :param function: id of the function that it programs, 32 digits, or ''
     :param region: id of the region that it was made for, 32 digits, or ''
     :param vendor: of the card that it was made for, as the image has it
-    :param shared: whether other servers use this bitstream in the same region
+    :param shared: whether another server, or another group of the same one,
+        uses this bitstream in the same region
+    :param shared_with_others: whether another server does
     :param conflicting_servers: servers that need the region as it is
         programmed now
     """
@@ -104,6 +106,7 @@ class Bitstream:
     region: str = ''
     vendor: str = ''
     shared: bool = False
+    shared_with_others: bool = False
     conflicting_servers: tuple[str, ...] = ()
 
     @property

@@ -6,8 +6,8 @@ the card has one region, all VFs lead to it; if it has several, each VF leads
 to its own, as the ports of Linux's DFL do. The programmed function is a trait.
 A server can require a bitstream: it is programmed when the server starts,
 unless this nova-compute has programmed it, and only servers of the same
-project have had the region since. While other servers need the region as it
-is, it is not programmed, and they share it.
+project have had the region since. Servers that have a region at the same time
+share what is programmed.
 
 Sources: see :mod:`nova_accel.host.fpga`.
 """
@@ -186,7 +186,8 @@ class Regions:
         known = self._programmed.get(place)
         return bool(known and known.bitstream.image == image) and self._has(
             place, members, self._read_facts(place, members),
-            dataclasses.replace(known.bitstream, shared=False), project)
+            dataclasses.replace(known.bitstream, shared=False,
+                                shared_with_others=False), project)
 
     def forget(self, item: inventory.Offered) -> None:
         place = _Place(item.device.address, item.region.variant)
@@ -256,8 +257,9 @@ class Regions:
         known = self._programmed.get(place)
         is_ours = known is not None and (
             known.bitstream.path, known.facts) == (bitstream.path, facts)
-        if not (bitstream.conflicting_servers
-                or is_ours and project and known.project == project):
+        if not (bitstream.conflicting_servers or is_ours and (
+                bitstream.shared_with_others
+                or project and known.project == project)):
             # Any guest could leave something in the logic of the next one.
             return False
         if bitstream.function and facts.functions:

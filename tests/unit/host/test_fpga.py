@@ -446,6 +446,22 @@ def test_shown_function_is_programmed_unless_it_was_by_us(card):
     assert len(card.log()) == 3
 
 
+def test_stopped_server_of_another_project_shares_its_region(card):
+    """It may be about to start."""
+    card.prepare(card.bitstream(function=_CRYPTO))
+    card.prepare(card.bitstream(function=_CRYPTO, shared=True,
+                                shared_with_others=True), project='rival')
+    assert len(card.log()) == 1
+
+
+@pytest.mark.parametrize('facts', [{'function': _CRYPTO}, {}])
+def test_region_is_programmed_once_for_two_groups_of_a_server(card, facts):
+    card.prepare(card.bitstream(**facts))
+    for _group in range(2):
+        card.prepare(card.bitstream(**facts, shared=True), project='rival')
+    assert len(card.log()) == 2
+
+
 def test_others_of_a_project_share_what_they_cannot_program(card):
     """After a restart of nova-compute as well."""
     card.prepare(card.bitstream(function=_CRYPTO))
