@@ -88,8 +88,9 @@ class PlacementClient:
         marked = self._marked(node, f'in:{",".join(sorted(providers.MARKS))}')
         if marked is None:
             # Placement does not know each trait before its first use.
-            each = [self._marked(node, trait) for trait in providers.MARKS]
-            marked = set().union(*filter(None, each))
+            for trait in sorted(providers.MARKS):
+                self._client.put(f'/traits/{trait}', {}, version='1.6')
+            marked = set()
         if self.answers and (marked != node.marked or self._is_outdated
                              or self._is_firmware_accepted(node)):
             self._client.clear_provider_cache()

@@ -133,8 +133,10 @@ def test_process_that_is_left_keeps_the_device(host, monkeypatch):
     """It has another process group, as one that ignores signals."""
     monkeypatch.setattr(commands, '_GRACE', 0.1)
     stop = host.path / 'stop'
-    host.clean(f'setsid sh -c "while [ ! -e {stop} ]; do sleep 0.02; done" '
-               '> /dev/null 2>&1 &')
+    begun = host.path / 'begun'
+    host.clean(f'setsid sh -c "touch {begun}; while [ ! -e {stop} ]; do '
+               'sleep 0.02; done" > /dev/null 2>&1 &\n'
+               f'while [ ! -e {begun} ]; do sleep 0.02; done')
     with pytest.raises(BlockingIOError):
         host.clean()
     stop.touch()
