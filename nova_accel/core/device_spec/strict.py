@@ -62,6 +62,9 @@ def _remains(functions, pool, entry,
     """Yield what a reset leaves of one server for the next."""
     if entry.keeps_data:
         yield 'its entry says keeps_data', 'take keeps_data out of its entry'
+    if not entry.compare_firmware:
+        yield ('its entry says "compare_firmware": "no"',
+               'take compare_firmware out of its entry')
     if entry.clean or entry.one_time_use:
         return
     if any(function.class_code >> 16 == _STORAGE for function in functions):

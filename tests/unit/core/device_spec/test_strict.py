@@ -59,6 +59,7 @@ _LOGIC = 'it can be programmed'
      + _DISK),
     (_functions(class_code=_NVME), _KEEPS | _CLEAN, 'its entry says keeps_'),
     (_functions(), _KEEPS, 'its entry says keeps_data'),
+    (_functions(), {'compare_firmware': 'no'}, 'its entry says "compare_'),
     (_functions(class_code=_NVME, vf=True), _KEEPS, 'its entry says keeps_'),
     (_functions(class_code=_NVME, vf=True), _CLEAN, ''),
     (_functions(vf=True), {}, ''),
