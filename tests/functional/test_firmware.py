@@ -331,6 +331,17 @@ class ProbeTest(FirmwareCase):
         self.assertOffered()
         self.boot(self.unit)
 
+    def test_other_probe(self):
+        """What another command prints is no change."""
+        self.flags(group='nova_accel', firmware_probe=[json.dumps(
+            {'name': name, 'command': ['/bin/echo', name]})
+            for name in ('disk', 'new')])
+        self.change(self.entries[0].replace('"disk"', '"new"'))
+        self.assertOffered()
+        self.assertEqual({'DISK_V1', 'NEW_NEW'}, {
+            trait.split('PROBE_')[1].split('__')[0]
+            for trait in self.root_traits() if 'PROBE' in trait})
+
     @ddt.data('/bin/false', '/bin/true')
     def test_unknown_firmware(self, command):
         """A command fails, or prints nothing."""

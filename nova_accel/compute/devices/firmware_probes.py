@@ -22,6 +22,10 @@ from nova_accel.host import operations
 CONF = nova.conf.CONF
 
 
+#: A device, and the name of the command that tells its firmware.
+_Asked = tuple[model.PciAddress, str]
+
+
 class FirmwareProbes:
     """Runs the commands of ``[nova_accel] firmware_probe``."""
 
@@ -31,9 +35,9 @@ class FirmwareProbes:
         self._local_host = state.local_host
         self._firmware = state.local_host.firmware
         self._runner = background.Runner()
-        #: When the firmware of a device was asked for, in seconds, unless a
-        #: server has had the device since.
-        self._tried: dict[model.PciAddress, float] = {}
+        #: When a command was run for a device, in seconds, unless a server has
+        #: had the device since.
+        self._ran: dict[_Asked, float] = {}
 
     def run_due(self) -> None:
         """Ask for the firmware of devices that no server holds.
@@ -42,11 +46,14 @@ class FirmwareProbes:
         periodic tasks sees the outcome.
         """
         now, interval = time.monotonic(), CONF.nova_accel.check_interval
-        due = [device for device in sorted(self._firmware.probes)
-               if device not in self._tried
-               or interval and now - self._tried[device] >= interval]
+        probes = self._firmware.probes.items()
+        # A device that was missing meanwhile may be another one.
+        self._ran = {asked: when for asked, when in self._ran.items()
+                     if asked in probes
+                     and not (interval and now - when >= interval)}
+        due = sorted(probes - self._ran.keys())
         in_use = self._claims.addresses_in_use() if due else ()
-        due = [device for device in due if device not in in_use]
+        due = [asked for asked in due if asked[0] not in in_use]
         if due:
             self._runner.run(lambda: self._run_all(due))
 
@@ -67,27 +74,22 @@ class FirmwareProbes:
             if function.address in addresses).union(
                 device.card for device in hostdevs
                 if device.address in addresses)
-        for device in sorted(cards & self._firmware.probes.keys()):
-            if device not in self._tried:
-                self._run(device)
-            if device in addresses:
+        for asked in sorted(self._firmware.probes.items()):
+            if asked[0] in cards and asked not in self._ran:
+                self._run(*asked)
+            if asked[0] in addresses:
                 # The server can change the firmware.
-                self._tried.pop(device, None)
+                self._ran.pop(asked, None)
         return cards.isdisjoint(self._firmware.withheld(here.host.functions))
 
-    def _run_all(self, due: collections.abc.Iterable[model.PciAddress],
-                 ) -> None:
-        for device in due:
+    def _run_all(self, due: collections.abc.Iterable[_Asked]) -> None:
+        for device, name in due:
             with self._claims.set_aside((device,)) as is_free:
                 if is_free:
-                    self._run(device)
+                    self._run(device, name)
         self._local_host.invalidate()
 
-    def _run(self, device: model.PciAddress) -> None:
-        name = self._firmware.probes.get(device)
-        if not name:
-            # Its entry has changed meanwhile.
-            return
+    def _run(self, device: model.PciAddress, name: str) -> None:
         text = failure = ''
         try:
             probe = conf.policy(CONF).probes[name]
@@ -100,5 +102,5 @@ class FirmwareProbes:
             # The command has failed, or the helper that runs it.
             failure = (f'its firmware is unknown, firmware_probe "{name}": '
                        f'{str(error) or repr(error)}')
-        self._tried[device] = time.monotonic()
-        self._firmware.probed(device, text, failure)
+        self._ran[device, name] = time.monotonic()
+        self._firmware.probed(device, name, text, failure)

@@ -24,8 +24,9 @@ class Firmware:
         self._devices: dict[model.PciAddress, model.PciAddress] = {}
         #: Names of the commands that tell the firmware of Devices.
         self.probes: dict[model.PciAddress, str] = {}
-        #: What these have printed, or '' and why there is nothing.
-        self._probed: dict[model.PciAddress, tuple[str, str]] = {}
+        #: By Device and command what it has printed, or '' and why there is
+        #: nothing.
+        self._probed: dict[tuple[model.PciAddress, str], tuple[str, str]] = {}
         self._saved: firmware.Known = frozenset()
         self._known: firmware.Known = frozenset()
 
@@ -57,14 +58,15 @@ class Firmware:
                 for source, text in self._shown(function)))
             return self._withheld()
 
-    def probed(self, device: model.PciAddress, text: str,
+    def probed(self, device: model.PciAddress, probe: str, text: str,
                failure: str = '') -> None:
-        """Take over what the command of a Device has printed.
+        """Take over what a command has printed about a Device.
 
+        :param probe: the name of the command
         :param failure: why there is nothing
         """
         with self._lock:
-            self._probed[device] = text, failure
+            self._probed[device, probe] = text, failure
 
     def new_traits(self) -> list[str]:
         """Return the traits of what Placement does not know yet."""
@@ -73,17 +75,17 @@ class Firmware:
     def _shown(self, function) -> collections.abc.Iterator[tuple[str, str]]:
         """Yield the versions of a function, by source."""
         yield from function.firmware
-        probe = self.probes.get(function.address)
-        text, _failure = self._probed.get(function.address, ('', ''))
-        if probe and text:
+        probe = self.probes.get(function.address, '')
+        text, _failure = self._probed.get((function.address, probe), ('', ''))
+        if text:
             yield firmware.of_probe(probe), text
 
     def _withheld(self) -> dict[model.PciAddress, model.Withheld]:
         """As :meth:`withheld`. The caller holds the lock."""
         found = {device: model.Withheld(
             failure, _UNKNOWN_REMEDY, model.WithheldState.FIRMWARE_UNKNOWN)
-            for device, (_text, failure) in self._probed.items()
-            if failure and device in self.probes}
+            for (device, probe), (_text, failure) in self._probed.items()
+            if failure and self.probes.get(device) == probe}
         found.update({address: model.Withheld(
             f'its firmware has changed: {change}', _CHANGED_REMEDY,
             model.WithheldState.FIRMWARE_CHANGED)
