@@ -6,6 +6,7 @@ Entry. It raises ValueError with what is wrong with the value.
 """
 
 import collections.abc
+import functools
 import re
 import typing
 
@@ -98,8 +99,9 @@ def _read_regexes(parts: dict[str, object]) -> dict[str, typing.Any]:
     return {'address': tuple(patterns), 'single': _whole_address(parts)}
 
 
-def is_any(address: collections.abc.Iterable[re.Pattern[str]],
-           *parts: str) -> bool:
+# Most entries have the same few patterns.
+@functools.lru_cache(maxsize=1024)
+def is_any(address: tuple[re.Pattern[str], ...], *parts: str) -> bool:
     """Whether patterns match every value of some parts of an address.
 
     :param address: a pattern for each of :data:`ADDRESS_PARTS`
