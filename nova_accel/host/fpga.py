@@ -63,7 +63,7 @@ def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
                 reader(tree, path, name, found[functions[-1]])
     return {address: Shown(**{
         field.name: (frozenset if field.name in ('ids', 'functions')
-                     else tuple)(facts[field.name])
+                     else tuple)(map(errors.path, facts[field.name]))
         for field in dataclasses.fields(Shown)})
         for address, facts in found.items()}
 

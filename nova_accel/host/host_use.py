@@ -16,6 +16,7 @@ fs/xfs/xfs_super.c (named after the disk).
 import collections.abc
 import itertools
 
+from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.host import netdevs
 from nova_accel.host import pci
@@ -66,7 +67,7 @@ def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
     uses: dict[model.PciAddress, str] = {}
     for path, use in (*_disks(tree), *_ports(tree)):
         for address in _functions_of(path):
-            uses.setdefault(address, use)
+            uses.setdefault(address, errors.path(use))
     return uses, list(_problems(tree))
 
 

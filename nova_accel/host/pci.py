@@ -145,7 +145,7 @@ def read_unreadable(tree: trees.Tree,
     unreadable = []
     for address in sorted(present - {function.address for function in found}):
         place = path(tree, address)
-        group = _Attributes(tree, place).linked('iommu_group')
+        group = _Attributes(tree, place).linked_name('iommu_group')
         if group:
             unreadable.append(model.Function(
                 address, '', '', 0, location=_location(place, None),
@@ -182,7 +182,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
               machine: _Machine) -> model.Function:
     address = model.PciAddress.parse(name)
     attributes = _Attributes(tree, path)
-    driver = attributes.linked('driver')
+    driver = attributes.linked_name('driver')
     bound = 'vfio' in (driver or '')
     ids = attributes.id('vendor'), attributes.id('device')
     class_code = attributes.hexadecimal('class')
@@ -198,7 +198,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         location=_location(path, attributes.decimal('numa_node'),
                            machine.cpuless_nodes),
         iommu_group=(None if bound and vfio.is_unprotected(tree, path)
-                     else attributes.linked('iommu_group')),
+                     else attributes.linked_name('iommu_group')),
         driver=driver,
         physfn=physfn,
         total_vfs=max(0, attributes.decimal('sriov_totalvfs') or 0),
@@ -399,7 +399,7 @@ def _location(path: str, numa_node: int | None,
                  and ':' in part), '')
     ports = tuple(str(address) for address in addresses(parts[:-1]))
     return model.Location(
-        cpuless_nodes.get(numa_node, numa_node), root, ports,
+        cpuless_nodes.get(numa_node, numa_node), errors.path(root), ports,
         model.nearest_switch(ports),
         numa_node if numa_node in cpuless_nodes else None)
 
@@ -451,6 +451,10 @@ class _Attributes:
     def linked(self, name: str) -> str | None:
         target = self._tree.link(f'{self._path}/{name}')
         return posixpath.basename(target) if target else None
+
+    def linked_name(self, name: str) -> str | None:
+        target = self.linked(name)
+        return errors.path(target) if target else None
 
     def linked_address(self, name: str) -> model.PciAddress | None:
         target = self.linked(name)

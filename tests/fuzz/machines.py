@@ -163,7 +163,8 @@ def _as_tar(content: bytes) -> bytes:
         return _tar({path: str(text).encode(errors='replace')
                      for path, text in loaded['files'].items()},
                     loaded['links'])
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError,
+            RecursionError):
         return b''
 
 

@@ -36,6 +36,8 @@ _OPEN = (b'[', b'{"a":', b'- ', b'(', b'<a>', b'a/', b'../', b'&a [')
 _DIGITS = re.compile(r'\d+')
 # Most are small, so that inputs are fast.
 _SIZES = (2, 3, 5, 10, 30, 100, 1000, 20_000)
+# About the longest part that a repetition makes, in characters.
+_LONGEST = 100_000
 
 _CHANGES = 6
 # How often the choice of a node goes one level deeper.
@@ -150,10 +152,15 @@ def _rename(rng, root, place, donor):
         place.holder[name] = place.holder.pop(place.key)
 
 
+def _times(rng, part: str | bytes) -> int:
+    """Return how often to repeat a part."""
+    return min(rng.choice(_SIZES), 1 + _LONGEST // (len(part) + 1))
+
+
 def _repeat(rng, root, place, donor):
-    number = rng.choice(_SIZES[:-1])
+    number = _times(rng, repr(place.value))
     if isinstance(place.value, list):
-        place.value = place.value * min(number, 2000 // (len(place.value) + 1))
+        place.value = place.value * number
     elif isinstance(place.holder, list):
         place.holder[place.key:place.key] = [place.value] * number
     elif isinstance(place.value, str):
@@ -181,8 +188,8 @@ def text(rng: random.Random, old: str) -> str:
             return (old[:number.start()] + str(rng.choice(_NUMBERS))
                     + old[number.end():])
         case 5:
-            return old[:start] + old[start:end] * rng.choice(_SIZES[:-1]) + (
-                old[end:])
+            part = old[start:end]
+            return old[:start] + part * _times(rng, part) + old[end:]
     return old.upper() if rng.random() < 0.5 else old.swapcase()
 
 
@@ -207,8 +214,8 @@ def raw(rng: random.Random, old: bytes, donor: bytes) -> bytes:
             begin, finish = _range(rng, donor)
             return old[:start] + donor[begin:finish] + old[end:]
         case 5:
-            return old[:start] + rng.choice(_OPEN) * rng.choice(_SIZES) + (
-                old[end:])
+            part = rng.choice(_OPEN)
+            return old[:start] + part * _times(rng, part) + old[end:]
     if not old:
         return b'\0'
     return old[:start] + bytes([old[start] ^ 1 << rng.randrange(8)]) + (

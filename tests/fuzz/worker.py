@@ -98,9 +98,9 @@ class Worker:
             why = traceback.format_exc()
         took, grown = self._time() - began, self._memory(peak=True) - before
         if not why and took > SECONDS:
-            why = f'It took {took:.1f} seconds.'
+            why = f'It took more than {SECONDS} seconds: {took:.1f}'
         if not why and grown > MEMORY:
-            why = f'Its memory grew by {grown >> 20} MB.'
+            why = f'It took more than {MEMORY >> 20} MB: {grown >> 20}'
         if why:
             _say({'number': number, 'why': why})
         self.counts.add(Counts(1, int(accepted), took, grown))

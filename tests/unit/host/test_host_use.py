@@ -52,6 +52,12 @@ def test_a_mounted_disk_is_in_use(mounts, line):
         '0000:00:02.0': 'disk vda is mounted'}
 
 
+def test_name_that_cannot_be_printed_is_quoted():
+    files, links = _disk('vd\x1ba')
+    assert _uses({**files, **_mounts('0 0 254:0 / / rw - fs none')},
+                 links) == {'0000:00:02.0': r"'disk vd\x1ba is mounted'"}
+
+
 @pytest.mark.parametrize('line', [
     '21 1 254:1 / / rw - ext4 /dev/vdb rw',
     '21 1 0:5 / /proc rw - proc proc rw',

@@ -43,6 +43,15 @@ def test_function_is_read_with_all_attributes():
                     model.MdevType('nvidia-475', None)))
 
 
+def test_names_that_cannot_be_printed_are_quoted():
+    """A recording of a stranger may have sequences for a terminal."""
+    [function], _problems = pci.read(build.sysfs({
+        'pci\x1b:80/0000:81:00.0': {'driver': '../../drivers/a\u2028b',
+                                   'iommu_group': '../../iommu_groups/\r'}}))
+    assert (function.driver, function.iommu_group, function.location.root) == (
+        r"'a\u2028b'", r"'\r'", r"'pci\x1b:80'")
+
+
 @pytest.mark.parametrize('facts, speed, width', [
     ({}, 32.0, 16), ({'class': '0x060400\n'}, 32.0, 16),
     ({'class': '0x020000\n', 'max_link_speed': '8 GT/s\n'}, 8.0, 16),
