@@ -7,10 +7,17 @@ import shutil
 import fixtures
 
 from nova_accel.core import naming
+from nova_accel.core.placement import providers
 from tests.functional import cloud
 
 
 class PlacementTest(cloud.Cloud):
+
+    def setUp(self):
+        super().setUp()
+        # The first round of a new cloud writes them.
+        for mark in providers.MARKS:
+            self.placement.put(f'/traits/{mark}', {}, version='1.6')
 
     def update(self):
         """Run the resource tracker, and return its writes to Placement."""
@@ -130,6 +137,15 @@ class PlacementTest(cloud.Cloud):
         self.assertIn('0000:44:00.4', self.hostdevs(server))
         self.assertEqual(3, len(self.hostdevs(server)))
         self.assertEqual([], self.update())
+
+    def test_marks_of_operators_exist_after_a_round(self):
+        for mark in providers.MARKS:
+            self.placement.delete(f'/traits/{mark}')
+        self.start_compute('compute1')
+        self.update()
+        for mark in providers.MARKS:
+            self.assertEqual(204, self.placement.get(
+                f'/traits/{mark}', version='1.6').status)
 
     def test_free_device_that_disappears(self):
         machine = self.directory_host()
