@@ -26,6 +26,7 @@ from nova_accel import nova_claims
 from nova_accel.cmd import check
 from nova_accel.compute.reporting import audit
 from nova_accel.core import naming
+from nova_accel.core.placement import providers
 from nova_accel.core.placement import queries
 from nova_accel.host import background
 from nova_accel.host import libvirt_xml
@@ -126,6 +127,11 @@ class Cloud(base.ServersTestBase):
                      'qemu_version': 8_002_002, **facts}
         self.sysfs_roots[hostname] = CONF.nova_accel.sysfs_root
         return super().start_compute(hostname, *args, **facts)
+
+    def write_marks(self):
+        """Create the traits that the first round of a new cloud creates."""
+        for mark in providers.MARKS:
+            self.placement.put(f'/traits/{mark}', {}, version='1.6')
 
     # Actions of the operator
 

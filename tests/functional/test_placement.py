@@ -15,9 +15,7 @@ class PlacementTest(cloud.Cloud):
 
     def setUp(self):
         super().setUp()
-        # The first round of a new cloud writes them.
-        for mark in providers.MARKS:
-            self.placement.put(f'/traits/{mark}', {}, version='1.6')
+        self.write_marks()
 
     def update(self):
         """Run the resource tracker, and return its writes to Placement."""

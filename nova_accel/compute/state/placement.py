@@ -85,12 +85,12 @@ class PlacementClient:
         :param node: as Nova knows the compute node
         """
         self.answers = False
-        marked = self._marked(node, f'in:{",".join(sorted(providers.MARKS))}')
+        marked = self._marked(node)
         if marked is None:
             # Placement does not know each trait before its first use.
             for trait in sorted(providers.MARKS):
                 self._client.put(f'/traits/{trait}', {}, version='1.6')
-            marked = set()
+            marked = self._marked(node) or set()
         if self.answers and (marked != node.marked or self._is_outdated
                              or self._is_firmware_accepted(node)):
             self._client.clear_provider_cache()
@@ -105,13 +105,11 @@ class PlacementClient:
         return answer.status_code == 200 and firmware.loads(
             answer.json()['traits']) != node.known_firmware
 
-    def _marked(self, node, traits: str) -> set[str] | None:
-        """Return our providers with traits; None if one does not exist.
-
-        :param traits: in the form of microversion 1.39
-        """
+    def _marked(self, node) -> set[str] | None:
+        """Return our providers with marks; None if a mark does not exist."""
         answer = self._client.get(
-            f'/resource_providers?in_tree={node.uuid}&required={traits}',
+            f'/resource_providers?in_tree={node.uuid}'
+            f'&required=in:{",".join(sorted(providers.MARKS))}',
             version='1.39')
         self.answers = answer.status_code in (200, 400)
         if answer.status_code == 400:
