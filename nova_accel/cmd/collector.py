@@ -10,9 +10,7 @@ import collections
 import collections.abc
 import dataclasses
 
-from prometheus_client import metrics_core
-from prometheus_client import registry
-
+from nova_accel import exposition
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import consistency
@@ -22,8 +20,7 @@ from nova_accel.core.placement import queries
 
 _REGION = ('address', 'region', 'resource_class')
 
-#: Values of the labels of one sample, and its value.
-Sample = tuple[str | float, ...]
+_gauge = exposition.gauge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +93,13 @@ def read_node(get: queries.Get, name: str) -> Node:
          for consumers in allocations.values() for consumer in consumers})
 
 
-class Collector(registry.Collector):
+class Collector:
     """Collects the metrics of one Reading."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
 
-    def collect(self) -> collections.abc.Iterator[metrics_core.Metric]:
+    def collect(self) -> collections.abc.Iterator[exposition.Metric]:
         """Yield the metrics of what could be read."""
         reading = self._reading
         yield from _of_run(reading)
@@ -115,16 +112,7 @@ class Collector(registry.Collector):
             yield _of_audit(reading.findings)
 
 
-def _gauge(name: str, text: str, labels: collections.abc.Sequence[str],
-           samples: collections.abc.Iterable[Sample]) -> metrics_core.Metric:
-    family = metrics_core.GaugeMetricFamily(f'nova_accel_{name}', text,
-                                            labels=labels)
-    for *values, amount in samples:
-        family.add_metric(values, amount)
-    return family
-
-
-def _of_run(reading: Reading) -> collections.abc.Iterator[metrics_core.Metric]:
+def _of_run(reading: Reading) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge('last_run_timestamp_seconds',
                  'When nova-accel metrics ran, in Unix time.', (),
                  [(reading.time,)])
@@ -137,7 +125,7 @@ def _of_run(reading: Reading) -> collections.abc.Iterator[metrics_core.Metric]:
 
 
 def _of_machine(reading: Reading,
-                ) -> collections.abc.Iterator[metrics_core.Metric]:
+                ) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge('refused_functions', 'PCI functions that an entry of '
                  'device_spec names and that are not offered.', (),
                  [(len(reading.machine.refusals),)])
@@ -146,7 +134,7 @@ def _of_machine(reading: Reading,
                  (), [(reading.problems,)])
 
 
-def _of_classes(node: Node) -> collections.abc.Iterator[metrics_core.Metric]:
+def _of_classes(node: Node) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge('compute_node_info', 'The compute node of this host.',
                  ('compute_node',), [(node.host.name, 1)])
     states, projects = collections.Counter(), collections.Counter()
@@ -166,7 +154,7 @@ def _of_classes(node: Node) -> collections.abc.Iterator[metrics_core.Metric]:
                  [(*labels, amount) for labels, amount in projects.items()])
 
 
-def _of_devices(node: Node) -> collections.abc.Iterator[metrics_core.Metric]:
+def _of_devices(node: Node) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge(
         'device_allocation_info', 'Which server has units of a device.',
         (*_REGION, 'server', 'project'), [
@@ -188,7 +176,7 @@ def _of_devices(node: Node) -> collections.abc.Iterator[metrics_core.Metric]:
 
 
 def _of_audit(findings: collections.abc.Iterable[consistency.Finding],
-              ) -> metrics_core.Metric:
+              ) -> exposition.Metric:
     counts = collections.Counter(finding.passing for finding in findings)
     return _gauge(
         'audit_findings', 'Disagreements of sysfs, Placement and libvirt. An '

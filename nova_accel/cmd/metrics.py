@@ -7,13 +7,14 @@ it again and again, and node_exporter reads the file that it writes.
 
 import collections.abc
 import functools
-import importlib
 import socket
 import time
 import typing
 
 from cliff import command
 
+from nova_accel import exposition
+from nova_accel.cmd import collector
 from nova_accel.cmd import host as hosts
 from nova_accel.core import errors
 
@@ -27,27 +28,17 @@ class Metrics(command.Command):
     def get_parser(self, prog_name):
         parser = super().get_parser(prog_name)
         hosts.add_host(parser)
-        parser.add_argument(
-            '--textfile', metavar='FILE',
-            help='write this file instead, at once, for the textfile '
-                 'collector of node_exporter; its name must end in .prom '
-                 'there')
+        exposition.add_option(parser)
         return parser
 
     def take_action(self, parsed_args):
-        prometheus = _load()
-        from nova_accel.cmd import collector
-        reading = self._read(parsed_args, collector)
-        registry = prometheus.CollectorRegistry()
-        registry.register(collector.Collector(reading))
-        if parsed_args.textfile:
-            prometheus.write_to_textfile(parsed_args.textfile, registry)
-        else:
-            self.app.stdout.write(
-                prometheus.generate_latest(registry).decode())
+        exposition.check()
+        reading = self._read(parsed_args)
+        exposition.write(collector.Collector(reading), parsed_args.textfile,
+                         self.app.stdout)
         return 0 if reading.node else 1
 
-    def _read(self, parsed_args, collector):
+    def _read(self, parsed_args):
         """Return what there is to tell; log why a part of it is missing."""
         # keystoneauth1 is slow to import, and not all commands need it.
         from nova_accel.cmd import check
@@ -77,13 +68,3 @@ class Metrics(command.Command):
         except (errors.AccelError, OSError) as error:
             self.app.LOG.warning(error)
             return None
-
-
-def _load():
-    try:
-        return importlib.import_module('prometheus_client')
-    except ImportError as error:
-        raise errors.AccelError(
-            'prometheus_client', f'cannot be loaded: {error}', 'install the '
-            'extra "metrics" of nova-accel, or prometheus_client, into the '
-            'Python that runs this command') from None

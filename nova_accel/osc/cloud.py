@@ -34,6 +34,10 @@ class Consumer:
     project: str = ''
     name: str = ''
 
+    def held(self, units: listing.Units) -> int:
+        """Return how many units of a Region of the provider it holds."""
+        return self.units.get(naming.unit_class(units.resource_class), 0)
+
 
 class Cloud:
     """The devices of a cloud.
@@ -131,11 +135,7 @@ class Cloud:
     def used_by_project(self, hosts: collections.abc.Iterable[listing.Host],
                         ) -> dict[tuple[str, str], collections.Counter[str]]:
         """Return used units by consumer, by project and resource class."""
-        # The provider of a class has the allocations of all its devices.
-        classes = {naming.class_provider_uuid(host.uuid, name): name
-                   for host in hosts for name in {
-                       units.resource_class for _device, units in host.units
-                       if units.used}}
+        classes = _used_classes(hosts)
         allocations = self._each(functools.partial(
             queries.allocations, self.get), classes)
         projects = self._each(functools.partial(queries.project, self.get), {
@@ -147,6 +147,29 @@ class Cloud:
                 used[projects[consumer], name][consumer] += allocation[
                     'resources'].get(name, 0)
         return dict(used)
+
+    def holders(self, hosts: collections.abc.Iterable[listing.Host],
+                ) -> dict[str, list[Consumer]]:
+        """Return the consumers of compute nodes, by provider, without names.
+
+        It sends a request for each class of a compute node, and for each
+        server. :meth:`consumers` sends one for each device as well.
+        """
+        consumers = set().union(*self._each(functools.partial(
+            queries.allocations, self.get), _used_classes(hosts)).values())
+        found = collections.defaultdict(list)
+        for uuid, answer in self._each(
+                lambda uuid: self.get(f'/allocations/{uuid}'),
+                consumers).items():
+            for provider, allocation in answer['allocations'].items():
+                found[provider].append(Consumer(
+                    uuid, allocation['resources'], answer['project_id']))
+        return dict(found)
+
+    def projects(self, uuids: collections.abc.Iterable[str],
+                 ) -> dict[str, str]:
+        """Return the names of projects; '' if Keystone does not show one."""
+        return self._each(self._project_name, uuids)
 
     def members(self, aggregates: collections.abc.Iterable[str],
                 ) -> dict[str, set[str]]:
@@ -183,6 +206,12 @@ class Cloud:
             return self._connection.compute.get_server(uuid).name
         except exceptions.SDKException:
             # A migration, or a server that this user may not see.
+            return ''
+
+    def _project_name(self, uuid: str) -> str:
+        try:
+            return self._connection.identity.get_project(uuid).name
+        except exceptions.SDKException:
             return ''
 
     def _each(self, read: collections.abc.Callable[[str], typing.Any],
@@ -249,6 +278,18 @@ class Refused(errors.AccelError):
         super().__init__('Placement', f'answers {status}: {text}',
                          'try again' if status == 409 else '')
         self.status = status
+
+
+def _used_classes(hosts: collections.abc.Iterable[listing.Host],
+                  ) -> dict[str, str]:
+    """Return the resource classes in use, by uuid of their provider.
+
+    The provider of a class has the allocations of all its devices.
+    """
+    return {naming.class_provider_uuid(host.uuid, name): name
+            for host in hosts for name in {
+                units.resource_class for _device, units in host.units
+                if units.used}}
 
 
 def _no_device(name: str) -> errors.AccelError:

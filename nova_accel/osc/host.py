@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``openstack accel host``: the devices of one compute node."""
+"""``openstack accel host``: compute nodes and their devices."""
+
+import dataclasses
 
 from osc_lib.command import command
 
@@ -8,7 +10,9 @@ from nova_accel.core.placement import listing
 from nova_accel.osc import columns
 from nova_accel.osc import draining
 from nova_accel.osc import firmware
+from nova_accel.osc import fleet
 from nova_accel.osc import pci_ids
+from nova_accel.osc import picture
 
 
 class ListHost(command.Lister):
@@ -22,6 +26,45 @@ class ListHost(command.Lister):
              sum(bool(units.reasons) for _device, units in host.units),
              str(host.drained) if host.drained else None)
             for host in self.app.client_manager.nova_accel.hosts()]
+
+
+class DrawHost(command.Command):
+    """Draw the devices of compute nodes and who holds them, as SVG.
+
+    The picture is written to standard output; browsers show it. Placement is
+    asked about each server with devices.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        parser.add_argument('hosts', metavar='<host>', nargs='*',
+                            help='Only these compute nodes')
+        parser.add_argument('--resource-class', metavar='<class>',
+                            help='Only devices of this resource class')
+        return parser
+
+    def take_action(self, parsed_args):
+        client = self.app.client_manager.nova_accel
+        hosts = [_of_class(host, parsed_args.resource_class) for host in (
+            map(client.host, parsed_args.hosts) if parsed_args.hosts
+            else client.hosts())]
+        holders = client.holders(hosts)
+        self.app.stdout.write(picture.draw(fleet.Fleet(
+            hosts, client.totals(units for host in hosts
+                                 for _device, units in host.units),
+            holders, client.projects({
+                consumer.project for found in holders.values()
+                for consumer in found}), client.compute.closed())))
+
+
+def _of_class(host: listing.Host, name: str | None) -> listing.Host:
+    """Return a compute node with the devices of a class, None for all."""
+    return host if name is None else dataclasses.replace(
+        host, devices=tuple(dataclasses.replace(device, regions=regions)
+                            for device in host.devices
+                            if (regions := tuple(
+                                units for units in device.regions
+                                if units.resource_class == name))))
 
 
 class ShowHost(command.ShowOne):

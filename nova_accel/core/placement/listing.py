@@ -35,6 +35,9 @@ REASONS = {
        for state, trait in providers.WITHHELD.items()},
 }
 
+#: An operator has reserved the inventory of a device by hand.
+RESERVED = 'reserved'
+
 
 class Status(enum.StrEnum):
     """Whether a new server can get units of a device."""
@@ -187,6 +190,5 @@ def _reasons(traits: frozenset[str], amounts: Json) -> tuple[str, ...]:
         if any(map(dirt.is_trait, traits)) and not found:
             found.append(model.WithheldState.DIRTY.value)
         elif not found:
-            # An operator has reserved it by hand.
-            found.append('reserved')
+            found.append(RESERVED)
     return tuple(found)
