@@ -7,8 +7,17 @@ background of their own, so that they can be read on light and dark pages.
 """
 
 import dataclasses
+import datetime
 import pathlib
 import xml.sax.saxutils
+
+from nova_accel.core import naming
+from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import drain
+from nova_accel.core.placement import listing
+from nova_accel.osc import cloud
+from nova_accel.osc import fleet
+from nova_accel.osc import picture
 
 SOURCE = pathlib.Path(__file__).parent / 'source'
 
@@ -194,10 +203,49 @@ def _topology() -> str:
     return draw(boxes, arrows)
 
 
-PICTURES = {'topology.svg': _topology,
+#: What the GPUs of compute nodes are: a letter for the project that holds one,
+#: or a mark for the reason why no server gets it.
+_GPUS = {'compute1': 'aabbcccc', 'compute2': 'aa..bB.~',
+         'compute3': '!...aaaa', 'compute4': '////DD//'}
+_REASONS = {'.': (), '~': ('cleaning',), '!': ('unhealthy',),
+            '/': ('drained',)}
+_PROJECTS = {'a': 'research', 'b': 'vision', 'c': 'speech', 'd': 'teaching'}
+_CLASS = 'CUSTOM_GPU_H100'
+
+
+def _hosts() -> str:
+    """Draw a cloud as ``openstack accel host draw`` does."""
+    return picture.draw(fleet.Fleet(
+        [listing.Host(name, name, tuple(
+            _gpu(name, at, mark) for at, mark in enumerate(marks)),
+            drain.Drain(datetime.datetime(2026, 11, 20, 8,
+                                          tzinfo=datetime.UTC), 'fan')
+            if name == 'compute4' else None) for name, marks in _GPUS.items()],
+        {f'{name}{at}': 1 for name in _GPUS for at in range(8)},
+        {f'{name}{at}': [cloud.Consumer(
+            f'server{at}', {naming.unit_class(_CLASS): 1}, mark.lower())]
+         for name, marks in _GPUS.items() for at, mark in enumerate(marks)
+         if mark.isalpha()},
+        _PROJECTS, {'compute3': 'nova-compute is down'}))
+
+
+def _gpu(host: str, at: int, mark: str) -> listing.Device:
+    """Return a GPU; its partitions have all, four, and two of the GPUs."""
+    is_held = mark.isalpha()
+    reasons = ('drained',) if mark.isupper() else _REASONS.get(mark, ())
+    return listing.Device(
+        f'{host}{at}', host, f'0000:{4 + at // 4 * 4}{at % 4}:00.0',
+        device_traits.Properties('10de:2330', {'numa_node': str(at // 4)},
+                                 partitions={0: 8, 1 + at // 4: 4,
+                                             3 + at // 2: 2}),
+        (listing.Units(f'{host}{at}', '', _CLASS, frozenset(), int(is_held),
+                       int(not is_held and not reasons), reasons),))
+
+
+PICTURES = {'reference/hosts.svg': _hosts, 'topology.svg': _topology,
             'admin/request.svg': _request, 'admin/lifecycle.svg': _lifecycle,
             'reference/providers.svg': _providers}
 
 if __name__ == '__main__':
-    for path, picture in PICTURES.items():
-        (SOURCE / path).write_text(picture())
+    for path, content in PICTURES.items():
+        (SOURCE / path).write_text(content())

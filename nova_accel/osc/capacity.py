@@ -141,20 +141,25 @@ def _by_profile(client, hosts, options) -> _Table:
 
 def _profile_row(profile: profiles.Profile, rooms: room.Rooms, groups: Alike,
                  amounts: usage.Usage) -> tuple[typing.Any, ...]:
-    servers = stranded = 0
+    servers, stranded = summed(rooms, groups)
     why: collections.Counter[str] = collections.Counter(amounts.withheld)
     hosts = []
     for looks, names in groups.items():
         found = rooms.of(*looks)
-        left = sum(found.left.values()) * len(names)
-        servers += found.servers * len(names)
-        stranded += left
-        if left:
-            why[reasons.stranded(found.obstacle)] += left
+        if found.left:
+            why[reasons.stranded(found.obstacle)] += (
+                sum(found.left.values()) * len(names))
         hosts.append(outlook(names, found))
     return (profile.name, profile.servers, servers, amounts.free, stranded,
             sum(amounts.withheld.values()), _counted(why),
             columns.Hosts(hosts))
+
+
+def summed(rooms: room.Rooms, groups: Alike) -> tuple[int, int]:
+    """Return how many more servers fit, and how many units are stranded."""
+    found = [(rooms.of(*looks), len(names)) for looks, names in groups.items()]
+    return (sum(each.servers * count for each, count in found),
+            sum(sum(each.left.values()) * count for each, count in found))
 
 
 def withheld(client, hosts: collections.abc.Iterable[listing.Host],

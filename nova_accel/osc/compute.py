@@ -46,6 +46,7 @@ class Server:
     :param image_traits: the traits that its image requires
     :param host: the name of its compute node; '' if it is on none, and for
         users who may not know it
+    :param status: Nova's, such as ``ACTIVE`` or ``BUILD``
     """
 
     uuid: str
@@ -53,6 +54,7 @@ class Server:
     flavor: Flavor
     image_traits: tuple[str, ...] = ()
     host: str = ''
+    status: str = ''
 
 
 class Compute:
@@ -142,7 +144,7 @@ def _server(found) -> Server:
     return Server(found.id, found.name, _flavor(found.flavor), tuple(
         key.removeprefix(_TRAIT) for key, value in properties.items()
         if key.startswith(_TRAIT) and value == device_profile.REQUIRED),
-        found.hypervisor_hostname or '')
+        found.hypervisor_hostname or '', found.status or '')
 
 
 @contextlib.contextmanager

@@ -27,14 +27,20 @@ class Profile:
     :param document: its file, if there is one here
     :param extra_specs: of a server that has it, None if there is no server
     :param flavors: names of the flavors that name it
-    :param servers: how many servers were created with it
+    :param statuses: how many servers were created with it, by their status
     """
 
     name: str
     document: device_profile.Profile | None = None
     extra_specs: collections.abc.Mapping[str, str] | None = None
     flavors: tuple[str, ...] = ()
-    servers: int = 0
+    statuses: collections.abc.Mapping[str, int] = dataclasses.field(
+        default_factory=dict)
+
+    @property
+    def servers(self) -> int:
+        """How many servers were created with it."""
+        return sum(self.statuses.values())
 
     @property
     def groups(self) -> list[device_profile.Group] | None:
@@ -95,16 +101,16 @@ def find(nova: compute.Compute, directories: collections.abc.Iterable[str],
     for flavor in nova.flavors():
         if flavor.profile:
             flavors[flavor.profile].append(flavor.name)
-    servers: collections.Counter[str] = collections.Counter()
+    statuses = collections.defaultdict(collections.Counter)
     specs: dict[str, collections.abc.Mapping[str, str]] = {}
     for server in nova.servers():
         if server.flavor.is_expanded:
-            servers[server.flavor.profile] += 1
+            statuses[server.flavor.profile][server.status] += 1
             # Nova shows the newest server first.
             specs.setdefault(server.flavor.profile, server.flavor.extra_specs)
     return [Profile(name, documents.get(name), specs.get(name),
-                    tuple(sorted(flavors[name])), servers[name])
-            for name in sorted({*documents, *flavors, *servers})]
+                    tuple(sorted(flavors[name])), dict(statuses[name]))
+            for name in sorted({*documents, *flavors, *statuses})]
 
 
 def find_one(nova: compute.Compute, name: str,

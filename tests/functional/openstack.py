@@ -37,7 +37,10 @@ class Openstack:
             sdk_connection=connection.Connection(
                 config=cloud_region.from_session(
                     authenticated, compute_endpoint_override=compute,
-                    placement_endpoint_override=placement)))
+                    placement_endpoint_override=placement,
+                    # There is no Keystone; nova-api answers 404.
+                    identity_api_version='3',
+                    identity_endpoint_override=compute)))
         self.cloud.nova_accel = plugin.make_client(self.cloud)
 
     def run(self, command, *arguments, output='json'):

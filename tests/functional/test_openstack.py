@@ -2,8 +2,10 @@
 """The ``openstack accel`` commands."""
 
 import os
+from xml.etree import ElementTree
 
 import prometheus_client
+from prometheus_client import parser
 
 from nova_accel.cmd import collector
 from nova_accel.core import errors
@@ -112,6 +114,42 @@ class ListTest(OpenstackCase):
         self.assertEqual(('compute1', 4, 0, 4, 0), tuple(
             row[name] for name in ('Name', 'Devices', 'Used', 'Free',
                                    'Withheld')))
+
+    def test_hosts_are_drawn_with_the_projects_that_hold_devices(self):
+        for name in ('compute1', 'compute2'):
+            self.start_compute(name)
+        server = self.boot(self.one, host='compute2')
+        [address] = self.hostdevs(server, 'compute2')
+        self.openstack.run('accel device set', f'compute1/{_FIRST}',
+                           '--drain', 'fan')
+        [service] = self.api.get_services(host='compute1')
+        self.api.put_service(service['id'], {'status': 'disabled'})
+        drawn = ElementTree.fromstring(
+            self.openstack.run('accel host draw', output=''))
+        cells = {group[0].text.splitlines()[0]: group for group in drawn.iter(
+            '{http://www.w3.org/2000/svg}g')}
+        self.assertEqual(
+            [f'{host}/{at}' for host in ('compute1', 'compute2')
+             for at in _GPUS], list(cells))
+        [project] = self.openstack.run(
+            'accel device show', f'compute2/{address}')['projects']
+        self.assertIn(f'1 of server {server["id"]}, project {project}',
+                      cells[f'compute2/{address}'][0].text)
+        self.assertEqual(
+            {f'compute1/{_FIRST}': 'aside', f'compute2/{address}': 'p0'},
+            {name: group[1].get('class') for name, group in cells.items()
+             if group[1].get('class') != 'free'})
+        texts = [text.text for text in drawn.iter(
+            '{http://www.w3.org/2000/svg}text')]
+        self.assertIn('2 compute nodes, 8 devices, 8 units: 1 held, 6 free, '
+                      '1 withheld', texts)
+        self.assertIn(project, texts)
+        self.assertIn('nova-compute is disabled', texts)
+        for arguments, count in ((['compute2'], 4), (
+                ['--resource-class', 'CUSTOM_X'], 0)):
+            drawn = self.openstack.run('accel host draw', *arguments,
+                                       output='')
+            self.assertEqual(count, drawn.count('<g>'))
 
     def test_tenant_is_refused(self):
         self.start_compute('compute1')
@@ -362,6 +400,29 @@ class CapacityTest(OpenstackCase):
             rows['two']['Hosts'])
         for state in ('ACTIVE', 'ACTIVE', 'ERROR'):
             self.boot(self.two, state=state)
+
+    def test_metrics_of_profiles_are_those_of_the_list(self):
+        for host in ('compute1', 'compute2'):
+            self.boot(self.one, host=host)
+        self.gpu_profile('three', 3)
+        self.boot(self.flavor('three'), state='ERROR')
+        found = {(sample.name.removeprefix('nova_accel_'),
+                  *sample.labels.values()): sample.value
+                 for family in parser.text_string_to_metric_families(
+                     self.openstack.run('accel metrics', *self.with_files(),
+                                        output=''))
+                 for sample in family.samples}
+        self.assertGreater(
+            found.pop(('profiles_last_run_timestamp_seconds',)), 0)
+        self.assertEqual({
+            ('profile_servers', 'one', 'ACTIVE'): 2,
+            ('profile_servers', 'three', 'ERROR'): 1,
+            **{(f'profile_{name}', row['Profile']): row[column]
+               for row in self.capacity('--by', 'profile',
+                                        *self.with_files())
+               for name, column in (('fitting_servers', 'Fits'),
+                                    ('stranded_units', 'Stranded'))}}, found)
+        self.assertEqual(6, found['profile_stranded_units', 'three'])
 
     def test_explanation_is_the_reason_of_the_scheduler(self):
         self.gpu_profile('three', 3)

@@ -28,11 +28,12 @@ _MAY = {
     'novas': set(),
     'numa_fit': {'nova', 'nova_accel.seams'},
     'seams': set(),
+    'exposition': {'nova_accel.core', 'prometheus_client'},
     'shim': {'nova_accel.compute'},
     'testing': {'nova_accel.core', 'nova_accel.host'},
     'plugin': {'nova_accel.core', 'nova_accel.host'},
-    'osc': {'nova_accel.core', 'nova_accel.profiles', 'cliff', 'openstack',
-            'osc_lib'},
+    'osc': {'nova_accel.core', 'nova_accel.exposition',
+            'nova_accel.profiles', 'cliff', 'openstack', 'osc_lib'},
 }
 
 #: Modules that a package must not import. It may import all others.
