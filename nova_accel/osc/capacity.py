@@ -22,10 +22,6 @@ _USAGE = 'Resource Class', 'Total', 'Used', 'Free', 'Withheld', 'Reasons'
 _PROFILE = ('Profile', 'Servers', 'Fits', 'Free', 'Stranded', 'Withheld',
             'Reasons')
 
-#: Names of hosts, by their view and why they get no new servers. What is
-#: computed for a view is valid for all of them.
-Alike = collections.abc.Mapping[tuple[view.View, str], list[str]]
-
 _Table = tuple[collections.abc.Sequence[str], list[tuple]]
 
 
@@ -139,9 +135,10 @@ def _by_profile(client, hosts, options) -> _Table:
     return heads, [row[:len(heads)] for row in rows]
 
 
-def _profile_row(profile: profiles.Profile, rooms: room.Rooms, groups: Alike,
-                 amounts: usage.Usage) -> tuple[typing.Any, ...]:
-    servers, stranded = summed(rooms, groups)
+def _profile_row(profile: profiles.Profile, rooms: room.Rooms,
+                 groups: room.Alike, amounts: usage.Usage,
+                 ) -> tuple[typing.Any, ...]:
+    servers, stranded = rooms.total(groups)
     why: collections.Counter[str] = collections.Counter(amounts.withheld)
     hosts = []
     for looks, names in groups.items():
@@ -153,13 +150,6 @@ def _profile_row(profile: profiles.Profile, rooms: room.Rooms, groups: Alike,
     return (profile.name, profile.servers, servers, amounts.free, stranded,
             sum(amounts.withheld.values()), _counted(why),
             columns.Hosts(hosts))
-
-
-def summed(rooms: room.Rooms, groups: Alike) -> tuple[int, int]:
-    """Return how many more servers fit, and how many units are stranded."""
-    found = [(rooms.of(*looks), len(names)) for looks, names in groups.items()]
-    return (sum(each.servers * count for each, count in found),
-            sum(sum(each.left.values()) * count for each, count in found))
 
 
 def withheld(client, hosts: collections.abc.Iterable[listing.Host],
@@ -180,7 +170,7 @@ def outlook(names: collections.abc.Iterable[str],
 
 
 def alike(hosts: collections.abc.Iterable[listing.Host],
-          closed: collections.abc.Mapping[str, str]) -> Alike:
+          closed: collections.abc.Mapping[str, str]) -> room.Alike:
     """Return the names of hosts that look alike.
 
     :param closed: why hosts get no new servers, by name

@@ -81,14 +81,14 @@ class Fleet:
             held = collections.Counter()
             for consumer in self.holders.get(units.provider, ()):
                 held[consumer.project] += consumer.held(units)
-            state = _state(units.reasons)
-            # If some units are free, the reason is one of other units.
-            after = State.FREE if units.free else state
+            after = state(units.reasons)
             rest = self.totals[units.provider] - units.used - units.free
-            found += [Share(amount, after, project)
+            # If some units are free, the reasons are not about held ones.
+            found += [Share(amount, State.FREE if units.free else after,
+                            project)
                       for project, amount in sorted((+held).items())]
             found += [Share(amount, look) for amount, look in (
-                (rest, state), (units.free, State.FREE)) if amount > 0]
+                (rest, after), (units.free, State.FREE)) if amount > 0]
         return found
 
     def closing(self, host: listing.Host) -> str:
@@ -102,6 +102,7 @@ class Fleet:
         return self.projects.get(project, '') or project
 
 
-def _state(reasons: collections.abc.Iterable[str]) -> State:
+def state(reasons: collections.abc.Iterable[str]) -> State:
+    """Return the worst state that reasons of :mod:`.listing` stand for."""
     return min((_STATES.get(reason, State.FAULT) for reason in reasons),
                key=list(State).index, default=State.FREE)

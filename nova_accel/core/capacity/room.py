@@ -14,6 +14,11 @@ from nova_accel.core.solver import search_budget
 # milliseconds.
 _MAX_STEPS = 2_500
 
+#: Names of hosts, by their view and why they get no new servers. What is
+#: computed for a view is valid for all of them.
+Alike = collections.abc.Mapping[tuple[view.View, str],
+                                collections.abc.Collection[str]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Room:
@@ -66,6 +71,16 @@ class Rooms:
             return self._none(host, arrange.Arrangement(objection=closed,
                                                         kind='service'))
         return room
+
+    def total(self, hosts: Alike) -> tuple[int, int]:
+        """Return how many more servers fit, and how many units are stranded.
+
+        :raises errors.ProfileError: as :meth:`of`
+        """
+        found = [(self.of(*looks), len(names))
+                 for looks, names in hosts.items()]
+        return (sum(room.servers * count for room, count in found),
+                sum(sum(room.left.values()) * count for room, count in found))
 
     def _open(self, host: view.View) -> Room:
         """Return the room of a host that gets new servers."""

@@ -3,6 +3,7 @@
 
 import collections
 import datetime
+import json
 import pathlib
 import re
 import socket
@@ -23,6 +24,8 @@ from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import drain
 from nova_accel.core.placement import listing
 from nova_accel.core.placement import providers
+from nova_accel.osc import collector as profiles
+from nova_accel.osc import fleet
 from tests.unit import build
 from tests.unit.cmd import test_check
 
@@ -361,13 +364,14 @@ def test_prometheus_client_is_optional(run, placement, libvirt, tmp_path,
 
 
 def every():
-    """Return the labels of every metric, by its name."""
-    return {
-        family.name: set(family._labelnames)
-        for family in collector.Collector(collector.Reading(
-            0, model.Host(), 0, collector.Node(
-                listing.Host('', 'compute1', ()), {}, {}, {}),
-            [consistency.Finding('', '', '')])).collect()}
+    """Return the labels of every metric of both commands, by its name."""
+    node = collector.Collector(collector.Reading(
+        0, model.Host(), 0, collector.Node(
+            listing.Host('', 'compute1', ()), {}, {}, {}),
+        [consistency.Finding('', '', '')]))
+    return {family.name: set(family._labelnames)
+            for metrics in (node, profiles.Collector(0, (), {}, frozenset()))
+            for family in metrics.collect()}
 
 
 def test_all_metrics_are_documented_with_their_labels():
@@ -378,17 +382,45 @@ def test_all_metrics_are_documented_with_their_labels():
             for name, labels in rows} == every()
 
 
-def test_alerts_use_metrics_labels_and_reasons_that_exist():
+def alerts():
+    """Return the expressions of the alerts."""
     rules = yaml.safe_load(
         (ROOT / 'etc/nova_accel/prometheus-alerts.yaml').read_text())
-    expressions = [rule['expr'] for group in rules['groups']
-                   for rule in group['rules']]
+    return [rule['expr'] for group in rules['groups']
+            for rule in group['rules']]
+
+
+def dashboard():
+    """Return the expressions of the dashboard."""
+    return [target['expr'] for panel in json.loads(
+        (ROOT / 'contrib/grafana/nova-accel.json').read_text())['panels']
+        for target in panel.get('targets', ())]
+
+
+@pytest.mark.parametrize('expressions', [alerts(), dashboard()])
+def test_expressions_use_metrics_and_labels_that_exist(expressions):
     assert expressions
     for expression in expressions:
-        used = re.findall(r'(nova_accel_\w+)(?:\{(\w+))?', expression)
+        used = re.findall(r'(nova_accel_\w+)(?:\{(.*?)\})?', expression)
         assert used
-        for name, label in used:
-            assert name in every()
-            assert not label or label in every()[name]
-        for reasons in re.findall('reason=~"(.*?)"', expression):
-            assert set(reasons.split('|')) <= set(listing.REASONS.values())
+        for name, conditions in used:
+            assert {'instance', *every()[name]} >= set(
+                re.findall(r'(\w+)[!=]', conditions))
+
+
+@pytest.mark.parametrize('state, expressions', [
+    (fleet.State.FAULT, alerts()), (fleet.State.FAULT, dashboard()),
+    (fleet.State.CLEANING, dashboard())])
+def test_expressions_have_all_reasons_of_a_state(state, expressions):
+    wanted = {reason for reason in (*listing.REASONS.values(), 'dirty')
+              if fleet.state([reason]) == state}
+    found = {frozenset(reasons.split('|')) for expression in expressions
+             for reasons in re.findall('reason=~"(.*?)"', expression)}
+    assert frozenset(wanted) in found
+
+
+def test_dashboard_has_all_metrics():
+    used = set(re.findall(r'nova_accel_\w+', ' '.join(dashboard())))
+    assert every().keys() - used == {
+        # They are for queries with the metrics of others.
+        'nova_accel_compute_node_info', 'nova_accel_device_allocation_info'}
