@@ -80,11 +80,12 @@ def test_wheel_has_every_module_and_no_other_file(wheel, files):
         for name in files if name.startswith('nova_accel/')}
 
 
-def test_wheel_has_every_sample_of_a_configuration(wheel, files):
+def test_wheel_has_every_sample_and_dashboard(wheel, files):
     assert {name.removeprefix(_DATA) for name in wheel.namelist()
             if name.startswith(_DATA)} == {
-        name.removeprefix(_ETC) for name in files
-        if name.startswith(_ETC)} - {'config-generator.conf'}
+        name.removeprefix(_ETC).removeprefix('contrib/') for name in files
+        if name.startswith((_ETC, 'contrib/grafana/'))} - {
+            'config-generator.conf'}
 
 
 @pytest.fixture(scope='module')

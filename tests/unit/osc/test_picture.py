@@ -230,6 +230,13 @@ def test_names_of_others_are_text():
     assert ('<script>', '') in shown.texts
 
 
+def test_server_that_went_since_its_device_was_read():
+    found = Cloud()
+    found.host(found.device(free=0, a=1))
+    found.holders.clear()
+    assert found.draw().fills() == []
+
+
 def test_cloud_without_devices():
     assert Cloud().draw().texts[0][0] == (
         '0 compute nodes, 0 devices, 0 units: 0 held, 0 free, 0 withheld')
