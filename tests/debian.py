@@ -13,13 +13,15 @@ _FETCHED = pathlib.Path(__file__).parents[1] / '.tox' / 'debian'
 def program(package: str) -> str | None:
     """Return the path of the program with the same name as its package.
 
-    :returns: that of the machine if it has one; None where there is no apt-get
+    :returns: that of the machine if it has one; None where apt-get is missing,
+        or cannot fetch it
     """
     fetched = _FETCHED / package
     path = shutil.which(package) or shutil.which(
         package, path=fetched / 'usr' / 'bin')
     if not path and shutil.which('apt-get'):
-        _fetch(package, fetched)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            _fetch(package, fetched)
         path = shutil.which(package, path=fetched / 'usr' / 'bin')
     return path
 

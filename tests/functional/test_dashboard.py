@@ -141,7 +141,8 @@ class DashboardTest(test_openstack.OpenstackCase):
         # The harness replaces functions of os that this needs.
         program = debian.program('prometheus')
         if not program:
-            self.skipTest('there is neither Prometheus nor apt-get')
+            self.skipTest('there is no Prometheus, and apt-get cannot '
+                          'fetch it')
         super().setUp()
         for name in ('compute1', 'compute2'):
             self.start_compute(name)
