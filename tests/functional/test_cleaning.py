@@ -109,6 +109,15 @@ class CleanTest(Cleaned):
         self.rounds(3)
         self.assertFree(*_GPUS)
 
+    def test_error_without_a_text_is_a_failure(self):
+        # So the death of the helper may look, or a lack of memory.
+        self.useFixture(fixtures.MockPatchObject(
+            operations.Operations, 'clean', side_effect=MemoryError))
+        self._delete_server(self.boot(self.two))
+        self.rounds(3)
+        self.assertEqual(dict.fromkeys(_GPUS, 'cleaning failed'),
+                         self.reasons())
+
     def test_freed_by_an_operator(self):
         self.cleaner.set(fail_verify=True)
         self._delete_server(self.boot(self.two))

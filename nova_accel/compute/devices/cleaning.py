@@ -108,14 +108,17 @@ class Cleaning:
                 if is_free:
                     LOG.info('Cleaning device %s with cleaner %s', unit[0],
                              item.region.cleaner)
-                    failure = self._run(item, unit)
-                    # Cleaners leave traces of their own in registers.
-                    self._resets.used(unit)
+                    try:
+                        failure = self._run(item, unit)
+                    finally:
+                        # Cleaners leave traces of their own in registers.
+                        self._resets.used(unit)
         except BlockingIOError:
             LOG.info('Device %s is cleaned later: a cleaner is still at work '
                      'on it that an earlier nova-compute started', unit[0])
         except Exception as error:
-            failure = str(error)
+            # '' would tell that the device is clean.
+            failure = str(error) or repr(error)
         finally:
             self._dirt.end(functions, failure)
             self._local_host.invalidate()
