@@ -20,6 +20,8 @@ _ADDRESS = re.compile(
 # PCI Code and ID Assignment Specification: base class 06 is a bridge, except
 # subclass 80, "other" (NVSwitches).
 _BRIDGE, _OTHER, _HOST_BRIDGE = 0x06, 0x0680, 0x0600
+# 01 is a mass storage controller.
+_STORAGE = 0x01
 # These subclasses have a type 1 or 2 header. Therefore the kernel's vfio
 # ignores them in an IOMMU group (drivers/vfio: vfio_dev_driver_allowed).
 _FORWARDING_BRIDGES = frozenset({0x0604, 0x0607, 0x0609})
@@ -341,6 +343,10 @@ class Function:
     def firmware_text(self) -> str:
         """The versions of its firmware, or ''."""
         return ', '.join(text for _source, text in self.firmware)
+
+    @property
+    def is_storage(self) -> bool:
+        return self.class_code >> 16 == _STORAGE
 
     @property
     def is_bridge(self) -> bool:

@@ -2,6 +2,7 @@
 """No server gets a device with ``clean`` before it is clean."""
 
 import contextlib
+import os
 
 import ddt
 import fixtures
@@ -211,6 +212,26 @@ class CleanTest(Cleaned):
         self.restart_compute_service('compute1')
         self.rounds(4)
         self.assertFree(*_GPUS)
+
+
+class IommuGroupTest(Cleaned):
+    """Both GPUs are one unit, as they share an IOMMU group."""
+
+    def directory_host(self):
+        bus = super().directory_host() / 'sys/bus/pci/devices'
+        group = bus / _GPUS[1] / 'iommu_group'
+        group.unlink()
+        group.symlink_to(os.readlink(bus / _GPUS[0] / 'iommu_group'))
+
+    def test_each_device_is_cleaned(self):
+        server = self.boot(self.one)
+        self.assertEqual(set(_GPUS), set(self.hostdevs(server)))
+        self._delete_server(server)
+        self.rounds(3)
+        self.assertEqual(set(), self.cleaner.dirty())
+        self.assertEqual({f'verify {gpu}' for gpu in _GPUS}, {
+            call for call in self.cleaner.calls()
+            if call.startswith('verify')})
 
 
 class VirtualFunctionTest(Cleaned):

@@ -16,6 +16,7 @@ from nova_accel.compute.state import node_state
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.assignment import holders
+from nova_accel.core.device_spec import cleaner as cleaners
 from nova_accel.core.placement import inventory
 from nova_accel.host import background
 from nova_accel.host import commands
@@ -73,27 +74,30 @@ class Cleaning:
         here = inventory.NodeInventory(
             self._local_host.read_ignoring_reset_failures(), node)
         dirty = self._dirt.cleanable(here.host.functions)
+        there = {function.address: function
+                 for function in here.host.functions}
         held = self._claims.addresses_in_use() | known.lacked(here.offered)
         unfit = self._dirt.failures().union(
             *self._resets.due(here.host, held, 0),
             self._local_host.health.withheld(here.host.functions))
         return any([
-            self._start(item, unit, set().union(*(
-                dirty.get(address, {address}) for address in unit)))
+            self._start(item, unit, _places(item, unit, there), set().union(
+                *(dirty.get(address, {address}) for address in unit)))
             for item in here.offered if item.region.cleaner
             for unit in _together(item) if not dirty.keys().isdisjoint(unit)
             and held.isdisjoint(unit) and unfit.isdisjoint(unit)])
 
-    def _start(self, item, unit, functions) -> bool:
+    def _start(self, item, unit, places, functions) -> bool:
         """Start to clean a unit, and return whether that was possible.
 
+        :param places: as of :func:`_places`
         :param functions: those that are clean then
         """
         if not self._dirt.begin(functions):
             return False
         try:
             background.Runner().start(
-                lambda: self._clean(item, unit, functions))
+                lambda: self._clean(item, unit, places, functions))
         except RuntimeError as error:
             LOG.warning('Could not start to clean device %s: %s', unit[0],
                         error)
@@ -101,7 +105,7 @@ class Cleaning:
             return False
         return True
 
-    def _clean(self, item, unit, functions) -> None:
+    def _clean(self, item, unit, places, functions) -> None:
         failure = None
         try:
             with self._claims.set_aside(unit, is_short=False) as is_free:
@@ -109,13 +113,13 @@ class Cleaning:
                     LOG.info('Cleaning device %s with cleaner %s', unit[0],
                              item.region.cleaner)
                     try:
-                        failure = self._run(item, unit)
+                        failure = self._run(item, places)
                     finally:
                         # Cleaners leave traces of their own in registers.
                         self._resets.used(unit)
         except BlockingIOError:
-            LOG.info('Device %s is cleaned later: a cleaner is still at work '
-                     'on it that an earlier nova-compute started', unit[0])
+            LOG.info('Device %s is cleaned later: a process of an earlier '
+                     'cleaner still exists', unit[0])
         except Exception as error:
             # '' would tell that the device is clean.
             failure = str(error) or repr(error)
@@ -128,7 +132,7 @@ class Cleaning:
         elif failure == '':
             LOG.info('Device %s is clean', unit[0])
 
-    def _run(self, item, unit) -> str:
+    def _run(self, item, places) -> str:
         """Run the cleaner of a Region; return what went wrong, or ''."""
         cleaner = conf.policy(CONF).cleaners.get(item.region.cleaner)
         if not cleaner:
@@ -136,11 +140,13 @@ class Cleaning:
                 f'cleaner {item.region.cleaner}', 'is not defined any more')
         if programmer := self._local_host.programmers().get(item.region.kind):
             programmer.forget(item)
-        address, region = _place(item, unit)
-        step, code, output = operations.of(self._local_host.tree).clean(
-            cleaner.text, str(address), region)
-        return step and f'{step}: ' + commands.describe(
-            getattr(cleaner, step)[0], code, output, cleaner.timeout)
+        for address, region in places:
+            step, code, output = operations.of(self._local_host.tree).clean(
+                cleaner.text, str(address), region)
+            if step:
+                return f'{step} {address}: ' + commands.describe(
+                    getattr(cleaner, step)[0], code, output, cleaner.timeout)
+        return ''
 
 
 def _together(item) -> collections.abc.Iterable[model.Unit]:
@@ -153,9 +159,13 @@ def _together(item) -> collections.abc.Iterable[model.Unit]:
     return dict.fromkeys(item.region.units)
 
 
-def _place(item, unit) -> tuple[model.PciAddress, str]:
-    """Return the address of what is cleaned, and the number of its region."""
+def _places(item, unit, functions) -> list[tuple[model.PciAddress, str]]:
+    """Return the addresses of what is cleaned, each with its region's number.
+
+    :param functions: all functions of the machine by address
+    """
     if loader.load()[item.region.kind].programs:
-        return item.device.address, item.region.variant.removeprefix(
-            'region') or '0'
-    return unit[0], '0'
+        return [(item.device.address, item.region.variant.removeprefix(
+            'region') or '0')]
+    return [(device.address, '0') for device
+            in cleaners.devices(map(functions.__getitem__, unit))]

@@ -10,6 +10,7 @@ import dataclasses
 import re
 
 from nova_accel.core import errors
+from nova_accel.core import model
 from nova_accel.core.device_spec import command_option
 from nova_accel.core.device_spec import command_words
 
@@ -47,6 +48,29 @@ class Cleaner:
     timeout: int = DEFAULT_TIMEOUT
     driver: str = ''
     text: str = dataclasses.field(default='', compare=False)
+
+
+def devices(unit: collections.abc.Iterable[model.Function],
+            ) -> list[model.Function]:
+    """Return the functions of a unit that are cleaned one by one.
+
+    A unit can have several devices, as an IOMMU group has. Of each slot, the
+    first function is one. Another function of the slot, such as the audio of
+    a GPU, is a part of this device, unless it has the same class, or storage.
+    """
+    found: list[model.Function] = []
+    for function in sorted(unit, key=lambda function: function.address):
+        before = {other.class_code for other in found
+                  if _are_in_one_slot(function, other)}
+        if (not before or function.class_code in before
+                or function.is_storage):
+            found.append(function)
+    return found
+
+
+def _are_in_one_slot(one: model.Function, other: model.Function) -> bool:
+    return (one.address.domain, one.address.bus, one.address.slot) == (
+        other.address.domain, other.address.bus, other.address.slot)
 
 
 def is_name(text: str) -> bool:

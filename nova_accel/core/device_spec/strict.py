@@ -15,9 +15,6 @@ from nova_accel.core.device_spec import unsafe_host
 #: The option, and its values.
 OPTION, STANDARD, STRICT = 'isolation', 'standard', 'strict'
 
-# PCI Code and ID Assignment Specification: mass storage controllers.
-_STORAGE = 0x01
-
 _CLEAN = 'name a cleaner in its entry, "clean": "NAME"'
 
 
@@ -67,7 +64,7 @@ def _remains(functions, pool, entry,
                'take compare_firmware out of its entry')
     if entry.clean or entry.one_time_use:
         return
-    if any(function.class_code >> 16 == _STORAGE for function in functions):
+    if any(function.is_storage for function in functions):
         yield ('it is a storage controller, and a reset does not erase what '
                'servers write to disks', _CLEAN)
     if pool.programmed:

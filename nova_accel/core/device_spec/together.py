@@ -15,9 +15,6 @@ _OTHER_SLOT = ('put the card into a slot that has an IOMMU group of its own, '
 _OF_THE_BOARD = '; nothing helps if the device is a part of the board'
 _IF_WANTED = '; or name all of them in one entry, if servers may have them'
 
-# PCI Code and ID Assignment Specification: the base class of disk controllers.
-_STORAGE = 0x01
-
 
 def describe(functions: Functions) -> str:
     """Return functions with what an operator has to know of each."""
@@ -46,7 +43,7 @@ def remedy(functions: Functions, entries: collections.abc.Sequence,
     if not _are_one_slot(functions):
         # Such a disk may be one that the host needs.
         return _OTHER_SLOT + (_OF_THE_BOARD if steps or any(
-            function.class_code >> 16 == _STORAGE for function in functions)
+            function.is_storage for function in functions)
             else _IF_WANTED)
     if any(function.console for function in functions):
         steps = ['give the host another console', *steps]

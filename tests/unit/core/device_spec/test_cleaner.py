@@ -86,3 +86,20 @@ def test_refused_device(policy, entry, says):
 def test_entry_with_an_invalid_name(name):
     with pytest.raises(Exception, match='not the name of a cleaner'):
         build.entries({**_ENTRY, 'clean': name})
+
+
+@pytest.mark.parametrize('cleaned, unit', [
+    # A GPU with its audio; two GPUs of one board; two functions of a NIC.
+    ('81:00.0', {'81:00.0': 0x30200, '81:00.1': 0x40300}),
+    ('81:00.0 82:00.0', {'81:00.0': 0x30200, '81:00.1': 0x40300,
+                         '82:00.0': 0x30200, '82:00.1': 0x40300}),
+    ('81:00.0 81:00.1', {'81:00.0': 0x20000, '81:00.1': 0x20000}),
+    # Disks behind a switch without ACS; a disk that is a part of a NIC.
+    ('82:00.0 81:00.0', {'82:00.0': 0x10802, '81:00.0': 0x10802}),
+    ('81:00.0 81:00.2', {'81:00.0': 0x20000, '81:00.1': 0x88000,
+                         '81:00.2': 0x10802})])
+def test_each_device_of_a_unit_is_cleaned(cleaned, unit):
+    found = cleaner.devices(build.function(f'0000:{at}', class_code=code)
+                            for at, code in unit.items())
+    assert {str(function.address) for function in found} == {
+        f'0000:{at}' for at in cleaned.split()}
