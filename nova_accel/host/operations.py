@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import uuid
 
 from nova_accel.core import errors
@@ -32,6 +33,9 @@ from nova_accel.host import vfio_binding
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
 _MAX_VFS = 0xffff
+
+#: Seconds to wait for the end of processes that a cleaner has left.
+_LEFT = 5
 
 
 def of(tree: trees.Tree) -> 'Operations':
@@ -241,8 +245,8 @@ class Operations:
               ) -> tuple[str, int | None, bytes]:
         """Run the commands of a cleaner on a device.
 
-        A process that they leave running is waited for: while it may still
-        change the device, no other cleaner starts.
+        While a process that they leave running may still change the device,
+        it is not clean, and no other cleaner starts.
 
         :param definition: a value of ``[nova_accel] cleaner``
         :param address: PCI address of the device
@@ -252,7 +256,8 @@ class Operations:
             :func:`nova_accel.host.commands.run`
         :raises errors.EntryError: if the definition is invalid
         :raises ValueError: if another argument is invalid
-        :raises BlockingIOError: if another cleaner is at work on the device
+        :raises BlockingIOError: if another cleaner is at work on the device,
+            or a process that the commands have left
         :raises OSError: if a command cannot be started, or the driver does not
             take the device
         """
@@ -269,6 +274,7 @@ class Operations:
                                          known.timeout, lock)
                 if code != 0:
                     return step, code, output
+        _check_unlocked(function.path('vendor'))
         return '', 0, b''
 
     def probe_firmware(self, definition: str, address: str) -> str:
@@ -351,6 +357,24 @@ def _locked(path: str) -> collections.abc.Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _check_unlocked(path: str) -> None:
+    """Wait some seconds until no process has a lock of :func:`_locked`.
+
+    A process that was killed has it until it has ended.
+
+    :raises BlockingIOError: if a process has it
+    """
+    end = time.monotonic() + _LEFT
+    while True:
+        try:
+            with _locked(path):
+                return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 def _parent(text: str) -> str:

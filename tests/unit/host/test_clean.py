@@ -94,6 +94,10 @@ def test_command_fails(host, clean, verify, outcome):
     assert host.clean(clean, verify, timeout=1) == outcome
 
 
+def test_processes_of_its_group_end_with_a_command(host):
+    assert host.clean('sleep 60 &') == ('', 0, b'')
+
+
 def test_verification_does_not_run_after_a_failure(host):
     host.clean('exit 1', f'touch {host.path}/verified')
     assert not (host.path / 'verified').exists()
@@ -132,13 +136,15 @@ def test_another_cleaner_is_at_work(host):
 def test_process_that_is_left_keeps_the_device(host, monkeypatch):
     """It has another process group, as one that ignores signals."""
     monkeypatch.setattr(commands, '_GRACE', 0.1)
+    monkeypatch.setattr(operations, '_LEFT', 0.1)
     stop = host.path / 'stop'
     begun = host.path / 'begun'
-    host.clean(f'setsid sh -c "touch {begun}; while [ ! -e {stop} ]; do '
-               'sleep 0.02; done" > /dev/null 2>&1 &\n'
-               f'while [ ! -e {begun} ]; do sleep 0.02; done')
-    with pytest.raises(BlockingIOError):
-        host.clean()
+    for commands_of in (
+            f'setsid sh -c "touch {begun}; while [ ! -e {stop} ]; do '
+            'sleep 0.02; done" > /dev/null 2>&1 &\n'
+            f'while [ ! -e {begun} ]; do sleep 0.02; done', 'exit 0'):
+        with pytest.raises(BlockingIOError):
+            host.clean(commands_of)
     stop.touch()
     while True:
         try:
