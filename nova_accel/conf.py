@@ -43,11 +43,12 @@ Otherwise as ``[nova_accel_privileged]``.
 """),
     cfg.OptGroup(
         'nova_accel_privileged_program',
-        title='Programming of FPGAs, and probes of firmware',
+        title='Programming of FPGAs, probes of firmware, fabric managers',
         help="""
-The helper reads ``device_spec``, ``firmware_probe`` and ``state_path`` itself,
-from the configuration files that it is started with. Only root may have write
-access to these files. Otherwise as ``[nova_accel_privileged]``.
+The helper reads ``device_spec``, ``firmware_probe``, ``fabric_manager`` and
+``state_path`` itself, from the configuration files that it is started with.
+Only root may have write access to these files. Otherwise as
+``[nova_accel_privileged]``.
 """),
     cfg.OptGroup(
         'nova_accel_privileged_clean', title='Cleaning of devices',
@@ -232,6 +233,40 @@ A command has to print the same as long as the firmware is the same. The last
 gets the device. It runs before a new server gets a whole device, and every
 ``check_interval`` seconds while no server has it. Only root may have write
 access to the commands, and to the configuration files.
+"""),
+    cfg.StrOpt(
+        'fabric_manager', default='', mutable=True,
+        help="""
+How nova-compute asks the fabric manager of this host, which activates the
+partitions of GPUs behind NVSwitches. Used by nova-compute, which runs the
+commands as root.
+
+The value is a JSON object, for example::
+
+    fabric_manager = {"command": ["/usr/bin/fmpm"], "modules_command":
+                      ["/usr/bin/nvidia-smi", "-q", "-x"]}
+
+``manager``
+  Its plugin. Default: fmpm, the command of NVIDIA's Fabric Manager.
+``modules``
+  The PCI address of the GPU on each module (the physical id of Fabric
+  Manager): ``{"1": "0000:1b:00.0", ...}``.
+``modules_command``
+  The command that prints them, as a list of words, without a shell. It is run
+  while the driver nvidia of the host has GPUs whose module is not known. The
+  answer is kept in ``nova_accel/modules`` below ``state_path``, until the host
+  has other GPUs. One of both keys is required. Where they do not agree, the
+  partitions are not offered.
+``command``
+  The command fmpm, as a list of words, without a shell. Add ``"--hostname"``
+  and an address if Fabric Manager does not listen on 127.0.0.1.
+``timeout``
+  Seconds after which a command is killed. Default: 60; at most 600. Commands
+  that only list something have at most 10.
+
+For the cards that the manager lists, its list replaces the file
+``link_domains``. GPUs before H100 are refused. Only root may have write access
+to the commands, and to the configuration files.
 """),
     cfg.ListOpt(
         'profile_dirs', default=['/etc/nova/device_profiles.d'],

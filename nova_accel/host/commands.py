@@ -11,7 +11,7 @@ import time
 
 from nova_accel.core import errors
 
-#: How much of a command's output is kept: its last bytes.
+#: How much of a command's output is kept by default: its last bytes.
 MAX_OUTPUT = 4096
 
 #: How much of a line a message repeats, in characters: its end.
@@ -28,13 +28,14 @@ _ENVIRONMENT = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
 
 def run(words: collections.abc.Sequence[str], timeout: float,
         inherited: collections.abc.Collection[int] = (),
-        ) -> tuple[int | None, bytes]:
+        limit: int = MAX_OUTPUT) -> tuple[int | None, bytes]:
     """Run a command without a shell until it ends or the timeout expires.
 
     :param timeout: in seconds; then the command and its children are killed
     :param inherited: file descriptors that it and its children keep open
-    :returns: its exit code, or None if it was killed; and the last
-        :data:`MAX_OUTPUT` bytes of its standard output and error
+    :param limit: how much of the output is kept, in bytes: its end
+    :returns: its exit code, or None if it was killed; and its standard output
+        and error
     :raises OSError: if it cannot be started
     """
     # Root chose the command, and no shell reads its words.
@@ -45,7 +46,7 @@ def run(words: collections.abc.Sequence[str], timeout: float,
         # The privsep daemon has umask 0.
         umask=0o022)
     try:
-        output = _read_output(process, time.monotonic() + timeout)
+        output = _read_output(process, time.monotonic() + timeout, limit)
         return process.poll(), output
     finally:
         # start_new_session: the group is the command and its children.
@@ -80,8 +81,8 @@ def describe(word: str, code: int | None, output: bytes,
             + (f' and said {said[-_MAX_LINE:]!r}' if said else ''))
 
 
-def _read_output(process, deadline: float) -> bytes:
-    """Return the output of a process until it ends or the deadline passes."""
+def _read_output(process, deadline: float, limit: int) -> bytes:
+    """Return the end of a process's output, until it or its time ends."""
     output = b''
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -91,7 +92,7 @@ def _read_output(process, deadline: float) -> bytes:
                 chunk = os.read(process.stdout.fileno(), 65536)
                 if not chunk:
                     break
-                output = (output + chunk)[-MAX_OUTPUT:]
+                output = (output + chunk)[-limit:]
             if ended is None and process.poll() is not None:
                 ended = time.monotonic() + _GRACE
     try:

@@ -2,7 +2,8 @@
 """Read which cards are linked directly: by NVLink, xGMI or UALink.
 
 The kernel shows it for AMD's GPUs with the driver amdgpu. The operator's file,
-``[nova_accel] link_domains``, has precedence for the cards that it names.
+``[nova_accel] link_domains``, has precedence for the cards that it names, and
+the list of a fabric manager for those that it names.
 
 Sources: drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c (``xgmi_hive_info``: a
 directory in the first GPU of a hive and a link to it in the others);
@@ -21,6 +22,7 @@ import yaml
 from nova_accel import safe_yaml
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.fabric import located
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -50,17 +52,24 @@ _SCHEMA = jsonschema.Draft202012Validator({
 
 def read(tree: trees.Tree,
          functions: collections.abc.Sequence[model.Function],
-         configured: model.Links) -> tuple[model.Links, list[str]]:
+         configured: model.Links,
+         switched: located.Located = located.NONE,
+         ) -> tuple[model.Links, list[str]]:
     """Return the link domains of a machine's cards.
 
     :param configured: the content of the operator's file
-    :returns: also a message for each card of the file that does not exist
+    :param switched: what the fabric manager lists
+    :returns: also a message for each card of the file that does not exist,
+        and each set of cards on which file and manager do not agree
     """
+    problems = list(_problems(functions, frozenset().union(
+        *configured.partitions, *configured.islands)))
+    configured, disagreements = switched.merge(configured)
     named = frozenset().union(*configured.partitions, *configured.islands)
     islands = (island - named for island in _hives(tree, functions))
     return (model.Links(configured.partitions, (*configured.islands,
                                                 *filter(None, islands))),
-            list(_problems(functions, named)))
+            [*problems, *switched.problems, *disagreements])
 
 
 def load(path: str) -> model.Links:

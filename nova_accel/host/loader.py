@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load kinds by their entry points and open them on a tree."""
+"""Load kinds and fabric managers by their entry points."""
 
 import collections.abc
 import functools
 import logging
+import typing
 
 import stevedore
 
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
+from nova_accel.core.fabric import manager
 from nova_accel.host import tree as trees
 
 LOG = logging.getLogger(__name__)
+
+_Plugin = typing.TypeVar('_Plugin')
 
 
 @functools.cache
@@ -20,15 +24,28 @@ def load() -> collections.abc.Mapping[str, kinds.Kind]:
 
     A kind that cannot be loaded is ignored; the log says why.
     """
-    found: dict[str, kinds.Kind] = {}
-    for extension in stevedore.ExtensionManager(kinds.NAMESPACE):
-        if not isinstance(extension.plugin, kinds.Kind):
-            LOG.error('Ignored kind %s: %s is not a '
-                      'nova_accel.core.kind.Kind', extension.name,
-                      extension.entry_point_target)
+    return _load('kind', kinds.NAMESPACE, kinds.Kind)
+
+
+@functools.cache
+def load_fabric_managers() -> collections.abc.Mapping[
+        str, manager.FabricManager]:
+    """Return the installed fabric managers by name, as :func:`load` does."""
+    return _load('fabric manager', manager.NAMESPACE, manager.FabricManager)
+
+
+def _load(word: str, namespace: str, wanted: type[_Plugin],
+          ) -> dict[str, _Plugin]:
+    found: dict[str, _Plugin] = {}
+    for extension in stevedore.ExtensionManager(namespace):
+        if not isinstance(extension.plugin, wanted):
+            LOG.error('Ignored %s %s: %s is not a %s.%s', word, extension.name,
+                      extension.entry_point_target, wanted.__module__,
+                      wanted.__name__)
         elif extension.name in found:
-            LOG.error('Kind %s is installed twice: ignored %s',
-                      extension.name, extension.entry_point_target)
+            LOG.error('%s %s is installed twice: ignored %s',
+                      word.capitalize(), extension.name,
+                      extension.entry_point_target)
         else:
             found[extension.name] = extension.plugin
     return found

@@ -24,11 +24,19 @@ from nova_accel.core.device_spec import cleaner
 from nova_accel.core.device_spec import command_words
 from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.fabric import definition as fabric_definition
+from nova_accel.core.fabric import fmpm
+from nova_accel.core.fabric import manager as fabric_manager
+from nova_accel.core.fabric import module_map
 from nova_accel.host import commands
 from nova_accel.host import driver_binding
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
 from nova_accel.host import vfio_binding
+
+#: The managers whose commands run as root.
+_MANAGERS = {fabric_definition.DEFAULT: fabric_manager.FabricManager(
+    open=lambda *_arguments: None, keys=fmpm.KEYS)}
 
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
@@ -299,8 +307,40 @@ class Operations:
                 or f'{errors.quote(probe.command[0])} printed nothing')
         return text
 
-    def _run(self, words, timeout, *inherited) -> tuple[int | None, bytes]:
-        return commands.run(words, timeout, inherited)
+    def run_fmpm(self, definition: str, operation: str,
+                 partitions: collections.abc.Collection[int] = (),
+                 ) -> tuple[int | None, bytes]:
+        """Ask NVIDIA's Fabric Manager to do something.
+
+        :param definition: the value of ``[nova_accel] fabric_manager``
+        :param operation: and ``partitions``, as for
+            :func:`nova_accel.core.fabric.fmpm.words`
+        :returns: as :func:`nova_accel.host.commands.run`
+        :raises errors.EntryError: if the definition is invalid
+        :raises ValueError: if another argument is invalid
+        :raises OSError: if the command cannot be started
+        """
+        settings = fabric_definition.parse(definition, _MANAGERS).settings
+        return self._run(
+            fmpm.words(settings['command'], operation, partitions),
+            fmpm.timeout(operation, settings['timeout']),
+            limit=fmpm.MAX_OUTPUT)
+
+    def read_modules(self, definition: str) -> tuple[int | None, bytes]:
+        """Run the command that tells which card each module is.
+
+        :param definition: the value of ``[nova_accel] fabric_manager``
+        :returns: as :func:`nova_accel.host.commands.run`
+        :raises errors.EntryError: if the definition is invalid
+        :raises OSError: if the command cannot be started
+        """
+        # Its other keys are those of any manager.
+        return self._run(fabric_definition.modules_command(definition),
+                         module_map.TIMEOUT, limit=module_map.MAX_OUTPUT)
+
+    def _run(self, words, timeout, *inherited, limit=commands.MAX_OUTPUT,
+             ) -> tuple[int | None, bytes]:
+        return commands.run(words, timeout, inherited, limit)
 
     #: Folder of the copies for commands; None for the system's default.
     _temporary: str | None = None

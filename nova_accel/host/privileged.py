@@ -92,14 +92,23 @@ class _ByRoot(operations.Operations):
         _check_defined(definition, 'firmware_probe')
         return super().probe_firmware(definition, *arguments)
 
-    def _run(self, words, *arguments):
+    def run_fmpm(self, definition, *arguments):
+        _check_defined(definition, 'fabric_manager')
+        return super().run_fmpm(definition, *arguments)
+
+    def read_modules(self, definition):
+        _check_defined(definition, 'fabric_manager')
+        return super().read_modules(definition)
+
+    def _run(self, words, *arguments, **options):
         trust.check_only_root_writes(words[0])
-        return super()._run(words, *arguments)
+        return super()._run(words, *arguments, **options)
 
 
 def _check_defined(definition: str, option: str) -> None:
     """Check that the current configuration has a value of an option."""
-    if definition not in getattr(_configuration().nova_accel, option):
+    value = getattr(_configuration().nova_accel, option)
+    if definition not in (value if isinstance(value, list) else [value]):
         raise ValueError(f'this is no "{option}" of the current '
                          'configuration; restart nova-compute')
 
@@ -228,3 +237,14 @@ def program_by_command(template: list[str], bitstream: str, address: str,
 @program_context.entrypoint
 def probe_firmware(definition: str, address: str) -> str:
     return _machine.probe_firmware(definition, address)
+
+
+@program_context.entrypoint
+def run_fmpm(definition: str, operation: str, partitions: list[int] = (),
+             ) -> tuple[int | None, bytes]:
+    return _machine.run_fmpm(definition, operation, partitions)
+
+
+@program_context.entrypoint
+def read_modules(definition: str) -> tuple[int | None, bytes]:
+    return _machine.read_modules(definition)

@@ -12,6 +12,7 @@ from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
 from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.fabric import located
 from nova_accel.host import host_use
 from nova_accel.host import link_domains
 from nova_accel.host import loader
@@ -26,6 +27,10 @@ from nova_accel.host import vfio
 State = collections.abc.Callable[
     [collections.abc.Sequence[model.Function]],
     collections.abc.Mapping[model.PciAddress, model.Withheld]]
+
+#: Returns what the fabric manager lists, by the functions of a machine.
+Locate = collections.abc.Callable[
+    [collections.abc.Sequence[model.Function]], located.Located]
 
 
 class Offer(typing.Protocol):
@@ -74,7 +79,8 @@ def read_machine(tree: trees.Tree,
                  kinds: discovery.Enumerators | None = None,
                  links: model.Links | None = None,
                  held: collections.abc.Callable[[], holding.Held] = dict,
-                 policy: policies.Policy = policies.DEFAULT) -> Offer:
+                 policy: policies.Policy = policies.DEFAULT,
+                 switched: Locate | None = None) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
     :param foreign: entries by which another program claims devices
@@ -83,6 +89,8 @@ def read_machine(tree: trees.Tree,
     :param held: returns the devices that domains hold, as for
         :func:`nova_accel.core.device_spec.discovery.offer`
     :param policy: what the options of the host permit
+    :param switched: returns what the fabric manager lists, None if there is
+        none
     """
     if kinds is None:
         kinds = loader.open_all(tree)
@@ -94,8 +102,9 @@ def read_machine(tree: trees.Tree,
                  for function in netdevs.name(tree, functions)]
     functions.extend(pci.read_unreadable(tree, functions))
     functions.extend(mdev_bus.read(tree))
-    links, link_problems = link_domains.read(tree, functions,
-                                             links or model.Links())
+    links, link_problems = link_domains.read(
+        tree, functions, links or model.Links(),
+        switched(functions) if switched else located.NONE)
     hazards, architecture = vfio.hazards(tree), trees.architecture(tree)
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],

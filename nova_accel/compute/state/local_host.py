@@ -3,6 +3,7 @@
 
 import collections.abc
 import math
+import os
 import threading
 import time
 
@@ -23,7 +24,9 @@ from nova_accel.core import model
 from nova_accel.core.device_spec import changed_spec
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.placement import inventory
+from nova_accel.host import fabric
 from nova_accel.host import loader
+from nova_accel.host import operations
 from nova_accel.host import reader
 from nova_accel.host import reset
 from nova_accel.host import tree
@@ -55,6 +58,7 @@ class LocalHost:
         which are withheld
     :ivar health: the devices that are not healthy, which are withheld
     :ivar firmware: the devices whose firmware has changed, which are withheld
+    :ivar switches: the partitions of the fabric manager
     """
 
     def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
@@ -67,6 +71,10 @@ class LocalHost:
         self.dirt = dirt.Dirt(held)
         self.health = health.Health()
         self.firmware = firmware.Firmware()
+        self.switches = fabric.Switches(
+            lambda: operations.of(self.tree), os.path.join(
+                CONF.state_path, 'nova_accel', 'modules',
+                f'{CONF.host}.json'))
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
@@ -127,6 +135,7 @@ class LocalHost:
 
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
+        self.switches.refresh()
         is_changed = self.drains.update(node) | self.dirt.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
         is_changed |= self.firmware.update(here)
@@ -186,10 +195,13 @@ class LocalHost:
         self._open()
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
+        misconfigured = self.switches.configure(CONF.nova_accel.fabric_manager)
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
-                           conf.policy(CONF), states=states), [
-            *broken, *unusable, *conf.broken_commands(CONF)]
+                           conf.policy(CONF), self.switches.locate,
+                           states=states), [
+            *broken, *unusable, *filter(None, [misconfigured]),
+            *conf.broken_commands(CONF)]
 
     def _open(self) -> None:
         """Open the tree and the kinds once: kinds keep state."""

@@ -21,7 +21,7 @@ def read(value: object, placeholders: collections.abc.Collection[str],
     unknown = [name for name in used(value) if name not in placeholders]
     if unknown:
         raise ValueError(f'has {unknown[0]}; it may have '
-                         f'{", ".join(placeholders)}')
+                         f'{", ".join(placeholders) or "none"}')
     return tuple(value)
 
 

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The partitions of a manager, as sets of the machine's cards."""
+
+import collections.abc
+import dataclasses
+import re
+
+from nova_accel.core import model
+from nova_accel.core.fabric import definition
+from nova_accel.core.fabric import manager
+from nova_accel.core.fabric import module_map
+
+#: How many sets of the manager a message names.
+_MAX_NAMED = 3
+
+#: GV100 and GA100 (the PCI ID database, vendor 10de).
+_WITHOUT_ALI = re.compile('1d[89a-f].|20[89a-f].')
+
+_FILE = '[nova_accel] link_domains'
+
+
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """What a manager lists, on this machine.
+
+    :param partitions: as the manager lists them, with their state
+    :param modules: the cards by module
+    :param cards: the cards of each partition by its number, without
+        partitions that cannot be offered
+    :param problems: why these cannot, one line each
+    """
+
+    partitions: tuple[manager.Partition, ...] = ()
+    modules: module_map.Modules = dataclasses.field(default_factory=dict)
+    cards: collections.abc.Mapping[int, frozenset[str]] = dataclasses.field(
+        default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def find(self, addresses: collections.abc.Iterable[model.Address],
+             ) -> manager.Partition | None:
+        """Return the partition with exactly these cards, None if none has."""
+        wanted = frozenset(map(str, addresses))
+        return next((partition for partition in self.partitions
+                     if self.cards.get(partition.id) == wanted), None)
+
+    def with_problems(self, problems: collections.abc.Iterable[str],
+                      ) -> 'Located':
+        """Return the same with more problems, which come first."""
+        return dataclasses.replace(self, problems=(*problems, *self.problems))
+
+    def merge(self, configured: model.Links,
+              ) -> tuple[model.Links, list[str]]:
+        """Replace what a file says about the cards of the manager.
+
+        :param configured: the content of the file
+        :returns: also a message for each set that is not the manager's
+        """
+        ours = frozenset().union(*self.cards.values())
+        known = tuple(dict.fromkeys(self.cards.values()))
+        problems = [
+            self._contradiction(word, cards)
+            for word, sets in (('partition', configured.partitions),
+                               ('island', configured.islands))
+            for cards in sets if cards & ours
+            and not (word == 'partition' and cards in known)]
+        return model.Links(
+            (*known, *(cards for cards in configured.partitions
+                       if not cards & ours)),
+            tuple(cards for cards in configured.islands
+                  if not cards & ours)), problems
+
+    def _contradiction(self, word: str, cards: frozenset[str]) -> str:
+        near = sorted((number for number, own in self.cards.items()
+                       if own & cards),
+                      key=lambda number: (len(self.cards[number] ^ cards),
+                                          number))[:_MAX_NAMED]
+        return (f'{_FILE}: the {word} {_named(cards)} is not used: the '
+                'fabric manager has '
+                + ', '.join(f'partition {number} of '
+                            f'{_named(self.cards[number])}'
+                            for number in near)
+                + f'; remove it from the file, or correct '
+                  f'"modules" in {definition.OPTION}')
+
+
+#: That of a host without a fabric manager.
+NONE = Located()
+
+
+def locate(partitions: collections.abc.Sequence[manager.Partition],
+           configured: module_map.Modules, known: module_map.Modules,
+           functions: collections.abc.Iterable[model.Function]) -> Located:
+    """Find the cards of partitions.
+
+    :param configured: the cards by module as the operator says
+    :param known: the same as the driver of the host said
+    :param functions: those of the machine
+    """
+    found, disputed = module_map.agree(configured, known)
+    by_address = {function.address: function for function in functions}
+    listed = {member.module: member for partition in partitions
+              for member in partition.members}
+    old = sorted(str(address) for module, address in found.items()
+                 if module in listed and address in by_address
+                 and _WITHOUT_ALI.fullmatch(by_address[address].product_id))
+    if old:
+        return Located(tuple(partitions), found, {}, (
+            f'{definition.OPTION}: {", ".join(old)}: partitions of A100 and '
+            'older GPUs cannot be activated: their links stay inactive if '
+            'they are reset afterwards, and they are reset when a guest '
+            'starts; activate them yourself, and list them in '
+            'link_domains',))
+    usable = {}
+    problems = [f'{text}; partitions with it are not offered'
+                for text in dict.fromkeys(disputed.values())]
+    for module, member in sorted(listed.items()):
+        if module in disputed:
+            continue
+        if module not in found:
+            problems.append(
+                f'no card is known for module {module}; partitions with it '
+                'are not offered; add it to "modules", or bind the GPUs to '
+                'the driver nvidia once')
+        elif member.address not in (None, found[module]):
+            problems.append(
+                f'module {module} is {found[module]} as configured or as the '
+                f'driver of the host said, but {member.address} as the '
+                'manager says; partitions with it are not offered')
+        elif found[module] not in by_address:
+            problems.append(
+                f'module {module} is {found[module]}, which does not exist '
+                'on this host; partitions with it are not offered')
+        else:
+            usable[module] = str(found[module])
+    return Located(
+        tuple(partitions), found,
+        {partition.id: frozenset(usable[module]
+                                 for module in partition.modules)
+         for partition in partitions if partition.modules <= usable.keys()},
+        tuple(f'{definition.OPTION}: {text}' for text in problems))
+
+
+def _named(cards: frozenset[str]) -> str:
+    return ' '.join(sorted(cards))

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a fabric manager: partitions of cards behind switches.
+
+An entry point of :data:`NAMESPACE` names a :class:`FabricManager`. Its
+``open`` returns the :class:`Fabric` of the machine. The guest of a server can
+use the links between its cards only while their partition is active.
+
+Source: NVIDIA, Fabric Manager User Guide, "Shared NVSwitch Virtualization
+Model" and "Fabric Manager SDK".
+"""
+
+import collections.abc
+import dataclasses
+import enum
+import typing
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core.device_spec import command_option
+
+#: The entry points that name fabric managers.
+NAMESPACE = 'nova_accel.fabric_managers'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A card of a partition.
+
+    :param module: the number of its place on the baseboard, which NVIDIA
+        calls physical id, or module id
+    :param address: its PCI address, None if the manager does not tell it, as
+        on HGX H100 and later
+    :param links: how many of its links can be used, None if not known
+    :param max_links: how many that are when all are well, None if not known
+    """
+
+    module: int
+    address: model.PciAddress | None = None
+    links: int | None = None
+    max_links: int | None = None
+
+    @property
+    def has_failed_links(self) -> bool:
+        """Whether it has fewer links than it should have."""
+        return None not in (self.links, self.max_links) and (
+            self.links < self.max_links)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Partition:
+    """Cards that can be used together only as a whole.
+
+    :param id: the manager's number
+    :param members: in the manager's order, which is the order of the virtual
+        functions with which it is activated
+    :param is_active: whether its links are usable, and no other card's
+    """
+
+    id: int
+    members: tuple[Member, ...]
+    is_active: bool = False
+
+    @property
+    def modules(self) -> frozenset[int]:
+        return frozenset(member.module for member in self.members)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FailedLinks:
+    """A card or a switch with links that have failed.
+
+    :param address: its PCI address, None if the manager does not tell it
+    :param uuid: the vendor's name of it, '' if the manager does not tell it
+    :param ports: the numbers of its failed links
+    :param is_switch: False for a card
+    """
+
+    address: model.PciAddress | None
+    uuid: str
+    ports: tuple[int, ...]
+    is_switch: bool = False
+
+
+class Failure(enum.Enum):
+    """Why a manager did not do what it was asked for."""
+
+    #: It does not run, or does not answer.
+    UNREACHABLE = enum.auto()
+    #: It is starting, or was restarted and waits for :meth:`Fabric.restore`.
+    NOT_READY = enum.auto()
+    #: It took too long. Whether it was done is not known.
+    TIMED_OUT = enum.auto()
+    #: The partition, or one that shares a card with it, is active already.
+    IN_USE = enum.auto()
+    #: The partition is not active.
+    NOT_ACTIVE = enum.auto()
+    #: There is no such partition.
+    UNKNOWN_PARTITION = enum.auto()
+    #: This manager cannot do it, or not as it is configured.
+    NOT_SUPPORTED = enum.auto()
+    #: A link has failed.
+    LINK_ERROR = enum.auto()
+    #: Anything else.
+    OTHER = enum.auto()
+
+
+class FabricError(errors.AccelError):
+    """Raised when a manager did not do what it was asked for.
+
+    :param failure: why
+    """
+
+    def __init__(self, failure: Failure, thing: str, reason: str,
+                 remedy: str = ''):
+        super().__init__(thing, reason, remedy)
+        self.failure = failure
+
+
+class Fabric(typing.Protocol):
+    """The partitions of a machine.
+
+    Nothing is kept in memory: after a restart of nova-compute, a new object
+    sees what this one did. Each method raises :class:`FabricError` if the
+    manager fails, and ends after a limited time.
+    """
+
+    def partitions(self) -> collections.abc.Sequence[Partition]:
+        """Return the partitions that can be used, and which are active.
+
+        Those that need a broken card or switch may be missing. nova-compute
+        calls it at most once in each periodic run, and before it activates a
+        partition.
+        """
+
+    def activate(self, partition: int,
+                 functions: collections.abc.Sequence[model.PciAddress] = (),
+                 ) -> None:
+        """Activate a partition.
+
+        It is an error if it is active: the caller has to know who has it.
+
+        :param functions: for vGPUs, one virtual function of each card, in the
+            order of the partition's members (:func:`in_order`); none for
+            whole cards
+        :raises FabricError: if it was not activated
+        """
+
+    def deactivate(self, partition: int) -> None:
+        """Deactivate a partition that no guest uses.
+
+        :raises FabricError: if it was not deactivated, or was not active
+        """
+
+    def restore(self, active: collections.abc.Collection[int]) -> None:
+        """Tell a manager that was restarted which partitions are active.
+
+        A manager that keeps its state while it restarts need not do anything.
+
+        :param active: all partitions whose guests run
+        :raises FabricError: with ``NOT_SUPPORTED`` if this manager cannot
+            take them over
+        """
+
+    def failed_links(self) -> collections.abc.Sequence[FailedLinks]:
+        """Return the cards and switches that have failed links.
+
+        On HGX H100 and later, Fabric Manager always returns none (source:
+        nv_fm_agent.h); see :attr:`Member.has_failed_links`.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class FabricManager:
+    """A fabric manager: the object that an entry point names.
+
+    :param open: called with the settings of ``[nova_accel] fabric_manager``
+        (:class:`nova_accel.core.fabric.definition.Definition`) and the
+        operations on the machine (:mod:`nova_accel.host.operations`); returns
+        its Fabric. It must not ask the manager yet
+    :param keys: readers of the keys that only this manager has in the option
+    """
+
+    open: collections.abc.Callable[[typing.Any, typing.Any], Fabric]
+    keys: command_option.Readers = dataclasses.field(default_factory=dict)
+
+
+def in_order(partition: Partition,
+             functions: collections.abc.Mapping[int, model.PciAddress],
+             ) -> tuple[model.PciAddress, ...]:
+    """Return virtual functions in the order that a partition wants.
+
+    :param functions: one of each of its cards, by module
+    :raises ValueError: if these are not exactly the partition's cards
+    """
+    if functions.keys() != partition.modules:
+        raise ValueError(
+            f'partition {partition.id} has the modules '
+            f'{sorted(partition.modules)}, not {sorted(functions)}')
+    return tuple(functions[member.module] for member in partition.members)
+
+
+def find(partitions: collections.abc.Iterable[Partition],
+         modules: collections.abc.Collection[int]) -> Partition | None:
+    """Return the partition that has exactly these modules, None if none has.
+
+    :param modules: of the cards of one server
+    """
+    wanted = frozenset(modules)
+    return next((partition for partition in partitions
+                 if partition.modules == wanted), None)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the host's fabric manager, and find the cards of its partitions."""
+
+import collections.abc
+import contextlib
+import logging
+import os
+import pathlib
+import typing
+
+from nova_accel.core import errors
+from nova_accel.core import model
+from nova_accel.core.fabric import definition
+from nova_accel.core.fabric import located
+from nova_accel.core.fabric import manager
+from nova_accel.core.fabric import module_map
+from nova_accel.host import commands
+from nova_accel.host import loader
+
+LOG = logging.getLogger(__name__)
+
+
+class Switches:
+    """The switched fabric of a host, as its manager lists it.
+
+    It keeps the last list. A host without the option pays nothing.
+
+    :param operations: returns the operations on the machine
+    :param kept: the file with the cards by module, None to keep nothing
+    :ivar fabric: the manager's Fabric, None if none is configured or it
+        cannot be used
+    """
+
+    def __init__(self, operations: collections.abc.Callable[[], typing.Any],
+                 kept: str | os.PathLike | None = None) -> None:
+        self._operations = operations
+        self._kept = kept and pathlib.Path(kept)
+        self._text = ''
+        self._settings: definition.Definition | None = None
+        self._unusable: errors.AccelError | None = None
+        self._known: module_map.Known | None = None
+        self._asked: frozenset[model.PciAddress] = frozenset()
+        self._not_told: list[str] = []
+        self._partitions: collections.abc.Sequence[
+            manager.Partition] | None = None
+        self._silent = ''
+        self.fabric: manager.Fabric | None = None
+
+    def configure(self, text: str) -> errors.AccelError | None:
+        """Take over the value of the option.
+
+        :returns: why it cannot be used, None if it can
+        """
+        if text != self._text:
+            self._text = text
+            self.fabric = self._settings = self._unusable = None
+            self._partitions, self._silent = None, ''
+            self._asked, self._not_told = frozenset(), []
+            try:
+                managers = loader.load_fabric_managers()
+                self._settings = definition.parse(text, managers)
+                if self._settings:
+                    self.fabric = managers[self._settings.manager].open(
+                        self._settings, self._operations())
+            except errors.AccelError as error:
+                self._unusable = error
+        return self._unusable
+
+    def refresh(self) -> None:
+        """Ask the manager for its partitions; once in each periodic run.
+
+        If it does not answer, those that it listed before are kept.
+        """
+        if self.fabric is None:
+            return
+        try:
+            self._partitions = self.fabric.partitions()
+            self._silent = ''
+        except Exception as error:
+            # A manager of another package may raise anything.
+            self._silent = str(error) or repr(error)
+
+    def locate(self, functions: collections.abc.Sequence[model.Function],
+               ) -> located.Located:
+        """Return the partitions that were listed last, and their cards.
+
+        The manager is asked if it was not before.
+
+        :param functions: those of the machine
+        """
+        if self.fabric is None:
+            return located.NONE
+        if self._partitions is None and not self._silent:
+            self.refresh()
+        problems = [self._silent] if self._silent else []
+        if self._partitions is None:
+            return located.Located(problems=tuple(problems))
+        known, said = self._modules(functions)
+        found = located.locate(self._partitions, self._settings.modules,
+                               known, functions)
+        return found.with_problems([*problems, *said])
+
+    def _modules(self, functions) -> tuple[module_map.Modules, list[str]]:
+        """Return the cards by module, as the driver of the host said.
+
+        The command is run when it can see cards that it could not before.
+        """
+        if not self._settings.modules_command:
+            return {}, []
+        machine = module_map.cards(functions)
+        if self._known is None:
+            self._known = self._load()
+            if self._known.cards != machine:
+                self._known = module_map.Known()
+        visible = module_map.visible(functions)
+        missing = visible - self._asked - frozenset(
+            self._known.modules.values())
+        self._asked &= visible
+        if not missing:
+            return self._known.modules, self._not_told
+        self._asked |= visible
+        try:
+            self._known = module_map.add(self._known, self._ask(), machine)
+            self._not_told = []
+            self._save()
+        except Exception as error:
+            # The command has failed, or the helper that runs it.
+            self._not_told = [f'{definition.OPTION}: modules_command: '
+                              f'{str(error) or repr(error)}']
+        return self._known.modules, self._not_told
+
+    def _ask(self) -> module_map.Modules:
+        code, output = self._operations().read_modules(self._text)
+        if failed := commands.describe(self._settings.modules_command[0],
+                                       code, output, module_map.TIMEOUT):
+            raise ValueError(failed)
+        return module_map.read(output.decode('utf-8', 'replace'))
+
+    def _load(self) -> module_map.Known:
+        with contextlib.suppress(OSError):
+            if self._kept:
+                return module_map.loads(self._kept.read_text())
+        return module_map.Known()
+
+    def _save(self) -> None:
+        if not self._kept:
+            return
+        new = self._kept.with_suffix('.new')
+        try:
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(self._known.dumps())
+            os.replace(new, self._kept)
+        except OSError as error:
+            LOG.warning('Could not write %s: partitions of the fabric manager '
+                        'are not known after a restart of nova-compute while '
+                        'the GPUs are bound to vfio-pci: %s', self._kept,
+                        error)
