@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package with a kind of its own imports: the contract of a kind.
+"""What a package with a kind, or with a fabric manager, of its own imports.
 
-An entry point in the group :data:`NAMESPACE` names a :class:`Kind`. Names that
-are here, and in :mod:`nova_accel.testing`, change only with a release note
-under ``upgrade``; all others can change in any release.
+An entry point in the group :data:`NAMESPACE` names a :class:`Kind`, one in the
+group :data:`FABRIC_NAMESPACE` a :class:`FabricManager`. Names that are here,
+and in :mod:`nova_accel.testing`, change only with a release note under
+``upgrade``; all others can change in any release.
 """
 
 from nova_accel.core.errors import AccelError
 from nova_accel.core.errors import AssignmentError
 from nova_accel.core.errors import DeviceError
 from nova_accel.core.errors import quote
+from nova_accel.core.fabric.definition import Definition
+from nova_accel.core.fabric.manager import NAMESPACE as FABRIC_NAMESPACE
+from nova_accel.core.fabric.manager import Fabric
+from nova_accel.core.fabric.manager import FabricError
+from nova_accel.core.fabric.manager import FabricManager
+from nova_accel.core.fabric.manager import FailedLinks
+from nova_accel.core.fabric.manager import Failure
+from nova_accel.core.fabric.manager import Member
+from nova_accel.core.fabric.manager import Partition
+from nova_accel.core.fabric.manager import in_order
 from nova_accel.core.hostdev import Hostdev
 from nova_accel.core.kind import LIMIT
 from nova_accel.core.kind import NAMESPACE
@@ -41,10 +52,12 @@ from nova_accel.host.tree import is_live
 from nova_accel.host.tree import mount as sysfs_path
 
 __all__ = [
-    'AccelError', 'AssignmentError', 'Bitstream', 'Device', 'DeviceConfig',
-    'DeviceError', 'Entry', 'Enumerator', 'Examiner', 'Function', 'Host',
-    'Hostdev', 'Inspector', 'Kind', 'LIMIT', 'Machine', 'MdevAddress',
-    'NAMESPACE', 'Offered', 'PciAddress', 'Pool', 'Preparer', 'Programmer',
+    'AccelError', 'AssignmentError', 'Bitstream', 'Definition', 'Device',
+    'DeviceConfig', 'DeviceError', 'Entry', 'Enumerator', 'Examiner',
+    'FABRIC_NAMESPACE', 'Fabric', 'FabricError', 'FabricManager',
+    'FailedLinks', 'Failure', 'Function', 'Host', 'Hostdev', 'Inspector',
+    'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'Member', 'NAMESPACE',
+    'Offered', 'Partition', 'PciAddress', 'Pool', 'Preparer', 'Programmer',
     'Reader', 'Refused', 'Region', 'Suggester', 'Tree', 'function_path',
-    'is_live', 'quote', 'read_limit', 'sysfs_path',
+    'in_order', 'is_live', 'quote', 'read_limit', 'sysfs_path',
 ]

@@ -1,12 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that every kind must pass: the contract of core.kind.
+"""Tests that every kind and every fabric manager must pass.
 
-A package that defines a kind runs them on a recorded machine::
+They are the contracts of core.kind and core.fabric.manager. A package that
+defines a kind runs them on a recorded machine::
 
     class MyKindTest(nova_accel.testing.KindTests, unittest.TestCase):
         kind = 'mine'
         tree = 'tests/machine.json'      # from "nova-accel host record"
         entries = [{'kind': 'mine', 'vendor_id': '1af4'}]
+
+One that defines a fabric manager runs them on a manager that it can stop::
+
+    class MyManagerTest(nova_accel.testing.FabricTests, unittest.TestCase):
+        manager = 'mine'
+
+        def start(self):
+            ...
+            return '{"manager": "mine", "modules": {"1": "0000:1b:00.0"}}'
+
+        def stop(self): ...
+
+        def restart(self): ...
 
 They run under unittest, pytest and stestr alike.
 """
@@ -17,6 +31,7 @@ import json
 import os
 import pathlib
 import tempfile
+import time
 import typing
 
 from nova_accel.core import errors
@@ -27,8 +42,11 @@ from nova_accel.core import naming
 from nova_accel.core.assignment import assign
 from nova_accel.core.assignment import assigned_units
 from nova_accel.core.device_spec import spec_entry
+from nova_accel.core.fabric import definition
+from nova_accel.core.fabric import manager as fabric_manager
 from nova_accel.core.placement import inventory
 from nova_accel.host import loader
+from nova_accel.host import operations
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
 
@@ -274,6 +292,219 @@ class KindTests:
                 f'is_ready of {address} is True after release')
         assert not preparer.prepared(self._read(tree)), (
             'units are prepared after release')
+
+
+class FabricTests:
+    """A mixin of unittest.TestCase; set manager, write the three methods.
+
+    Use a simulation, or a machine without guests: partitions are activated.
+    """
+
+    #: The name of the manager's entry point.
+    manager: str
+    #: Whether partitions can be activated for virtual functions.
+    takes_functions = False
+    #: Seconds within which each call has to end.
+    limit = 60
+
+    def start(self) -> str:
+        """Start the manager; no partition may be active.
+
+        It needs two partitions without a common card, and one that shares a
+        card with each of them.
+
+        :returns: a value of ``[nova_accel] fabric_manager``
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop the manager, so that it does not answer."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Restart the manager, which may lose what it knew."""
+        raise NotImplementedError
+
+    def setUp(self):
+        super().setUp()
+        self._option = self.start()
+        self._fabric = self._open()
+
+    def test_is_found_by_its_entry_point(self):
+        assert self.manager in loader.load_fabric_managers(), (
+            f'no entry point {self.manager} in {fabric_manager.NAMESPACE}')
+        assert self._settings().manager == self.manager
+
+    def test_partitions_have_numbers_and_members(self):
+        found = self._fabric.partitions()
+        assert len({one.id for one in found}) == len(found)
+        for one in found:
+            assert type(one.id) is int, one
+            assert len(one.modules) == len(one.members) > 0, one
+            assert all(type(module) is int for module in one.modules), one
+        self._three()
+
+    def test_listing_changes_nothing(self):
+        first, second, _both = self._three()
+        self._fabric.activate(first)
+        before = self._fabric.partitions()
+        for fabric in (self._fabric, self._open()):
+            # With their members in the same order.
+            assert list(fabric.partitions()) == list(before)
+
+    def test_active_partition_is_listed_whoever_activated_it(self):
+        first, second, _both = self._three()
+        self._fabric.activate(first)
+        assert self._active() == {first}
+        self._open().activate(second)
+        assert self._active() == {first, second}
+
+    def test_active_partition_cannot_be_activated(self):
+        first, _second, _both = self._three()
+        self._fabric.activate(first)
+        for fabric in (self._fabric, self._open()):
+            self._refused(fabric_manager.Failure.IN_USE, fabric.activate,
+                          first)
+        assert self._active() == {first}
+
+    def test_partition_with_a_card_in_use_cannot_be_activated(self):
+        first, second, both = self._three()
+        self._fabric.activate(second)
+        self._refused(fabric_manager.Failure.IN_USE, self._fabric.activate,
+                      both)
+        self._fabric.activate(first)
+        assert self._active() == {first, second}
+
+    def test_only_the_deactivated_partition_becomes_inactive(self):
+        first, second, both = self._three()
+        self._fabric.activate(first)
+        self._fabric.activate(second)
+        self._open().deactivate(first)
+        assert self._active() == {second}
+        self._fabric.deactivate(second)
+        assert self._active() == set()
+        self._fabric.activate(both)
+        assert self._active() == {both}
+
+    def test_inactive_partition_cannot_be_deactivated(self):
+        first, second, both = self._three()
+        self._fabric.activate(first)
+        for other in (second, both):
+            self._refused(fabric_manager.Failure.NOT_ACTIVE,
+                          self._fabric.deactivate, other)
+        assert self._active() == {first}
+
+    def test_unknown_partition_is_refused(self):
+        first, _second, _both = self._three()
+        self._fabric.activate(first)
+        known = {one.id for one in self._fabric.partitions()}
+        for number in (max(known) + 1, 10 ** 6, -1):
+            for method in (self._fabric.activate, self._fabric.deactivate):
+                self._refused(fabric_manager.Failure.UNKNOWN_PARTITION,
+                              method, number)
+        assert self._active() == {first}
+
+    def test_virtual_functions(self):
+        found = {one.id: one for one in self._fabric.partitions()}
+        _first, _second, both = self._three()
+        functions = [model.PciAddress(0, 0xf0 + place, 0, 4)
+                     for place, _one in enumerate(found[both].members)]
+        if self.takes_functions:
+            # One of each card.
+            for wrong in (functions[:-1], [*functions, functions[0]]):
+                self._refused(None, self._fabric.activate, both, wrong)
+            assert self._active() == set()
+            self._fabric.activate(both, functions)
+            assert self._active() == {both}
+        else:
+            self._refused(fabric_manager.Failure.NOT_SUPPORTED,
+                          self._fabric.activate, both, functions)
+            assert self._active() == set()
+
+    def test_failed_links_change_nothing(self):
+        first, _second, _both = self._three()
+        self._fabric.activate(first)
+        try:
+            for one in self._fabric.failed_links():
+                assert isinstance(one, fabric_manager.FailedLinks), one
+        except fabric_manager.FabricError as error:
+            assert error.failure is fabric_manager.Failure.NOT_SUPPORTED, error
+        assert self._active() == {first}
+
+    def test_manager_that_does_not_answer(self):
+        first, _second, _both = self._three()
+        self.stop()
+        for method, *arguments in (
+                (self._fabric.partitions,), (self._fabric.activate, first),
+                (self._fabric.deactivate, first),
+                (self._fabric.restore, {first}),
+                (self._fabric.failed_links,)):
+            self._refused(fabric_manager.Failure.UNREACHABLE, method,
+                          *arguments)
+
+    def test_restart(self):
+        """It knows the active partitions, takes them over, or has none."""
+        first, second, both = self._three()
+        self._fabric.activate(first)
+        self._fabric.activate(second)
+        self.restart()
+        kept = {first, second}
+        try:
+            assert self._active() in (kept, set())
+            kept = self._active()
+        except fabric_manager.FabricError as error:
+            assert error.failure is fabric_manager.Failure.NOT_READY, error
+            self._refused(fabric_manager.Failure.NOT_READY,
+                          self._fabric.activate, both)
+            self._fabric.restore(kept)
+        else:
+            try:
+                self._fabric.restore(kept)
+            except fabric_manager.FabricError as error:
+                assert error.failure is (
+                    fabric_manager.Failure.NOT_SUPPORTED), error
+        assert self._active() == kept
+
+    def _settings(self) -> definition.Definition:
+        settings = definition.parse(self._option,
+                                    loader.load_fabric_managers())
+        assert settings is not None
+        return settings
+
+    def _open(self) -> fabric_manager.Fabric:
+        """Return a new object, as after a restart of nova-compute."""
+        return loader.load_fabric_managers()[self.manager].open(
+            self._settings(), operations.Operations('/nowhere'))
+
+    def _three(self) -> tuple[int, int, int]:
+        """Return two partitions, and one that shares cards with both."""
+        found = self._fabric.partitions()
+        for one in found:
+            for other in found:
+                for third in found:
+                    if (not one.modules & other.modules
+                            and one.modules & third.modules
+                            and other.modules & third.modules):
+                        return one.id, other.id, third.id
+        raise AssertionError('start: it does not have these partitions')
+
+    def _active(self) -> set[int]:
+        return {one.id for one in self._open().partitions() if one.is_active}
+
+    def _refused(self, failure: fabric_manager.Failure | None, method,
+                 *arguments) -> None:
+        """Check that a call fails as it should, None for any failure."""
+        began = time.monotonic()
+        try:
+            method(*arguments)
+        except fabric_manager.FabricError as error:
+            assert failure in (None, error.failure), (
+                f'{error.failure}, not {failure}: {error}')
+            assert '\n' not in str(error), f'several lines: {error}'
+        else:
+            raise AssertionError(
+                f'{method.__name__} of {arguments} did not fail')
+        assert time.monotonic() - began < self.limit, 'it took too long'
 
 
 class _Through:

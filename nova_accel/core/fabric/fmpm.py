@@ -129,7 +129,7 @@ def failure(operation: str, code: int | None, output: str, thing: str,
     number = _returned(code, output)
     reason = f'fmpm ended with {code}' + (f' and said {said!r}' if said
                                           else '')
-    if 'Failed to connect' in output or number == -9:
+    if number == -9 or 'Failed to connect' in output and number != -6:
         return manager.FabricError(_Failure.UNREACHABLE, thing, reason,
                                    _UNREACHABLE)
     found, name = _FAILURES.get(number, (_Failure.OTHER, ''))
@@ -204,11 +204,12 @@ def _load(output: str) -> typing.Any:
     return json.loads(output[output.find('{'):output.rfind('}') + 1])
 
 
-def _returned(code: int, output: str) -> int:
-    """Return what Fabric Manager returned."""
+def _returned(code: int, output: str) -> int | None:
+    """Return what Fabric Manager returned, None if it was not asked."""
     if match := re.search(r'fmReturn: (-?\d{1,9})', output):
         return int(match[1])
-    return code - 256 if code > 127 else -code
+    # fmpm ends with 1 if its arguments are wrong, and less by a signal.
+    return code - 256 if code > 127 else None
 
 
 def _last_line(output: str) -> str:

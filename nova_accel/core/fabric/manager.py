@@ -130,6 +130,9 @@ class Fabric(typing.Protocol):
         Those that need a broken card or switch may be missing. nova-compute
         calls it at most once in each periodic run, and before it activates a
         partition.
+
+        :raises FabricError: with ``NOT_READY`` if the manager was restarted,
+            and waits for :meth:`restore`
         """
 
     def activate(self, partition: int,
@@ -166,6 +169,9 @@ class Fabric(typing.Protocol):
 
         On HGX H100 and later, Fabric Manager always returns none (source:
         nv_fm_agent.h); see :attr:`Member.has_failed_links`.
+
+        :raises FabricError: with ``NOT_SUPPORTED`` if it cannot tell, as in
+            the mode ``FABRIC_MODE_RESTART=1``
         """
 
 
@@ -197,14 +203,3 @@ def in_order(partition: Partition,
             f'partition {partition.id} has the modules '
             f'{sorted(partition.modules)}, not {sorted(functions)}')
     return tuple(functions[member.module] for member in partition.members)
-
-
-def find(partitions: collections.abc.Iterable[Partition],
-         modules: collections.abc.Collection[int]) -> Partition | None:
-    """Return the partition that has exactly these modules, None if none has.
-
-    :param modules: of the cards of one server
-    """
-    wanted = frozenset(modules)
-    return next((partition for partition in partitions
-                 if partition.modules == wanted), None)
