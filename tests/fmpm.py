@@ -198,6 +198,14 @@ def _number(text):
     return int(match[0]) % 2 ** 32
 
 
+#: The options that take an argument, and what fmpm calls it.
+_TAKES = {
+    '-a': 'partition ID', '-d': 'partition ID',
+    '--set-activated-list': 'list of partition IDs',
+    '--hostname': 'user specified IP or hostname',
+    '--unix-domain-socket': 'user specified socket value'}
+
+
 def _fmpm(folder, words):
     """Do what main() of fmpm.cpp does."""
     if words in ([], ['-h']):
@@ -206,50 +214,42 @@ def _fmpm(folder, words):
     operation, ids, host = '', [], '127.0.0.1'
     words = iter(words)
     for word in words:
-        if word in ('-a', '-d'):
-            text = next(words, None)
-            if text is None:
-                print(f'Error: {word} option requires partition ID.',
-                      file=sys.stderr)
-                return 1 if word == '-a' else BADPARAM
-            operation, ids = word, [_number(text)]
-            if word == '-a' and ids[0] >= MAX_PARTITIONS:
-                print('Invalid Partition ID.')
-                return BADPARAM
-        elif word == '--set-activated-list':
-            text = next(words, None)
-            if text is None:
-                print('Error: --set-activated-list option requires list of '
-                      'partition IDs.', file=sys.stderr)
-                return 1
-            operation, ids = word, []
-            for one in filter(None, text.split(',')):
-                match = re.match(r'\s*[+-]?\d+', one)
-                number = int(match[0]) if match else 0
-                if not 0 <= number < MAX_PARTITIONS:
-                    print(f'Invalid partition Id {number % 2 ** 32} was '
-                          'given.')
-                    return BADPARAM
-                ids.append(number)
-        elif word in ('-l', '--get-nvlink-failed-devices',
-                      '--list-unsupported-partitions'):
-            operation = word
-        elif word in ('--hostname', '--unix-domain-socket'):
-            value = next(words, None)
-            if value is None:
-                print(f'Error: {word} option requires user specified '
-                      + ('IP or hostname.' if word == '--hostname' else
-                         'socket value.'), file=sys.stderr)
-                return 1
-            # Version 1.0.1 overwrites the socket with the host.
-            host = value if word == '--hostname' else host
-        elif word == '-v':
+        if word == '-v':
             print('1.0.1')
             return 0
-        else:
+        if word not in _CALLS and word not in _TAKES:
             print('Invalid argument.\n', file=sys.stderr)
             return BADPARAM
+        value = next(words, None) if word in _TAKES else ''
+        if value is None:
+            print(f'Error: {word} option requires {_TAKES[word]}.',
+                  file=sys.stderr)
+            return BADPARAM if word == '-d' else 1
+        if word in _CALLS:
+            operation, ids = word, _ids(word, value)
+        if ids is None:
+            return BADPARAM
+        # Version 1.0.1 overwrites the socket with the host.
+        host = value if word == '--hostname' else host
     return _connected(folder, operation, ids, host)
+
+
+def _ids(word, value):
+    """Return the partitions of an option, None if one is invalid."""
+    if word in ('-a', '-d'):
+        found = _number(value)
+        if word == '-a' and found >= MAX_PARTITIONS:
+            print('Invalid Partition ID.')
+            return None
+        return [found]
+    found = []
+    for one in filter(None, value.split(',')):
+        match = re.match(r'\s*[+-]?\d+', one)
+        found.append(int(match[0]) if match else 0)
+        if not 0 <= found[-1] < MAX_PARTITIONS:
+            print(f'Invalid partition Id {found[-1] % 2 ** 32} was given.')
+            return None
+    return found
 
 
 _FAILED = {
