@@ -13,6 +13,7 @@ from nova_accel.core import model
 from nova_accel.core import pci_class
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import suggestion
+from nova_accel.core.fabric import located
 from nova_accel.core.guest import bar_window
 from nova_accel.osc import columns
 
@@ -21,6 +22,8 @@ Branch = dict[str, 'Branch']
 
 def draw(host: model.Host, source: str, problems: list[str],
          everything: bool = False, health: str = '',
+         switched: located.Located = located.NONE,
+         file: model.Links | None = None,
          ) -> collections.abc.Iterator[str]:
     """Yield the lines of the drawing.
 
@@ -28,6 +31,8 @@ def draw(host: model.Host, source: str, problems: list[str],
     :param problems: shown last, one line each
     :param everything: also show functions that are not accelerators
     :param health: where the health of its devices was read, '' if it was not
+    :param switched: the partitions of the fabric manager
+    :param file: the content of the file of link domains
     """
     regions = [device.regions for device in host.devices]
     units = sum(region.total for region in itertools.chain(*regions))
@@ -49,7 +54,8 @@ def draw(host: model.Host, source: str, problems: list[str],
     if not_strict := states[model.WithheldState.NOT_STRICT]:
         yield f'Functions withheld by isolation = strict: {not_strict}'
     yield from columns.lines({**_branches(host, everything),
-                              **_link_domains(host.links)})
+                              **_link_domains(host.links),
+                              **_fabric(switched, file or model.Links())})
     yield from _resets(host)
     yield from _cleaners(host)
     yield from _address_bits(host)
@@ -155,6 +161,25 @@ def _link_domains(links: model.Links) -> Branch:
         for addresses in sorted(sets, key=lambda addresses: (
             -len(addresses), sorted(addresses)))]
     return {'link domains': {label: {} for label in labels}} if labels else {}
+
+
+def _fabric(switched: located.Located, file: model.Links) -> Branch:
+    """Return the partitions of the fabric manager, by their number."""
+    labels = []
+    for partition in switched.partitions:
+        cards = switched.cards.get(partition.id)
+        modules = ' '.join(str(member.module) + (
+            f' ({member.links} of {errors.count(member.max_links, "link")})'
+            if member.has_failed_links else '')
+            for member in partition.members)
+        labels.append(', '.join(filter(None, (
+            f'partition {partition.id}: '
+            + (' '.join(sorted(cards)) if cards else 'not offered'),
+            f'modules {modules}',
+            'active' if partition.is_active else '',
+            'also in the file' if cards in file.partitions else ''))))
+    return ({'fabric manager': {label: {} for label in labels}} if labels
+            else {})
 
 
 def _place(function: model.Function):

@@ -5,7 +5,9 @@ import argparse
 import collections.abc
 import gzip
 import json
+import os
 import pathlib
+import socket
 
 from cliff import command
 from oslo_config import cfg
@@ -22,10 +24,15 @@ from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import suggestion
+from nova_accel.core.fabric import definition
+from nova_accel.core.fabric import located
+from nova_accel.host import fabric
 from nova_accel.host import loader
+from nova_accel.host import operations
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree as trees
+from nova_accel.host import trust
 
 _OPTION = '[nova_accel] device_spec'
 #: Debian and Ubuntu also have nova-compute.conf, read after nova.conf.
@@ -39,7 +46,11 @@ class ShowHost(text.ShowOne):
     withholds for it. With --isolation strict, it shows which ones nova-compute
     would refuse with this option.
 
-    It exits with 1 if an entry or the file of link domains is invalid.
+    If a fabric manager is configured, it also asks for its partitions, and
+    shows them beside the file of link domains.
+
+    It exits with 1 if an entry, the file of link domains or fabric_manager is
+    invalid.
     """
 
     def get_parser(self, prog_name):
@@ -53,6 +64,9 @@ class ShowHost(text.ShowOne):
         parser.add_argument(
             '--link-domains', metavar='FILE',
             help='try this file instead of that in nova.conf')
+        parser.add_argument(
+            '--fabric-manager', metavar='JSON',
+            help='try this fabric_manager instead of that in nova.conf')
         parser.add_argument(
             '--all', action='store_true',
             help='also show functions that are not accelerators, as text')
@@ -71,8 +85,13 @@ class ShowHost(text.ShowOne):
         entries, broken = reader.parse(texts, option)
         tree = trees.open_tree(root)
         kinds = loader.open_all(tree)
-        decide, unusable = _read_host(tree, conf, parsed_args.link_domains,
-                                      kinds)
+        file, unusable = reader.parse_links(
+            parsed_args.link_domains or conf.nova_accel.link_domains)
+        switches, misconfigured = _switches(tree, conf,
+                                            parsed_args.fabric_manager)
+        unusable = [*unusable, *misconfigured,
+                    *nova_conf.broken_commands(conf)]
+        decide = _read_host(tree, conf, file, kinds, switches.locate)
         found = (suggestion.Suggestions() if texts else
                  _suggest(decide([]), kinds, decide))
         # Without entries, look at the devices that are suggested.
@@ -84,19 +103,21 @@ class ShowHost(text.ShowOne):
         host = decide(entries, [reading.withheld])
         withheld = [refusal for refusal in decide(
             meant, [reading.withheld]).refusals if refusal.is_withheld]
+        switched = switches.locate(host.functions)
         problems = [*broken, *unusable, *host.problems, *reading.notes]
         warnings = [*map(str, _unmatched(entries, host)),
                     *drawing.refused(host)]
         self._drawn = [
             *drawing.draw(host, root, problems, parsed_args.all,
-                          reading.source),
+                          reading.source, switched, file),
             *drawing.suggest(found, () if texts else withheld)]
         for warning in warnings:
             self.app.LOG.warning(warning)
         self.code = int(bool(broken or unusable or (
             parsed_args.strict and warnings)))
         return self.dict2columns(as_data(
-            host, withheld, reading.source, problems, warnings, found))
+            host, withheld, reading.source, problems, warnings, found,
+            switched, file))
 
     def lines(self, names, data):
         return self._drawn
@@ -248,26 +269,48 @@ def read_tree(tree: trees.Tree, conf: cfg.ConfigOpts,
               ) -> tuple[model.Host, list[errors.AccelError | str]]:
     """Return the Host that nova.conf makes of a tree, and what is wrong."""
     entries, broken = reader.parse(conf.nova_accel.device_spec, _OPTION)
-    decide, unusable = _read_host(tree, conf)
-    host = decide(entries)
-    return host, [*broken, *unusable, *host.problems]
+    file, unusable = reader.parse_links(conf.nova_accel.link_domains)
+    host = _read_host(tree, conf, file)(entries)
+    return host, [*broken, *unusable, *nova_conf.broken_commands(conf),
+                  *host.problems]
 
 
 def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
     return arguments.sysfs_root or conf.nova_accel.sysfs_root
 
 
-def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts,
-               link_domains: str | None = None,
+def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts, file: model.Links,
                kinds: discovery.Enumerators | None = None,
-               ) -> tuple[reader.Offer, list[errors.AccelError]]:
-    """Read the host; also return the errors of what it is read with."""
-    links, unusable = reader.parse_links(
-        link_domains or conf.nova_accel.link_domains)
+               switched: reader.Locate | None = None) -> reader.Offer:
     return reader.read_machine(
-        tree, nova_claims.claims(conf), kinds, links=links,
-        policy=nova_conf.policy(conf)), [
-            *unusable, *nova_conf.broken_commands(conf)]
+        tree, nova_claims.claims(conf), kinds, links=file,
+        policy=nova_conf.policy(conf), switched=switched)
+
+
+def _switches(tree: trees.Tree, conf: cfg.ConfigOpts, tried: str | None,
+              ) -> tuple[fabric.Switches, list[errors.AccelError]]:
+    """Return the fabric, and why its manager cannot be asked.
+
+    :param tried: an argument instead of the option in nova.conf. Only with
+        it, a manager is asked beside a recording
+    """
+    conf.register_opts([cfg.StrOpt('state_path', default=''),
+                        cfg.StrOpt('host', default=socket.gethostname())])
+    switches = fabric.Switches(
+        lambda: operations.Trusted('/sys'),
+        fabric.kept(conf.state_path, conf.host), writes=False)
+    text = tried or conf.nova_accel.fabric_manager
+    if not tried and isinstance(tree, trees.Recording):
+        text = ''
+    try:
+        if text and not tried:
+            # The command runs with the rights of the user, who may be root.
+            for file in nova_conf.files(conf):
+                trust.check_only_root_writes(os.path.realpath(file))
+    except (OSError, ValueError) as error:
+        return switches, [errors.EntryError(
+            definition.OPTION, f'is not used by this command: {error}')]
+    return switches, [*filter(None, [switches.configure(text)])]
 
 
 def as_data(host: model.Host,
@@ -275,10 +318,14 @@ def as_data(host: model.Host,
             health_source: str,
             problems: collections.abc.Iterable[errors.AccelError | str],
             warnings: list[str],
-            found: suggestion.Suggestions) -> dict:
+            found: suggestion.Suggestions,
+            switched: located.Located = located.NONE,
+            file: model.Links | None = None) -> dict:
     """Return a Host as plain data, for JSON; addresses as in sysfs.
 
     :param withheld: the withheld functions, suggested ones as well
+    :param switched: the partitions of the fabric manager
+    :param file: the content of the file of link domains
     """
     states = {refusal.address: 'withheld' if refusal.is_withheld
               else 'refused' for refusal in host.refusals}
@@ -302,6 +349,15 @@ def as_data(host: model.Host,
                       for function in host.functions],
         'links': {'partitions': [*map(sorted, host.links.partitions)],
                   'islands': [*map(sorted, host.links.islands)]},
+        'fabric_partitions': [{
+            'id': partition.id, 'active': partition.is_active,
+            'modules': [member.module for member in partition.members],
+            'cards': cards and sorted(cards),
+            'in_file': bool(file) and cards in file.partitions,
+            'failed_links': [member.module for member in partition.members
+                             if member.has_failed_links],
+        } for partition in switched.partitions
+            for cards in [switched.cards.get(partition.id)]],
         'problems': [*map(str, problems)],
         'warnings': warnings,
         'suggestions': [{

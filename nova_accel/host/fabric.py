@@ -20,21 +20,34 @@ from nova_accel.host import loader
 LOG = logging.getLogger(__name__)
 
 
+def kept(state_path: str, host: str) -> str | None:
+    """Return the file in which a compute node keeps the cards by module.
+
+    :param state_path: a directory that several hosts can share, '' for none
+    :param host: the name that Nova has for the host
+    """
+    return state_path and os.path.join(state_path, 'nova_accel', 'modules',
+                                       f'{host}.json') or None
+
+
 class Switches:
     """The switched fabric of a host, as its manager lists it.
 
     It keeps the last list. A host without the option pays nothing.
 
     :param operations: returns the operations on the machine
-    :param kept: the file with the cards by module, None to keep nothing
+    :param kept: the file with the cards by module, None for none
+    :param writes: whether that file is written
     :ivar fabric: the manager's Fabric, None if none is configured or it
         cannot be used
     """
 
     def __init__(self, operations: collections.abc.Callable[[], typing.Any],
-                 kept: str | os.PathLike | None = None) -> None:
+                 kept: str | os.PathLike | None = None,
+                 writes: bool = True) -> None:
         self._operations = operations
         self._kept = kept and pathlib.Path(kept)
+        self._writes = writes
         self._text = ''
         self._settings: definition.Definition | None = None
         self._unusable: errors.AccelError | None = None
@@ -143,7 +156,7 @@ class Switches:
         return module_map.Known()
 
     def _save(self) -> None:
-        if not self._kept:
+        if not self._kept or not self._writes:
             return
         new = self._kept.with_suffix('.new')
         try:

@@ -320,10 +320,12 @@ class Operations:
         :raises ValueError: if another argument is invalid
         :raises OSError: if the command cannot be started
         """
-        settings = fabric_definition.parse(definition, _MANAGERS).settings
+        defined = fabric_definition.parse(definition, _MANAGERS)
+        if defined is None:
+            raise ValueError('no fabric manager is defined')
         return self._run(
-            fmpm.words(settings['command'], operation, partitions),
-            fmpm.timeout(operation, settings['timeout']),
+            fmpm.words(defined.settings['command'], operation, partitions),
+            fmpm.timeout(operation, defined.settings['timeout']),
             limit=fmpm.MAX_OUTPUT)
 
     def read_modules(self, definition: str) -> tuple[int | None, bytes]:
@@ -381,6 +383,14 @@ class Operations:
 
     def _open(self, bitstream: str) -> int:
         return trust.open_regular(bitstream, os.O_RDONLY)
+
+
+class Trusted(Operations):
+    """Operations that run a command only if no other user can change it."""
+
+    def _run(self, words, *arguments, **options):
+        trust.check_only_root_writes(words[0])
+        return super()._run(words, *arguments, **options)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import sys
 from oslo_config import cfg
 from oslo_privsep import priv_context
 
+from nova_accel.core.fabric import fmpm
 from nova_accel.host import operations
 from nova_accel.host import privileged
 
@@ -47,6 +48,7 @@ class Intruder:
             + json.dumps({'address': CARD, 'program': self._words}) + '\n'
             + f'cleaner = {self._cleaner()}\n'
             f'firmware_probe = {self._probe()}\n'
+            f'fabric_manager = {self._fabric_manager()}\n'
             '[nova_accel_privileged_program]\nhelper_command = '
             + shlex.join([sys.executable, '-c', _HELPER, '--config-file',
                           f'{self._place}/etc/nova.conf']) + '\n')
@@ -71,6 +73,10 @@ class Intruder:
     def _cleaner(self, command='/bin/true'):
         return json.dumps({'name': 'x', 'clean': [command],
                            'verify': ['/bin/true']})
+
+    def _fabric_manager(self, command='/bin/echo'):
+        return json.dumps({'command': [command], 'modules_command':
+                           ['/bin/echo', 'modules']})
 
     def start_forks(self):
         privileged._CONFIGURATION = (f'{self._place}/etc',)
@@ -110,6 +116,20 @@ class Intruder:
                   self._probe(), '--help')
         self.said['probed'] = privileged.probe_firmware(
             self._probe(), CARD)
+        self._try('fabric manager', privileged.run_fmpm,
+                  self._fabric_manager(), fmpm.ACTIVATE, [3])
+        self._try('modules', privileged.read_modules, self._fabric_manager())
+        for name, definition in (
+                ('other fabric manager', self._fabric_manager('/bin/ls')),
+                ('part of the fabric manager', self._fabric_manager()[:-1]),
+                ('no fabric manager', '')):
+            self._try(name, privileged.run_fmpm, definition, fmpm.LIST)
+        self._try('other modules', privileged.read_modules,
+                  self._fabric_manager('/bin/ls'))
+        self._try('other operation', privileged.run_fmpm,
+                  self._fabric_manager(), '/etc/shadow', [])
+        self._try('other partition', privileged.run_fmpm,
+                  self._fabric_manager(), fmpm.ACTIVATE, ['/etc/shadow'])
         self._try('other sysfs', privileged.set_num_vfs, CARD, 1)
         self._try('other sysfs and manager', privileged.program_by_manager,
                   f'{self._home}/sys', 'fpga0', f'{self._home}/bits')

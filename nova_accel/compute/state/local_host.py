@@ -3,7 +3,6 @@
 
 import collections.abc
 import math
-import os
 import threading
 import time
 
@@ -72,9 +71,8 @@ class LocalHost:
         self.health = health.Health()
         self.firmware = firmware.Firmware()
         self.switches = fabric.Switches(
-            lambda: operations.of(self.tree), os.path.join(
-                CONF.state_path, 'nova_accel', 'modules',
-                f'{CONF.host}.json'))
+            lambda: operations.of(self.tree),
+            fabric.kept(CONF.state_path, CONF.host))
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}

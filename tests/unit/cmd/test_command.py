@@ -15,7 +15,11 @@ import pytest
 from nova_accel.cmd import drawing
 from nova_accel.cmd import main
 from nova_accel.core import model
+from nova_accel.core.fabric import module_map
 from nova_accel.core.guest import bar_window
+from nova_accel.host import reader
+from nova_accel.host import tree as trees
+from tests import fmpm
 from tests.unit import build
 
 HOSTS = pathlib.Path(__file__).parents[2] / 'data' / 'hosts'
@@ -639,3 +643,109 @@ def test_options_that_do_not_exist_are_named(run, profiles):
     assert code == 0
     assert 'device_profiles_dir in' in err
     assert 'the nearest option is profile_dirs' in err
+
+
+@pytest.fixture
+def manager(tmp_path):
+    """Return a stand-in for the Fabric Manager of four of the GPUs."""
+    folder = tmp_path / 'fm'
+    folder.mkdir()
+    return fmpm.FabricManager(
+        folder, partitions={0: (1, 2, 3, 4), 1: (1, 2), 7: (1,), 8: (5,)},
+        addresses={1: '0000:43:00.0', 2: '0000:44:00.0',
+                   3: '0000:48:00.0', 4: '0000:49:00.0'},
+        active=[1], links={2: 17})
+
+
+def test_host_show_draws_partitions_beside_the_file(run, tmp_path, manager):
+    path = tmp_path / 'links.yaml'
+    path.write_text(LINKS.replace(
+        'islands', '- devices: ["0000:43:00.0", "0000:48:00.0"]\nislands'))
+    arguments = ('--sysfs-root', EIGHT_GPUS, '--device-spec', GPUS,
+                 '--link-domains', str(path), '--fabric-manager',
+                 manager.option(modules={
+                     module: address for module, address
+                     in manager.get('addresses').items()}))
+    code, out, _err = run('host', 'show', *arguments)
+    assert code == 0
+    lines = out.splitlines()
+    at = lines.index('└─ fabric manager')
+    assert lines[at:at + 5] == [
+        '└─ fabric manager',
+        '   ├─ partition 0: 0000:43:00.0 0000:44:00.0 0000:48:00.0 '
+        '0000:49:00.0, modules 1 2 (17 of 18 links) 3 4, also in the file',
+        '   ├─ partition 1: 0000:43:00.0 0000:44:00.0, modules 1 2 (17 of 18 '
+        'links), active, also in the file',
+        '   ├─ partition 7: 0000:43:00.0, modules 1',
+        '   └─ partition 8: not offered, modules 5']
+    said = [line for line in lines if line.startswith('! ')]
+    assert len(said) == 2
+    assert 'no card is known for module 5; ' in said[0]
+    assert ('link_domains: the partition 0000:43:00.0 0000:48:00.0 is not '
+            'used: the fabric manager has partition ' in said[1])
+    _code, data = show(run, *arguments)
+    assert data['links']['partitions'] == [
+        ['0000:43:00.0', '0000:44:00.0', '0000:48:00.0', '0000:49:00.0'],
+        ['0000:43:00.0', '0000:44:00.0'], ['0000:43:00.0']]
+    assert data['fabric_partitions'][1] == {
+        'id': 1, 'active': True, 'modules': [1, 2],
+        'cards': ['0000:43:00.0', '0000:44:00.0'], 'in_file': True,
+        'failed_links': [2]}
+    assert data['fabric_partitions'][3]['cards'] is None
+    # It only looks.
+    assert manager.log() == [['-l']] * 2
+
+
+def _copied(tmp_path, name):
+    machine = tmp_path / 'machine'
+    trees.open_tree(name).write(machine)
+    return machine / 'sys'
+
+
+def test_host_show_asks_the_manager_of_nova_conf(run, tmp_path, manager):
+    option = manager.option(modules_command=['/bin/false'])
+    conf = (f'[DEFAULT]\nstate_path = {tmp_path}\nhost = host1\n'
+            f'[nova_accel]\nfabric_manager = {option}\n')
+    kept = tmp_path / 'nova_accel/modules/host1.json'
+    kept.parent.mkdir(parents=True)
+    sysfs = _copied(tmp_path, EIGHT_GPUS)
+    cards = module_map.cards(reader.read(
+        trees.open_tree(EIGHT_GPUS)).functions)
+    kept.write_text(module_map.Known(
+        {1: model.PciAddress.parse('0000:43:00.0')}, cards).dumps())
+    before = kept.read_text()
+    code, data = show(run, '--sysfs-root', str(sysfs), conf=conf)
+    assert [one['cards'] for one in data['fabric_partitions']] == [
+        None, None, ['0000:43:00.0'], None]
+    # A recording has no manager.
+    _code, recorded = show(run, '--sysfs-root', EIGHT_GPUS, conf=conf)
+    assert recorded['fabric_partitions'] == []
+    assert manager.log() == [['-l']]
+    assert kept.read_text() == before
+    assert code == 0
+
+
+def test_host_show_does_not_run_what_others_can_change(run, tmp_path,
+                                                       manager):
+    sysfs = _copied(tmp_path, EIGHT_GPUS)
+    conf = f'[nova_accel]\nfabric_manager = {manager.option()}\n'
+    arguments = ('--sysfs-root', str(sysfs))
+    pathlib.Path(manager.fmpm).chmod(0o777)
+    _code, data = show(run, *arguments, conf=conf)
+    assert f"users other than root can write '{manager.fmpm}'" in (
+        data['problems'][0])
+    pathlib.Path(manager.fmpm).chmod(0o755)
+    (tmp_path / 'nova.conf').chmod(0o777)
+    code, data = show(run, *arguments, conf=conf)
+    assert code == 1
+    assert data['problems'][0].startswith(
+        '[nova_accel] fabric_manager: is not used by this command: ')
+    assert manager.log() == []
+
+
+def test_host_show_reports_an_invalid_fabric_manager(run):
+    code, data = show(run, '--sysfs-root', EIGHT_GPUS, '--fabric-manager',
+                      '{"command": ["fmpm"]}')
+    assert code == 1
+    assert data['problems'][0].startswith(
+        '[nova_accel] fabric_manager: command does not begin')

@@ -204,6 +204,8 @@ def test_daemon_refuses_requests_of_an_intruder(place):
     said = _run(place, 'fork')
     assert said.pop('programmed') == [0, 'bits 0\n']
     assert said.pop('probed') == '0'
+    assert said.pop('fabric manager') == [0, '-a 3\n']
+    assert said.pop('modules') == [0, 'modules\n']
     assert said.pop('capabilities') == {
         'context': '0000000000000000', 'program_context': '0000000000000004',
         'clean_context': '0000000000000000'}
@@ -214,6 +216,10 @@ def test_daemon_refuses_requests_of_an_intruder(place):
         'link': 'ValueError', 'pipe': 'ValueError',
         'no device': 'FileNotFoundError', 'other cleaner': 'ValueError',
         'other probe': 'ValueError', 'other address': 'ValueError',
+        'other fabric manager': 'ValueError',
+        'part of the fabric manager': 'ValueError',
+        'no fabric manager': 'ValueError', 'other modules': 'ValueError',
+        'other operation': 'ValueError', 'other partition': 'ValueError',
         'other sysfs': 'FileNotFoundError',
         'other sysfs and manager': 'TypeError'}
     assert (place / 'secret').read_text() == 'secret'
