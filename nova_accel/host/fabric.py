@@ -4,8 +4,10 @@
 import collections.abc
 import contextlib
 import logging
+import math
 import os
 import pathlib
+import time
 import typing
 
 from nova_accel.core import errors
@@ -18,6 +20,11 @@ from nova_accel.host import commands
 from nova_accel.host import loader
 
 LOG = logging.getLogger(__name__)
+
+#: Callers may have to wait for a manager that hangs. Where a failure took
+#: longer than the first number of seconds, the manager is not asked for the
+#: second number.
+_QUICK, _PAUSE = 2, 90
 
 
 def kept(state_path: str, host: str) -> str | None:
@@ -57,6 +64,7 @@ class Switches:
         self._partitions: collections.abc.Sequence[
             manager.Partition] | None = None
         self._silent = ''
+        self._next = -math.inf
         self.fabric: manager.Fabric | None = None
 
     def configure(self, text: str) -> errors.AccelError | None:
@@ -68,6 +76,7 @@ class Switches:
             self._text = text
             self.fabric = self._settings = self._unusable = None
             self._partitions, self._silent = None, ''
+            self._next = -math.inf
             self._asked, self._not_told = frozenset(), []
             try:
                 managers = loader.load_fabric_managers()
@@ -84,7 +93,8 @@ class Switches:
 
         If it does not answer, those that it listed before are kept.
         """
-        if self.fabric is None:
+        began = time.monotonic()
+        if self.fabric is None or began < self._next:
             return
         try:
             self._partitions = self.fabric.partitions()
@@ -92,6 +102,8 @@ class Switches:
         except Exception as error:
             # A manager of another package may raise anything.
             self._silent = str(error) or repr(error)
+            now = time.monotonic()
+            self._next = now + (_PAUSE if now - began > _QUICK else 0)
 
     def locate(self, functions: collections.abc.Sequence[model.Function],
                ) -> located.Located:

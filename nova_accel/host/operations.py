@@ -60,6 +60,15 @@ def of(tree: trees.Tree) -> 'Operations':
     return Operations(sysfs)
 
 
+def beside(tree: trees.Tree) -> 'Operations':
+    """Return operations that do not touch the devices of a Tree.
+
+    Other than those of :func:`of`, a recording has them: a test can run a
+    fabric manager beside it.
+    """
+    return of(tree) if isinstance(tree, trees.Directory) else Operations('')
+
+
 class Operations:
     """Operations on the devices of one sysfs, with the rights of the process.
 

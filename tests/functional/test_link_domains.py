@@ -15,7 +15,18 @@ from tests.functional import test_affinity
 _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
 
-class LinkDomainsTest(cloud.Cloud):
+class Reported:
+    """A mixin of cloud.Cloud."""
+
+    def said(self):
+        """Return the links that the host reports to the scheduler."""
+        self._run_periodics()
+        node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
+            context.get_admin_context(), 'compute1')
+        return host_summary.loads(node.stats[host_summary.KEY], node.uuid)
+
+
+class LinkDomainsTest(Reported, cloud.Cloud):
 
     DEVICE_SPEC = (cloud.GPU_SPEC,)
 
@@ -24,13 +35,6 @@ class LinkDomainsTest(cloud.Cloud):
             self.useFixture(fixtures.TempDir()).path) / 'links.yaml'
         super().setUp()
         self.flags(link_domains=str(self.file), group='nova_accel')
-
-    def said(self):
-        """Return the links that the host reports to the scheduler."""
-        self._run_periodics()
-        node = objects.ComputeNode.get_first_node_by_host_for_old_compat(
-            context.get_admin_context(), 'compute1')
-        return host_summary.loads(node.stats[host_summary.KEY], node.uuid)
 
     def complaints(self):
         return self.stdlog.logger.output.count('[nova_accel] link_domains')

@@ -71,7 +71,7 @@ class LocalHost:
         self.health = health.Health()
         self.firmware = firmware.Firmware()
         self.switches = fabric.Switches(
-            lambda: operations.of(self.tree),
+            lambda: operations.beside(self.tree),
             fabric.kept(CONF.state_path, CONF.host))
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()
@@ -193,13 +193,13 @@ class LocalHost:
         self._open()
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
-        misconfigured = self.switches.configure(CONF.nova_accel.fabric_manager)
+        unusable += filter(None, [
+            self.switches.configure(CONF.nova_accel.fabric_manager)])
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
                            conf.policy(CONF), self.switches.locate,
                            states=states), [
-            *broken, *unusable, *filter(None, [misconfigured]),
-            *conf.broken_commands(CONF)]
+            *broken, *unusable, *conf.broken_commands(CONF)]
 
     def _open(self) -> None:
         """Open the tree and the kinds once: kinds keep state."""

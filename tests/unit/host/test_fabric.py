@@ -98,6 +98,19 @@ def test_manager_that_does_not_answer(machine):
     assert len(found.problems) == 1
 
 
+def test_manager_that_hangs_is_asked_less_often(machine, monkeypatch):
+    monkeypatch.setattr(command, 'LIST_TIMEOUT', 3)
+    machine.manager.set(hangs='before')
+    for _round in range(5):
+        machine.switches.refresh()
+    assert machine.manager.log() == [['-l']]
+    monkeypatch.setattr(fabric.time, 'monotonic',
+                        lambda now=time.monotonic: now() + 100)
+    machine.manager.set(hangs='')
+    machine.switches.refresh()
+    assert machine.switches.locate(_functions()).problems == ()
+
+
 def test_modules_are_kept_while_guests_have_the_cards(machine):
     assert len(machine.switches.locate(_functions()).cards) == 4
     machine.manager.set(addresses={})
