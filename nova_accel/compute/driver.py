@@ -74,6 +74,7 @@ from nova_accel.compute import log_once
 from nova_accel.compute import nonfatal
 from nova_accel.compute import patches
 from nova_accel.compute.devices import device_config
+from nova_accel.compute.devices import fabric_partitions
 from nova_accel.compute.devices import firmware_probes
 from nova_accel.compute.devices import prepare
 from nova_accel.compute.devices import reclaim
@@ -132,6 +133,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._local_host, self._domains, self._claims,
             self._placement_client, self._holders, self._node)
         self._preparation = prepare.Preparation(self._local_host)
+        self._fabric = fabric_partitions.FabricPartitions(self._state)
         self._use = use.Use(self._state)
         self._reclamation = reclaim.Reclamation(self._state,
                                                 self._preparation)
@@ -214,6 +216,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             with nonfatal.step('see which devices are withheld'):
                 self._local_host.refresh_withheld(node)
                 self._probes.run_due()
+            with nonfatal.step('settle the partitions of the fabric'):
+                self._fabric.settle()
             host = self._reclamation.clear_up(node)
         with nonfatal.step('take over servers of [pci] alias or of Cyborg'):
             self._adopt(node, provider_tree)
@@ -593,7 +597,8 @@ class LibvirtDriver(driver.LibvirtDriver):
                  context=None, host: model.Host | None = None) -> None:
         """Prepare the devices of a guest.
 
-        :param instance: its flavor tells what to program, if it is known
+        :param instance: if its guest is about to start. Its flavor tells what
+            to program
         :param context: of the request, if there is one
         :param host: the Host, if it has just been read
         """
@@ -601,6 +606,8 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._preparation.prepare(
                 hostdevs, self._node(), device_config.DeviceConfigs(
                     context, instance, self._state), host)
+        if instance is not None:
+            self._fabric.activate(instance.uuid, hostdevs)
 
     def _node(self, provider_tree=None) -> inventory.Node:
         # The libvirt driver's copy of the tree is None until the first update,

@@ -3,6 +3,7 @@
 
 import collections.abc
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -89,21 +90,42 @@ class Switches:
         return self._unusable
 
     def refresh(self) -> None:
-        """Ask the manager for its partitions; once in each periodic run.
+        """Ask the manager for its partitions, if there is one.
 
         If it does not answer, those that it listed before are kept.
         """
+        if self.fabric is not None and not self.is_left_alone:
+            with contextlib.suppress(manager.FabricError):
+                self.ask()
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether the manager hung a moment ago."""
+        return time.monotonic() < self._next
+
+    def ask(self) -> None:
+        """Ask the manager for its partitions.
+
+        :raises errors.AccelError: if it does not answer, or the option cannot
+            be used
+        """
+        if self.fabric is None:
+            raise self._unusable or manager.FabricError(
+                manager.Failure.NOT_SUPPORTED, definition.OPTION, 'is not set')
         began = time.monotonic()
-        if self.fabric is None or began < self._next:
-            return
         try:
             self._partitions = self.fabric.partitions()
             self._silent = ''
         except Exception as error:
-            # A manager of another package may raise anything.
             self._silent = str(error) or repr(error)
             now = time.monotonic()
             self._next = now + (_PAUSE if now - began > _QUICK else 0)
+            if isinstance(error, manager.FabricError):
+                raise
+            # A manager of another package may raise anything.
+            raise manager.FabricError(
+                manager.Failure.OTHER, definition.OPTION,
+                self._silent) from None
 
     def locate(self, functions: collections.abc.Sequence[model.Function],
                ) -> located.Located:
@@ -118,43 +140,55 @@ class Switches:
         if self._partitions is None and not self._silent:
             self.refresh()
         problems = [self._silent] if self._silent else []
+        said = self._learn(functions)
         if self._partitions is None:
-            return located.Located(problems=tuple(problems))
-        known, said = self._modules(functions)
-        found = located.locate(self._partitions, self._settings.modules,
-                               known, functions)
+            listed = self._known.partitions
+        else:
+            listed = self._partitions
+            self._know(partitions=module_map.plain(listed))
+        found = located.locate(
+            listed, self._settings.modules, self._known.modules
+            if self._settings.modules_command else {}, functions)
         return found.with_problems([*problems, *said])
 
-    def _modules(self, functions) -> tuple[module_map.Modules, list[str]]:
-        """Return the cards by module, as the driver of the host said.
+    def _learn(self, functions) -> list[str]:
+        """Learn the cards by module from the driver of the host.
 
         The command is run when it can see cards that it could not before.
+
+        :returns: why that failed
         """
-        if not self._settings.modules_command:
-            return {}, []
         machine = module_map.cards(functions)
         if self._known is None:
             self._known = self._load()
             if self._known.cards != machine:
-                self._known = module_map.Known()
+                self._known = module_map.Known(cards=machine)
+        if not self._settings.modules_command:
+            return []
         visible = module_map.visible(functions)
         missing = visible - self._asked - frozenset(
             self._known.modules.values())
         self._asked &= visible
-        if not missing:
-            return self._known.modules, self._not_told
-        self._asked |= visible
-        try:
-            self._known = module_map.add(self._known, self._ask(), machine)
-            self._not_told = []
-            self._save()
-        except Exception as error:
-            # The command has failed, or the helper that runs it.
-            self._not_told = [f'{definition.OPTION}: modules_command: '
-                              f'{str(error) or repr(error)}']
-        return self._known.modules, self._not_told
+        if missing:
+            self._asked |= visible
+            try:
+                self._know(cards=machine, modules=module_map.add(
+                    self._known, self._modules(), machine))
+                self._not_told = []
+            except Exception as error:
+                # The command has failed, or the helper that runs it.
+                self._not_told = [f'{definition.OPTION}: modules_command: '
+                                  f'{str(error) or repr(error)}']
+        return self._not_told
 
-    def _ask(self) -> module_map.Modules:
+    def _know(self, **facts) -> None:
+        """Keep facts that are new, also for the next nova-compute."""
+        known = dataclasses.replace(self._known, **facts)
+        if known != self._known:
+            self._known = known
+            self._save()
+
+    def _modules(self) -> module_map.Modules:
         code, output = self._operations().read_modules(self._text)
         if failed := commands.describe(self._settings.modules_command[0],
                                        code, output, module_map.TIMEOUT):

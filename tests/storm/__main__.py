@@ -46,6 +46,9 @@ def _arguments() -> argparse.Namespace:
                         'nova-compute')
     parser.add_argument('--clean', action='store_true',
                         help='with --entries: devices have cleaners')
+    parser.add_argument('--fabric', action='store_true',
+                        help='GPUs are behind NVSwitches, and fabric managers '
+                        'fail')
     parser.add_argument('--json', action='store_true',
                         help='print one JSON document at the end')
     return parser.parse_args()
@@ -56,8 +59,8 @@ def _blow(seed: int, arguments: argparse.Namespace) -> dict:
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.storm.seed', str(seed),
          str(arguments.steps),
-         *(['--entries'] if arguments.entries else []),
-         *(['--clean'] if arguments.clean else [])],
+         *(f'--{kind}' for kind in ('entries', 'clean', 'fabric')
+           if getattr(arguments, kind))],
         stdout=subprocess.PIPE, text=True)
     if finished.returncode:
         return {'seed': seed, 'steps': 0, 'counts': {}, 'seconds': 0,

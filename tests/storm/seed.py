@@ -16,8 +16,8 @@ from tests import quiet
 
 def main() -> int:
     seed, steps = map(int, sys.argv[1:3])
-    kind = ('clean' if '--clean' in sys.argv[3:] else
-            'entries' if '--entries' in sys.argv[3:] else '')
+    kind = next((kind for kind in ('clean', 'entries', 'fabric')
+                 if f'--{kind}' in sys.argv[3:]), '')
     with quiet.quiet() as (out, err):
         try:
             print(json.dumps(_blow(seed, steps, kind)), file=out)
@@ -31,10 +31,12 @@ def main() -> int:
 def _blow(seed: int, steps: int, kind: str) -> dict:
     from tests.storm import cleaning
     from tests.storm import entries
+    from tests.storm import fabric
     from tests.storm import storm
 
     class Seed({'clean': cleaning.CleaningStorm,
-                'entries': entries.EntryStorm}.get(kind, storm.Storm)):
+                'entries': entries.EntryStorm,
+                'fabric': fabric.FabricStorm}.get(kind, storm.Storm)):
         def runTest(self):
             self.blow(seed, steps, log)
 

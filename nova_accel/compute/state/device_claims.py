@@ -321,11 +321,23 @@ class DeviceClaims:
         with self._lock:
             return self._holders_of(addresses)
 
+    def by_server(self) -> list[tuple[str, hostdev.Hostdevs]]:
+        """Return what servers claim, and what domains hold.
+
+        A server can be there more than once.
+        """
+        # Both under the lock, for the reason in addresses_in_use.
+        with self._lock:
+            return self._held()
+
+    def _held(self) -> list[tuple[str, hostdev.Hostdevs]]:
+        """As :meth:`by_server`. The caller holds the lock."""
+        return [*self._by_server(), *self._domains.read().items()]
+
     def _holders_of(self, addresses) -> list[tuple[str, hostdev.Hostdev]]:
         """As :meth:`holders_of`. The caller holds the lock."""
-        held = [*self._by_server(), *self._domains.read().items()]
         return list(dict.fromkeys(
-            (uuid, device) for uuid, devices in held
+            (uuid, device) for uuid, devices in self._held()
             for device in devices if device.address in addresses))
 
     def claim(self, instance, hostdevs: hostdev.Hostdevs,
@@ -453,6 +465,11 @@ class DeviceClaims:
         """Whether an operation of a server is in progress."""
         with self._lock:
             return uuid in self._operations
+
+    def busy(self) -> frozenset[str]:
+        """Return the servers of which an operation is in progress."""
+        with self._lock:
+            return frozenset(self._operations)
 
     def is_new(self, instance) -> bool:
         """Whether a server claims devices that it did not have before."""

@@ -59,6 +59,11 @@ class LibvirtDomains:
                                                    hostdev_xml.libvirt())
         return found.held if found else ()
 
+    def running(self) -> frozenset[str]:
+        """Return the uuids of the domains that run, or are paused."""
+        return frozenset(domain.UUIDString() for domain
+                         in self._domains(only_running=True))
+
     def running_without_devices(
             self, is_busy: collections.abc.Callable[[str], bool],
             ) -> collections.abc.Iterator[tuple[object, hostdev.Hostdevs]]:

@@ -133,7 +133,6 @@ class LocalHost:
 
         :raises errors.TreeError: if ``sysfs_root`` cannot be read
         """
-        self.switches.refresh()
         is_changed = self.drains.update(node) | self.dirt.update(node)
         here = inventory.NodeInventory(self.read_cached(), node)
         is_changed |= self.firmware.update(here)
@@ -159,6 +158,10 @@ class LocalHost:
         state, when, host = self._last
         return host if state is self._state and (
             time.monotonic() - when < CACHE_SECONDS) else None
+
+    def fabric_manager(self) -> str:
+        """Return the value of ``[nova_accel] fabric_manager``."""
+        return CONF.nova_accel.fabric_manager.strip()
 
     def entries(self) -> tuple[list[spec_entry.Entry],
                                list[errors.AccelError]]:
@@ -194,7 +197,7 @@ class LocalHost:
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
         unusable += filter(None, [
-            self.switches.configure(CONF.nova_accel.fabric_manager)])
+            self.switches.configure(self.fabric_manager())])
         return reader.read(self.tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
                            conf.policy(CONF), self.switches.locate,

@@ -36,6 +36,18 @@ class Located:
         default_factory=dict)
     problems: tuple[str, ...] = ()
 
+    @property
+    def known_cards(self) -> frozenset[str]:
+        """The cards of the manager, also those of no usable partition.
+
+        If it has not listed any partition yet, all whose module is known.
+        """
+        modules = frozenset().union(
+            *(partition.modules for partition in self.partitions))
+        return frozenset(str(address) for module, address
+                         in self.modules.items()
+                         if module in modules or not modules)
+
     def find(self, addresses: collections.abc.Iterable[model.Address],
              ) -> manager.Partition | None:
         """Return the partition with exactly these cards, None if none has."""

@@ -16,6 +16,7 @@ import json
 import re
 
 from nova_accel.core import model
+from nova_accel.core.fabric import manager
 
 #: Seconds, and bytes: nvidia-smi prints some 20,000 for each GPU.
 TIMEOUT = 30
@@ -34,21 +35,27 @@ Modules = collections.abc.Mapping[int, model.PciAddress]
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """What the command told, and of which cards.
+    """What the command told, and of which cards; and the partitions.
 
     :param modules: the cards by module
     :param cards: all GPUs of the machine at that time, as :func:`cards`
         returns them. With others, the addresses may mean other cards
+    :param partitions: what the manager listed last. One that was restarted
+        lists nothing before it is told which are active
     """
 
     modules: Modules = dataclasses.field(default_factory=dict)
     cards: frozenset[str] = frozenset()
+    partitions: tuple[manager.Partition, ...] = ()
 
     def dumps(self) -> str:
         return json.dumps({
             'cards': sorted(self.cards),
             'modules': {str(module): str(address) for module, address
-                        in sorted(self.modules.items())}})
+                        in sorted(self.modules.items())},
+            'partitions': {str(partition.id): [
+                member.module for member in partition.members]
+                for partition in self.partitions}})
 
 
 def loads(text: str) -> Known:
@@ -57,7 +64,10 @@ def loads(text: str) -> Known:
         read = json.loads(text)
         return Known({int(module): model.PciAddress.parse(address)
                       for module, address in read['modules'].items()},
-                     frozenset(map(str, read['cards'])))
+                     frozenset(map(str, read['cards'])),
+                     tuple(manager.Partition(int(number), tuple(
+                         map(manager.Member, map(int, modules))))
+                         for number, modules in read['partitions'].items()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Known()
 
@@ -96,15 +106,23 @@ def read(output: str) -> dict[int, model.PciAddress]:
     return found
 
 
-def add(known: Known, told: Modules,
-        machine: frozenset[str]) -> Known:
-    """Return what is known after the command told something.
+def add(known: Known, told: Modules, machine: frozenset[str]) -> Modules:
+    """Return the cards by module after the command told some.
 
     :param machine: the GPUs of the machine now, as of :func:`cards`
     """
     old = known.modules if known.cards == machine else {}
-    return Known({**{module: address for module, address in old.items()
-                     if address not in told.values()}, **told}, machine)
+    return {**{module: address for module, address in old.items()
+               if address not in told.values()}, **told}
+
+
+def plain(partitions: collections.abc.Iterable[manager.Partition],
+          ) -> tuple[manager.Partition, ...]:
+    """Return partitions without what changes: their state, and that of links.
+    """
+    return tuple(manager.Partition(partition.id, tuple(
+        manager.Member(member.module) for member in partition.members))
+        for partition in partitions)
 
 
 def agree(configured: Modules, known: Modules,

@@ -161,15 +161,16 @@ def test_output_of_nvidia_smi():
 
 def test_known_modules_are_kept():
     machine = frozenset({'0000:86:00.0 10de:2330'})
-    known = module_map.add(module_map.Known(), {1: _MODULES[1]}, machine)
+    known = module_map.Known({1: _MODULES[1]}, machine, module_map.plain(
+        [manager.Partition(3, (manager.Member(1, links=2),), True)]))
     assert module_map.loads(known.dumps()) == known
-    more = module_map.add(known, {2: _MODULES[2]}, machine)
-    assert more.modules == {1: _MODULES[1], 2: _MODULES[2]}
+    assert module_map.add(known, {2: _MODULES[2]}, machine) == {
+        1: _MODULES[1], 2: _MODULES[2]}
     # A card was moved to another module.
-    assert module_map.add(more, {3: _MODULES[1]}, machine).modules == {
-        2: _MODULES[2], 3: _MODULES[1]}
+    assert module_map.add(known, {3: _MODULES[1]}, machine) == {
+        3: _MODULES[1]}
     # With other cards, addresses may have moved.
-    assert module_map.add(more, {4: _MODULES[4]}, frozenset()).modules == {
+    assert module_map.add(known, {4: _MODULES[4]}, frozenset()) == {
         4: _MODULES[4]}
 
 

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activates the partitions of a switched fabric for guests.
+
+The partition of a server is active before its guest starts, until no server
+has any of its cards. Which partitions a server needs follows from its devices,
+so libvirt's domains are the only record.
+"""
+
+import collections
+import collections.abc
+import threading
+
+from oslo_log import log as logging
+
+from nova_accel.compute import log_once
+from nova_accel.compute.state import node_state
+from nova_accel.core import errors
+from nova_accel.core import hostdev
+from nova_accel.core import model
+from nova_accel.core.fabric import definition
+from nova_accel.core.fabric import located
+from nova_accel.core.fabric import manager
+from nova_accel.core.fabric import use
+from nova_accel.core.placement import inventory
+
+LOG = logging.getLogger(__name__)
+
+_DISPLAY = 0x03
+
+
+class FabricPartitions:
+    """The partitions of this host's servers."""
+
+    def __init__(self, state: node_state.NodeState) -> None:
+        self._state = state
+        self._switches = state.local_host.switches
+        #: Fabric managers take one call at a time.
+        self._lock = threading.Lock()
+        self._findings = log_once.LogOnce(LOG)
+
+    def activate(self, uuid: str, hostdevs: hostdev.Hostdevs) -> None:
+        """Activate the partitions of a server whose guest is about to start.
+
+        :param uuid: of the server
+        :raises errors.AccelError: if one of them is not active afterwards
+        """
+        if not (hostdevs and self._state.local_host.fabric_manager()):
+            return
+        here = self._here()
+        cards = _cards(hostdevs, here)
+        with self._lock:
+            held = self._held(here)
+            found = self._list(here, held)
+            _check_known(found, cards, here.host)
+            held.pop(uuid, None)
+            for partition in use.needed(found, cards):
+                if not partition.is_active:
+                    self._make_way(found, partition,
+                                   set().union(*held.values()))
+                    self._activate(found, partition, cards)
+
+    def settle(self) -> None:
+        """Deactivate the partitions that no server needs any more.
+
+        Tell a manager that was restarted which ones are in use.
+
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
+        """
+        if (not self._state.local_host.fabric_manager()
+                or self._switches.is_left_alone):
+            return
+        here = self._here()
+        try:
+            with self._lock:
+                held = self._held(here)
+                found = self._list(here, held)
+                failures = [self._deactivate(partition) for partition
+                            in use.unused(found, set().union(*held.values()))]
+        except errors.AccelError as error:
+            self._findings.log([(logging.WARNING, str(error))])
+        else:
+            self._findings.log([*filter(None, failures),
+                                *self._inactive(found, held)])
+
+    def _here(self) -> inventory.NodeInventory:
+        return inventory.NodeInventory(self._state.local_host.read_cached(),
+                                       self._state.node())
+
+    def _list(self, here, held) -> located.Located:
+        """Return the partitions as they are now. The caller locks.
+
+        :param held: the cards that each server has
+        :raises errors.AccelError: if the manager does not answer
+        """
+        try:
+            self._switches.ask()
+        except manager.FabricError as error:
+            if error.failure is not manager.Failure.NOT_READY:
+                raise
+            self._restore(here, held)
+            self._switches.ask()
+        return self._switches.locate(here.host.functions)
+
+    def _restore(self, here, held) -> None:
+        """Tell the manager which partitions guests use."""
+        found = self._switches.locate(here.host.functions)
+        partitions = {partition.id for uuid in self._started()
+                      for partition in _needed(found, held.get(uuid, ()))}
+        self._switches.fabric.restore(sorted(partitions))
+        LOG.info('The fabric manager was restarted; it knows again that '
+                 'guests use %s', errors.count(
+                     len(partitions), 'partition', 'partitions'))
+
+    def _make_way(self, found, partition, held) -> None:
+        """Deactivate what an earlier server has left.
+
+        :param held: the cards of other servers
+        :raises manager.FabricError: if another server needs it
+        """
+        for other in use.in_the_way(found, partition):
+            if not use.is_free(found, other, held):
+                raise manager.FabricError(
+                    manager.Failure.IN_USE, f'partition {partition.id}',
+                    f'cannot be activated: partition {other.id} is active, '
+                    'and another server has a card of it',
+                    'if no guest uses it, deactivate it by hand')
+            if failure := self._deactivate(other):
+                raise errors.AssignmentError(
+                    f'partition {partition.id}',
+                    f'cannot be activated: {failure[1]}')
+
+    def _activate(self, found, partition, cards) -> None:
+        """Activate a partition.
+
+        A manager that took too long may have done it.
+        """
+        try:
+            self._switches.fabric.activate(
+                partition.id, use.virtual_functions(found, partition, cards))
+        except manager.FabricError as error:
+            if error.failure is not manager.Failure.TIMED_OUT or not any(
+                    one.id == partition.id and one.is_active
+                    for one in self._switches.fabric.partitions()):
+                raise
+        LOG.info('Partition %s is active: %s', partition.id,
+                 ', '.join(sorted(found.cards[partition.id])))
+
+    def _deactivate(self, partition) -> log_once.Line | None:
+        """Deactivate a partition; return a line if that fails."""
+        try:
+            self._switches.fabric.deactivate(partition.id)
+        except manager.FabricError as error:
+            if error.failure is not manager.Failure.NOT_ACTIVE:
+                return logging.WARNING, str(error)
+        LOG.info('Partition %s is inactive: no server has a card of it',
+                 partition.id)
+        return None
+
+    def _inactive(self, found, held) -> list[log_once.Line]:
+        """Return lines about guests that run without their partition."""
+        return [(logging.ERROR, f'Guest {uuid} runs, but its partition '
+                 f'{partition.id} is not active: the fabric manager was '
+                 'restarted, and has forgotten it. Reboot the server '
+                 '(openstack server reboot --hard)')
+                for uuid in self._state.domains.running()
+                if not self._state.claims.is_busy(uuid)
+                for partition in _needed(found, held.get(uuid, ()))
+                if not partition.is_active]
+
+    def _started(self) -> collections.abc.Set[str]:
+        """Return the servers whose guests run, or are about to."""
+        return self._state.domains.running() | self._state.claims.busy()
+
+    def _held(self, here) -> dict[str, set[str]]:
+        """Return the cards that each server has."""
+        found: dict[str, set[str]] = collections.defaultdict(set)
+        for uuid, hostdevs in self._state.claims.by_server():
+            found[uuid].update(_cards(hostdevs, here))
+        return found
+
+
+def _needed(found: located.Located, cards: collections.abc.Collection[str],
+            ) -> tuple[manager.Partition, ...]:
+    """As :func:`use.needed`; none if no partitions have the cards."""
+    try:
+        return use.needed(found, cards)
+    except errors.AssignmentError:
+        return ()
+
+
+def _cards(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
+           ) -> dict[str, list[model.PciAddress]]:
+    """Return the cards of devices, each with its virtual functions."""
+    physfns = {function.address: function.physfn
+               for function in here.host.functions}
+    found: dict[str, list[model.PciAddress]] = {}
+    for device in hostdevs:
+        item = here.find_by_alias(device.alias, device.address) if (
+            hostdev.ours((device,))) else None
+        card = (item.device.address if item
+                else physfns.get(device.address) or device.address)
+        own = found.setdefault(str(card), [])
+        if isinstance(device.address, model.PciAddress) and (
+                device.address != card):
+            own.append(device.address)
+    return found
+
+
+def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
+                 host: model.Host) -> None:
+    """Check that it is known whether GPUs belong to the fabric.
+
+    :raises errors.AssignmentError: if not. Their guest might have no links
+    """
+    if not found.problems:
+        return
+    unknown = [function for function in host.functions
+               if str(function.address) in set(cards) - found.known_cards
+               and function.class_code >> 16 == _DISPLAY]
+    if unknown:
+        raise errors.AssignmentError(
+            f'device {unknown[0].address}', 'may belong to the fabric of '
+            f'{definition.OPTION}, and cannot be connected: '
+            + '; '.join(found.problems))

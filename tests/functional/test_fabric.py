@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The partition of a server is active before its guest runs."""
+
+import ddt
+
+from tests.functional import cloud
+from tests.functional import fabric
+from tests.functional import withheld
+
+
+class FabricCase(withheld.Keeping, cloud.Cloud):
+
+    DEVICE_SPEC = (cloud.GPU_SPEC,)
+    RESTART_MODE = False
+
+    def setUp(self):
+        super().setUp()
+        self.directory_host()
+        self.fabric = self.useFixture(fabric.Fabric(
+            self.connection, restart_mode=self.RESTART_MODE))
+        self.flags(fabric_manager=self.fabric.option, group='nova_accel')
+        self.start_compute('compute1')
+        for count in (1, 2, 4, 8):
+            self.gpu_profile(f'gpus{count}', count, numa='off', **{
+                'affinity': [{'same': 'link_domain'}]} if count > 1 else {})
+        self.flavors = {count: self.flavor(f'gpus{count}')
+                        for count in (1, 2, 4, 8)}
+        self.addCleanup(
+            lambda: self.assertEqual([], self.fabric.unconnected))
+
+    def assertActive(self, *servers):
+        """Check that the partitions of these servers are active, no others."""
+        self.assertEqual(
+            sorted(sorted(self.hostdevs(server)) for server in servers),
+            sorted(map(sorted, self.fabric.active())))
+
+
+@ddt.ddt
+class FabricTest(FabricCase):
+
+    def test_from_boot_to_deletion(self):
+        servers = [self.boot(self.flavors[count]) for count in (4, 2, 1)]
+        self.assertActive(*servers)
+        self._delete_server(servers[0])
+        self._run_periodics()
+        self.assertActive(*servers[1:])
+        servers = [*servers[1:], self.boot(self.flavors[4])]
+        self.assertActive(*servers)
+
+    def test_failed_activation(self):
+        self.fabric.manager.set(bad_links=[1])
+        server = self.boot(self.flavors[8], state='ERROR')
+        self.assertNotIn('artition', server['fault']['message'])
+        self.assertIn('NVLINK_ERROR', self.stdlog.logger.output)
+        self._delete_server(server)
+        self._run_periodics()
+        self.assertActive()
+        self.fabric.manager.set(bad_links=[])
+        self.assertActive(self.boot(self.flavors[8]))
+
+    @ddt.data('reboot', 'stop_and_start', 'restart', 'restart_host')
+    def test_server_keeps_its_partition(self, happens):
+        server = self.boot(self.flavors[4])
+        if happens == 'stop_and_start':
+            self._stop_server(server)
+            self._run_periodics()
+            self._start_server(server)
+        elif happens == 'restart':
+            self.restart_compute_service('compute1')
+            self._run_periodics()
+        elif happens == 'restart_host':
+            self._stop_server(server)
+            self.fabric.manager.restart()
+            self.restart_compute_service('compute1')
+            self._start_server(server)
+        else:
+            self.reboot(server)
+        self.assertActive(server)
+
+    def test_partition_that_was_left(self):
+        self.fabric.manager.set(active=[0])
+        server = self.boot(self.flavors[1])
+        self.assertActive(server)
+        self.fabric.manager.set(active=[*self.fabric.manager.active, 1, 2])
+        self.boot(self.flavors[8], state='ERROR')
+        self._run_periodics()
+        [[card]] = [self.hostdevs(server)]
+        self.assertEqual(1, len([members for members in self.fabric.active()
+                                 if len(members) == 4]))
+        self.assertIn({card}, self.fabric.active())
+
+    def test_manager_that_does_not_run(self):
+        server = self.boot(self.flavors[4])
+        self.fabric.manager.stop()
+        self.boot(self.flavors[4], state='ERROR')
+        self.assertIn('Failed to connect', self.stdlog.logger.output)
+        self._run_periodics()
+        self.assertActive(server)
+
+    def test_card_that_may_belong_to_the_fabric(self):
+        self.flags(fabric_manager=self.fabric.manager.option(
+            modules={'1': fabric.MODULES[1]}), group='nova_accel')
+        self._run_periodics()
+        self.boot(self.flavors[8], state='ERROR')
+
+    def test_partition_with_another_servers_card(self):
+        server = self.boot(self.flavors[1])
+        [card] = self.hostdevs(server)
+        self.fabric.manager.set(active=[0])
+        self.boot(self.flavors[2], state='ERROR')
+        self.assertIn('another server has a card of it',
+                      self.stdlog.logger.output)
+
+
+class ForgetfulTest(FabricCase):
+    """The fabric manager forgets all when it restarts."""
+
+    def test_restart_of_the_manager(self):
+        server = self.boot(self.flavors[4])
+        self.fabric.manager.restart()
+        self._run_periodics()
+        self.assertIn('has forgotten it. Reboot the server',
+                      self.stdlog.logger.output)
+        self.reboot(server)
+        self.assertActive(server)
+
+
+class RestoredTest(FabricCase):
+    """The fabric manager is told what was active before its restart."""
+
+    RESTART_MODE = True
+
+    def test_restart_of_the_manager(self):
+        servers = [self.boot(self.flavors[count]) for count in (2, 4)]
+        self._stop_server(servers[0])
+        self.fabric.manager.restart()
+        self._run_periodics()
+        self.assertActive(servers[1])
+        self._start_server(servers[0])
+        self.assertActive(*servers)
+
+    def test_restart_before_a_boot(self):
+        server = self.boot(self.flavors[4])
+        self.fabric.manager.restart()
+        self.assertActive(server, self.boot(self.flavors[4]))
+
+    def test_restart_with_nova_compute(self):
+        server = self.boot(self.flavors[4])
+        self.fabric.manager.restart()
+        self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.assertActive(server)
