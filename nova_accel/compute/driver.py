@@ -191,6 +191,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         with nonfatal.step('read which devices are drained'):
             node = self._node()
             if node.ours:
+                self._local_host.dirt.note_failures()
                 self._placement_client.refresh_requests(node)
         with nonfatal.step('read who holds devices'):
             self._domains.refresh()

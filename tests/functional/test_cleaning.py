@@ -274,6 +274,20 @@ class VirtualFunctionTest(Cleaned):
         server = self.boot(self.vf)
         self.assertEqual({left}, set(self.hostdevs(server)))
 
+    def test_what_was_left_since_is_not_freed(self):
+        """An operator frees one VF, and a server leaves another one."""
+        servers = [self.boot(self.vf) for _number in range(2)]
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(servers[0])
+        self.rounds(3)
+        self.set('--free', address='0000:85:00.0')
+        self._delete_server(servers[1])
+        self.rounds(3)
+        self.assertEqual((0, 3), self.free_vfs())
+        self.set('--free', address='0000:85:00.0')
+        self.rounds()
+        self.assertEqual((0, 4), self.free_vfs())
+
     def test_dirty_vf_is_not_chosen(self):
         self.boot(self.vf)
         server = self.boot(self.vf)

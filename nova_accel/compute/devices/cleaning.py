@@ -48,11 +48,16 @@ class Cleaning:
         in_use = self._claims.addresses_in_use()
         for uuid in node.to_free & node.dirty.keys():
             freed = node.dirty[uuid] - in_use
+            if (item := here.by_uuid.get(uuid)) and item.region.cleaner:
+                # A server may have left the others since they were cleaned.
+                freed &= self._dirt.known_failures()
             LOG.info('Resource provider %s: an operator has freed %s',
                      node.ours.get(uuid, uuid),
                      ', '.join(map(str, sorted(freed)))
-                     or 'nothing, as servers have its devices')
+                     or 'nothing, as servers have its devices, or '
+                     'nova-compute is about to clean them')
             self._dirt.end(freed, '')
+            self._resets.used(freed)
         for uuid in node.to_clean:
             item = here.by_uuid.get(uuid)
             if item and item.region.cleaner:

@@ -48,6 +48,9 @@ class Dirt:
         self._cleaned: set[model.PciAddress] = set()
         self._cleaning: set[model.PciAddress] = set()
         self._failed: dict[model.PciAddress, str] = {}
+        #: Those that had failed when Placement was asked for requests: the
+        #: time before, and the last time.
+        self._failed_then: list[set[model.PciAddress]] = [set(), set()]
         self._lock = threading.Lock()
         self.is_known = False
 
@@ -80,10 +83,17 @@ class Dirt:
             for address in functions:
                 self._cleaned.discard(address)
                 self._failed.pop(address, None)
+                for failed in self._failed_then:
+                    failed.discard(address)
                 if is_stored:
                     self._stored[address] = _ROUNDS
                 else:
                     self._used.add(address)
+
+    def note_failures(self) -> None:
+        """Note what has failed. Placement is then asked for requests."""
+        with self._lock:
+            self._failed_then = [self._failed_then[1], {*self._failed}]
 
     def begin(self, functions: Functions) -> bool:
         """Begin to clean functions.
@@ -114,6 +124,14 @@ class Dirt:
                     self._cleaned.add(address)
 
     # Reading
+
+    def known_failures(self) -> frozenset[model.PciAddress]:
+        """Return the failures of before an operator has asked for anything.
+
+        What has failed since, the operator does not mean.
+        """
+        with self._lock:
+            return frozenset(self._failed_then[0] & self._failed.keys())
 
     def __bool__(self) -> bool:
         """Whether any function is dirty."""
