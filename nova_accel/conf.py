@@ -418,6 +418,17 @@ that are partly in use. Used by nova-scheduler.
 of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
+        'accel_domain_weight_multiplier', default=120.0, mutable=True,
+        help="""
+Multiplier with which AcceleratorWeigher prefers, for a server with
+``same_domain``, the hosts of the host domain in which the most servers of its
+server group, or of its request, can be. Used by nova-scheduler.
+
+With the default, this matters more than the preferred affinity rules of the
+profile. 0 has no effect. The metadata key of the same name of a host's
+aggregate takes precedence.
+"""),
+    cfg.FloatOpt(
         'accel_avoid_weight_multiplier', default=10.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server without devices,

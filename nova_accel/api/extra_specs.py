@@ -8,6 +8,7 @@ at start. Nothing else loads nova_accel in nova-api.
 from nova.api.validation.extra_specs import base
 
 from nova_accel.api import expansion
+from nova_accel.core import host_domain
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
@@ -31,6 +32,17 @@ VALIDATORS = [
         description='Whether the guest is told which of its NVIDIA GPUs are '
                     'behind one PCIe switch. Written by nova_accel.',
         value={'type': str, 'description': 'Always true.', 'enum': ['true']},
+    ),
+    base.ExtraSpecValidator(
+        name=flavor_specs.SAME_DOMAIN_KEY,
+        description='Whether the servers of a server group, or of one '
+                    'request, are to be in one host domain: on hosts of '
+                    f'aggregates with the same {host_domain.KEY}.',
+        value={
+            'type': str,
+            'description': 'Whether this is required or preferred.',
+            'enum': [device_profile.REQUIRED, device_profile.PREFERRED],
+        },
     ),
     base.ExtraSpecValidator(
         name=flavor_specs.NUMA_KEY + '{group}',

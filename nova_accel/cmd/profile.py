@@ -206,8 +206,9 @@ def _content(profile: device_profile.Profile) -> dict:
                       'groups': list(rule.groups), 'weight': rule.weight}
                      for rule in profile.rules],
         # Only if they are set, so that older versions give the same digest.
-        **{key: True for key in ('guest_switches', 'gpu_cliques')
-           if getattr(profile, key)},
+        **{key: value for key in ('guest_switches', 'gpu_cliques',
+                                  'same_domain')
+           if (value := getattr(profile, key))},
     }
 
 

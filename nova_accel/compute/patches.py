@@ -40,6 +40,7 @@ from oslo_log import log as logging
 
 from nova_accel import numa_fit
 from nova_accel import seams
+from nova_accel.compute import same_domain
 from nova_accel.core import errors
 from nova_accel.core.request import flavor_specs
 
@@ -125,7 +126,7 @@ def install() -> None:
     """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS,
                  update_to_placement, allocations_for_provider_tree,
-                 delete_allocation, init_instance):
+                 delete_allocation, init_instance, same_domain.validate):
         seam.install()
     if CONF.pci.report_in_placement:
         LOG.info('[pci] report_in_placement is set, so Nova reads the '

@@ -37,7 +37,9 @@ _AFFINITY = {'type': 'array', 'items': {
 _ALL_GROUPS = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
                'affinity': _AFFINITY,
                'guest_switches': {'type': 'boolean'},
-               'gpu_cliques': {'type': 'boolean'}}
+               'gpu_cliques': {'type': 'boolean'},
+               'same_domain': {'enum': [device_profile.REQUIRED,
+                                        device_profile.PREFERRED]}}
 
 OURS = {
     'type': 'object',

@@ -59,6 +59,17 @@ class Answer:
                 trees[summary['root_provider_uuid']][uuid] = summary
         return trees
 
+    def times(self, allocations: collections.abc.Mapping[str, dict]) -> int:
+        """Return how many servers can get such allocations, at most.
+
+        Units of devices are not regarded: each server can get others.
+        """
+        return min(max(0, usage['capacity'] - usage['used']) // amount
+                   for provider, allocation in allocations.items()
+                   for name, amount in allocation['resources'].items()
+                   if not naming.class_of_units(name)
+                   for usage in [self._summaries[provider]['resources'][name]])
+
     def ours(self, root: str) -> dict[str, dict]:
         """Return the summaries of our providers below a compute node's."""
         return self._trees.get(root, {})

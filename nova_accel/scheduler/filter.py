@@ -18,6 +18,7 @@ from nova_accel.scheduler import host_search
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import patches
 from nova_accel.scheduler import rejections
+from nova_accel.scheduler import same_domain
 
 LOG = logging.getLogger(__name__)
 
@@ -70,9 +71,9 @@ class AcceleratorFilter(filters.BaseHostFilter):
                 searches[number] = host_search.HostSearch(
                     host_state, spec_obj, wanted)
         host_search.search_all(list(searches.values()))
-        for number, host_state in enumerate(filter_obj_list):
-            if number not in searches or searches[number].settle():
-                yield host_state
+        yield from same_domain.keep([
+            host_state for number, host_state in enumerate(filter_obj_list)
+            if number not in searches or searches[number].settle()])
         self._explain(list(searches.values()), spec_obj, wanted, served)
 
     @staticmethod

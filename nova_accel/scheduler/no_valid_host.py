@@ -117,6 +117,14 @@ def rejected(searches: collections.abc.Sequence[host_search.HostSearch],
         attempt.placed = placed
 
 
+def refused(reason: str) -> None:
+    """Note why the hosts with the devices cannot serve the request."""
+    attempt = _current.get()
+    if attempt:
+        attempt.why = lambda: reason
+        attempt.placed = 0
+
+
 def ranked(objections: collections.abc.Callable[
         [], collections.abc.Mapping[str, arrange.Arrangement]]) -> None:
     """Note the hosts that Nova does not examine.

@@ -23,6 +23,7 @@ from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import device_request
 from nova_accel.scheduler import no_valid_host
+from nova_accel.scheduler import same_domain
 from nova_accel.scheduler import shortlist
 from nova_accel.scheduler import taken_over
 
@@ -88,16 +89,22 @@ def get_allocation_candidates(original, self, context, resources, *args,
 @seams.wrap(manager.SchedulerManager, '_schedule')
 def schedule(original, self, context, spec_obj, instance_uuids,
              alloc_reqs_by_rp_uuid, provider_summaries, *args, **kwargs):
-    """Examine the best hosts first, and the others if none of them passes."""
+    """Examine the best hosts first, and the others if none of them passes.
+
+    With ``same_domain``, try one host domain after the other.
+    """
     failure = exception.NoValidHost(reason='')
-    for summaries in shortlist.rounds(spec_obj, instance_uuids,
-                                      alloc_reqs_by_rp_uuid,
-                                      provider_summaries):
-        try:
-            return original(self, context, spec_obj, instance_uuids,
-                            alloc_reqs_by_rp_uuid, summaries, *args, **kwargs)
-        except exception.NoValidHost as error:
-            failure = error
+    with same_domain.searching(context, spec_obj, instance_uuids) as search:
+        for summaries in (search.rounds(
+                alloc_reqs_by_rp_uuid, provider_summaries) if search else
+                shortlist.rounds(spec_obj, instance_uuids,
+                                 alloc_reqs_by_rp_uuid, provider_summaries)):
+            try:
+                return original(self, context, spec_obj, instance_uuids,
+                                alloc_reqs_by_rp_uuid, summaries, *args,
+                                **kwargs)
+            except exception.NoValidHost as error:
+                failure = error
     raise failure
 
 
@@ -152,6 +159,7 @@ def _choose_again(context, client, instance_uuid: str, candidate) -> bool:
 @seams.wrap(host_manager.HostState, 'consume_from_request')
 def consume_from_request(original, self, spec_obj, *args, **kwargs):
     """Place the guest on the NUMA nodes of its devices, if it fits there."""
+    same_domain.place()
     with numa_fit.preferred_nodes(_nodes(self, spec_obj)):
         return original(self, spec_obj, *args, **kwargs)
 

@@ -29,6 +29,7 @@ from nova_accel.scheduler import device_request
 from nova_accel.scheduler import host_weights
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import rejections
+from nova_accel.scheduler import rounds as rounds_
 
 LOG = logging.getLogger(__name__)
 
@@ -215,26 +216,10 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
     parts = ranking.rounds(enough)
     if not parts:
         _log(instance_uuids[0], wanted, ranking)
-    for chosen in _same_group(spec_obj, parts):
-        for answer in _answers(hosts):
-            answer.restart(has_more_hosts=chosen is not parts[-1])
+    for chosen in rounds_.fresh(spec_obj, hosts, (
+            (part, part is not parts[-1]) for part in parts)):
         yield {uuid: summary for uuid, summary in provider_summaries.items()
                if summary['root_provider_uuid'] in chosen}
-
-
-def _same_group(spec_obj, parts: list[set[str]],
-                ) -> collections.abc.Iterator[set[str]]:
-    """Yield each round, with the server group as it was before the first.
-
-    Nova adds the hosts of servers that it has placed.
-    """
-    group = spec_obj.instance_group
-    placed = list(group.hosts) if group else []
-    for chosen in parts:
-        yield chosen
-        if group:
-            group.hosts = list(placed)
-            group.obj_reset_changes(['hosts'])
 
 
 def _log(server: str, wanted: flavor_request.Request,
@@ -269,8 +254,3 @@ def _hosts(found, provider_summaries) -> Found:
                for of_host in hosts.values() for candidate in of_host):
         return {}
     return hosts
-
-
-def _answers(hosts: Found) -> collections.abc.Iterable[candidates.Answer]:
-    return {id(candidate.answer): candidate.answer
-            for of_host in hosts.values() for candidate in of_host}.values()

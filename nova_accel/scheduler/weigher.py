@@ -18,6 +18,7 @@ from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import host_weights
 from nova_accel.scheduler import multi_create
 from nova_accel.scheduler import patches
+from nova_accel.scheduler import same_domain
 
 CONF = nova.conf.CONF
 conf.register_opts(CONF)
@@ -55,6 +56,7 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
                                        map(_room, hosts))
         else:
             parts = _without_devices(hosts)
+        parts.update(same_domain.weights(hosts))
         return host_weights.sums(hosts, parts, _multiplier)
 
     def _weigh_object(self, obj, weight_properties):

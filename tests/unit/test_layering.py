@@ -26,6 +26,7 @@ _MAY = {
     'conf': {'nova_accel.core', 'oslo_config', 'oslo_privsep'},
     'nova_claims': {'nova_accel.core', 'oslo_config'},
     'novas': set(),
+    'group_hosts': {'nova', 'nova_accel.core'},
     'numa_fit': {'nova', 'nova_accel.seams'},
     'seams': set(),
     'exposition': {'nova_accel.core', 'prometheus_client'},

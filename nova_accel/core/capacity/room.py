@@ -43,11 +43,15 @@ class Rooms:
     :param wanted: the request of the flavor, with its profile expanded
     :param classes: the resource classes that devices of the cloud have; other
         classes that the flavor asks for are not devices
+    :param budget: of search steps, shared by all hosts; None for a limit of
+        each search
     """
 
     def __init__(self, wanted: flavor_request.Request,
-                 classes: collections.abc.Container[str]) -> None:
+                 classes: collections.abc.Container[str],
+                 budget: search_budget.Budget | None = None) -> None:
         self._wanted = wanted
+        self._budget = budget
         self._counts = {
             name: amount for name, amount in wanted.amounts.items()
             if name in classes or any(name in group.resources for group
@@ -87,7 +91,8 @@ class Rooms:
         passed: list[tuple[view.View, int]] = []
         while host not in self._known:
             found = fit.fit(self._wanted, self._counts, host.units, host.links,
-                            True, search_budget.Budget(most=_MAX_STEPS))
+                            True, self._budget or search_budget.Budget(
+                                most=_MAX_STEPS))
             if found.arranged.objection:
                 self._known[host] = self._none(host, found.arranged)
                 break

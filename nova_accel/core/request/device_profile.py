@@ -77,6 +77,9 @@ class Profile:
         host share one in the guest
     :param gpu_cliques: whether the guest is told which of its GPUs are behind
         one PCIe switch
+    :param same_domain: whether the servers of a server group, or of one
+        request, are to be in one host domain: ``required``, ``preferred`` or
+        ''
     """
 
     name: str
@@ -88,6 +91,7 @@ class Profile:
         default_factory=dict)
     guest_switches: bool = False
     gpu_cliques: bool = False
+    same_domain: str = ''
 
 
 def group_name(index: int) -> str:
@@ -126,7 +130,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
                    policy, rules, {name: groups for name, groups
                                    in names.items() if isinstance(name, str)},
                    bool(document.get('guest_switches')),
-                   bool(document.get('gpu_cliques')))
+                   bool(document.get('gpu_cliques')),
+                   document.get('same_domain', ''))
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:

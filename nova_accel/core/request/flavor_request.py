@@ -55,6 +55,15 @@ class Request:
         """Whether the guest is told which of its GPUs are peers."""
         return self._specs.get(flavor_specs.CLIQUES_KEY) == 'true'
 
+    @property
+    def same_domain(self) -> str:
+        """Whether servers are to be in one host domain.
+
+        :returns: ``required``, ``preferred`` or ''
+        :raises errors.ProfileError: if the value is another one
+        """
+        return flavor_specs.same_domain(self._specs)
+
     @functools.cached_property
     def classes(self) -> frozenset[str]:
         """The requested resource classes that devices may have."""
@@ -94,9 +103,9 @@ class Request:
     def checked(self) -> 'Request':
         """Return this request after parsing its rules.
 
-        :raises errors.ProfileError: as :attr:`rules`
+        :raises errors.ProfileError: as :attr:`rules` and :attr:`same_domain`
         """
-        _rules = self.rules
+        _parsed = self.rules, self.same_domain
         return self
 
     def traits(self, group: str) -> tuple[str, ...]:

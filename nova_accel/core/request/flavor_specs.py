@@ -26,6 +26,9 @@ ALIAS_KEY = 'pci_passthrough:alias'
 EXPANDED_KEY = 'nova_accel:profile'
 #: ``true`` if the guest is told which of its GPUs are behind one switch.
 CLIQUES_KEY = 'nova_accel:gpu_cliques'
+#: ``required`` or ``preferred``: whether the servers of a server group, or of
+#: one request, are to be in one host domain. Operators may write it.
+SAME_DOMAIN_KEY = 'nova_accel:same_domain'
 #: Per group: ``nova_accel:numa_ACCEL0``.
 NUMA_KEY = 'nova_accel:numa_'
 #: Per group: ``nova_accel:bitstream_ACCEL0``, uuid of a Glance image.
@@ -88,6 +91,8 @@ def expand(profile: device_profile.Profile,
         added[f'{NAME_KEY}{groups[0]}-{_index(groups[-1])}'] = name
     if profile.gpu_cliques:
         added[CLIQUES_KEY] = 'true'
+    if profile.same_domain:
+        added[SAME_DOMAIN_KEY] = profile.same_domain
     _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
     if not _is_for_placement(thing, own, added):
@@ -167,6 +172,20 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
     """
     written = affinity.loads(extra_specs)
     return written + affinity.numa_rules(read(extra_specs), written)
+
+
+def same_domain(extra_specs: collections.abc.Mapping[str, str]) -> str:
+    """Return ``required``, ``preferred``, or '' if the flavor asks for none.
+
+    :raises errors.ProfileError: for another value
+    """
+    value = extra_specs.get(SAME_DOMAIN_KEY, '')
+    allowed = device_profile.REQUIRED, device_profile.PREFERRED
+    if value not in ('', *allowed):
+        raise errors.ProfileError(
+            f'extra spec {SAME_DOMAIN_KEY}', f'is {errors.quote(value)}',
+            f'set it to {" or ".join(allowed)}')
+    return value
 
 
 def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:

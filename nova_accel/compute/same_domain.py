@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The late check that a server is in one host domain with its group.
+
+Two requests for one group can be scheduled at once, in different domains.
+Nova has the same problem with the policies of server groups, and checks them
+when the server has its host; so this check is done there. It needs the same
+access to the API database (an upcall of the cell).
+
+Seam: ``nova.compute.manager.ComputeManager._validate_instance_group_policy``.
+"""
+
+import time
+
+from nova import exception
+from nova.compute import manager
+from nova.compute import task_states
+from nova.compute import vm_states
+import nova.conf
+from oslo_log import log as logging
+
+from nova_accel import group_hosts
+from nova_accel import seams
+from nova_accel.core import host_domain
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+# For how long to wait until another server has made its check: it is made as
+# soon as the server has its host.
+_TIMES, _SECONDS = 20, 0.5
+
+# The states of a server that is being built before its check.
+_UNDECIDED = (None, task_states.SCHEDULING)
+
+
+@seams.wrap(manager.ComputeManager, '_validate_instance_group_policy')
+def validate(original, self, context, instance, *args, **kwargs):
+    original(self, context, instance, *args, **kwargs)
+    if (instance.flavor.extra_specs.get(flavor_specs.SAME_DOMAIN_KEY)
+            == device_profile.REQUIRED
+            and not CONF.workarounds.disable_group_policy_check_upcall):
+        check(self.host, context, instance)
+
+
+def check(host: str, context, instance) -> None:
+    """Check that a server can stay on this host.
+
+    :param host: the name of this host
+    :param instance: nova.objects.Instance
+    :raises nova.exception.GroupAffinityViolation: if not; Nova then tries
+        another host, if the operation allows it
+    """
+    for _time in range(_TIMES):
+        verdict = _verdict(host, context, instance)
+        if verdict is host_domain.Verdict.STAYS:
+            return
+        if verdict is host_domain.Verdict.LEAVES:
+            break
+        time.sleep(_SECONDS)
+    raise exception.GroupAffinityViolation(
+        'The host is not in the host domain of the servers that this one is '
+        'to be together with')
+
+
+def _verdict(host: str, context, instance) -> host_domain.Verdict:
+    others = group_hosts.others(context, instance)
+    domains = group_hosts.domains(context)
+    here = domains.get(host, frozenset())
+    verdict = host_domain.late_check(here, instance.id, [
+        host_domain.Other(domains.get(other.host, frozenset()), other.id,
+                          other.vm_state != vm_states.BUILDING
+                          or other.task_state not in _UNDECIDED)
+        for other in others])
+    if verdict is host_domain.Verdict.LEAVES:
+        LOG.warning('Server cannot be here, in host domain %s: the servers '
+                    'that it is to be together with are on %s',
+                    ', '.join(sorted(here)) or 'none', ', '.join(sorted(
+                        f'{other.host} ({", ".join(sorted(names))})'
+                        for other in others
+                        if (names := domains.get(other.host)))) or 'none',
+                    instance=instance)
+    return verdict
