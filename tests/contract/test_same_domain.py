@@ -30,8 +30,10 @@ from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import filter as filter_
+from nova_accel.scheduler import host_rooms
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import patches
+from nova_accel.scheduler import same_domain
 from nova_accel.scheduler import weigher
 from tests.bench import fleet as fleets
 
@@ -69,7 +71,7 @@ class Case:
             self.fleet.claim(host, [list(host.devices)[number]
                                     for number in in_use])
             if names:
-                self.domains[host.state.host] = names
+                self.domains[host.state.host] = frozenset(names)
             self.fleet.summaries[host.root] = {
                 'root_provider_uuid': host.root, 'traits': (),
                 'resources': {'VCPU': {'capacity': 999, 'used': 0},
@@ -212,8 +214,9 @@ class _Scheduler(manager.SchedulerManager):
 
 def _cases(**more):
     return st.builds(
-        Case, st.lists(st.tuples(_DOMAINS, st.sets(st.integers(0, 7))),
-                       min_size=1, max_size=6),
+        Case, st.lists(st.tuples(_DOMAINS, st.integers(0, 255).map(
+            lambda bits: [number for number in range(8)
+                          if bits >> number & 1])), min_size=1, max_size=6),
         st.sampled_from([1, 2, 4, 8]), st.booleans(),
         st.lists(st.integers(0, 5), max_size=2), st.integers(1, 4),
         st.sampled_from(['', 'soft-anti-affinity', 'anti-affinity']), **more)
@@ -262,3 +265,32 @@ def _check_together(case):
           for host in (*case.hosts(), *case.alternates())),
         *(case.domains[host] for host in case.present
           if host in case.domains))
+
+
+@pytest.mark.parametrize('owner, name, value', [
+    # The room of hosts is known before Nova places a server,
+    (same_domain, '_MOST_TRIES', 1),
+    # and if it is not, another domain is tried.
+    (host_rooms.HostRooms, '_of_devices', lambda *arguments: arguments[-1])])
+def test_domain_without_room_for_the_second_server(monkeypatch, owner, name,
+                                                   value):
+    monkeypatch.setattr(owner, name, value)
+    # The host of domain a has free devices for two servers, but two on one
+    # NUMA node for one only.
+    case = Case([('a', [0, 4, 5, 6]), ('b', []), ('b', [])], 2, True, [], 2)
+    assert case.run() is None
+    _check_together(case)
+
+
+@pytest.mark.parametrize('strength', ['required', 'preferred'])
+def test_search_that_gives_up_is_no_reason_to_refuse(monkeypatch, strength):
+    monkeypatch.setattr(host_rooms.HostRooms, '_of_devices', lambda *_: 1)
+    case = Case([('a', [])], 2, True, [], 4, strength=strength)
+    assert case.run() is None
+
+
+def test_servers_of_an_affinity_group_need_one_host():
+    case = Case([('a', [0]), ('a', [1]), ('b', [])], 4, False, [], 2,
+                'affinity')
+    assert case.run() is None
+    assert case.hosts() == ['host2'] * 2
