@@ -150,7 +150,10 @@ class Search:
                      f'{name}: {self._servers.there[name]} there, room for '
                      f'{rooms[name].servers if name in rooms else 0}'
                      for name in sorted(together, key=lambda name: (
-                         -together[name], name))[:_EXAMPLES]) or 'none')
+                         -together[name], name))[:_EXAMPLES]) or (
+                             'none has room' if self._domains else
+                             'no aggregate with hosts has the metadata '
+                             f'{host_domain.KEY}'))
         no_valid_host.refused(reason)
 
 

@@ -125,6 +125,8 @@ class SameDomainTest(cloud.Cloud):
         [server] = self.several(self.whole, 1, state='ERROR')
         self.assertIn('No host that has room for the server is in a host '
                       'domain', self.fault(server))
+        self.assertTrue(self.log('no aggregate with hosts has the metadata '
+                                 'nova_accel:domain'))
 
     def test_evacuation_stays_in_the_domain(self):
         hints = self.group()

@@ -116,7 +116,7 @@ class Flavors(harness.Harness):
         for name in read.groups:
             read.traits(name)
         try:
-            read.has_member(affinity.GUEST)
+            read.checked().has_member(affinity.GUEST)
         except errors.ProfileError as error:
             harness.check_error(error)
             return False

@@ -487,8 +487,9 @@ def test_profile_digest(run, profiles, tmp_path):
     (other / 'c.yaml').write_text(PROFILE.replace('pair', 'twins'))
     assert digest('pair') != digest(folder=other)
     (other / 'b.json').unlink()
-    for key in 'gpu_cliques', 'guest_switches':
-        (other / 'c.yaml').write_text(f'{PROFILE}{key}: true\n')
+    for line in ('gpu_cliques: true', 'guest_switches: true',
+                 'same_domain: required'):
+        (other / 'c.yaml').write_text(f'{PROFILE}{line}\n')
         assert digest('pair') != digest(folder=other)
 
 

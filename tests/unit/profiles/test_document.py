@@ -479,7 +479,8 @@ def test_key_with_newline_gives_one_line(group):
     _problem(_one(group), 'a.json')
 
 
-_ALL_GROUPS = {'group_policy': 'none', 'gpu_cliques': True, 'affinity': [
+_ALL_GROUPS = {'group_policy': 'none', 'gpu_cliques': True,
+               'same_domain': 'required', 'affinity': [
     {'same': 'pcie_switch', 'groups': [0, 1]},
     {'distinct': 'device', 'policy': 'preferred', 'weight': 5}]}
 
@@ -489,7 +490,8 @@ def test_rules_are_equal_in_both_formats():
                               **_ALL_GROUPS})
                      for group in ({'resources': {'PGPU': 1}},
                                    {'resources:PGPU': 1}))
-    assert (len(cyborgs.rules), cyborgs.gpu_cliques) == (2, True)
+    assert (len(cyborgs.rules), cyborgs.gpu_cliques, cyborgs.same_domain) == (
+        2, True, 'required')
     assert cyborgs == ours
 
 
@@ -505,6 +507,7 @@ def test_group_policy_is_read_in_answers_of_cyborgs_api():
       for policy in (5, [], 'some', None)),
     ({'affinity': 'near'}, 'affinity: '),
     ({'gpu_cliques': 'some'}, "gpu_cliques: 'some' is not of type boolean"),
+    ({'same_domain': 'off'}, "same_domain: 'off'"),
     ({'affinity': [{'near': 'numa_node'}]}, "the unknown key 'near'"),
     ({'affinity': [{'same': 'numa_node', 'groups': [0, 7]}]},
      "there is no group '7'"),

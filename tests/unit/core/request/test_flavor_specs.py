@@ -14,6 +14,7 @@ from nova_accel.core.request import flavor_specs
 
 _GPU = device_profile.Group({'PGPU': 1}, {})
 _FPGA = device_profile.Group({'FPGA': 1}, {})
+_SAME_DOMAIN = 'nova_accel:same_domain'
 _KEY = {flavor_specs.PROFILE_KEY: 'p'}
 
 
@@ -49,6 +50,29 @@ def test_profile_is_expanded_to_novas_syntax():
 def test_request_for_cliques_is_read_back(wanted):
     specs = flavor_specs.expand(_profile(_GPU, gpu_cliques=wanted), _KEY)
     assert flavor_request.parse(specs).gpu_cliques is wanted
+
+
+@pytest.mark.parametrize('wanted', ['required', 'preferred', ''])
+def test_domain_of_profile_or_flavor_is_read_back(wanted):
+    specs = flavor_specs.expand(_profile(_GPU, same_domain=wanted), _KEY)
+    assert flavor_request.parse(specs).checked().same_domain == wanted
+    own = {_SAME_DOMAIN: wanted} if wanted else {}
+    assert flavor_specs.expand(_profile(_GPU), {**_KEY, **own}) == specs
+
+
+@pytest.mark.parametrize('value', ['Required', 'true', 'required ', 'off'])
+def test_unknown_value_for_the_domain_is_refused(value):
+    with pytest.raises(errors.ProfileError) as raised:
+        flavor_request.parse({_SAME_DOMAIN: value}).checked()
+    assert str(raised.value) == (
+        f"extra spec {_SAME_DOMAIN}: is '{value}'; set it to required or "
+        'preferred')
+
+
+def test_domain_that_profile_and_flavor_ask_for_is_refused():
+    assert f'the flavor itself has {_SAME_DOMAIN}' in _problem(
+        _profile(_GPU, same_domain='required'),
+        {**_KEY, _SAME_DOMAIN: 'preferred'})
 
 
 def test_the_flavors_own_specs_are_not_changed():
