@@ -115,6 +115,22 @@ class Servers:
         return (self.there[name] == len(self.present)
                 and room.most >= self.new)
 
+    def refusal(self, rooms: collections.abc.Mapping[str, Room]) -> str:
+        """Return why they cannot be in one domain, for their owner."""
+        if self.total == 1:
+            return 'No host that has room for the server is in a host domain'
+        most = max(self.together(rooms).values(), default=0)
+        return (f'No host domain has room for all {self.total} servers that '
+                f'are to be in one; the most is {most}')
+
+    def lines(self, rooms: collections.abc.Mapping[str, Room]) -> list[str]:
+        """Return a text for each domain, for operators, the best first."""
+        together = self.together(rooms)
+        return [f'{name}: {self.there[name]} there, room for '
+                f'{rooms[name].servers if name in rooms else 0}'
+                for name in sorted(together, key=lambda name: (
+                    -together[name], name))]
+
 
 def total_rooms(rooms: collections.abc.Mapping[str, Room],
                 domains: collections.abc.Mapping[str, Names],

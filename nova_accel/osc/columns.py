@@ -42,8 +42,8 @@ class Reason(columns.FormattableColumn):
 class Counted(columns.FormattableColumn):
     """Reasons, with the number of units or of hosts that have each.
 
-    :param value: a list of dicts with ``units`` or ``hosts``, which may be
-        None, and ``reason``
+    :param value: a list of dicts with ``units``, ``hosts`` or ``servers``,
+        which may be None, and ``reason``
     """
 
     def human_readable(self) -> str:

@@ -8,6 +8,7 @@ import dataclasses
 from openstack import exceptions
 
 from nova_accel.core import errors
+from nova_accel.core import host_domain
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 from nova_accel.osc import progress
@@ -111,6 +112,14 @@ class Compute:
         with _translated_errors():
             return {found.name: found.uuid
                     for found in self._nova.aggregates()}
+
+    def domains(self) -> dict[str, dict[str, str]]:
+        """Return the metadata of aggregates that name a host domain, by uuid.
+        """
+        with _translated_errors():
+            return {found.uuid: found.metadata
+                    for found in self._nova.aggregates()
+                    if host_domain.KEY in (found.metadata or {})}
 
     def closed(self) -> dict[str, str]:
         """Return why compute nodes get no new servers, by name."""

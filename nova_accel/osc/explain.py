@@ -6,7 +6,9 @@ import collections
 from osc_lib.command import command
 
 from nova_accel.core import errors
+from nova_accel.core import host_domain
 from nova_accel.core.capacity import room
+from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import reasons
 from nova_accel.osc import capacity
@@ -48,8 +50,14 @@ class Explain(command.ShowOne):
         if not rooms.classes:
             raise errors.AccelError(
                 _name(parsed_args), 'asks for no devices that the cloud has')
+        closed = client.compute.closed()
+        domains = _domains(client, hosts) if wanted.same_domain else {}
+        if wanted.same_domain == device_profile.REQUIRED:
+            closed = {**{host.name: 'the host is in no host domain'
+                         for host in hosts if host.name not in domains},
+                      **closed}
         found = {tuple(names): rooms.of(*looks) for looks, names
-                 in capacity.alike(hosts, client.compute.closed()).items()}
+                 in capacity.alike(hosts, closed).items()}
         servers = sum(len(names) * each.servers
                       for names, each in found.items())
         return zip(*{
@@ -60,6 +68,8 @@ class Explain(command.ShowOne):
                 each.obstacle for each in found.values()),
             'withheld': capacity.withheld(client, hosts, rooms.classes),
             'hosts': _hosts(found) if parsed_args.long else _by_reason(found),
+            **({'host_domains': _by_domain(found, domains)}
+               if wanted.same_domain else {}),
         }.items(), strict=True)
 
 
@@ -79,6 +89,25 @@ def _request(nova, options) -> flavor_request.Request:
     server = nova.server(options.server)
     return profiles.request_of(nova, server.flavor, options.profile_dir,
                                server.image_traits)
+
+
+def _domains(client, hosts) -> dict[str, host_domain.Names]:
+    """Return the host domains of compute nodes, by name."""
+    aggregates = client.compute.domains()
+    members = client.members(aggregates)
+    return host_domain.by_host(
+        (metadata, [host.name for host in hosts if host.uuid in members[uuid]])
+        for uuid, metadata in aggregates.items())
+
+
+def _by_domain(found, domains) -> columns.Counted:
+    """Return how many servers fit in each host domain."""
+    rooms = host_domain.total_rooms(
+        {name: host_domain.Room(each.servers, each.servers)
+         for names, each in found.items() for name in names}, domains,
+        on_one_host=False)
+    return columns.Counted([{'servers': rooms[name].servers, 'reason': name}
+                            for name in sorted(rooms)])
 
 
 def _by_reason(found) -> columns.Counted:

@@ -139,21 +139,13 @@ class Search:
         """Log and note that no domain has room for all servers."""
         rooms = self._rooms if self.name is None else {
             **self._rooms, self.name: self._known}
-        together = self._servers.together(rooms)
-        total, most = self._servers.total, max(together.values(), default=0)
-        reason = ('No host that has room for the server is in a host domain'
-                  if total == 1 else
-                  f'No host domain has room for all {total} servers that are '
-                  f'to be in one; the most is {most}')
+        reason = self._servers.refusal(rooms)
         LOG.info('%s has no valid host for %s: %s. Host domains: %s',
-                 self._spec.instance_uuid, self._wanted.name, reason, '; '.join(
-                     f'{name}: {self._servers.there[name]} there, room for '
-                     f'{rooms[name].servers if name in rooms else 0}'
-                     for name in sorted(together, key=lambda name: (
-                         -together[name], name))[:_EXAMPLES]) or (
-                             'none has room' if self._domains else
-                             'no aggregate with hosts has the metadata '
-                             f'{host_domain.KEY}'))
+                 self._spec.instance_uuid, self._wanted.name, reason,
+                 '; '.join(self._servers.lines(rooms)[:_EXAMPLES]) or (
+                     'none has room' if self._domains else
+                     'no aggregate with hosts has the metadata '
+                     f'{host_domain.KEY}'))
         no_valid_host.refused(reason)
 
 

@@ -19,10 +19,10 @@ from nova import exception
 from nova import objects
 import nova.conf
 from nova.scheduler import filters
-from nova.scheduler.filters import affinity_filter
 from nova.scheduler import manager
 from nova.scheduler import utils
 from nova.scheduler import weights
+from nova.scheduler.filters import affinity_filter
 import pytest
 
 from nova_accel import group_hosts
@@ -253,9 +253,9 @@ def test_as_many_as_possible_are_in_one_domain_if_preferred(case):
     hypothesis.assume(case.count < 8 or not case.numa)
     most = case.most()
     if case.run() is None:
-        assert most == max((sum(
+        assert most == max(sum(
             name in case.domains.get(host, ())
-            for host in (*case.hosts(), *case.present)) for name in _NAMES))
+            for host in (*case.hosts(), *case.present)) for name in _NAMES)
 
 
 def _check_together(case):

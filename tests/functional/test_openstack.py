@@ -454,6 +454,20 @@ class CapacityTest(OpenstackCase):
             '--profile', 'two', '--host', 'compute1',
             *self.with_files())['servers'])
 
+    def test_host_domains_of_a_flavor_that_asks_for_one(self):
+        self.gpu_profile('rack', 2, same_domain='required')
+        aggregate = self.api.post_aggregate({'aggregate': {'name': 'rack1'}})
+        self.api.add_host_to_aggregate(aggregate['id'], 'compute1')
+        self.api.post_aggregate_action(aggregate['id'], {
+            'set_metadata': {'metadata': {'nova_accel:domain': 'rack1'}}})
+        shown = self.explain('--profile', 'rack', *self.with_files())
+        self.assertEqual(
+            (2, [{'servers': 2, 'reason': 'rack1'}],
+             {'hosts': 1, 'reason': 'the host is in no host domain'}),
+            (shown['servers'], shown['host_domains'], shown['hosts'][-1]))
+        self.assertNotIn('host_domains', self.explain(
+            '--profile', 'two', *self.with_files()))
+
     def test_hosts_that_get_no_servers(self):
         self.boot(self.two, host='compute2')
         for name in ('compute1', 'compute2'):

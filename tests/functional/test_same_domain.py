@@ -149,7 +149,7 @@ class SameDomainTest(cloud.Cloud):
         self.assertIn(f'{rack}: 1 there, room for 0', line)
         # The operator gives up the rack.
         self.name_domain(self.aggregates[rack], None)
-        self._evacuate_server(servers[0])
+        self._evacuate_server(servers[0], expected_state='ACTIVE')
         self.assertEqual({*self.RACKS} - {rack},
                          {*self.racks_of(servers[:1])})
 
