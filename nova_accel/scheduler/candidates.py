@@ -11,6 +11,7 @@ import collections
 import collections.abc
 import copy
 import functools
+import math
 
 from nova_accel import numa_fit
 from nova_accel.core import model
@@ -59,16 +60,18 @@ class Answer:
                 trees[summary['root_provider_uuid']][uuid] = summary
         return trees
 
-    def times(self, allocations: collections.abc.Mapping[str, dict]) -> int:
+    def times(self, allocations: collections.abc.Mapping[str, dict]) -> float:
         """Return how many servers can get such allocations, at most.
 
         Units of devices are not regarded: each server can get others.
         """
-        return min(max(0, usage['capacity'] - usage['used']) // amount
-                   for provider, allocation in allocations.items()
-                   for name, amount in allocation['resources'].items()
-                   if not naming.class_of_units(name)
-                   for usage in [self._summaries[provider]['resources'][name]])
+        return min((max(0, usage['capacity'] - usage['used']) // amount
+                    for provider, allocation in allocations.items()
+                    for name, amount in allocation['resources'].items()
+                    if not naming.class_of_units(name)
+                    for usage in [
+                        self._summaries[provider]['resources'][name]]),
+                   default=math.inf)
 
     def ours(self, root: str) -> dict[str, dict]:
         """Return the summaries of our providers below a compute node's."""

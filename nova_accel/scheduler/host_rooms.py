@@ -40,9 +40,9 @@ class HostRooms:
         answer = candidates.of(host_state)
         if answer is None:
             return host_domain.Room(most, most)
-        most = min(most, sum(
+        most = int(min(most, sum(
             answer.times(candidate['allocations'])
-            for candidate in host_state.allocation_candidates))
+            for candidate in host_state.allocation_candidates)))
         return host_domain.Room(
             min(most, self._of_devices(host_state, answer, most)), most)
 

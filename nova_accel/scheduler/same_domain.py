@@ -60,6 +60,8 @@ class Search:
         self._wanted = device_request.of(spec_obj)
         self._rooms: dict[str, host_domain.Room] = {}
         self._failed: dict[str, host_domain.Room] = {}
+        # Hosts without room for all servers, if all are to be on one.
+        self._small: set[str] = set()
         self.name: str | None = None
         self._placed = 0
 
@@ -89,7 +91,8 @@ class Search:
 
     def has(self, host_state) -> bool:
         """Whether a host is in the domain that is tried."""
-        return self.name in self._domains.get(host_state.host, ())
+        return (self.name in self._domains.get(host_state.host, ())
+                and host_state.host not in self._small)
 
     def keep(self, hosts: list) -> list:
         """Return the hosts that the next server may get.
@@ -111,14 +114,18 @@ class Search:
         rooms = host_rooms.HostRooms(
             self._wanted, len(self._uuids), self._limit(group)
             if policy == 'anti-affinity' else lambda _host: math.inf)
+        of_hosts = {host.host: rooms.of(host) for host in hosts
+                    if host.host in self._domains}
+        on_one_host = policy == 'affinity'
+        self._small = {name for name, room in of_hosts.items()
+                       if on_one_host and room.servers < len(self._uuids)}
         self._rooms = {**host_domain.total_rooms(
-            {host.host: rooms.of(host) for host in hosts
-             if host.host in self._domains}, self._domains,
-            on_one_host=policy == 'affinity'), **self._failed}
+            of_hosts, self._domains, on_one_host), **self._failed}
         order = [
             name for name in self._servers.order(
                 self._rooms, CONF.nova_accel.pack_devices,
-                group.uuid if group else self._uuids[0])
+                # Very old requests lack the uuid.
+                group.uuid if group and 'uuid' in group else self._uuids[0])
             if not self.is_required
             or self._servers.may_hold_all(name, self._rooms[name])]
         self.name = next(iter(order), None)

@@ -45,6 +45,7 @@ _DOMAINS = st.sampled_from(['', 'a', 'a', 'b', 'b', 'c', 'ab']).map(frozenset)
 def configured():
     nova.conf.CONF([], project='nova', default_config_files=[])
     _Scheduler.filters = [affinity_filter.ServerGroupAntiAffinityFilter(),
+                          affinity_filter.ServerGroupAffinityFilter(),
                           filter_.AcceleratorFilter()]
     _Scheduler.weighers = [weigher.AcceleratorWeigher()]
 
@@ -77,6 +78,8 @@ class Case:
                 'resources': {'VCPU': {'capacity': 999, 'used': 0},
                               'MEMORY_MB': {'capacity': 1 << 30, 'used': 0}}}
         self.count, self.numa, self.policy = count, numa, policy
+        if policy == 'affinity':
+            present = present[:1]
         self.present = [self.fleet.hosts[number % len(hosts)].state.host
                         for number in present]
         self.uuids = [str(uuid.UUID(int=number)) for number in range(1,
@@ -91,8 +94,9 @@ class Case:
         self.spec.requested_resources = []
         if policy:
             self.spec.instance_group = objects.InstanceGroup(
-                uuid=str(uuid.UUID(int=99)), policy=policy, hosts=[],
-                _rules={}, members=[*self.uuids, *self._members])
+                uuid=str(uuid.UUID(int=99)), policy=policy, _rules={},
+                policies=[policy], hosts=list({*self.present}),
+                members=[*self.uuids, *self._members])
 
     @property
     def _members(self):
@@ -181,8 +185,9 @@ class Case:
         return len(self.uuids) + sum(host in self.domains
                                      for host in self.present)
 
-    @staticmethod
-    def _fits(hosts, slots):
+    def _fits(self, hosts, slots):
+        if self.policy == 'affinity' and len({*hosts, *self.present}) > 1:
+            return False
         return all(number <= slots[host] for host, number
                    in collections.Counter(hosts).items())
 
@@ -219,7 +224,8 @@ def _cases(**more):
                           if bits >> number & 1])), min_size=1, max_size=6),
         st.sampled_from([1, 2, 4, 8]), st.booleans(),
         st.lists(st.integers(0, 5), max_size=2), st.integers(1, 4),
-        st.sampled_from(['', 'soft-anti-affinity', 'anti-affinity']), **more)
+        st.sampled_from(['', 'soft-anti-affinity', 'anti-affinity',
+                         'affinity']), **more)
 
 
 @hypothesis.given(_cases())
@@ -290,7 +296,7 @@ def test_search_that_gives_up_is_no_reason_to_refuse(monkeypatch, strength):
 
 
 def test_servers_of_an_affinity_group_need_one_host():
-    case = Case([('a', [0]), ('a', [1]), ('b', [])], 4, False, [], 2,
-                'affinity')
+    case = Case([('a', [0]), ('a', [1]), ('b', []), ('b', [0, 1, 2])], 4,
+                False, [], 2, 'affinity')
     assert case.run() is None
     assert case.hosts() == ['host2'] * 2
