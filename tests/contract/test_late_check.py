@@ -112,3 +112,25 @@ def test_servers_of_a_request_are_those_with_its_reservation():
         [found] = group_hosts.others(admin, _server())
     assert found.uuid == _server(6).uuid
     assert [*asked[1]] == ['reservation_id', 'deleted']
+
+
+def test_cells_that_do_not_answer_are_left_out():
+    with mock.patch.object(context, 'scatter_gather_skip_cell0', return_value={
+            'one': ['a'], 'two': context.did_not_respond_sentinel,
+            'three': exception.CellTimeout(), 'four': []}):
+        assert group_hosts.in_all_cells(None, None) == ['a']
+
+
+def test_members_of_a_group_do_not_include_the_servers_of_the_request():
+    asked = []
+
+    def find(_context, filters, **_more):
+        asked.append(filters['uuid'])
+        return []
+
+    with mock.patch.object(objects.InstanceList, 'get_by_filters', find):
+        for members in ['a', 'b', 'c'], ['a', 'b']:
+            group_hosts.of_group(context.get_admin_context(), ['a', 'b'],
+                                 objects.InstanceGroup(members=members))
+    # Without a uuid, Nova would return all servers.
+    assert asked == [['c']]

@@ -165,6 +165,8 @@ class Case:
         slots = sum(free // self.count for free in nodes.values())
         if self.policy == 'anti-affinity':
             slots = min(slots, 1 - self.present.count(host.state.host))
+        if self.policy == 'affinity' and self.present:
+            slots *= host.state.host in self.present
         return max(slots, 0)
 
     def most(self):
