@@ -14,7 +14,7 @@ class Card:
     :param name: the device's id in QEMU
     """
 
-    #: The value that a guest writes into the scratch register.
+    #: The value that a guest writes into the registers below.
     WRITTEN = 0xcafe0001
 
     def __init__(self, machine, name: str):
@@ -25,6 +25,11 @@ class Card:
     def scratch(self) -> int:
         """The scratch register: a guest writes it, a reset clears it."""
         return self._get('scratch')
+
+    @property
+    def logic(self) -> int:
+        """The word in an FPGA's logic: only programming clears it."""
+        return self._get('logic')
 
     @property
     def resets(self) -> int:

@@ -22,6 +22,7 @@ class Accelerator:
     :param serial: the card's serial number; for an mdev, the number of its
         type
     :param before: the scratch register's value before this guest wrote it
+    :param logic: the same for the word in the logic of an FPGA
     """
 
     found: str
@@ -29,6 +30,7 @@ class Accelerator:
     number: int
     serial: int
     before: int = 0
+    logic: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,4 +128,5 @@ class Guest:
 def _accelerator(event, found) -> Accelerator:
     assert (event['magic'], event['after']) == (_MAGIC, _WRITTEN), event
     return Accelerator(found, event['ids'], event['function'],
-                       int(event['serial'], 16), int(event['before'], 16))
+                       int(event['serial'], 16), int(event['before'], 16),
+                       int(event['logic'], 16))

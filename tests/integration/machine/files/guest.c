@@ -39,7 +39,8 @@
 #define MARK "a guest wrote this"
 
 /* Registers (32-bit words) of qemu/accelerator.c, and of QEMU's edu. */
-enum { MAGIC = 0, IDS = 1, FUNCTION = 2, SERIAL = 3, SCRATCH = 0x100 / 4 };
+enum { MAGIC = 0, IDS = 1, FUNCTION = 2, SERIAL = 3, LOGIC = 0x14 / 4,
+       SCRATCH = 0x100 / 4 };
 enum { EDU_ID = 0, EDU_INVERTED = 1 };
 #define OUR_MAGIC 0x43434146u
 
@@ -141,15 +142,17 @@ static void read_registers(const char *address, const char *folder,
 		return;
 	word = ours(bar, size);
 	if (word) {
-		uint32_t before = word[SCRATCH];
+		uint32_t before = word[SCRATCH], logic = word[LOGIC];
 
 		word[SCRATCH] = WRITTEN;
+		word[LOGIC] = WRITTEN;
 		say("{\"event\": \"accelerator\", \"address\": \"%s\", "
 		    "\"magic\": \"0x%08x\", \"ids\": \"0x%08x\", "
 		    "\"function\": %u, \"serial\": \"0x%08x\", "
-		    "\"before\": \"0x%08x\", \"after\": \"0x%08x\"}",
+		    "\"before\": \"0x%08x\", \"after\": \"0x%08x\", "
+		    "\"logic\": \"0x%08x\"}",
 		    address, word[MAGIC], word[IDS], word[FUNCTION],
-		    word[SERIAL], before, word[SCRATCH]);
+		    word[SERIAL], before, word[SCRATCH], logic);
 	} else if (!strcmp(vendor, "0x1234") && !strcmp(device, "0x11e8")) {
 		word = bar;
 		word[EDU_INVERTED] = 0x12345678;

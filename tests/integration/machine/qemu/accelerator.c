@@ -12,6 +12,8 @@
  *   0x08  function    0 for the PF, from 1 for a VF
  *   0x0c  serial
  *   0x10  resets      number of this function's resets since QEMU started
+ *   0x14  logic       with dfl=on, a word in the programmed logic, which all
+ *         functions share; it survives a reset, and programming clears it
  *   0x20  interrupt   write n: MSI-X vector n
  *   0x28  dma address (64 bits), 0x30 dma length, 0x34 dma command: 1 copies
  *         from the guest's memory to the scratch registers, 2 copies back;
@@ -25,11 +27,11 @@
  * dfl.rst. BAR 0 has the management engine (FME), BAR 2 the port. A VF has its
  * own port in BAR 0. The registers above are in the last page of BAR 0.
  * Programming only sets the AFU's id, to the first 16 bytes that the kernel
- * pushes. The id survives a reset.
+ * pushes, and clears the word in the logic. Both survive a reset.
  *
- * QOM properties of the PF: "resets", "scratch" (the first scratch register)
- * and "stuck". While "stuck" is true, a function does not answer after its
- * next reset.
+ * QOM properties of the PF: "resets", "scratch" (the first scratch register),
+ * "logic" and "stuck". While "stuck" is true, a function does not answer after
+ * its next reset.
  */
 #include "qemu/osdep.h"
 #include "qemu/bswap.h"
@@ -63,6 +65,7 @@ OBJECT_DECLARE_SIMPLE_TYPE(Card, CARD)
 #define AT_ARI 0x150
 #define AT_SRIOV 0x160
 
+#define REG_LOGIC 0x14
 #define REG_INTERRUPT 0x20
 #define REG_DMA_ADDRESS 0x28
 #define REG_DMA_LENGTH 0x30
@@ -132,6 +135,7 @@ struct Card {
     uint64_t memory_size, vf_memory_size;
     bool flr, dfl, stuck;
     uint64_t bitstream_id, afu[2], interface_id[2];
+    uint32_t logic;
     uint8_t pushed[16];
     uint32_t pushed_size;
 };
@@ -218,6 +222,7 @@ static uint64_t program(Card *card, uint8_t *cells, uint64_t control)
     if (card->pushed_size == sizeof(card->pushed)) {
         card->afu[0] = ldq_be_p(card->pushed);
         card->afu[1] = ldq_be_p(card->pushed + 8);
+        card->logic = 0;
         show_programmed(card);
     } else {
         failed = PR_STS_FAILED;
@@ -278,6 +283,11 @@ static void command(Function *f, uint8_t *registers, hwaddr at,
                     uint64_t value, unsigned size)
 {
     switch (at) {
+    case REG_LOGIC:
+        if (card_of(f)->dfl) {
+            card_of(f)->logic = value;
+        }
+        break;
     case REG_INTERRUPT:
         if (value < VECTORS) {
             msix_notify(PCI_DEVICE(f), value);
@@ -295,7 +305,11 @@ static void command(Function *f, uint8_t *registers, hwaddr at,
 static uint64_t window_read(void *opaque, hwaddr address, unsigned size)
 {
     Window *w = opaque;
+    Function *f = w->function;
 
+    if (w == &f->registers && address == f->base + REG_LOGIC) {
+        return card_of(f)->logic;
+    }
     return ldn_le_p(w->cells + address, size);
 }
 
@@ -623,6 +637,8 @@ static void card_init(Object *object)
 {
     object_property_add_uint32_ptr(object, "resets",
                                    &FUNCTION(object)->resets,
+                                   OBJ_PROP_FLAG_READ);
+    object_property_add_uint32_ptr(object, "logic", &CARD(object)->logic,
                                    OBJ_PROP_FLAG_READ);
 }
 
