@@ -182,7 +182,8 @@ GUEST {"event": "there", "address": "0000:01:00.0", "vendor": "0x8086", \
 "driver": "", "numa": -1}
 GUEST {"event": "accelerator", "address": "0000:01:00.0", \
 "magic": "0x43434146", "ids": "0x808637c9", "function": 2, \
-"serial": "0x000137c8", "before": "0x00000000", "after": "0xcafe0001"}
+"serial": "0x000137c8", "before": "0x00000000", "after": "0xcafe0001", \
+"logic": "0x00000000"}
 GUEST {"event": "ready"}
 """
 _GONE = 'GUEST {"event": "gone", "address": "0000:01:00.0"}\n'

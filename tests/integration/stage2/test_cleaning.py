@@ -1,144 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk is erased with nova-accel-nvme between two servers."""
-
-import json
+"""Devices are cleaned between two servers."""
 
 import pytest
 
-from tests.integration.machine import root
 from tests.integration.nested import patience
-
-DISK = '0x80865845'
-#: As in machine/files/guest.c.
-_MARK = b'a guest wrote this'
-_BLOCKS = 64
-
-_CLEANER = {'name': 'nvme', 'driver': 'nvme', 'timeout': 900, **{
-    step: [f'{root.NOVA}/bin/nova-accel-nvme', step, '{address}']
-    for step in ('clean', 'verify')}}
-
-#: The name of nvme-cli while a script has its place.
-_TOOL, _MOVED = '/usr/sbin/nvme', '/usr/sbin/nvme-cli'
+from tests.integration.nested import slots
 
 
-class Slot:
-    """The disk, from a server to the next one."""
-
-    def __init__(self, tenant, machine, address, offer):
-        self._tenant = tenant
-        self._machine = machine
-        self._offer = offer
-        self._address = address
-
-    def offer(self, **changes):
-        """Offer the disk with a cleaner, of which some keys differ."""
-        entry = {'vendor_id': '8086', 'product_id': '5845',
-                 'resource_class': 'CUSTOM_DISK', 'clean': 'nvme'}
-        self._offer(f'cleaner = {json.dumps({**_CLEANER, **changes})}\n'
-                    f'device_spec = {json.dumps(entry)}\n')
-        self.wait_until_free()
-
-    def used(self) -> int:
-        """Give the disk to a server that writes to it, and delete that.
-
-        :returns: how many blocks of other servers it found
-        """
-        server = self._tenant.boot(self._machine.host, CUSTOM_DISK=1)
-        [disk] = patience.until('the guest has a disk',
-                                lambda: server.guest().disks)
-        assert disk.blocks == _BLOCKS
-        assert self.is_dirty
-        server.delete()
-        return disk.before
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether QEMU's file has blocks of a guest."""
-        return _MARK in self._machine.image('disk').read_bytes()
-
-    def wait_until_free(self):
-        def reserved():
-            provider = self._tenant.ledger.device(self._machine.host,
-                                                  self._address)
-            return provider and provider.reserved
-        patience.becomes('reserved units of the disk', reserved, 0)
-
-    def wait_until_it_failed(self):
-        patience.until('the cleaning has failed', lambda: any(
-            row['Address'] == self._address and 'cleaning failed' in str(
-                row['Reason']) for row in self._tenant.cloud.openstack(
-                    'accel', 'device', 'list')))
-
-    def check_withheld(self):
-        server = self._tenant.boot(self._machine.host, 'ERROR', CUSTOM_DISK=1)
-        assert 'No valid host' in server.view.fault['message']
-        server.delete()
-
-    def clean_again(self):
-        self._tenant.cloud.run('openstack', 'accel', 'device', 'set',
-                               '--clean',
-                               f'{self._machine.host}/{self._address}')
-        self.wait_until_free()
+@pytest.fixture(scope='module')
+def port(machine, inside):
+    with slots.port(machine, inside.find(slots.Region.IDS)):
+        yield
 
 
-@pytest.fixture
-def slot(tenant, machine, inside, offer):
-    return Slot(tenant, machine, inside.find(DISK), offer)
-
-
-@pytest.fixture
-def instead(machine):
-    """Return a function that puts a script in the place of a format."""
-    def instead(script):
-        machine.run(f'mv {_TOOL} {_MOVED}')
-        machine.write(_TOOL, f'#!/bin/sh\ncase $1 in format) {script} ;; esac'
-                      f'\nexec {_MOVED} "$@"\n')
-        machine.run(f'chmod +x {_TOOL}')
-    yield instead
-    machine.run(f'touch /run/go; test ! -e {_MOVED} || mv {_MOVED} {_TOOL}')
+@pytest.fixture(params=[slots.Disk, slots.Region])
+def slot(request, tenant, machine, inside, port, offer):
+    slot = request.param(tenant, machine, inside, offer)
+    slot.prepare()
+    yield slot
+    machine.run('touch /run/go')
+    slot.put_back()
 
 
 def test_next_server_finds_nothing(slot, inside):
-    address = inside.find(DISK)
-    before = inside.look()[0][address].driver
+    before = inside.look()[0][slot.address].driver
     slot.offer()
     slot.used()
     slot.wait_until_free()
     assert not slot.is_dirty
-    assert inside.look()[0][address].driver == before
+    assert inside.look()[0][slot.address].driver == before
     assert slot.used() == 0
-    slot.wait_until_free()
 
 
-def test_without_an_erase_it_finds_all(slot):
+def test_without_a_cleaning_it_finds_all(slot):
     """Otherwise, the test above proves nothing."""
     slot.offer(clean=['/bin/true'], verify=['/bin/true'])
     slot.used()
     slot.wait_until_free()
-    assert slot.used() == _BLOCKS
-    slot.wait_until_free()
+    assert slot.used() == slot.WRITTEN
 
 
-@pytest.mark.parametrize('script, timeout', [
-    ('exit 0', 900), ('exit 1', 900), ('sleep 100000', 60)])
-def test_cleaner_that_fails(slot, instead, machine, script, timeout):
-    slot.offer(timeout=timeout)
-    instead(script)
+def test_cleaner_that_fails(slot, said):
+    """One that does nothing, fails, or hangs withholds the device."""
+    slot.put_instead('exit 0')
+    slot.offer()
     slot.used()
-    slot.wait_until_it_failed()
+    patience.until('the verification fails', lambda: said(
+        'was not cleaned, and no server gets it: verify: '))
+    slot.check_withheld()
+    slot.put_instead('exit 1')
+    slot.clean_again()
+    patience.until('the cleaning fails', lambda: said(
+        'was not cleaned, and no server gets it: clean: '))
+    slot.put_instead('sleep 100000')
+    slot.offer(timeout=60)
+    patience.until('the cleaning takes too long', lambda: said(
+        'was killed: it was not done after 60 seconds'))
     assert slot.is_dirty
     slot.check_withheld()
-    machine.run(f'mv {_MOVED} {_TOOL}')
-    slot.clean_again()
-    assert slot.used() == 0
-    slot.wait_until_free()
-
-
-def test_nova_compute_is_killed_during_a_cleaning(
-        slot, instead, machine, said):
+    slot.put_back()
     slot.offer()
-    machine.run('rm -f /run/go')
-    instead('touch /run/begun; while [ ! -e /run/go ]; do sleep 1; done')
+    slot.wait_until_free()
+    assert not slot.is_dirty
+
+
+def test_nova_compute_is_killed_during_a_cleaning(slot, machine, said):
+    machine.run('rm -f /run/begun /run/go')
+    slot.put_instead(
+        'touch /run/begun; while [ ! -e /run/go ]; do sleep 1; done')
+    slot.offer()
     slot.used()
     patience.until('the cleaning has begun', lambda: machine.run(
         'ls /run/begun', check=False))
@@ -151,5 +81,4 @@ def test_nova_compute_is_killed_during_a_cleaning(
     assert slot.is_dirty
     machine.run('touch /run/go')
     slot.wait_until_free()
-    assert slot.used() == 0
-    slot.wait_until_free()
+    assert not slot.is_dirty
