@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that are cleaned between two servers: a disk, an FPGA region."""
+"""Devices that one server has after another: a disk, an FPGA region."""
 
 from collections.abc import Iterator
 import contextlib
@@ -43,12 +43,13 @@ class Slot:
         self._offer(f'cleaner = {json.dumps(cleaner)}\n'
                     f'device_spec = {json.dumps(entry)}\n')
 
-    def used(self) -> int:
+    def used(self, flavor: str | None = None) -> int:
         """Give it to a server that writes to it, and delete that.
 
         :returns: what the server has found
         """
-        server = self._tenant.boot(self._machine.host, **{self.CLASS: 1})
+        server = self._tenant.boot(self._machine.host, flavor=flavor,
+                                   **{self.CLASS: 1})
         found = self._found_by(server)
         assert self.is_dirty
         server.delete()
@@ -132,6 +133,8 @@ class Region(Slot):
     CLASS = 'FPGA'
     TOOL = '/usr/local/sbin/dfl.py'
     STEP = 'program'
+    #: For the emulated card, a bitstream is the id of a function.
+    BITSTREAM = b'some function ..'
     _BLANK, _FUNCTION = '/etc/nova/blank', '/etc/nova/function'
     CLEANER = {
         'clean': [TOOL, 'program', '{address}', _BLANK],
@@ -149,11 +152,16 @@ class Region(Slot):
 
     def prepare(self):
         """Program a function: only that tells it from the blank region."""
-        # The emulated card reads a function's id, and no more.
         self._machine.run(f'head -c 16 /dev/zero > {self._BLANK}')
-        self._machine.write(self._FUNCTION, 'some function ..')
+        self._machine.write(self._FUNCTION, self.BITSTREAM.decode())
         self._machine.run(
             f'{self.TOOL} program {self.address} {self._FUNCTION}')
+
+    def offer_for_bitstreams(self):
+        """Offer it without a cleaner."""
+        entry = {**self.ENTRY, 'program': [
+            self.TOOL, 'program', '{address}', '{bitstream}']}
+        self._offer(f'device_spec = {json.dumps(entry)}\n')
 
 
 @contextlib.contextmanager

@@ -34,11 +34,14 @@ class Tenant:
 
     :param cloud: tests.integration.cloud.cloud.Cloud
     :param machines: the nested machines by host name
+    :param project: the name of a project in which the administrator has a role
     """
 
-    def __init__(self, cloud, machines: collections.abc.Mapping):
+    def __init__(self, cloud, machines: collections.abc.Mapping,
+                 project: str = 'admin'):
         self.cloud = cloud
-        self.compute = cloud.connection.compute
+        self.compute = cloud.connection.connect_as(
+            project_name=project).compute
         self.ledger = ledger.PlacementClient(cloud.connection)
         self.machines = dict(machines)
         self._flavors: dict[str, str] = {}
@@ -57,7 +60,15 @@ class Tenant:
     def _make_flavor(self, name, resources) -> str:
         if not resources:
             return self.flavor_with(name)
-        self._make_profile(name, resources)
+        return self.flavor_of(name, *(
+            {'resources': {resource_class: amount}}
+            for resource_class, amount in resources.items()))
+
+    def flavor_of(self, name: str, *groups: dict) -> str:
+        """Return the id of a new flavor whose profile has these groups."""
+        place.make(self.cloud.profiles)
+        (self.cloud.profiles / f'{name}.yaml').write_text(yaml.safe_dump({
+            'name': name, 'groups': list(groups)}))
         return self.flavor_with(name, **{'accel:device_profile': name})
 
     def flavor_with(self, name: str, **specs: str) -> str:
@@ -65,13 +76,6 @@ class Tenant:
         return cloud_resources.flavor(
             self.cloud.connection, f'nested.{name}', _MEMORY, 1,
             {'hw_rng:allowed': 'false', **specs}, disk=0).id
-
-    def _make_profile(self, name, resources):
-        place.make(self.cloud.profiles)
-        (self.cloud.profiles / f'{name}.yaml').write_text(yaml.safe_dump({
-            'name': name, 'groups': [
-                {'resources': {resource_class: amount}}
-                for resource_class, amount in resources.items()]}))
 
     def boot(self, host: str | None = None, status: str = 'ACTIVE',
              flavor: str | None = None, image: str = node.IMAGE,

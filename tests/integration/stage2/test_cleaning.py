@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices are cleaned between two servers."""
+"""Devices are cleaned, and FPGAs programmed, between two servers."""
 
 import pytest
 
 from tests.integration.nested import patience
 from tests.integration.nested import slots
+from tests.integration.nested import tenant as tenants
 
 
 @pytest.fixture(scope='module')
@@ -82,3 +83,38 @@ def test_nova_compute_is_killed_during_a_cleaning(slot, machine, said):
     machine.run('touch /run/go')
     slot.wait_until_free()
     assert not slot.is_dirty
+
+
+@pytest.fixture
+def stranger(cloud, tenant):
+    """Return a tenant in another project."""
+    keystone = cloud.connection.identity
+    project = keystone.create_project(name='stranger', domain_id='default')
+    keystone.assign_project_role_to_user(
+        project, keystone.find_user('admin'), keystone.find_role('admin'))
+    yield tenants.Tenant(cloud, tenant.machines, project.name)
+    keystone.delete_project(project)
+
+
+@pytest.fixture
+def flavor(cloud, tenant):
+    """Return the id of a flavor with a bitstream for the region."""
+    image = cloud.connection.image.create_image(
+        'bitstream', data=slots.Region.BITSTREAM, visibility='public',
+        disk_format='raw', container_format='bare',
+        **{'accel:function_id': slots.Region.BITSTREAM.hex()})
+    yield tenant.flavor_of('bitstream', {
+        'resources': {slots.Region.CLASS: 1}, 'bitstream': image.id})
+    cloud.connection.image.delete_image(image)
+
+
+def test_bitstream_of_another_project_is_programmed_again(
+        tenant, stranger, machine, inside, port, offer, flavor):
+    region, later = (slots.Region(each, machine, inside, offer)
+                     for each in (tenant, stranger))
+    region.prepare()
+    region.offer_for_bitstreams()
+    assert region.used(flavor) == 0
+    # It is not programmed again for servers of the same project.
+    assert region.used(flavor) == region.WRITTEN
+    assert later.used(flavor) == 0
