@@ -37,6 +37,7 @@ class FabricPartitions:
         #: Fabric managers take one call at a time.
         self._lock = threading.Lock()
         self._findings = log_once.LogOnce(LOG)
+        self._not_restored = log_once.LogOnce(LOG)
 
     def activate(self, uuid: str, hostdevs: hostdev.Hostdevs) -> None:
         """Activate the partitions of a server whose guest is about to start.
@@ -77,7 +78,8 @@ class FabricPartitions:
                 failures = [self._deactivate(partition) for partition
                             in use.unused(found, set().union(*held.values()))]
         except errors.AccelError as error:
-            self._findings.log([(logging.WARNING, str(error))])
+            # LocalHost logs why the manager does not answer.
+            self._findings.log([(logging.DEBUG, str(error))])
         else:
             self._findings.log([*filter(None, failures),
                                 *self._inactive(found, held)])
@@ -106,7 +108,12 @@ class FabricPartitions:
         found = self._switches.locate(here.host.functions)
         partitions = {partition.id for uuid in self._started()
                       for partition in _needed(found, held.get(uuid, ()))}
-        self._switches.fabric.restore(sorted(partitions))
+        try:
+            self._switches.fabric.restore(sorted(partitions))
+        except manager.FabricError as error:
+            self._not_restored.log([(logging.WARNING, str(error))])
+            raise
+        self._not_restored.log([])
         LOG.info('The fabric manager was restarted; it knows again that '
                  'guests use %s', errors.count(
                      len(partitions), 'partition', 'partitions'))
