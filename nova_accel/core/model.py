@@ -20,8 +20,9 @@ _ADDRESS = re.compile(
 # PCI Code and ID Assignment Specification: base class 06 is a bridge, except
 # subclass 80, "other" (NVSwitches).
 _BRIDGE, _OTHER, _HOST_BRIDGE = 0x06, 0x0680, 0x0600
-# 01 is a mass storage controller.
-_STORAGE = 0x01
+# 01 is a mass storage controller, 03 a display controller.
+_STORAGE, _DISPLAY = 0x01, 0x03
+_NVIDIA = '10de'
 # These subclasses have a type 1 or 2 header. Therefore the kernel's vfio
 # ignores them in an IOMMU group (drivers/vfio: vfio_dev_driver_allowed).
 _FORWARDING_BRIDGES = frozenset({0x0604, 0x0607, 0x0609})
@@ -347,6 +348,16 @@ class Function:
     @property
     def is_storage(self) -> bool:
         return self.class_code >> 16 == _STORAGE
+
+    @property
+    def is_display(self) -> bool:
+        return self.class_code >> 16 == _DISPLAY
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        """Whether it is a GPU of NVIDIA, and not a virtual function of one."""
+        return (self.vendor_id == _NVIDIA and not self.physfn
+                and self.is_display)
 
     @property
     def is_bridge(self) -> bool:

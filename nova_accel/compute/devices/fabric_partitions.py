@@ -25,8 +25,6 @@ from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
 
-_DISPLAY = 0x03
-
 
 class FabricPartitions:
     """The partitions of this host's servers."""
@@ -54,10 +52,10 @@ class FabricPartitions:
             found = self._list(here, held)
             _check_known(found, cards, here.host)
             held.pop(uuid, None)
+            of_others = set().union(*held.values())
             for partition in use.needed(found, cards):
                 if not partition.is_active:
-                    self._make_way(found, partition,
-                                   set().union(*held.values()))
+                    self._make_way(found, partition, of_others)
                     self._activate(found, partition, cards)
 
     def settle(self) -> None:
@@ -223,7 +221,7 @@ def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
         return
     unknown = [function for function in host.functions
                if str(function.address) in set(cards) - found.known_cards
-               and function.class_code >> 16 == _DISPLAY]
+               and function.is_display]
     if unknown:
         raise errors.AssignmentError(
             f'device {unknown[0].address}', 'may belong to the fabric of '

@@ -22,7 +22,6 @@ from nova_accel.core.fabric import manager
 TIMEOUT = 30
 MAX_OUTPUT = 4 * 1024 * 1024
 
-_NVIDIA, _DISPLAY = '10de', 0x03
 #: The driver with which the command sees a card.
 _DRIVER = 'nvidia'
 
@@ -76,14 +75,14 @@ def cards(functions: collections.abc.Iterable[model.Function],
           ) -> frozenset[str]:
     """Return address and ids of each GPU of a machine."""
     return frozenset(f'{function.address} {function.ids}'
-                     for function in functions if _is_gpu(function))
+                     for function in functions if function.is_nvidia_gpu)
 
 
 def visible(functions: collections.abc.Iterable[model.Function],
             ) -> frozenset[model.PciAddress]:
     """Return the GPUs that the command can see now."""
     return frozenset(function.address for function in functions
-                     if _is_gpu(function) and function.driver == _DRIVER)
+                     if function.is_nvidia_gpu and function.driver == _DRIVER)
 
 
 def read(output: str) -> dict[int, model.PciAddress]:
@@ -146,9 +145,3 @@ def agree(configured: Modules, known: Modules,
                 disputed.setdefault(module, text)
     return ({module: address for module, address in sorted(together.items())
              if module not in disputed}, disputed)
-
-
-def _is_gpu(function: model.Function) -> bool:
-    return (isinstance(function.address, model.PciAddress)
-            and function.vendor_id == _NVIDIA and not function.physfn
-            and function.class_code >> 16 == _DISPLAY)

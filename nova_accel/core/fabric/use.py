@@ -15,20 +15,21 @@ Cards = frozenset[str]
 
 def needed(found: located.Located, cards: collections.abc.Iterable[str],
            ) -> tuple[manager.Partition, ...]:
-    """Return the fewest partitions that have exactly some of these cards.
+    """Return the fewest partitions that together have a server's cards.
 
-    A server whose cards are a partition uses the links between all of them.
-    Otherwise each of its groups, or each card, has a partition of its own.
+    They have no other cards. If the cards are one partition, the server can
+    use the links between all of them.
 
-    :param cards: all cards of a server
+    :param cards: of the server; those that the manager does not have are left
+        out
     :returns: none if the manager has none of the cards
     :raises errors.AssignmentError: if no partitions have the cards that the
         manager has
     """
     cards = frozenset(cards) & found.known_cards
-    sets = {partition: found.cards[partition.id]
-            for partition in found.partitions
-            if found.cards.get(partition.id, cards | {''}) <= cards}
+    sets = {partition: members for partition in found.partitions
+            if (members := found.cards.get(partition.id))
+            and members <= cards}
     chosen = _cover(cards, tuple(sorted(
         sets.items(), key=lambda pair: (-len(pair[1]), pair[0].id))))
     if chosen is None:
@@ -36,7 +37,7 @@ def needed(found: located.Located, cards: collections.abc.Iterable[str],
             f'devices {", ".join(sorted(cards))}', 'cannot be connected: the '
             'fabric manager has no partitions with exactly these',
             '; '.join(found.problems) or 'let the profile request a whole '
-            'partition (affinity: link_domain)')
+            'partition (same: link_domain)')
     return chosen
 
 

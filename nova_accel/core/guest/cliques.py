@@ -21,8 +21,6 @@ PROPERTY = 'x-nv-gpudirect-clique'
 #: How many cliques there can be.
 MOST = 16
 
-_NVIDIA, _DISPLAY = '10de', 0x03
-
 
 def find(hostdevs: hostdev.Hostdevs, host: model.Host,
          ) -> dict[model.Address, int]:
@@ -37,13 +35,9 @@ def find(hostdevs: hostdev.Hostdevs, host: model.Host,
     behind: dict[str, list[model.Address]] = collections.defaultdict(list)
     for device in hostdevs:
         function = functions.get(device.address)
-        if function and _is_gpu(function) and function.location.switch:
+        if (function and function.is_nvidia_gpu
+                and function.location.switch):
             behind[function.location.switch].append(device.address)
     peers = [gpus for gpus in behind.values() if len(gpus) > 1]
     return {gpu: number for number, gpus in enumerate(peers[:MOST])
             for gpu in gpus}
-
-
-def _is_gpu(function: model.Function) -> bool:
-    return (function.vendor_id == _NVIDIA and not function.physfn
-            and function.class_code >> 16 == _DISPLAY)
