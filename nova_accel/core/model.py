@@ -575,10 +575,13 @@ class Links:
 
     :param partitions: sets that can only be used as a whole
     :param islands: sets of which any subset can be used together
+    :param faulty: Devices with links that have failed. The partitions that
+        need these links are not in ``partitions``
     """
 
     partitions: tuple[frozenset[str], ...] = ()
     islands: tuple[frozenset[str], ...] = ()
+    faulty: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

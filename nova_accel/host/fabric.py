@@ -64,6 +64,7 @@ class Switches:
         self._not_told: list[str] = []
         self._partitions: collections.abc.Sequence[
             manager.Partition] | None = None
+        self._failed: collections.abc.Sequence[manager.FailedLinks] = ()
         self._silent = ''
         self._next = -math.inf
         self.fabric: manager.Fabric | None = None
@@ -115,6 +116,7 @@ class Switches:
         began = time.monotonic()
         try:
             self._partitions = self.fabric.partitions()
+            self._failed = self._failed_links()
             self._silent = ''
         except Exception as error:
             self._silent = str(error) or repr(error)
@@ -148,8 +150,18 @@ class Switches:
             self._know(partitions=module_map.plain(listed))
         found = located.locate(
             listed, self._settings.modules, self._known.modules
-            if self._settings.modules_command else {}, functions)
+            if self._settings.modules_command else {}, functions,
+            self._failed)
         return found.with_problems([*problems, *said])
+
+    def _failed_links(self) -> collections.abc.Sequence[manager.FailedLinks]:
+        """Return the failed links, none if the manager does not list any."""
+        try:
+            return self.fabric.failed_links()
+        except manager.FabricError as error:
+            if error.failure is not manager.Failure.NOT_SUPPORTED:
+                raise
+            return ()
 
     def _learn(self, functions) -> list[str]:
         """Learn the cards by module from the driver of the host.

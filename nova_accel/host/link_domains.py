@@ -13,6 +13,7 @@ what a partition is.
 
 import collections
 import collections.abc
+import dataclasses
 import functools
 import itertools
 
@@ -67,8 +68,8 @@ def read(tree: trees.Tree,
     configured, disagreements = switched.merge(configured)
     named = frozenset().union(*configured.partitions, *configured.islands)
     islands = (island - named for island in _hives(tree, functions))
-    return (model.Links(configured.partitions, (*configured.islands,
-                                                *filter(None, islands))),
+    return (dataclasses.replace(configured, islands=(
+        *configured.islands, *filter(None, islands))),
             [*problems, *switched.problems, *disagreements])
 
 

@@ -3,6 +3,7 @@
 
 import ddt
 
+from nova_accel.core.placement import device_traits
 from tests.functional import cloud
 from tests.functional import fabric
 from tests.functional import withheld
@@ -110,6 +111,34 @@ class FabricTest(FabricCase):
         self.boot(self.flavors[2], state='ERROR')
         self.assertIn('another server has a card of it',
                       self.stdlog.logger.output)
+
+    def test_failed_links(self):
+        # Module 3 is in the partitions 0, 1, 3 and 9.
+        servers = [self.boot(self.flavors[2])
+                   for _pair in range(4)]
+        for server in servers:
+            self._delete_server(server)
+        self.fabric.manager.set(links={3: 17})
+        for _round in range(2):
+            self._run_periodics()
+        fault = self.boot(self.flavors[8], state='ERROR')['fault']
+        self.assertIn('links of some devices have failed', fault['message'])
+        servers = [self.boot(self.flavors[2]) for _pair in range(3)]
+        self.boot(self.flavors[2], state='ERROR')
+        servers += [self.boot(self.flavors[1]) for _single in range(2)]
+        self.assertActive(*servers)
+        self.assertEqual(
+            {f'compute1_accel_{fabric.MODULES[3]}'},
+            {name for name, provider in self.providers().items()
+             if device_traits.FAULTY in self._get_provider_traits(
+                 provider['uuid'])})
+
+    def test_server_keeps_a_partition_with_failed_links(self):
+        server = self.boot(self.flavors[8])
+        self.fabric.manager.set(links={3: 17})
+        self._run_periodics()
+        self.reboot(server)
+        self.assertActive(server)
 
 
 class ForgetfulTest(FabricCase):

@@ -27,12 +27,16 @@ class Located:
     :param modules: the cards by module
     :param cards: the cards of each partition by its number, without
         partitions that cannot be offered
-    :param problems: why these cannot, one line each
+    :param faulty: by the number of each partition that needs links which have
+        failed, the cards that have these links
+    :param problems: why partitions cannot be offered, one line each
     """
 
     partitions: tuple[manager.Partition, ...] = ()
     modules: module_map.Modules = dataclasses.field(default_factory=dict)
     cards: collections.abc.Mapping[int, frozenset[str]] = dataclasses.field(
+        default_factory=dict)
+    faulty: collections.abc.Mapping[int, frozenset[str]] = dataclasses.field(
         default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -75,11 +79,15 @@ class Located:
                                ('island', configured.islands))
             for cards in sets if cards & ours
             and not (word == 'partition' and cards in known)]
+        whole = tuple(dict.fromkeys(
+            cards for number, cards in self.cards.items()
+            if number not in self.faulty))
         return model.Links(
-            (*known, *(cards for cards in configured.partitions
+            (*whole, *(cards for cards in configured.partitions
                        if not cards & ours)),
             tuple(cards for cards in configured.islands
-                  if not cards & ours)), problems
+                  if not cards & ours),
+            frozenset().union(*self.faulty.values())), problems
 
     def _contradiction(self, word: str, cards: frozenset[str]) -> str:
         near = sorted((number for number, own in self.cards.items()
@@ -101,12 +109,15 @@ NONE = Located()
 
 def locate(partitions: collections.abc.Sequence[manager.Partition],
            configured: module_map.Modules, known: module_map.Modules,
-           functions: collections.abc.Iterable[model.Function]) -> Located:
+           functions: collections.abc.Iterable[model.Function],
+           failed: collections.abc.Collection[manager.FailedLinks] = (),
+           ) -> Located:
     """Find the cards of partitions.
 
     :param configured: the cards by module as the operator says
     :param known: the same as the driver of the host said
     :param functions: those of the machine
+    :param failed: the failed links that the manager lists apart
     """
     found, disputed = module_map.agree(configured, known)
     by_address = {function.address: function for function in functions}
@@ -144,12 +155,37 @@ def locate(partitions: collections.abc.Sequence[manager.Partition],
                 'on this host; partitions with it are not offered')
         else:
             usable[module] = str(found[module])
+    cards = {partition.id: frozenset(usable[module]
+                                     for module in partition.modules)
+             for partition in partitions
+             if partition.modules <= usable.keys()}
+    cards_failed = {str(one.address) for one in failed}
+    faulty = {partition.id: few for partition in partitions
+              if partition.id in cards and (
+                  few := _faulty(partition, usable, cards_failed))}
+    problems += [
+        f'partition {number} is not offered: links of {_named(few)} have '
+        'failed; look at the log of the fabric manager'
+        for number, few in faulty.items()]
     return Located(
         tuple(partitions), found,
-        {partition.id: frozenset(usable[module]
-                                 for module in partition.modules)
-         for partition in partitions if partition.modules <= usable.keys()},
-        tuple(f'{definition.OPTION}: {text}' for text in problems))
+        cards, faulty, tuple(f'{definition.OPTION}: {text}'
+                             for text in problems))
+
+
+def _faulty(partition: manager.Partition, usable, failed) -> frozenset[str]:
+    """Return the cards with failed links that a partition needs.
+
+    A card alone needs no links.
+
+    :param usable: cards by module
+    :param failed: cards whose links the manager lists as failed
+    """
+    if len(partition.members) < 2:
+        return frozenset()
+    return frozenset(usable[member.module] for member in partition.members
+                     if member.has_failed_links
+                     or usable[member.module] in failed)
 
 
 def _named(cards: frozenset[str]) -> str:

@@ -25,6 +25,8 @@ from nova_accel.core import model
 from nova_accel.core import naming
 
 _PREFIX = f'{naming.MARKER_TRAIT}_'
+#: Links of the Device have failed.
+FAULTY = f'{_PREFIX}FAILED_LINKS'
 _ISLAND = re.compile(rf'{_PREFIX}ISLAND_([0-9]{{1,9}})')
 _PARTITION = re.compile(
     rf'{_PREFIX}PARTITION_([0-9]{{1,9}})_OF_([0-9]{{1,4}})')
@@ -43,6 +45,7 @@ class Properties:
     :param islands: numbers of the islands that it is in
     :param partitions: by number of the partitions that it is in, how many
         devices these have
+    :param is_faulty: whether links of it have failed
     """
 
     ids: str = ''
@@ -51,6 +54,7 @@ class Properties:
     islands: frozenset[int] = frozenset()
     partitions: collections.abc.Mapping[int, int] = dataclasses.field(
         default_factory=dict)
+    is_faulty: bool = False
 
 
 def dumps(device: model.Device, links: model.Links,
@@ -74,7 +78,8 @@ def dumps(device: model.Device, links: model.Links,
         *(f'{_PREFIX}ISLAND_{number}'
           for number, _size in _sets(links.islands, address)),
         *(f'{_PREFIX}PARTITION_{number}_OF_{size}'
-          for number, size in _sets(links.partitions, address))))
+          for number, size in _sets(links.partitions, address)),
+        *[FAULTY] * (address in links.faulty)))
 
 
 def loads(traits: collections.abc.Collection[str]) -> Properties:
@@ -88,7 +93,8 @@ def loads(traits: collections.abc.Collection[str]) -> Properties:
          for trait in traits if trait.startswith(prefix)},
         frozenset(int(match[1]) for match in _matches(_ISLAND, traits)),
         {int(match[1]): int(match[2])
-         for match in _matches(_PARTITION, traits)})
+         for match in _matches(_PARTITION, traits)},
+        FAULTY in traits)
 
 
 def is_of_place(trait: str) -> bool:
@@ -98,7 +104,8 @@ def is_of_place(trait: str) -> bool:
 
 def is_of_links(trait: str) -> bool:
     """Whether a trait tells an island or a partition of a Device."""
-    return bool(_ISLAND.fullmatch(trait) or _PARTITION.fullmatch(trait))
+    return bool(trait == FAULTY or _ISLAND.fullmatch(trait)
+                or _PARTITION.fullmatch(trait))
 
 
 def _sets(sets: tuple[frozenset[str], ...], address: str,

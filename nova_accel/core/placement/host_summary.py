@@ -135,6 +135,7 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
               'cards': list(cards.values()),
               'partitions': _sets(links.partitions, numbers),
               'islands': _sets(links.islands, numbers),
+              'faulty': _sets([links.faulty] * bool(links.faulty), numbers),
               'cpuless_nodes': list(cpuless_nodes.items())}
     return json.dumps({'v': _VERSION, **{
         name: table for name, table in tables.items() if table}},
@@ -197,8 +198,8 @@ class _Remembered:
 def _count(read: Summary) -> int:
     """Count Regions, sets and members of sets, and NUMA nodes."""
     return len(read.units) + len(read.cpuless_nodes) + sum(
-        1 + len(members) for sets in (read.links.partitions,
-                                      read.links.islands)
+        1 + len(members) for sets in (
+            read.links.partitions, read.links.islands, [read.links.faulty])
         for members in sets)
 
 
@@ -245,7 +246,8 @@ def _summary(tables: dict, root: str) -> Summary:
                  if isinstance(card, list) and card}
     return Summary(places, units, model.Links(
         *(tuple(_named(_table(tables, name).values(), addresses))
-          for name in ('partitions', 'islands'))),
+          for name in ('partitions', 'islands')), frozenset().union(
+              *_named(_table(tables, 'faulty').values(), addresses))),
         dict(_pairs(_table(tables, 'cpuless_nodes').values())))
 
 

@@ -31,6 +31,7 @@ REASONS = {
     providers.REFUSED: 'refused',
     providers.NOT_NAMED: 'not in device_spec',
     providers.DISPUTED: 'held without an allocation',
+    device_traits.FAULTY: 'failed links',
     **{trait: state.value.replace('_', ' ')
        for state, trait in providers.WITHHELD.items()},
 }

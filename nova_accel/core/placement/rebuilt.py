@@ -50,4 +50,6 @@ def links(devices: collections.abc.Mapping[str, device_traits.Properties],
             for missing in range(sizes[number] - len(members)))))
             for number, members in sorted(partitions.items())),
         tuple(frozenset(members)
-              for _number, members in sorted(islands.items())))
+              for _number, members in sorted(islands.items())),
+        frozenset(name for name, properties in devices.items()
+                  if properties.is_faulty))

@@ -238,7 +238,8 @@ def _problem(groups, classes, available, rules, around,
             rule.weight) for rule in rules),
         around.guest, around.network,
         _sets(around.links.partitions, devices),
-        _sets(around.links.islands, devices), pack)
+        _sets(around.links.islands, devices),
+        bool(around.links.faulty), pack)
 
 
 def _demand(group, classes, traits) -> csp.Demand:

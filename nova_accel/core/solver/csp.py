@@ -72,6 +72,8 @@ class Problem:
 
     :param guest: the NUMA nodes of the guest, or None if it has none
     :param network: the same of its PCI network devices
+    :param has_failed_links: whether sets of devices are missing whose links
+        have failed
     :param pack: whether to keep large parts of the host whole
     """
 
@@ -82,6 +84,7 @@ class Problem:
     network: frozenset[int] | None = None
     partitions: tuple[frozenset[int], ...] = ()
     islands: tuple[frozenset[int], ...] = ()
+    has_failed_links: bool = False
     pack: bool = True
 
     def __len__(self) -> int:

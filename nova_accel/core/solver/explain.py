@@ -28,6 +28,7 @@ class Shortage:
     :param most: how many of them the host has
     :param near: what else has to be at the place, ``guest`` or ``network``
     :param is_unknown: whether the place of some devices is unknown
+    :param have_failed: whether links of some devices have failed
     """
 
     asked: str
@@ -35,6 +36,7 @@ class Shortage:
     most: int
     near: tuple[str, ...] = ()
     is_unknown: bool = False
+    have_failed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,11 +195,14 @@ def _why(view, constraint, number, classes, traits) -> Reason:
     if is_unknown:
         words += (f'; the {PLACES[constraint.key][0]} of some devices of the '
                   'host is unknown')
+    have_failed = constraint.key == csp.LINKS and problem.has_failed_links
+    if have_failed:
+        words += '; links of some devices of the host have failed'
     members = [problem.demands[member] for member in constraint.members]
     amounts = [demand.amount if constraint.same else 1 for demand in members]
     return Reason('rule', words, Shortage(
         _asked(members, classes, traits), sum(amounts), sum(amounts[:most]),
-        tuple(near), is_unknown), number)
+        tuple(near), is_unknown, have_failed), number)
 
 
 def _at_most(constraint, most: int) -> str:

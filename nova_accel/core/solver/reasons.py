@@ -92,7 +92,8 @@ def _sentence(found: arrange.Arrangement) -> str:
 
 def _conditions(lack: explain.Shortage, place: str) -> str:
     return ''.join(f', together with the {name}' for name in lack.near) + (
-        f'; the {place} of some devices is unknown' * lack.is_unknown)
+        f'; the {place} of some devices is unknown' * lack.is_unknown) + (
+        '; links of some devices have failed' * lack.have_failed)
 
 
 def _stage(found: arrange.Arrangement) -> int:
