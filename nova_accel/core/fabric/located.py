@@ -127,7 +127,7 @@ def locate(partitions: collections.abc.Sequence[manager.Partition],
                  if module in listed and address in by_address
                  and _WITHOUT_ALI.fullmatch(by_address[address].product_id))
     if old:
-        return Located(tuple(partitions), found, {}, (
+        return Located(tuple(partitions), found, problems=(
             f'{definition.OPTION}: {", ".join(old)}: partitions of A100 and '
             'older GPUs cannot be activated: their links stay inactive if '
             'they are reset afterwards, and they are reset when a guest '

@@ -197,9 +197,10 @@ class _Remembered:
 
 def _count(read: Summary) -> int:
     """Count Regions, sets and members of sets, and NUMA nodes."""
-    return len(read.units) + len(read.cpuless_nodes) + sum(
-        1 + len(members) for sets in (
-            read.links.partitions, read.links.islands, [read.links.faulty])
+    return len(read.units) + len(read.cpuless_nodes) + len(
+        read.links.faulty) + sum(
+        1 + len(members) for sets in (read.links.partitions,
+                                      read.links.islands)
         for members in sets)
 
 

@@ -40,7 +40,8 @@ def _locate(partitions=(_ALL, _PAIR), configured=_MODULES, known=(),
             ids='10de:2330', **more):
     functions = [build.function(f'0000:{bus}:00.0', ids)
                  for bus in _CARDS.values()]
-    return located.locate(partitions, configured, dict(known), functions)
+    return located.locate(partitions, configured, dict(known), functions,
+                          **more)
 
 
 def test_partitions_are_located():
@@ -100,6 +101,27 @@ def test_manager_replaces_what_the_file_says_of_its_cards():
     assert links == model.Links((_cards(1, 2, 3, 4), _cards(1, 3), other),
                                 (other,))
     assert problems == []
+
+
+_FEW = manager.Partition(3, (manager.Member(3, links=17, max_links=18),
+                             manager.Member(1, links=18, max_links=18)))
+
+
+@pytest.mark.parametrize('partitions, failed, faulty', [
+    ([_ALL, _FEW], (), {3: _cards(3)}),
+    ([_ALL, _PAIR], [_address('b8')], {0: _cards(2)}),
+    ([_ALL, _partition(7, 1, links=0, max_links=18)], [None], {})])
+def test_failed_links_withhold_the_partitions_that_need_them(
+        partitions, failed, faulty):
+    found = _locate(partitions, failed=[
+        manager.FailedLinks(address, '', (4,)) for address in failed])
+    assert found.faulty == faulty
+    assert found.cards.keys() == {one.id for one in partitions}
+    links, _problems = found.merge(model.Links())
+    assert links.partitions == tuple(
+        cards for number, cards in found.cards.items() if number not in faulty)
+    assert links.faulty == frozenset().union(*faulty.values())
+    assert len(found.problems) == len(faulty)
 
 
 @pytest.mark.parametrize('file, word', [

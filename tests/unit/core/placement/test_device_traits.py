@@ -19,7 +19,8 @@ _DEVICE = model.Device(
 _LINKS = model.Links(
     partitions=(frozenset({'0000:81:00.0', '0000:82:00.0'}),
                 frozenset({'0000:83:00.0'})),
-    islands=(frozenset({'0000:83:00.0'}), frozenset({'0000:81:00.0'})))
+    islands=(frozenset({'0000:83:00.0'}), frozenset({'0000:81:00.0'})),
+    faulty=frozenset({'0000:81:00.0'}))
 _WHEN = datetime.datetime(2026, 11, 25, 20, 15, tzinfo=datetime.UTC)
 
 
@@ -29,13 +30,14 @@ def test_traits_have_ids_and_location_of_a_device():
         'CUSTOM_NOVA_ACCEL_PCI_10DE_2330', 'CUSTOM_NOVA_ACCEL_NUMA_NODE_1',
         'CUSTOM_NOVA_ACCEL_PCIE_ROOT_PCI0000_80',
         'CUSTOM_NOVA_ACCEL_PCIE_SWITCH_0000_7F_00_0',
-        'CUSTOM_NOVA_ACCEL_ISLAND_1', 'CUSTOM_NOVA_ACCEL_PARTITION_0_OF_2'}
+        'CUSTOM_NOVA_ACCEL_ISLAND_1', 'CUSTOM_NOVA_ACCEL_PARTITION_0_OF_2',
+        'CUSTOM_NOVA_ACCEL_FAILED_LINKS'}
     assert all(map(naming.is_trait, traits))
     read = device_traits.loads({*traits, 'CUSTOM_NOVA_ACCEL', 'CUSTOM_X'})
     assert read == device_traits.Properties(
         '10de:2330', {'numa_node': '1', 'pcie_root': 'pci0000:80',
                       'pcie_switch': '0000:7f:00.0'},
-        frozenset({1}), {0: 2})
+        frozenset({1}), {0: 2}, True)
 
 
 def test_device_without_a_numa_node_is_on_the_only_one_of_its_host():

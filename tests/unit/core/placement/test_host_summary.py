@@ -93,7 +93,7 @@ def _hosts(draw):
     sets = st.lists(st.frozensets(member, min_size=1, max_size=9),
                     max_size=5).map(tuple)
     return model.Host(devices=devices, links=model.Links(
-        draw(sets), draw(sets)))
+        draw(sets), draw(sets), draw(st.frozensets(member, max_size=3))))
 
 
 _cpuless_nodes = st.dictionaries(st.integers(0, 99), st.integers(0, 99))
@@ -263,7 +263,8 @@ def test_damaged_document_does_not_affect_a_request(data):
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(
-    ('v', 'names', 'partitions', 'islands', 'cpuless_nodes'), _rows) | {
+    ('v', 'names', 'partitions', 'islands', 'faulty', 'cpuless_nodes'),
+    _rows) | {
     'places': _rows | st.lists(st.tuples(_plain, _plain, _plain)),
     'cards': _rows | st.lists(st.tuples(
         _plain, _plain, st.lists(st.tuples(_plain, _plain, _plain))))}),
@@ -282,7 +283,8 @@ def test_any_json_gives_places_or_nothing(tables, is_packed):
         assert isinstance(number, int) and abs(number) < 1 << 31
     for number in itertools.chain(*loaded.cpuless_nodes.items()):
         assert isinstance(number, int)
-    for addresses in (*loaded.links.partitions, *loaded.links.islands):
+    for addresses in (*loaded.links.partitions, *loaded.links.islands,
+                      loaded.links.faulty):
         assert all(address and isinstance(address, str)
                    for address in addresses)
     _arrange_and_weigh(loaded)

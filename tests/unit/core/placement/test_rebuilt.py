@@ -28,10 +28,10 @@ def _read(locations, links):
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(_ADDRESSES, _LOCATIONS)),
-       _SETS, _SETS)
+       _SETS, _SETS, st.frozensets(st.sampled_from(_ADDRESSES)))
 def test_places_and_links_are_those_of_the_machine(
-        locations, partitions, islands):
-    links = model.Links(partitions, islands)
+        locations, partitions, islands, faulty):
+    links = model.Links(partitions, islands, faulty)
     devices = _read(locations, links)
     assert {address: rebuilt.place(properties, address)
             for address, properties in devices.items()} == {
@@ -54,4 +54,4 @@ def test_properties_without_a_trait_are_unknown():
     assert rebuilt.place(device_traits.Properties(), 'x') == model.Place(
         None, None, None, 'x')
     assert dataclasses.astuple(rebuilt.links({'x': device_traits.Properties()})
-                               ) == ((), ())
+                               ) == ((), (), frozenset())

@@ -24,12 +24,14 @@ def _host(*nodes, traits=()):
         for number, node in enumerate(nodes)]
 
 
-def _tried(*hosts, rules=(_NUMA,), traits=(), links=(), guest=None):
+def _tried(*hosts, rules=(_NUMA,), traits=(), links=(), guest=None,
+           faulty=frozenset()):
     group = device_profile.Group(
         {'CUSTOM_GPU': 1}, dict.fromkeys(traits, device_profile.REQUIRED))
     return [arrange.arrange(
         dict.fromkeys(_NUMA.groups, group), host, rules,
-        arrange.HostContext(guest=guest, links=model.Links(islands=links)))
+        arrange.HostContext(guest=guest, links=model.Links(
+            islands=links, faulty=faulty)))
         for host in hosts]
 
 
@@ -63,6 +65,15 @@ def test_reason_mentions_unknown_places():
     assert reasons.clause(found) == (
         f'at most 1 of {_ASKED} on one NUMA node; the NUMA node of some '
         'devices is unknown')
+
+
+def test_reason_mentions_failed_links():
+    faulty = frozenset({'0'})
+    for rules, words in ((_LINKED,), '; links of some devices have failed'), (
+            (_APART,), ''):
+        [found] = _tried(_host(0, 0, 0, 0), rules=rules, faulty=faulty)
+        assert reasons.clause(found).partition(';')[1:] == (
+            ';' * bool(words), words[1:])
 
 
 def test_reason_mentions_nodes_of_the_guest():
