@@ -75,19 +75,26 @@ class Switches:
         :returns: why it cannot be used, None if it can
         """
         if text != self._text:
-            self._text = text
-            self.fabric = self._settings = self._unusable = None
-            self._partitions, self._silent = None, ''
-            self._next = -math.inf
-            self._asked, self._not_told = frozenset(), []
+            settings = opened = unusable = None
             try:
                 managers = loader.load_fabric_managers()
-                self._settings = definition.parse(text, managers)
-                if self._settings:
-                    self.fabric = managers[self._settings.manager].open(
-                        self._settings, self._operations())
+                settings = definition.parse(text, managers)
+                if settings:
+                    opened = managers[settings.manager].open(
+                        settings, self._operations())
             except errors.AccelError as error:
-                self._unusable = error
+                unusable = error
+            except Exception as error:
+                # A manager of another package may raise anything.
+                unusable = errors.EntryError(
+                    definition.OPTION,
+                    f'its manager cannot be opened: {error!r}')
+            self._settings, self.fabric = settings, opened
+            self._unusable = unusable
+            self._partitions, self._silent = None, ''
+            self._asked, self._not_told = frozenset(), []
+            self._next = -math.inf
+            self._text = text
         return self._unusable
 
     def refresh(self) -> None:
@@ -119,15 +126,15 @@ class Switches:
             self._failed = self._failed_links()
             self._silent = ''
         except Exception as error:
-            self._silent = str(error) or repr(error)
+            # A manager of another package may raise anything.
+            failure = (
+                error if isinstance(error, manager.FabricError) else
+                manager.FabricError(manager.Failure.OTHER, definition.OPTION,
+                                    str(error) or repr(error)))
+            self._silent = str(failure)
             now = time.monotonic()
             self._next = now + (_PAUSE if now - began > _QUICK else 0)
-            if isinstance(error, manager.FabricError):
-                raise
-            # A manager of another package may raise anything.
-            raise manager.FabricError(
-                manager.Failure.OTHER, definition.OPTION,
-                self._silent) from None
+            raise failure from None
 
     def locate(self, functions: collections.abc.Sequence[model.Function],
                ) -> located.Located:

@@ -13,8 +13,9 @@ from nova_accel.core.fabric import module_map
 #: How many sets of the manager a message names.
 _MAX_NAMED = 3
 
-#: GV100 and GA100 (the PCI ID database, vendor 10de).
-_WITHOUT_ALI = re.compile('1d[89a-f].|20[89a-f].')
+#: GV100 and GA100 (the PCI ID database). Their links need software to be
+#: trained; later ones train them alone (ALI).
+_WITHOUT_ALI = re.compile('10de:(1d[89a-f].|20[89a-f].)')
 
 _FILE = '[nova_accel] link_domains'
 
@@ -125,7 +126,7 @@ def locate(partitions: collections.abc.Sequence[manager.Partition],
               for member in partition.members}
     old = sorted(str(address) for module, address in found.items()
                  if module in listed and address in by_address
-                 and _WITHOUT_ALI.fullmatch(by_address[address].product_id))
+                 and _WITHOUT_ALI.fullmatch(by_address[address].ids))
     if old:
         return Located(tuple(partitions), found, problems=(
             f'{definition.OPTION}: {", ".join(old)}: partitions of A100 and '

@@ -200,6 +200,28 @@ def test_changed_option_is_taken_over(machine):
     assert machine.switches.fabric is None
 
 
+def test_manager_of_another_package_that_fails(machine, monkeypatch):
+    class Broken:
+        def __init__(self, *_arguments):
+            pass
+
+        def partitions(self):
+            raise KeyError('gpu')
+
+    opens = {'broken': Broken, 'closed': lambda *arguments: 1 / 0}
+    monkeypatch.setattr(loader, 'load_fabric_managers', lambda: {
+        name: manager.FabricManager(open=opened)
+        for name, opened in opens.items()})
+    option = {'manager': 'closed', 'modules': {'1': _CARDS[1]}}
+    assert ("its manager cannot be opened: ZeroDivisionError('division by "
+            "zero')" in str(machine.switches.configure(json.dumps(option))))
+    option['manager'] = 'broken'
+    assert machine.switches.configure(json.dumps(option)) is None
+    found = machine.switches.locate(_functions())
+    assert (found.cards, found.problems) == ({}, (
+        "[nova_accel] fabric_manager: 'gpu'",))
+
+
 def test_links_of_the_host(machine):
     tree = build.sysfs({
         f'pci0000:{address[5:7]}/{address}': {
