@@ -23,6 +23,7 @@ HARNESSES = {
     'domains': 'tests.fuzz.messages:Domains',
     'host_summary': 'tests.fuzz.messages:HostSummary',
     'command_output': 'tests.fuzz.messages:CommandOutput',
+    'fmpm': 'tests.fuzz.messages:Fmpm',
     'live_migration': 'tests.fuzz.with_nova:LiveMigration',
     'bitstreams': 'tests.fuzz.with_nova:Bitstreams',
 }

@@ -10,12 +10,16 @@ import zlib
 
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.fabric import fmpm
+from nova_accel.core.fabric import manager as fabric_manager
+from nova_accel.core.fabric import module_map
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
 from nova_accel.host import commands
 from nova_accel.host import libvirt_xml
 from nova_accel.host import reader
 from nova_accel.host import tree as trees
+from tests import fmpm as stand_in
 from tests.fuzz import forms
 from tests.fuzz import harness
 from tests.unit import build
@@ -117,6 +121,51 @@ class CommandOutput(harness.Harness):
         text = commands.describe('/bin/cat', 1, output, 60)
         assert text.isprintable() and len(text) <= commands.MAX_OUTPUT
         return True
+
+
+class Fmpm(harness.Harness):
+    """What NVIDIA's fmpm and nvidia-smi print."""
+
+    form = forms.Json
+
+    def __init__(self):
+        with tempfile.TemporaryDirectory() as folder:
+            manager = stand_in.FabricManager(
+                folder, failed_gpus={'GPU-1': [3]}, tells_addresses=True,
+                addresses={1: '0000:86:00.0'})
+            self._printed = [
+                commands.run([manager.fmpm, word], 60,
+                             limit=fmpm.MAX_OUTPUT)[1]
+                for word in ('-l', '--get-nvlink-failed-devices')]
+            self._smi = commands.run([manager.nvidia_smi], 60)[1]
+
+    def seeds(self) -> list[bytes]:
+        return [*self._printed, self._smi, b'Failed to connect to Fabric '
+                b'Manager instance.\n',
+                b'Failed to activate partition. fmReturn: -7\n']
+
+    def whole(self) -> list[bytes]:
+        return [b'{"partitionInfo":' * 50_000, b'{' * fmpm.MAX_OUTPUT,
+                b'<gpu id="0000:00:00.0">' * 100_000,
+                b'fmReturn: -' + b'9' * 1_000_000]
+
+    def run(self, content: bytes) -> bool:
+        text = content.decode('utf-8', 'replace')
+        found = []
+        for operation in (fmpm.LIST, fmpm.ACTIVATE, fmpm.DEACTIVATE):
+            for code in (None, 1, 249):
+                harness.check_error(fmpm.failure(operation, code, text, 'x'))
+        for read in (fmpm.read_partitions, fmpm.read_failed_links):
+            try:
+                found.extend(read(text, 'x'))
+            except fabric_manager.FabricError as error:
+                harness.check_error(error)
+        try:
+            found.extend(module_map.read(text))
+        except ValueError as error:
+            assert str(error).isprintable()
+        module_map.loads(text)
+        return bool(found)
 
 
 def _pack(plain: bytes) -> bytes:
