@@ -331,6 +331,17 @@ class ProbeTest(FirmwareCase):
         self.assertOffered()
         self.boot(self.unit)
 
+    def test_each_disk_of_a_unit_is_asked(self):
+        for disk in _PAIR:
+            (self.said_by / disk).write_text('v1')
+            self.hide(disk)
+        self.change(self.entries[0].replace(_DISK, '0000:82:00.*'))
+        server = self.boot(self.unit)
+        (self.said_by / _PAIR[1]).write_text('v2')
+        self._delete_server(server)
+        self.boot(self.unit, state='ERROR')
+        self.assertLess(0, self.said("probe disk was 'v1 ("))
+
     def test_other_probe(self):
         """What another command prints is no change."""
         self.flags(group='nova_accel', firmware_probe=[json.dumps(

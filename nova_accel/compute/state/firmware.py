@@ -5,6 +5,7 @@ import collections.abc
 import threading
 
 from nova_accel.core import model
+from nova_accel.core.device_spec import cleaner
 from nova_accel.core.placement import firmware
 from nova_accel.core.placement import inventory
 
@@ -22,9 +23,10 @@ class Firmware:
         self._lock = threading.Lock()
         #: The compared physical functions, with the Devices that they are of.
         self._devices: dict[model.PciAddress, model.PciAddress] = {}
-        #: Names of the commands that tell the firmware of Devices.
+        #: Names of the commands that tell the firmware of functions: one or
+        #: more of each Device.
         self.probes: dict[model.PciAddress, str] = {}
-        #: By Device and command what it has printed, or '' and why there is
+        #: By function and command what it has printed, or '' and why there is
         #: nothing.
         self._probed: dict[tuple[model.PciAddress, str], tuple[str, str]] = {}
         self._saved: firmware.Known = frozenset()
@@ -60,7 +62,7 @@ class Firmware:
 
     def probed(self, device: model.PciAddress, probe: str, text: str,
                failure: str = '') -> None:
-        """Take over what a command has printed about a Device.
+        """Take over what a command has printed about a function.
 
         :param probe: the name of the command
         :param failure: why there is nothing
@@ -101,8 +103,9 @@ def _compared(here: inventory.NodeInventory,
 
     Virtual functions and mdevs have the firmware of their card.
     """
-    cards = {function.address: function.physfn or function.address
-             for function in here.host.functions}
+    there = {function.address: function for function in here.host.functions}
+    cards = {address: function.physfn or address
+             for address, function in there.items()}
     devices, probes = {}, {}
     for item in here.offered:
         device, probe = item.device.address, item.region.firmware_probe
@@ -112,4 +115,9 @@ def _compared(here: inventory.NodeInventory,
                            for address in unit)
         if probe:
             probes[device] = probe
+            probes.update((cards[function.address], probe)
+                          for unit in item.region.units
+                          for function in cleaner.devices(
+                              there[address] for address in unit
+                              if address in there))
     return devices, probes
