@@ -117,8 +117,12 @@ class Search:
         of_hosts = {host.host: rooms.of(host) for host in hosts
                     if host.host in self._domains}
         on_one_host = policy == 'affinity'
-        self._small = {name for name, room in of_hosts.items()
-                       if on_one_host and room.servers < len(self._uuids)}
+        if on_one_host:
+            new = len(self._uuids)
+            sure = {name for name, room in of_hosts.items()
+                    if room.servers >= new}
+            self._small = of_hosts.keys() - (sure or {
+                name for name, room in of_hosts.items() if room.most >= new})
         self._rooms = {**host_domain.total_rooms(
             of_hosts, self._domains, on_one_host), **self._failed}
         order = [
