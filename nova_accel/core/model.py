@@ -54,6 +54,11 @@ class PciAddress:
             raise ValueError(f'not a PCI address: {text!r}')
         return cls(*(int(part, 16) for part in match.groups()))
 
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Domain, bus and slot, which all functions of a card have."""
+        return self.domain, self.bus, self.slot
+
     def __str__(self) -> str:
         return (f'{self.domain:04x}:{self.bus:02x}:'
                 f'{self.slot:02x}.{self.function:x}')

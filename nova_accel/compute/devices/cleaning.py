@@ -170,7 +170,20 @@ def _places(item, unit, functions) -> list[tuple[model.PciAddress, str]]:
     :param functions: all functions of the machine by address
     """
     if loader.load()[item.region.kind].programs:
-        return [(item.device.address, item.region.variant.removeprefix(
-            'region') or '0')]
+        number = item.region.variant.removeprefix('region') or '0'
+        return [(card, number) for card in _cards(item, unit, functions)]
     return [(device.address, '0') for device
             in cleaners.devices(map(functions.__getitem__, unit))]
+
+
+def _cards(item, unit, functions) -> list[model.PciAddress]:
+    """Return the cards of functions: one of each slot.
+
+    An IOMMU group can have several cards. Another function of a card can
+    manage it.
+    """
+    cards = {card.position: card for card in sorted(
+        (functions[address].physfn or address for address in unit),
+        reverse=True)}
+    cards[item.device.address.position] = item.device.address
+    return sorted(cards.values())

@@ -61,16 +61,11 @@ def devices(unit: collections.abc.Iterable[model.Function],
     found: list[model.Function] = []
     for function in sorted(unit, key=lambda function: function.address):
         before = {other.class_code for other in found
-                  if _are_in_one_slot(function, other)}
+                  if other.address.position == function.address.position}
         if (not before or function.class_code in before
                 or function.is_storage):
             found.append(function)
     return found
-
-
-def _are_in_one_slot(one: model.Function, other: model.Function) -> bool:
-    return (one.address.domain, one.address.bus, one.address.slot) == (
-        other.address.domain, other.address.bus, other.address.slot)
 
 
 def is_name(text: str) -> bool:
