@@ -44,10 +44,13 @@ class Slot:
                     f'device_spec = {json.dumps(entry)}\n')
 
     def used(self, flavor: str | None = None) -> int:
-        """Give it to a server that writes to it, and delete that.
+        """Give it to a server once it is free, and delete that server.
+
+        The server writes to it.
 
         :returns: what the server has found
         """
+        self.wait_until_free()
         server = self._tenant.boot(self._machine.host, flavor=flavor,
                                    **{self.CLASS: 1})
         found = self._found_by(server)

@@ -37,7 +37,6 @@ def test_without_a_cleaning_it_finds_all(slot):
     """Otherwise, the test above proves nothing."""
     slot.offer(clean=['/bin/true'], verify=['/bin/true'])
     slot.used()
-    slot.wait_until_free()
     assert slot.used() == slot.WRITTEN
 
 
