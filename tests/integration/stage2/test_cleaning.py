@@ -16,6 +16,7 @@ def port(machine, inside):
 
 @pytest.fixture(params=[slots.Disk, slots.Region])
 def slot(request, tenant, machine, inside, port, offer):
+    """Return a clean device; a test that passes leaves it clean."""
     slot = request.param(tenant, machine, inside, offer)
     slot.prepare()
     yield slot
@@ -31,6 +32,7 @@ def test_next_server_finds_nothing(slot, inside):
     assert not slot.is_dirty
     assert inside.look()[0][slot.address].driver == before
     assert slot.used() == 0
+    slot.wait_until_free()
 
 
 def test_without_a_cleaning_it_finds_all(slot):
@@ -38,6 +40,7 @@ def test_without_a_cleaning_it_finds_all(slot):
     slot.offer(clean=['/bin/true'], verify=['/bin/true'])
     slot.used()
     assert slot.used() == slot.WRITTEN
+    slot.wait_until_free()
 
 
 def test_cleaner_that_fails(slot, said):
