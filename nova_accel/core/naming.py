@@ -31,6 +31,9 @@ HOST_CLASS = 'CUSTOM_NOVA_ACCEL_HOST'
 #: can require it.
 STRICT_TRAIT = f'{MARKER_TRAIT}_STRICT'
 
+#: The trait of Regions whose units can be live-migrated with their state.
+LIVE_TRAIT = f'{MARKER_TRAIT}_LIVE_MIGRATABLE'
+
 #: The trait of one-time-use devices. os-traits has it since 2025.2.
 ONE_TIME_USE_TRAIT = getattr(os_traits, 'HW_PCI_ONE_TIME_USE',
                              'CUSTOM_HW_PCI_ONE_TIME_USE')

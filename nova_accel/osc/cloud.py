@@ -197,6 +197,11 @@ class Cloud:
         """Return the allocations of a server, by provider."""
         return self.get(f'/allocations/{consumer}')['allocations']
 
+    def allocations_of(self, consumers: collections.abc.Iterable[str],
+                       ) -> dict[str, listing.Json]:
+        """Return the allocations of servers, by server and provider."""
+        return self._each(self.allocations, consumers)
+
     def _consumer(self, uuid: str) -> Consumer:
         return Consumer(uuid, {}, queries.project(self.get, uuid),
                         self._server_name(uuid))

@@ -47,7 +47,9 @@ class Server:
     :param image_traits: the traits that its image requires
     :param host: the name of its compute node; '' if it is on none, and for
         users who may not know it
-    :param status: Nova's, such as ``ACTIVE`` or ``BUILD``
+    :param status: Nova's name of it, such as ACTIVE
+    :param task: what Nova is doing with it, '' for nothing
+    :param zone: the availability zone of its host
     """
 
     uuid: str
@@ -56,6 +58,36 @@ class Server:
     image_traits: tuple[str, ...] = ()
     host: str = ''
     status: str = ''
+    task: str = ''
+    zone: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """The nova-compute of a compute node.
+
+    :param name: as Nova's API takes it for a destination
+    :param closed: why its node gets no new servers, '' if it does
+    """
+
+    name: str
+    zone: str
+    is_up: bool
+    closed: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerGroup:
+    """A server group.
+
+    :param policy: Nova's name of it
+    :param members: uuids of servers
+    :param most: the most members on a host, for anti-affinity
+    """
+
+    policy: str
+    members: frozenset[str]
+    most: int
 
 
 class Compute:
@@ -124,14 +156,41 @@ class Compute:
     def closed(self) -> dict[str, str]:
         """Return why compute nodes get no new servers, by name."""
         with _translated_errors():
-            return {found.name: 'nova-compute is down'
-                    if found.state == 'down' else 'nova-compute is disabled'
-                    for found in self._nova.hypervisors()
-                    if (found.state, found.status) != ('up', 'enabled')}
+            return {found.name: reason for found in self._nova.hypervisors()
+                    if (reason := _closed(found))}
+
+    def services(self) -> dict[str, Service]:
+        """Return the nova-computes, by the names of their compute nodes."""
+        with _translated_errors():
+            zones = {found.host: found.availability_zone
+                     for found in self._nova.services(binary='nova-compute')}
+            # Later versions also ask each host how long it has been up.
+            nodes = list(self._nova.hypervisors(details=True,
+                                                microversion='2.53'))
+        return {found.name: Service(
+            name, zones.get(name, ''), found.state == 'up', _closed(found))
+            for found in nodes for name in [found.service_details['host']]}
+
+    def server_groups(self) -> list[ServerGroup]:
+        """Return the server groups of all projects."""
+        with _translated_errors():
+            return [ServerGroup(
+                found.policy or (found.policies or [''])[0],
+                frozenset(found.member_ids or ()),
+                int((found.rules or {}).get('max_server_per_host', 1)))
+                for found in self._nova.server_groups(all_projects=True)]
 
     @property
     def _nova(self):
         return self._connection.compute
+
+
+def _closed(found) -> str:
+    """Return why a compute node gets no new servers, '' if it does."""
+    if (found.state, found.status) == ('up', 'enabled'):
+        return ''
+    return ('nova-compute is down' if found.state == 'down'
+            else 'nova-compute is disabled')
 
 
 def _known(found, noun: str, name: str):
@@ -153,7 +212,9 @@ def _server(found) -> Server:
     return Server(found.id, found.name, _flavor(found.flavor), tuple(
         key.removeprefix(_TRAIT) for key, value in properties.items()
         if key.startswith(_TRAIT) and value == device_profile.REQUIRED),
-        found.hypervisor_hostname or '', found.status or '')
+        found.hypervisor_hostname or '', getattr(found, 'status', '') or '',
+        getattr(found, 'task_state', '') or '',
+        getattr(found, 'availability_zone', '') or '')
 
 
 @contextlib.contextmanager

@@ -14,6 +14,23 @@ _INTERVAL = 5
 T = typing.TypeVar('T')
 
 
+class Searched:
+    """Says how many moves a search tries, and how many states it examined.
+
+    It is called after each state.
+    """
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, limit: int, examined: int) -> None:
+        if time.monotonic() - self._said > _INTERVAL:
+            self._said = time.monotonic()
+            print(f'plans of {errors.count(limit, "move")}: '
+                  f'{errors.count(examined, "state")} examined',
+                  file=sys.stderr, flush=True)
+
+
 def each(items: collections.abc.Iterable[T], count: int | None,
          what: str) -> collections.abc.Iterator[T]:
     """Yield each item, and say how many there were.

@@ -45,6 +45,7 @@ class Rooms:
         classes that the flavor asks for are not devices
     :param budget: of search steps, shared by all hosts; None for a limit of
         each search
+    :ivar counts: how many units of devices a server gets, by class
     """
 
     def __init__(self, wanted: flavor_request.Request,
@@ -52,7 +53,7 @@ class Rooms:
                  budget: search_budget.Budget | None = None) -> None:
         self._wanted = wanted
         self._budget = budget
-        self._counts = {
+        self.counts = {
             name: amount for name, amount in wanted.amounts.items()
             if name in classes or any(name in group.resources for group
                                       in wanted.groups.values())}
@@ -61,7 +62,7 @@ class Rooms:
     @property
     def classes(self) -> frozenset[str]:
         """The resource classes of the devices that the flavor asks for."""
-        return frozenset(self._counts)
+        return frozenset(self.counts)
 
     def of(self, host: view.View, closed: str = '') -> Room:
         """Return the room of a host.
@@ -90,7 +91,7 @@ class Rooms:
         """Return the room of a host that gets new servers."""
         passed: list[tuple[view.View, int]] = []
         while host not in self._known:
-            found = fit.fit(self._wanted, self._counts, host.units, host.links,
+            found = fit.fit(self._wanted, self.counts, host.units, host.links,
                             True, self._budget or search_budget.Budget(
                                 most=_MAX_STEPS))
             if found.arranged.objection:

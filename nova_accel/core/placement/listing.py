@@ -40,6 +40,10 @@ REASONS = {
 RESERVED = 'reserved'
 
 
+# Traits of providers whose units no new server gets.
+_KEPT_BACK = frozenset({*REASONS, drain.TRAIT, dirt.TRAIT, dirt.CLEAN})
+
+
 class Status(enum.StrEnum):
     """Whether a new server can get units of a device."""
 
@@ -58,6 +62,9 @@ class Units:
     :param traits: those that a profile can require
     :param free: units that a new server can get
     :param reasons: why units are not available, if they are not held
+    :param is_live: whether the state of the units can be live-migrated
+    :param is_kept_back: whether no new server gets the units of a server that
+        gives them back
     """
 
     provider: str
@@ -67,6 +74,8 @@ class Units:
     used: int
     free: int
     reasons: tuple[str, ...] = ()
+    is_live: bool = False
+    is_kept_back: bool = False
 
     @property
     def status(self) -> Status:
@@ -101,12 +110,15 @@ class Host:
     :param name: of its resource provider, the hypervisor's host name
     :param counts: free and used units by resource class
     :param drained: the drain of all its devices
+    :param resources: free amounts of its own resources, such as MEMORY_MB
     """
 
     uuid: str
     name: str
     devices: tuple[Device, ...]
     drained: drain.Drain | None = None
+    resources: collections.abc.Mapping[str, int] = dataclasses.field(
+        default_factory=dict)
 
     @property
     def units(self) -> collections.abc.Iterator[tuple[Device, Units]]:
@@ -170,7 +182,10 @@ def _host(root: Json, below: list[_Provider], summary: Json) -> Host:
                for card in cards.values())
     return Host(root['uuid'], root['name'],
                 tuple(sorted(devices, key=lambda device: device.address)),
-                drain.loads(traits))
+                drain.loads(traits), {
+                    name: amounts['capacity'] - amounts['used']
+                    for name, amounts in summary.get('resources', {}).items()
+                    if name != naming.HOST_CLASS})
 
 
 def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
@@ -182,7 +197,16 @@ def _units(provider: _Provider) -> collections.abc.Iterator[Units]:
                       or not naming.is_own_trait(trait))
             - naming.OUR_TRAITS,
             amounts['used'], max(0, amounts['capacity'] - amounts['used']),
-            _reasons(provider.traits, amounts))
+            _reasons(provider.traits, amounts),
+            naming.LIVE_TRAIT in provider.traits,
+            _is_kept_back(provider.traits, amounts))
+
+
+def _is_kept_back(traits: frozenset[str], amounts: Json) -> bool:
+    # What a cleaner cleans is reserved while a server has it, too.
+    return not _KEPT_BACK.isdisjoint(traits) or (
+        amounts['capacity'] < amounts['used']
+        and not any(map(dirt.is_trait, traits)))
 
 
 def _reasons(traits: frozenset[str], amounts: Json) -> tuple[str, ...]:

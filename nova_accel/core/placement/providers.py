@@ -158,6 +158,7 @@ def _traits(item, disputed, dirty) -> frozenset[str]:
     """Return the traits of the provider that has a Region's units."""
     return naming.OUR_TRAITS.union(
         item.region.traits,
+        [naming.LIVE_TRAIT] * item.region.live_migratable,
         [WITHHELD[state] for _unit, state in item.region.withheld],
         [DISPUTED] * bool(disputed.get(item.uuid)),
         dirt.traits(dirty[item.uuid], not item.region.cleaner)
