@@ -46,7 +46,8 @@ class FabricManagerTest(test_link_domains.Reported, cloud.Cloud):
         self.assertEqual(self.links((0, 1)), self.said().links)
         self.said()
         self.assertEqual(1, self.complaints('Failed to connect to Fabric'))
-        self.assertEqual({('-l',)}, set(map(tuple, self.manager.log())))
+        self.assertEqual({('-l',), ('--get-nvlink-failed-devices',)},
+                         set(map(tuple, self.manager.log())))
 
     def test_manager_starts_after_nova_compute(self):
         self.manager.stop()

@@ -680,21 +680,23 @@ def test_host_show_draws_partitions_beside_the_file(run, tmp_path, manager):
         '   ├─ partition 7: 0000:43:00.0, modules 1',
         '   └─ partition 8: not offered, modules 5']
     said = [line for line in lines if line.startswith('! ')]
-    assert len(said) == 2
+    assert len(said) == 4
     assert 'no card is known for module 5; ' in said[0]
+    assert all(
+        f'partition {number} is not offered: links of 0000:44:00.0 have '
+        'failed; ' in line
+        for number, line in enumerate(said[1:3]))
     assert ('link_domains: the partition 0000:43:00.0 0000:48:00.0 is not '
-            'used: the fabric manager has partition ' in said[1])
+            'used: the fabric manager has partition ' in said[3])
     _code, data = show(run, *arguments)
-    assert data['links']['partitions'] == [
-        ['0000:43:00.0', '0000:44:00.0', '0000:48:00.0', '0000:49:00.0'],
-        ['0000:43:00.0', '0000:44:00.0'], ['0000:43:00.0']]
+    assert data['links']['partitions'] == [['0000:43:00.0']]
     assert data['fabric_partitions'][1] == {
         'id': 1, 'active': True, 'modules': [1, 2],
         'cards': ['0000:43:00.0', '0000:44:00.0'], 'in_file': True,
         'failed_links': [2]}
     assert data['fabric_partitions'][3]['cards'] is None
     # It only looks.
-    assert manager.log() == [['-l']] * 2
+    assert manager.log() == [['-l'], ['--get-nvlink-failed-devices']] * 2
 
 
 def _copied(tmp_path, name):
@@ -721,7 +723,7 @@ def test_host_show_asks_the_manager_of_nova_conf(run, tmp_path, manager):
     # A recording has no manager.
     _code, recorded = show(run, '--sysfs-root', EIGHT_GPUS, conf=conf)
     assert recorded['fabric_partitions'] == []
-    assert manager.log() == [['-l']]
+    assert manager.log() == [['-l'], ['--get-nvlink-failed-devices']]
     assert kept.read_text() == before
     assert code == 0
 

@@ -69,7 +69,8 @@ def test_manager_is_asked_once_in_a_round(machine):
             machine.switches.locate(_functions())
         machine.switches.refresh()
     # One at the first time, and one each round.
-    assert machine.manager.log() == [['-l']] * 4
+    assert machine.manager.log() == [
+        ['-l'], ['--get-nvlink-failed-devices']] * 4
 
 
 def test_host_without_a_manager_pays_nothing(monkeypatch):
