@@ -8,6 +8,7 @@ import ddt
 import fixtures
 from nova.tests.fixtures import libvirt as fakelibvirt
 
+from nova_accel.compute.state import device_claims
 from nova_accel.host import operations
 from tests.functional import cleaner
 from tests.functional import cloud
@@ -297,6 +298,27 @@ class VirtualFunctionTest(Cleaned):
         others = [self.boot(self.vf) for _number in range(2)]
         self.assertNotIn(left, {address for other in others
                                 for address in self.hostdevs(other)})
+
+    def test_vf_that_a_server_leaves_meanwhile_is_not_given(self):
+        """The Host was read while the other server still had it."""
+        other = self.boot(self.vf)
+        [left] = self.hostdevs(other)
+        self.cleaner.set(fail_clean=True)
+        choose = device_claims.DeviceClaims.choose
+        seen = []
+
+        def leave_first(claims, *args, **how):
+            if not seen:
+                self._delete_server(other)
+            chosen = choose(claims, *args, **how)
+            seen.append([str(device.address) for device in chosen.hostdevs])
+            return chosen
+
+        with fixtures.MockPatchObject(device_claims.DeviceClaims, 'choose',
+                                      leave_first):
+            server = self.boot(self.vf)
+        self.assertEqual([left], seen[0])
+        self.assertNotIn(left, self.hostdevs(server))
 
 
 @ddt.ddt
