@@ -59,6 +59,11 @@ class Cleaner(fixtures.Fixture):
         path = self.folder / 'calls'
         return path.read_text().splitlines() if path.exists() else []
 
+    def note(self, call):
+        """Note something among the calls."""
+        with (self.folder / 'calls').open('a') as calls:
+            calls.write(f'{call}\n')
+
     def dirty(self):
         """Return the addresses of devices with contents."""
         return {path.name.removeprefix('content-')

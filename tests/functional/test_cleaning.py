@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 
 import ddt
 import fixtures
@@ -19,6 +20,7 @@ from tests.functional import test_openstack
 from tests.functional import withheld
 
 SPEC = cloud.PAIR_SPEC[:-1] + ', "clean": "wipe"}'
+FPGAS = cloud.DATA / 'hosts' / 'fpga-modelled.json'
 _GPUS = '0000:43:00.0', '0000:44:00.0'
 
 
@@ -233,6 +235,55 @@ class IommuGroupTest(Cleaned):
         self.assertEqual({f'verify {gpu}' for gpu in _GPUS}, {
             call for call in self.cleaner.calls()
             if call.startswith('verify')})
+
+
+class FpgaGroupTest(Cleaned):
+    """Two FPGA cards are one unit, as they share an IOMMU group."""
+
+    CARDS = '0000:47:00.0', '0000:48:00.0'
+    DEVICE_SPEC = (
+        '{"kind": "fpga", "vendor_id": "10ee", "clean": "wipe"}',)
+
+    def directory_host(self):
+        bus = super().directory_host(FPGAS) / 'sys/bus/pci/devices'
+        card = (bus / self.CARDS[0]).resolve()
+        shutil.copytree(card, card.with_name(self.CARDS[1]), symlinks=True)
+        (bus / self.CARDS[1]).symlink_to(
+            os.readlink(bus / card.name).replace(*self.CARDS))
+
+    def test_each_card_is_cleaned(self):
+        self.write_profile('card', groups=[{'resources': {'FPGA': 1}}])
+        server = self.boot(self.flavor('card'))
+        self.assertEqual(set(self.CARDS), set(self.hostdevs(server)))
+        self._delete_server(server)
+        self.rounds(3)
+        self.assertEqual(set(), self.cleaner.dirty())
+        self.assertEqual({f'verify {card}' for card in self.CARDS}, {
+            call for call in self.cleaner.calls()
+            if call.startswith('verify')})
+
+
+class ResetTest(Cleaned):
+    """The calls of the cleaner have the resets of the GPUs among them."""
+
+    def directory_host(self):
+        functions = self.useFixture(
+            kernel.Functions(super().directory_host()))
+        functions.offer_reset(*_GPUS)
+        functions.on_reset = lambda address: self.cleaner.note(
+            f'reset {address}')
+        for address in _GPUS:
+            (functions.place(address) / 'driver').unlink(missing_ok=True)
+
+    def test_a_cleaner_that_fails_leaves_nothing_in_registers(self):
+        self.cleaner.set(fail_clean=True)
+        server = self.boot(self.one)
+        [device] = self.hostdevs(server)
+        self._delete_server(server)
+        self.rounds(4)
+        calls = [step for step, address in map(str.split, self.cleaner.calls())
+                 if address == device]
+        self.assertEqual(['reset', 'clean', 'reset'], calls[-3:])
 
 
 class VirtualFunctionTest(Cleaned):
