@@ -65,6 +65,16 @@ class CleaningStorm(entries.EntryStorm):
         new, self._read = lines[self._read:], len(lines)
         return [tuple(line.split()) for line in new]
 
+    def freed(self, host, card):
+        """An operator has cleaned what no cleaner of now cleans."""
+        if any('clean' in entry and entry['address'].startswith(card[:8])
+               for entry in self._entries(host)):
+            return
+        held = self._held()
+        self._left = {place: uuid for place, uuid in self._left.items()
+                      if place in held or place[0] != host
+                      or self._card_of(*place) != card}
+
     def _check_left(self):
         self._free_dirty()
         super()._check_left()

@@ -264,6 +264,9 @@ class EntryStorm(crashes.CrashStorm):
         """Return the path of the functions of a host."""
         return self._paths[host] / 'sys/bus/pci/devices'
 
+    def freed(self, host, card):
+        """An operator has freed the devices of a card."""
+
     def _write_entries(self, host):
         self._withholdings.change_entries(host)
         self._specs[host] = [

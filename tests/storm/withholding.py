@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import random
 
+from nova_accel.core import naming
 from nova_accel.core.placement import dirt
 from tests.functional import test_health
 from tests.storm import storm
@@ -164,6 +165,8 @@ class Withholdings:
                         provider['uuid']):
                     self._cloud.note(f'freed: {name}')
                     self._cloud.free_used(provider['uuid'])
+                    self._cloud.freed(
+                        host, naming.parse_provider_name(name)[0])
             self._cloud.computes[host].manager.reset()
         self._users = {place: uuid for place, uuid in self._users.items()
                        if held.get(place) == uuid}
