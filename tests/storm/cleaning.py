@@ -67,13 +67,15 @@ class CleaningStorm(entries.EntryStorm):
 
     def freed(self, host, card):
         """An operator has cleaned what no cleaner of now cleans."""
-        if any('clean' in entry and entry['address'].startswith(card[:8])
-               for entry in self._entries(host)):
-            return
         held = self._held()
-        self._left = {place: uuid for place, uuid in self._left.items()
-                      if place in held or place[0] != host
-                      or self._card_of(*place) != card}
+        has_cleaner = any(
+            'clean' in entry and entry['address'].startswith(card[:8])
+            for entry in self._entries(host))
+        for place in [*self._left]:
+            if place not in held and place[0] == host and (
+                    self._card_of(*place) == card) and not (
+                    has_cleaner and self._place(*place)):
+                del self._left[place]
 
     def _check_left(self):
         self._free_dirty()
