@@ -26,7 +26,7 @@ NETWORK_KEYS = frozenset({'devname', 'physical_network', 'trusted',
                            'remote_managed'})
 
 #: Longest value of the option, in characters.
-MAX_LENGTH = 1 << 18
+MAX_LENGTH = 1 << 16
 
 _EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
 
