@@ -66,16 +66,11 @@ class CleaningStorm(entries.EntryStorm):
         return [tuple(line.split()) for line in new]
 
     def freed(self, host, card):
-        """An operator has cleaned what no cleaner of now cleans."""
+        """An operator has cleaned what he frees."""
         held = self._held()
-        has_cleaner = any(
-            'clean' in entry and entry['address'].startswith(card[:8])
-            for entry in self._entries(host))
-        for place in [*self._left]:
-            if place not in held and place[0] == host and (
-                    self._card_of(*place) == card) and not (
-                    has_cleaner and self._place(*place)):
-                del self._left[place]
+        self._left = {place: uuid for place, uuid in self._left.items()
+                      if place in held or place[0] != host
+                      or self._card_of(*place) != card}
 
     def _check_left(self):
         self._free_dirty()
