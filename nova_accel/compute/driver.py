@@ -247,6 +247,10 @@ class LibvirtDriver(driver.LibvirtDriver):
                 self._announcer.announce_devices(
                     inventory.NodeInventory(host, node))
 
+    def refresh_providers(self) -> None:
+        """Let Nova read outdated providers again, before it reports."""
+        self._placement_client.refresh_providers()
+
     def _adopt(self, node, provider_tree) -> None:
         self._adopter.adopt(
             inventory.NodeInventory(self._local_host.read_cached(), node),

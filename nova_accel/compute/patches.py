@@ -11,7 +11,8 @@
   server that is created or deleted, Nova reads the allocations of every
   provider of the host. It needs them only to reshape providers, which happens
   when nova-compute starts, and for PCI devices in Placement. Skip the read
-  otherwise.
+  otherwise. Nova reads providers from its cache. Clear an outdated one before
+  a report begins: Nova fails if its cache is cleared during a report.
 * ``nova.compute.resource_tracker.ResourceTracker.
   delete_allocation_for_evacuated_instance``. Nova means to delete the
   allocations on the destination of a failed evacuation, and deletes those of
@@ -79,6 +80,10 @@ CLAIMS = tuple(
 
 @seams.wrap(resource_tracker.ResourceTracker, '_update_to_placement')
 def update_to_placement(original, self, context, compute_node, startup):
+    # Another driver in the same process has no such method.
+    refresh = getattr(self.driver, 'refresh_providers', None)
+    if refresh:
+        refresh()
     token = _needs_allocations.set(startup or CONF.pci.report_in_placement)
     try:
         return original(self, context, compute_node, startup)

@@ -7,9 +7,11 @@ import shutil
 
 import ddt
 import fixtures
+from nova.scheduler.client import report
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.compute.state import device_claims
+from nova_accel.compute.state import placement
 from nova_accel.host import operations
 from tests.functional import cleaner
 from tests.functional import cloud
@@ -187,6 +189,29 @@ class CleanTest(Cleaned):
         self.assertFree(other)
         self.assertEqual({other}, {call.split()[1] for call
                                    in self.cleaner.calls()})
+
+    def test_server_that_starts_during_a_report_to_placement(self):
+        mark = placement.PlacementClient.mark_dirty
+        update = report.SchedulerReportClient.update_from_provider_tree
+
+        def during_a_report(client, *marked):
+            def updating(*args, **more):
+                mark(client, *marked)
+                return update(*args, **more)
+
+            with fixtures.MockPatchObject(
+                    report.SchedulerReportClient, 'update_from_provider_tree',
+                    updating):
+                self._run_periodics()
+
+        with fixtures.MockPatchObject(
+                placement.PlacementClient, 'mark_dirty', during_a_report):
+            server = self.boot(self.two)
+        self.assertNotIn('Error updating resources',
+                         self.stdlog.logger.output)
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(server)
+        self.assertFree()
 
     def test_cleaner_that_is_not_defined(self):
         self._delete_server(self.boot(self.two))

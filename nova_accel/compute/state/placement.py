@@ -49,7 +49,8 @@ class PlacementClient:
         self._virtapi = virtapi
         #: Whether Placement answered when it was last asked for requests.
         self.answers = True
-        #: Whether a write of ours has outdated the cache of Nova.
+        #: Whether a write of ours, or of an operator, has outdated Nova's
+        #: cache of the providers.
         self._is_outdated = False
 
     def allocations_of_consumer(self, uuid: str) -> dict[str, dict] | None:
@@ -77,7 +78,7 @@ class PlacementClient:
             context.get_admin_context(), uuid).allocations
 
     def refresh_requests(self, node: inventory.Node) -> None:
-        """Let Nova read the providers again if an operator asks for something.
+        """See whether Nova's cache lacks what an operator asks for.
 
         Otherwise Nova reads traits every ``[compute]
         resource_provider_association_refresh`` seconds.
@@ -91,10 +92,19 @@ class PlacementClient:
             for trait in sorted(providers.MARKS):
                 self._client.put(f'/traits/{trait}', {}, version='1.6')
             marked = self._marked(node) or set()
-        if self.answers and (marked != node.marked or self._is_outdated
+        if self.answers and (marked != node.marked
                              or self._is_firmware_accepted(node)):
-            self._client.clear_provider_cache()
+            self._is_outdated = True
+
+    def refresh_providers(self) -> None:
+        """Let Nova read the providers again if its cache is outdated.
+
+        Nova's report to Placement uses the cache from its beginning to its
+        end. So this is called before a report.
+        """
+        if self._is_outdated:
             self._is_outdated = False
+            self._client.clear_provider_cache()
 
     def _is_firmware_accepted(self, node) -> bool:
         """Whether an operator has accepted a change of firmware."""
@@ -313,7 +323,7 @@ class PlacementClient:
                 f'server, and Placement does not store that: {why}',
                 'try again')
         # Nova caches inventories for some minutes.
-        self._client.clear_provider_cache()
+        self._is_outdated = True
         if item.region.cleaner:
             LOG.info('Resource provider %s has a server now; no other server '
                      'gets its device before it is cleaned', item.name)
