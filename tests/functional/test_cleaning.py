@@ -450,6 +450,18 @@ class DividedCardTest(Cleaned):
         self.divide(first)
         self.assertEqual(free, self.free_units())
 
+    def test_card_that_was_divided_since_is_freed_by_an_operator(self):
+        self.kernel.set_num_vfs(self.CARD, 0)
+        self.restart_compute_service('compute1')
+        self.rounds()
+        self.cleaner.set(fail_clean=True)
+        self._delete_server(self.boot(self.qat))
+        self.divide(2)
+        self.assertEqual(0, self.free_units())
+        self.set('--free', address=self.CARD)
+        self.rounds()
+        self.assertEqual(2, self.free_units())
+
 
 class CleaningCrashTest(test_crash.Crash):
     """nova-compute dies before each step of a device's use and cleaning.

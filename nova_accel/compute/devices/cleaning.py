@@ -50,7 +50,8 @@ class Cleaning:
             freed = node.dirty[uuid] - in_use
             if (item := here.by_uuid.get(uuid)) and item.region.cleaner:
                 # A server may have left the others since they were cleaned.
-                freed &= self._dirt.known_failures()
+                freed &= self._dirt.known_failures() | (
+                    freed - self._cleanable(item, here.host))
             LOG.info('Resource provider %s: an operator has freed %s',
                      node.ours.get(uuid, uuid),
                      ', '.join(map(str, sorted(freed)))
@@ -66,6 +67,17 @@ class Cleaning:
                 LOG.warning('Resource provider %s: an operator asks to clean '
                             'it, but no entry names a cleaner for it',
                             node.ours[uuid])
+
+    def _cleanable(self, item, host) -> set[model.PciAddress]:
+        """Return the dirty functions that the cleaner of a Region cleans.
+
+        A card that a server had as a whole is not cleaned by its virtual
+        functions.
+        """
+        return set().union(*(
+            functions for place, functions
+            in self._dirt.cleanable(host.functions).items()
+            if place in item.functions))
 
     def start(self, node: inventory.Node, known: holders.Holders) -> bool:
         """Start to clean the dirty units that no server holds.
