@@ -393,6 +393,20 @@ is chosen if there is one. With 0, only the other multipliers count. The
 metadata key of the same name of a host's aggregate takes precedence.
 """),
     cfg.FloatOpt(
+        'accel_alternative_weight_multiplier', default=1000.0, mutable=True,
+        help="""
+Multiplier with which AcceleratorWeigher prefers, for a server whose profile
+has alternatives (``any_of``), the host that has the first of them. Used by
+nova-scheduler, if ``[filter_scheduler] weight_classes`` names
+``nova_accel.scheduler.weigher.AcceleratorWeigher``.
+
+A host with the second alternative is behind by the multiplier, one with the
+third by twice the multiplier. The default is more than all other multipliers
+add up to, except for Nova's ``build_failure_weight_multiplier``. 0 has no
+effect. The metadata key of the same name of a host's aggregate takes
+precedence.
+"""),
+    cfg.FloatOpt(
         'accel_pack_weight_multiplier', default=10.0, mutable=True,
         help="""
 Multiplier with which AcceleratorWeigher prefers, for a server with devices,

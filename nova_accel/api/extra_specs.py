@@ -102,6 +102,23 @@ VALIDATORS = [
                              'pattern': r'[A-Z0-9_]+'}],
     ),
     base.ExtraSpecValidator(
+        name=flavor_specs.ANY_KEY + '{group}-{number}',
+        description='An alternative of a group: the traits that its devices '
+                    'must have. Written by nova_accel.',
+        value={'type': str, 'description': 'The traits, with commas.',
+               'pattern': r'[A-Z0-9_,]*'},
+        parameters=[_GROUP, {'name': 'number', 'description': 'The index of '
+                             'the alternative.', 'pattern': r'\d+'}],
+    ),
+    base.ExtraSpecValidator(
+        name=flavor_specs.PER_KEY,
+        description='Whether a server gets the first alternative that fits '
+                    'on its host, and not the first that fits on any host. '
+                    'Written by nova_accel.',
+        value={'type': str, 'description': 'Always host.',
+               'enum': [device_profile.HOST]},
+    ),
+    base.ExtraSpecValidator(
         name=affinity.PREFIX + '{number}',
         description='An affinity rule of the groups. Written by nova_accel.',
         value={'type': str, 'description': 'The rule, such as "required same '

@@ -13,6 +13,7 @@ from cliff import show
 
 from nova_accel.cmd import text
 from nova_accel.core import errors
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 from nova_accel.osc import columns
@@ -200,14 +201,15 @@ def _content(profile: device_profile.Profile) -> dict:
         'group_policy': profile.group_policy,
         'groups': [{'resources': dict(group.resources),
                     'traits': dict(group.traits), 'numa': group.numa,
-                    'bitstream': group.bitstream}
+                    'bitstream': group.bitstream,
+                    **({'any_of': group.any_of} if group.any_of else {})}
                    for group in profile.groups],
         'affinity': [{'key': rule.key, 'same': rule.same,
                       'groups': list(rule.groups), 'weight': rule.weight}
                      for rule in profile.rules],
         # Only if they are set, so that older versions give the same digest.
         **{key: value for key in ('guest_switches', 'gpu_cliques',
-                                  'same_domain')
+                                  'same_domain', 'per')
            if (value := getattr(profile, key))},
     }
 
@@ -238,5 +240,8 @@ def _group(numbered: tuple[int, device_profile.Group]) -> str:
     index, group = numbered
     traits = [name if strength == device_profile.REQUIRED else f'not {name}'
               for name, strength in group.traits.items()]
+    if group.any_of:
+        traits.append('any of ' + ', '.join(map(alternatives.text,
+                                                group.any_of)))
     return (f'{device_profile.group_name(index)}: '
             + ', '.join([_resources(group), *traits, f'numa {group.numa}']))

@@ -3,11 +3,13 @@
 
 import collections
 import collections.abc
+import typing
 
 from cliff import columns
 
 from nova_accel.core import errors
 from nova_accel.core import naming
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 
 
@@ -94,18 +96,23 @@ class Groups(columns.FormattableColumn):
                 f'{"with" if strength == device_profile.REQUIRED else "not"} '
                 f'{trait}' for trait, strength in group.traits.items()
                 if trait not in naming.OUR_TRAITS), *(
+                ['with ' + ', else '.join(map(alternatives.text,
+                                              group.any_of))]
+                if group.any_of else []), *(
                 [f'bitstream {group.bitstream}'] * bool(group.bitstream))))
             for group in self._value or ())
         return '\n'.join(text if count == 1 else f'{count} × {text}'
                          for text, count in texts.items())
 
-    def machine_readable(self) -> list[dict[str, str]] | None:
+    def machine_readable(self) -> list[dict[str, typing.Any]] | None:
         return None if self._value is None else [{
             **{f'resources:{name}': str(amount)
                for name, amount in group.resources.items()},
             **{f'trait:{trait}': strength
                for trait, strength in group.traits.items()
                if trait not in naming.OUR_TRAITS},
+            **({'any_of': [list(one) for one in group.any_of]}
+               if group.any_of else {}),
             **({'accel:bitstream_id': group.bitstream}
                if group.bitstream else {})} for group in self._value]
 

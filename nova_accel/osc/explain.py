@@ -66,6 +66,8 @@ class Explain(command.ShowOne):
             'servers': servers,
             'reason': None if servers else reasons.no_host(
                 each.obstacle for each in found.values()),
+            **({'alternatives': _by_alternative(wanted, found)}
+               if wanted.alternatives else {}),
             'withheld': capacity.withheld(client, hosts, rooms.classes),
             'hosts': _hosts(found) if parsed_args.long else _by_reason(found),
             **({'host_domains': _by_domain(found, domains)}
@@ -108,6 +110,17 @@ def _by_domain(found, domains) -> columns.Counted:
         on_one_host=False)
     return columns.Counted([{'servers': rooms[name].servers, 'reason': name}
                             for name in sorted(rooms)])
+
+
+def _by_alternative(wanted, found) -> columns.Counted:
+    """Return how many servers would get each alternative, one by one."""
+    servers: collections.Counter[int] = collections.Counter()
+    for names, each in found.items():
+        servers.update({number: count * len(names) for number, count
+                        in each.alternatives.items()})
+    return columns.Counted([
+        {'servers': servers[number], 'reason': name}
+        for number, name in enumerate(wanted.alternatives)])
 
 
 def _by_reason(found) -> columns.Counted:

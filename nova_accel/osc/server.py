@@ -70,4 +70,5 @@ def _groups(wanted: flavor_request.Request,
         name for name, group in wanted.groups.items()
         if units.resource_class in group.resources
         and units.traits.issuperset(
-            set(wanted.traits(name)) - naming.OUR_TRAITS)) or None
+            set(wanted.traits(name)) - naming.OUR_TRAITS)
+        and any(map(units.traits.issuperset, group.any_of or [()]))) or None

@@ -150,7 +150,9 @@ def _why(error) -> str:
             return (f'{value} is not between 1 and '
                     f'{error.schema["maximum"]}')
         case 'minItems' | 'maxItems':
-            return (f'has {len(error.instance)} groups, but must have 1 to '
+            noun = 'alternative' if error.path[-1] == 'any_of' else 'group'
+            return (f'has {errors.count(len(error.instance), noun)}, but must '
+                    f'have {error.schema["minItems"]} to '
                     f'{error.schema["maxItems"]}')
         case 'pattern':
             return f'{value} is not {_expected_text(error.path)}'
@@ -186,6 +188,10 @@ def _remedy(error) -> str:
             not isinstance(error.instance, (dict, list, type(None)))):
         # YAML reads 0123 as a number, and 2026-01-01 as a date.
         return 'write it in quotes'
+    if 'any_of' in error.path and error.validator == 'type':
+        return ('an alternative is a list of required traits, such as '
+                '[CUSTOM_A100]; for another resource class or amount, write '
+                'another profile')
     if error.validator != 'additionalProperties':
         return ''
     keys = (*error.schema.get('properties', ()), *(

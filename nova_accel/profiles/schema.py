@@ -40,6 +40,7 @@ _ALL_GROUPS = {'group_policy': {'enum': ['none', device_profile.ISOLATE]},
                'gpu_cliques': {'type': 'boolean'},
                'same_domain': {'enum': [device_profile.REQUIRED,
                                         device_profile.PREFERRED]}}
+_PER = {'enum': [device_profile.CLOUD, device_profile.HOST]}
 
 OURS = {
     'type': 'object',
@@ -49,6 +50,7 @@ OURS = {
         'name': _NAME,
         'description': {'type': 'string'},
         **_ALL_GROUPS,
+        'per': _PER,
         'groups': {**_GROUPS, 'items': {
             'type': 'object',
             'required': ['resources'],
@@ -70,6 +72,10 @@ OURS = {
                                   device_profile.OFF, False]},
                 'bitstream': {'type': 'string'},
                 'function': {'type': 'string'},
+                'any_of': {'type': 'array', 'minItems': 2,
+                           'maxItems': device_profile.MAX_ALTERNATIVES,
+                           'items': {'type': 'array',
+                                     'items': {'type': 'string'}}},
             },
         }},
     },

@@ -84,15 +84,17 @@ class Candidate(dict):
     :ivar answer: the answer of Placement that it is from
     :ivar choice: chooses its devices, and can do so again; or None
     :ivar penalty: penalty of the preferred rules that its devices violate
+    :ivar rank: 0 for the first alternative of the profile, 1 for the second
     :ivar claimed: whether a server has claimed it
     """
 
     def __init__(self, candidate: collections.abc.Mapping, answer: Answer,
-                 choice=None, penalty: int = 0):
+                 choice=None, penalty: int = 0, rank: int = 0):
         super().__init__(candidate)
         self.answer = answer
         self.choice = choice
         self.penalty = penalty
+        self.rank = rank
         self.claimed = False
 
     def claim(self, instance_uuid: str) -> None:
@@ -104,7 +106,7 @@ class Candidate(dict):
         # Nova copies candidates for each host and each claim. All copies
         # share one answer.
         return Candidate(copy.deepcopy(dict(self), memo), self.answer,
-                         self.choice, self.penalty)
+                         self.choice, self.penalty, self.rank)
 
 
 def available(host_state, answer: Answer,

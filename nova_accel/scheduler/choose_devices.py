@@ -84,6 +84,7 @@ class Choice:
                 groups, found.chosen))
             candidate.choice = self
             candidate.penalty = found.penalty
+            candidate.rank = self._wanted.rank(found.alternative)
         return found
 
     def _best(self, groups, available, contexts,
@@ -93,11 +94,11 @@ class Choice:
         for context in contexts:
             found = choose.choose(self._wanted, groups, available, context,
                                   self._pack, steps)
-            if best is None or (bool(found.objection), found.cost) < (
-                    bool(best.objection), best.cost):
+            if best is None or found.order < best.order:
                 best = found
             # It is perfect, or no other NUMA nodes can improve it.
-            if not (best.penalty or best.rule or best.kind == 'together'):
+            if not (best.penalty or best.alternative or best.rule
+                    or best.kind in ('together', 'alternatives')):
                 break
         return best
 

@@ -32,6 +32,7 @@ class HostSearch:
     def __init__(self, host_state, spec_obj, wanted: flavor_request.Request):
         self.host_state = host_state
         self.answer = candidates.of(host_state)
+        self._wanted = wanted
         self._siblings = multi_create.Siblings.of(host_state)
         self._choice = choose_devices.Choice(
             host_state, wanted, guest_numa.Nodes(
@@ -71,6 +72,13 @@ class HostSearch:
         return min(arranged.penalty if arranged else 0
                    for arranged in filter(_serves, self.arranged))
 
+    @property
+    def has_first(self) -> bool:
+        """Whether it has the first alternative, as far as hosts differ."""
+        return any(
+            not (arranged and self._wanted.rank(arranged.alternative))
+            for arranged in filter(_serves, self.arranged))
+
     def settle(self) -> bool:
         """Set the host's candidates to those with devices, the best first.
 
@@ -78,7 +86,7 @@ class HostSearch:
         """
         self.host_state.allocation_candidates = [
             candidate for candidate, arranged in sorted(
-                self._found, key=lambda item: item[1].cost if item[1] else ())
+                self._found, key=lambda item: item[1].order if item[1] else ())
             if _serves(arranged)]
         self._siblings.expect(self.host_state.allocation_candidates)
         return self.passes
@@ -94,7 +102,7 @@ def search_all(searches: collections.abc.Sequence[HostSearch]) -> None:
     for search in searches:
         search.take(first)
     for most in search_budget.ROUNDS:
-        passing = [search for search in searches if search.passes]
+        passing = [search for search in searches if search.has_first]
         unsure = [search for search in passing or searches
                   if not search.is_final]
         if passing:

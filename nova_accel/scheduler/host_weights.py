@@ -14,14 +14,22 @@ from nova_accel.core.solver import fragmentation
 
 def parts(penalties: collections.abc.Iterable[int],
           rooms: collections.abc.Iterable[fragmentation.Room],
+          ranks: collections.abc.Sequence[int] = (),
           ) -> dict[str, list[float]]:
-    """Return the hosts' weights, 0 to 1, by the name of the multiplier.
+    """Return the hosts' weights by the name of the multiplier.
+
+    They are 0 to 1, and for alternatives 0 or less.
 
     :param penalties: of the preferred rules that the devices violate, by host
     :param rooms: the room that is left, by host
+    :param ranks: of the alternatives of the profile that the hosts have, 0
+        for the best
     """
     rooms = list(rooms)
     return {
+        # Not normalized: the next alternative is as far behind on any host.
+        **({'accel_alternative_weight_multiplier': [
+            float(-rank) for rank in ranks]} if any(ranks) else {}),
         'accel_preferred_weight_multiplier': _preferences(list(penalties)),
         'accel_pack_weight_multiplier': _normal(-room.left for room in rooms),
         'accel_island_weight_multiplier': _normal(

@@ -136,13 +136,14 @@ def rank(wanted: flavor_request.Request, found: Found,
         fitted = alike.choose(wanted, steps)
         if not fitted.arranged.objection:
             fits.append((alike, fitted))
-            fitting += len(alike.roots)
+            fitting += len(alike.roots) * (not wanted.rank(
+                fitted.arranged.alternative))
         elif fitted.is_certain:
             rejected.append(alike)
         else:
             unsure.extend(alike.roots)
-    return Ranking(wanted, _sorted(_improved(wanted, fits, enough)), unsure,
-                   rejected, unranked)
+    return Ranking(wanted, _sorted(wanted, _improved(wanted, fits, enough)),
+                   unsure, rejected, unranked)
 
 
 def _improved(wanted: flavor_request.Request,
@@ -150,16 +151,21 @@ def _improved(wanted: flavor_request.Request,
               ) -> list[tuple[_Alike, fit.Fit]]:
     """Search the most promising hosts for devices that keep more rules."""
     steps = search_budget.Budget(_BETTER_STEPS)
-    fits.sort(key=lambda item: item[1].arranged.penalty)
+    fits.sort(key=lambda item: _badness(wanted, item[1]))
     improved, kept = [], 0
     for alike, fitted in fits:
         arranged = fitted.arranged
-        if arranged.penalty and not arranged.is_final and (
+        if any(_badness(wanted, fitted)) and not arranged.is_final and (
                 kept < enough and not steps.is_spent):
             fitted = alike.choose(wanted, steps)
         improved.append((alike, fitted))
-        kept += len(alike.roots) * (not fitted.arranged.penalty)
+        kept += len(alike.roots) * (not any(_badness(wanted, fitted)))
     return improved
+
+
+def _badness(wanted: flavor_request.Request,
+             fitted: fit.Fit) -> tuple[int, int]:
+    return wanted.rank(fitted.arranged.alternative), fitted.arranged.penalty
 
 
 def _alike(wanted: flavor_request.Request,
@@ -178,11 +184,13 @@ def _alike(wanted: flavor_request.Request,
     return hosts.values()
 
 
-def _sorted(fits: list[tuple[_Alike, fit.Fit]]) -> list[str]:
+def _sorted(wanted: flavor_request.Request,
+            fits: list[tuple[_Alike, fit.Fit]]) -> list[str]:
     """Return the hosts, the best first; equal ones in random order."""
     weights = host_weights.sums(fits, host_weights.parts(
         [fitted.arranged.penalty for _alike, fitted in fits],
-        [fitted.room for _alike, fitted in fits]),
+        [fitted.room for _alike, fitted in fits],
+        [wanted.rank(fitted.arranged.alternative) for _alike, fitted in fits]),
         lambda _fits, name: CONF.nova_accel[name])
     return [root for _weight, _chance, root in sorted(
         (-round(weight, 6), _CHANCE.random(), root)

@@ -32,12 +32,13 @@ _BEST_WITH_DEVICES = 1 / 3
 class AcceleratorWeigher(weights.BaseHostWeigher):
     """Keep groups of free devices whole for later servers.
 
-    For a server with devices, prefer the host that best meets its preferred
-    rules, on which the fewest devices stay free, and on which its devices
-    break up the fewest groups. For a server without devices, prefer hosts
-    without devices. Each of the four weights has a multiplier. The weigher
-    sends no requests. Servers with devices are weighed only if
-    AcceleratorFilter is enabled, which chooses the devices.
+    For a server with devices, prefer the host that has the first alternative
+    of its profile, that best meets its preferred rules, on which the fewest
+    devices stay free, and on which its devices break up the fewest groups. For
+    a server without devices, prefer hosts without devices. Each of the five
+    weights has a multiplier. The weigher sends no requests. Servers with
+    devices are weighed only if AcceleratorFilter is enabled, which chooses the
+    devices.
     """
 
     # Each part is normalized and multiplied here. With these limits, Nova
@@ -53,7 +54,8 @@ class AcceleratorWeigher(weights.BaseHostWeigher):
         hosts = [weighed.obj for weighed in weighed_obj_list]
         if _wants_devices(hosts, weight_properties.flavor.extra_specs):
             parts = host_weights.parts(map(_penalty, hosts),
-                                       map(_room, hosts))
+                                       map(_room, hosts),
+                                       list(map(_rank, hosts)))
         else:
             parts = _without_devices(hosts)
         parts.update(same_domain.weights(hosts))
@@ -95,6 +97,13 @@ def _penalty(host_state) -> int:
     if candidates.of(host_state) is None:
         return 0
     return host_state.allocation_candidates[0].penalty
+
+
+def _rank(host_state) -> int:
+    """Return the rank of its alternative."""
+    if candidates.of(host_state) is None:
+        return 0
+    return host_state.allocation_candidates[0].rank
 
 
 def _multiplier(host_state, name: str) -> float:

@@ -126,17 +126,41 @@ class _Host:
                                 arrange.HostContext(links=self.links))
 
 
-def _expanded(groups, rules):
+def _expanded(groups, rules, per=''):
     """Return the extra specs of a flavor, expanded from a profile."""
     document = device_profile.Profile('at-random', tuple(
         device_profile.Group(group.resources, {
             trait: strength for trait, strength in group.traits.items()
-            if trait not in naming.OUR_TRAITS}, device_profile.OFF)
-        for group in groups.values()), rules=tuple(rules))
+            if trait not in naming.OUR_TRAITS}, device_profile.OFF,
+            any_of=group.any_of)
+        for group in groups.values()), rules=tuple(rules), per=per)
     try:
         return flavor_specs.expand(document, {})
     except errors.ProfileError:
         hypothesis.reject()
+
+
+def _asked(hosts, groups):
+    """Return the states of the hosts that Placement finds."""
+    answer = candidates.Answer({
+        provider: said for host in hosts
+        for provider, said in host.said().items()}, None)
+    for host in hosts:
+        host.state.allocation_candidates = [
+            found for found in [host.candidate(groups, answer)] if found]
+    return [host.state for host in hosts if host.state.allocation_candidates]
+
+
+def _spec(specs):
+    return objects.RequestSpec(
+        flavor=objects.Flavor(extra_specs=specs), num_instances=1,
+        numa_topology=None, pci_requests=None, instance_uuid=build.ROOT)
+
+
+def _first(passed, spec):
+    """Return the host that the weigher puts first."""
+    return weights.HostWeightHandler().get_weighed_objects(
+        [weigher.AcceleratorWeigher()], passed, spec)[0].obj
 
 
 @hypothesis.given(st.lists(st.tuples(brute_force.hosts(), brute_force.links()),
@@ -144,19 +168,8 @@ def _expanded(groups, rules):
 def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
     groups, rules, _around = request
     hosts = [_Host(number, *one) for number, one in enumerate(fleet)]
-    answer = candidates.Answer({
-        provider: said for host in hosts
-        for provider, said in host.said().items()}, None)
     specs = _expanded(groups, rules)
-    spec = objects.RequestSpec(
-        flavor=objects.Flavor(extra_specs=specs), num_instances=1,
-        numa_topology=None, pci_requests=None, instance_uuid=build.ROOT)
-    asked = []
-    for host in hosts:
-        host.state.allocation_candidates = [
-            found for found in [host.candidate(groups, answer)] if found]
-        if host.state.allocation_candidates:
-            asked.append(host.state)
+    spec, asked = _spec(specs), _asked(hosts, groups)
     ranking = shortlist.rank(flavor_request.parse(specs), {
         state.uuid: state.allocation_candidates for state in asked},
         len(asked))
@@ -178,10 +191,61 @@ def test_capable_hosts_pass_and_least_penalty_comes_first(fleet, request):
     for state in passed:
         _check_right(by_name[state.host], groups, flavor_specs.rules(specs),
                      state)
-    [first, *_others] = weights.HostWeightHandler().get_weighed_objects(
-        [weigher.AcceleratorWeigher()], passed, spec)
-    assert best[first.obj.host] == min(
+    assert best[_first(passed, spec).host] == min(
         penalty for penalty in best.values() if penalty is not None)
+
+
+_MODELS = 'CUSTOM_T', 'CUSTOM_U'
+
+
+@st.composite
+def _with_alternatives(draw):
+    groups, rules, _around = draw(brute_force.requests())
+    # In any order: of alternatives that are never chosen, too.
+    alternatives = st.permutations(
+        [('CUSTOM_T',), ('CUSTOM_U',), ()]).map(tuple)
+    some = draw(st.sets(st.sampled_from(sorted(groups)), min_size=1,
+                        max_size=2))
+    return {name: dataclasses.replace(
+        group, traits={naming.MARKER_TRAIT: 'required'},
+        any_of=draw(alternatives)) if name in some else group
+        for name, group in groups.items()}, rules
+
+
+@hypothesis.given(st.lists(st.tuples(
+    brute_force.hosts(traits=_MODELS), brute_force.links()),
+    min_size=1, max_size=4), _with_alternatives(),
+    st.sampled_from(['', 'host']))
+def test_first_alternative_that_fits_is_given(fleet, request, per):
+    groups, rules = request
+    hosts = [_Host(number, *one) for number, one in enumerate(fleet)]
+    specs = _expanded(groups, rules, per)
+    spec, asked = _spec(specs), _asked(hosts, groups)
+    ranking = shortlist.rank(flavor_request.parse(specs), {
+        state.uuid: state.allocation_candidates for state in asked},
+        len(asked))
+    passed = list(filter_.AcceleratorFilter().filter_all(asked, spec))
+    plain = list(brute_force.with_alternatives(groups))
+    every = {host.name: [host.best(one, flavor_specs.rules(specs))
+                         for one in plain] for host in hosts}
+    best = {name: next((number, penalty) for number, penalty
+                       in enumerate(penalties) if penalty is not None)
+            for name, penalties in every.items()
+            if any(penalty is not None for penalty in penalties)}
+    assert [state.host for state in passed] == list(best)
+    if not passed:
+        return
+    by_name = {host.name: host for host in hosts}
+    for state in passed:
+        number, _penalty = best[state.host]
+        _check_right(by_name[state.host], plain[number],
+                     flavor_specs.rules(specs), state)
+    names = {host.root: host.name for host in hosts}
+    order = {name: found[per == 'host':] for name, found in best.items()}
+    assert order[_first(passed, spec).host] == min(order.values())
+    fitting = [order[names[root]] for root in ranking.fitting
+               if names[root] in order]
+    assert fitting == sorted(fitting)
 
 
 def _check_right(host, groups, rules, state):

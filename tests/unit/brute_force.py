@@ -129,11 +129,24 @@ def best(groups, available, rules, around):
                 if is_right(groups, chosen, rules, around)), default=None)
 
 
+def with_alternatives(groups):
+    """Return the groups of each combination of alternatives, best first."""
+    choices = {str(group): group.any_of for group in groups.values()
+               if group.any_of}
+    for chosen in itertools.product(*choices.values()):
+        one = dict(zip(choices, chosen, strict=True))
+        yield {name: _group(
+            *group.resources.values(), *group.resources, **{
+                **group.traits, **dict.fromkeys(
+                    one.get(str(group), ()), 'required')})
+            for name, group in groups.items()}
+
+
 DEVICES = [f'd{index}' for index in range(6)]
 
 
 @st.composite
-def hosts(draw, tree=True):
+def hosts(draw, tree=True, traits=('CUSTOM_T',)):
     places = {}
     for device in draw(st.lists(st.sampled_from(DEVICES), min_size=1,
                                 max_size=6, unique=True)):
@@ -153,7 +166,8 @@ def hosts(draw, tree=True):
         for name in draw(st.sampled_from(['G', 'G', 'GN', 'N', 'GG'])):
             available.append(arrange.AvailableUnits(
                 f'p{len(available)}', f'CUSTOM_{name}',
-                draw(st.sampled_from([frozenset(), frozenset({'CUSTOM_T'})])),
+                draw(st.sampled_from([frozenset(), *(
+                    frozenset({trait}) for trait in traits)])),
                 draw(st.integers(0, 3)), place, draw(st.sampled_from([0, 3]))))
     return available
 

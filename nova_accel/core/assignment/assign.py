@@ -264,7 +264,7 @@ def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
         return found
     # The devices were chosen before, with their traits. An entry that lost a
     # trait since then must not take a device from a server.
-    without_traits = {name: dataclasses.replace(group, traits={})
+    without_traits = {name: dataclasses.replace(group, traits={}, any_of=())
                       for name, group in groups.items()}
     return arrange.arrange(without_traits, available, wanted.rules,
                            wanted.around, wanted.pack)

@@ -27,11 +27,15 @@ class Room:
     :param servers: how many more servers fit, one after the other
     :param left: units by class that stay free then
     :param obstacle: why no more servers fit
+    :param alternatives: how many of the servers get each alternative, by
+        number
     """
 
     servers: int
     left: collections.abc.Mapping[str, int]
     obstacle: arrange.Arrangement
+    alternatives: collections.abc.Mapping[int, int] = dataclasses.field(
+        default_factory=dict)
 
 
 class Rooms:
@@ -89,7 +93,7 @@ class Rooms:
 
     def _open(self, host: view.View) -> Room:
         """Return the room of a host that gets new servers."""
-        passed: list[tuple[view.View, int]] = []
+        passed: list[tuple[view.View, int, int]] = []
         while host not in self._known:
             found = fit.fit(self._wanted, self.counts, host.units, host.links,
                             True, self._budget or search_budget.Budget(
@@ -98,12 +102,16 @@ class Rooms:
                 self._known[host] = self._none(host, found.arranged)
                 break
             times = _times(host, found.taken)
-            passed.append((host, times))
+            passed.append((host, times, found.arranged.alternative))
             host = host.without({provider: times * amount
                                  for provider, amount in found.taken.items()})
         room = self._known[host]
-        for earlier, times in reversed(passed):
-            room = dataclasses.replace(room, servers=room.servers + times)
+        for earlier, times, alternative in reversed(passed):
+            room = dataclasses.replace(
+                room, servers=room.servers + times, alternatives={
+                    **room.alternatives,
+                    alternative: room.alternatives.get(alternative, 0) + times
+                })
             self._known[earlier] = room
         return room
 

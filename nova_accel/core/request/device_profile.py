@@ -10,6 +10,7 @@ A document writes groups in our format or in the one of Cyborg's API
 import collections
 import collections.abc
 import dataclasses
+import itertools
 import re
 import typing
 import uuid
@@ -18,6 +19,7 @@ from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
 from nova_accel.core.request import affinity_document
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import fpga
 
 REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
@@ -39,6 +41,11 @@ MAX_BEHIND_SWITCHES = 56
 #: The most groups of a profile after ``count`` is expanded.
 MAX_GROUPS = 256
 
+#: The most alternatives of a group.
+MAX_ALTERNATIVES = 8
+#: ``per: host``: each host offers its first alternative that fits.
+CLOUD, HOST = 'cloud', 'host'
+
 # The only ``accel:`` keys that Cyborg ever acted on.
 _BITSTREAM, _FUNCTION = 'bitstream_id', 'function_id'
 
@@ -55,12 +62,15 @@ class Group:
         ``required``, ``preferred`` or ``off``
     :param bitstream: uuid of the Glance image to program into the device, or
         ''
+    :param any_of: alternatives, the best first: the traits that each of them
+        requires besides; empty if there are none
     """
 
     resources: collections.abc.Mapping[str, int]
     traits: collections.abc.Mapping[str, str]
     numa: str = PREFERRED
     bitstream: str = ''
+    any_of: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +90,8 @@ class Profile:
     :param same_domain: whether the servers of a server group, or of one
         request, are to be in one host domain: ``required``, ``preferred`` or
         ''
+    :param per: ``host`` if a server gets the first alternative that fits on
+        its host, and not the first that fits anywhere; '' otherwise
     """
 
     name: str
@@ -92,6 +104,7 @@ class Profile:
     guest_switches: bool = False
     gpu_cliques: bool = False
     same_domain: str = ''
+    per: str = ''
 
 
 def group_name(index: int) -> str:
@@ -123,6 +136,9 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
                              for number in range(count))
         _add_name(names, written.get('name'), index, here)
         groups.extend([_group(written, cyborgs, here)] * count)
+    # Cyborg's documents can have any other key.
+    per = '' if cyborgs else document.get('per', '')
+    alternatives.check(groups, per, where)
     policy = document.get('group_policy')
     rules = affinity_document.parse(document.get('affinity', ()), names, where)
     affinity_document.check(rules, _implied(groups, policy), where)
@@ -131,7 +147,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
                                    in names.items() if isinstance(name, str)},
                    bool(document.get('guest_switches')),
                    bool(document.get('gpu_cliques')),
-                   document.get('same_domain', ''))
+                   document.get('same_domain', ''),
+                   HOST if per == HOST else '')
 
 
 def _implied(groups, policy) -> dict[affinity.Rule, str]:
@@ -188,6 +205,7 @@ def _group(written, cyborgs: bool, here: str) -> Group:
     if cyborgs:
         parts = _by_prefix(written, here)
         resources, traits, numa = parts['resources'], parts['trait'], PREFERRED
+        any_of = ()
         bitstream, function = (parts['accel'].get(key)
                                for key in (_BITSTREAM, _FUNCTION))
     else:
@@ -195,9 +213,11 @@ def _group(written, cyborgs: bool, here: str) -> Group:
         # The schema allows false, which is how YAML reads a bare off.
         numa = written.get('numa', PREFERRED) or OFF
         bitstream, function = written.get('bitstream'), written.get('function')
+        any_of = written.get('any_of', ())
     resources = {name: int(amount) for name, amount in resources.items()}
     _check_resources(resources, here)
-    _check_traits(traits, here)
+    _check_traits({**dict.fromkeys(itertools.chain(*any_of), REQUIRED),
+                   **traits}, here)
     if bitstream and function:
         raise errors.ProfileError(
             here, 'asks for a bitstream to program and for a function that '
@@ -207,7 +227,8 @@ def _group(written, cyborgs: bool, here: str) -> Group:
     return Group(dict(sorted(resources.items())),
                  dict(sorted(traits.items())), numa,
                  str(uuid.UUID(_id(bitstream, 'bitstream', here)))
-                 if bitstream else '')
+                 if bitstream else '',
+                 alternatives.parse(any_of, traits, here))
 
 
 def _id(value, key: str, here: str) -> str:

@@ -6,6 +6,7 @@ import functools
 
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
 
@@ -86,11 +87,27 @@ class Request:
                          if group.bitstream for name in group.resources)
 
     @functools.cached_property
+    def alternatives(self) -> list[str]:
+        """What tells the alternatives apart; empty without alternatives."""
+        return alternatives.names(self.groups)
+
+    def rank(self, alternative: int) -> int:
+        """Return how far a host with an alternative is behind the best one.
+
+        :param alternative: its number
+        :returns: 0 with ``per: host``
+        """
+        return (0 if self._specs.get(flavor_specs.PER_KEY)
+                == device_profile.HOST else alternative)
+
+    @functools.cached_property
     def all_traits(self) -> frozenset[str]:
         """All traits that are named, required or forbidden."""
         return frozenset(trait for group in (*self.groups.values(),
                                              *self.groups.own)
-                         for trait in group.traits).union(self.groups.traits)
+                         for trait in group.traits).union(
+            self.groups.traits, *(one for group in self.groups.values()
+                                  for one in group.any_of))
 
     def has_member(self, member: str) -> bool:
         """Whether any rule is about the guest, or about the network.

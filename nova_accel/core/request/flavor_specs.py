@@ -45,6 +45,11 @@ SWITCHES_KEY = 'nova_accel:guest_switches'
 #: Placement: the provider of a resource class has the traits of all its
 #: devices, and some of them may lack the forbidden trait.
 FORBIDDEN_KEY = 'nova_accel:forbidden_'
+#: Per group and alternative: ``nova_accel:any_ACCEL0-1=CUSTOM_X,CUSTOM_Y`` are
+#: the traits of the second one of ACCEL0.
+ANY_KEY = 'nova_accel:any_'
+#: ``host`` if a server gets the first alternative that fits on its host.
+PER_KEY = 'nova_accel:any_per'
 
 #: The limit of all keys and values, in bytes. instance_extra.flavor is a TEXT
 #: of 64 KB, and holds three flavors during a resize.
@@ -56,7 +61,7 @@ MAX_LENGTH = 255
 _MAX_COUNT = 1024
 # Prefixes of keys that operators must not write.
 _WRITTEN = (NUMA_KEY, BITSTREAM_KEY, COUNT_KEY, NAME_KEY, SWITCHES_KEY,
-            CLIQUES_KEY, FORBIDDEN_KEY, affinity.PREFIX)
+            CLIQUES_KEY, FORBIDDEN_KEY, ANY_KEY, affinity.PREFIX)
 _KEY = re.compile(r'(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)')
 _NAMED = re.compile(
     rf'{NAME_KEY}{device_profile.GROUP}(\d{{1,4}})-(\d{{1,4}})')
@@ -93,6 +98,8 @@ def expand(profile: device_profile.Profile,
         added[CLIQUES_KEY] = 'true'
     if profile.same_domain:
         added[SAME_DOMAIN_KEY] = profile.same_domain
+    if profile.per:
+        added[PER_KEY] = profile.per
     _check_conflicts(thing, profile, own, added)
     specs = {**own, **added, EXPANDED_KEY: profile.name}
     if not _is_for_placement(thing, own, added):
@@ -263,6 +270,8 @@ def _group_keys(name: str, group: device_profile.Group,
         keys[NUMA_KEY + name] = group.numa
     if group.bitstream:
         keys[BITSTREAM_KEY + name] = group.bitstream
+    for number, one in enumerate(group.any_of):
+        keys[f'{ANY_KEY}{name}-{number}'] = ','.join(one)
     return keys
 
 
@@ -275,7 +284,15 @@ def _group(specs, name, parts, count) -> device_profile.Group:
          for resource_class, amount in parts['resources'].items()},
         {**parts['traits'], **forbidden},
         specs.get(NUMA_KEY + name, device_profile.OFF),
-        specs.get(BITSTREAM_KEY + name, ''))
+        specs.get(BITSTREAM_KEY + name, ''), tuple(_any_of(specs, name)))
+
+
+def _any_of(specs, name: str) -> collections.abc.Iterator[tuple[str, ...]]:
+    for number in range(device_profile.MAX_ALTERNATIVES):
+        written = specs.get(f'{ANY_KEY}{name}-{number}')
+        if written is None:
+            return
+        yield tuple(filter(None, written.split(',')))
 
 
 def _count(specs, name: str) -> int:

@@ -7,10 +7,12 @@ look alike cost one search (:mod:`.search`). If nothing fits, it says why.
 
 import collections.abc
 import dataclasses
+import functools
 
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import explain
@@ -62,12 +64,15 @@ class Arrangement:
     :param objection: why the host cannot serve the request, or ''
     :param kind: of the objection, for counting hosts: ``units``, ``traits``,
         ``classes``, ``group`` (a rule names an unknown group), a rule's title
-        (``same numa_node``), ``together`` or ``limit``
+        (``same numa_node``), ``together``, ``limit`` or ``alternatives``
     :param rule: the rule that cannot be kept, if it is one alone
     :param shortage: what the host lacks, if that can be counted
     :param cost: as of :func:`.cost.cost`, the lower the better; comparable
         within one host only
     :param is_final: whether more steps would not change it
+    :param alternative: the number of the chosen combination of alternatives
+    :param objections: why the host serves none of the alternatives, if the
+        reasons differ
     """
 
     chosen: collections.abc.Mapping[str, str] = dataclasses.field(
@@ -78,6 +83,13 @@ class Arrangement:
     shortage: explain.Shortage | None = None
     cost: tuple[int, ...] = ()
     is_final: bool = True
+    alternative: int = 0
+    objections: tuple['Arrangement', ...] = ()
+
+    @property
+    def order(self) -> tuple[bool, int, tuple[int, ...]]:
+        """Sorts arrangements of one host, the best first."""
+        return bool(self.objection), self.alternative, self.cost
 
     @property
     def penalty(self) -> int:
@@ -95,11 +107,12 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
     """Choose a provider for every group.
 
     A group takes all its units, of one resource class, from one provider that
-    has its traits. Required rules (weight 0) hold exactly. The answer has the
-    least penalty of preferred rules: a rule's weight for each value too many
-    (``same``) or too few (``distinct``), and for each member off the NUMA
-    nodes of the guest or the network. Of equal answers the one whose devices
-    are closer together is better, then the one that packs better.
+    has its traits. Of alternatives, the first that fits is chosen
+    (:mod:`.alternatives`). Required rules (weight 0) hold exactly. The answer
+    has the least penalty of preferred rules: a rule's weight for each value
+    too many (``same``) or too few (``distinct``), and for each member off the
+    NUMA nodes of the guest or the network. Of equal answers the one whose
+    devices are closer together is better, then the one that packs better.
 
     Two Devices whose NUMA node or PCIe root is unknown have neither the same
     nor distinct ones. A Device behind no switch shares its switch with no
@@ -120,6 +133,39 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
     :param budget: of search steps, shared with other hosts
     :param with_reason: whether an objection says why, which takes longer
     """
+    one_of = functools.partial(_arrange, available=available, rules=rules,
+                               around=around, pack=pack,
+                               budget=budget or search_budget.Budget())
+    combinations = list(alternatives.combinations(groups))
+    if len(combinations) == 1:
+        return one_of(*combinations, with_reason=with_reason)
+    is_final = True
+    for number, plain in enumerate(combinations):
+        # A reason is needed only if none of them fits.
+        found = one_of(plain, with_reason=False)
+        is_final &= found.is_final
+        if not found.objection:
+            return dataclasses.replace(found, alternative=number,
+                                       is_final=is_final)
+    return _of_all([one_of(plain, with_reason=with_reason)
+                    for plain in combinations])
+
+
+def _of_all(failed: list[Arrangement]) -> Arrangement:
+    """Return the objection to all alternatives."""
+    if all(found == failed[0] for found in failed):
+        return failed[0]
+    return Arrangement(
+        objection='no alternative fits: ' + '; '.join(
+            f'{number}. {found.objection}'
+            for number, found in enumerate(failed)),
+        kind='alternatives', objections=tuple(failed),
+        is_final=all(found.is_final for found in failed))
+
+
+def _arrange(groups, available, rules, around, pack, budget,
+             with_reason) -> Arrangement:
+    """Choose a provider for every group; the groups have no alternatives."""
     unusable = _unusable(groups, rules)
     if unusable:
         return unusable
@@ -128,7 +174,6 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
                 if not groups.keys().isdisjoint(rule.members)]
     used = _usable(available, classes)
     problem = _problem(groups, classes, used, regarded, around, pack)
-    budget = budget or search_budget.Budget()
     answer = search.cached(problem, budget)
     if answer.gave_up:
         return Arrangement(objection=explain.gave_up(answer.gave_up),

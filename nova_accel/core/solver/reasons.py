@@ -18,6 +18,8 @@ _NEAR = 'together', 'limit', 'service'
 
 def clause(found: arrange.Arrangement) -> str:
     """Return what one host lacks: ``at most 2 of 4 free CUSTOM_GPU``."""
+    if found.objections:
+        return ', and '.join(dict.fromkeys(map(clause, found.objections)))
     lack = found.shortage
     if lack is None:
         return found.objection
@@ -38,6 +40,8 @@ def stranded(found: arrange.Arrangement) -> str:
     :returns: a text such as ``fewer than 4 free CUSTOM_GPU on one NUMA node``,
         without numbers that differ between hosts
     """
+    if found.objections:
+        return ', and '.join(dict.fromkeys(map(stranded, found.objections)))
     lack = found.shortage
     if lack is None:
         return found.objection
@@ -52,12 +56,14 @@ def no_host(objections: collections.abc.Iterable[arrange.Arrangement]) -> str:
     """Return why no host can serve a request.
 
     The reason is that of the nearest hosts: those that have enough units
-    rather than those that do not, for example.
+    rather than those that do not, for example. So it is for alternatives.
 
     :param objections: of all hosts
     """
     nearest: dict[tuple, arrange.Arrangement] = {}
-    for found in sorted(objections, key=_nearness, reverse=True):
+    each = [one for found in objections
+            for one in found.objections or (found,)]
+    for found in sorted(each, key=_nearness, reverse=True):
         first = next(iter(nearest.values()), found)
         if _stage(found) < _stage(first):
             break

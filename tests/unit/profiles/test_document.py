@@ -502,6 +502,21 @@ def test_group_policy_is_read_in_answers_of_cyborgs_api():
     assert _parsed(sample).group_policy == 'isolate'
 
 
+@pytest.mark.parametrize('any_of, says', [
+    ([['CUSTOM_A']], 'any_of: has 1 alternative, but must have 2 to 8'),
+    ([[f'CUSTOM_{number}'] for number in range(9)],
+     'any_of: has 9 alternatives'),
+    ([['CUSTOM_A'], {'resources': {'CUSTOM_L40S': 2}}],
+     'is not of type array; an alternative is a list of required traits, '
+     'such as [CUSTOM_A100]; for another resource class or amount, write '
+     'another profile'),
+    ([['CUSTOM_A'], {'CUSTOM_B': 'forbidden'}], 'is a list of required traits')
+])
+def test_alternatives_are_some_lists_of_traits(any_of, says):
+    assert says in _problem(json.dumps({'name': 'p', 'groups': [{
+        'resources': {'CUSTOM_GPU': 1}, 'any_of': any_of}]}), 'a.json')
+
+
 @pytest.mark.parametrize('fields, says', [
     *(({'group_policy': policy}, 'group_policy: ')
       for policy in (5, [], 'some', None)),
