@@ -22,6 +22,7 @@ from nova_accel.core.request import flavor_specs
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import choose_devices
 from nova_accel.scheduler import device_request
+from nova_accel.scheduler import held_alternative
 from nova_accel.scheduler import no_valid_host
 from nova_accel.scheduler import same_domain
 from nova_accel.scheduler import shortlist
@@ -207,9 +208,14 @@ def _without_devices(candidate):
 
 @seams.wrap(manager.SchedulerManager, 'select_destinations')
 def select_destinations(original, *args, **kwargs):
-    """Tell the owner of a server why there is no host with its devices."""
+    """Tell the owner of a server why there is no host with its devices.
+
+    In a live migration, the server keeps the alternative that it holds.
+    """
     # nova-conductor passes all arguments by name.
     spec_obj, uuids = kwargs.get('spec_obj'), kwargs.get('instance_uuids')
+    if spec_obj:
+        held_alternative.pin(spec_obj)
     if not spec_obj or not CONF.nova_accel.explain_no_valid_host:
         return original(*args, **kwargs)
     with no_valid_host.watching(spec_obj, len(uuids or ())) as attempt:

@@ -16,6 +16,7 @@ from nova_accel.core import errors
 from nova_accel.core import naming
 from nova_accel.core.request import affinity
 from nova_accel.core.request import affinity_document
+from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 
 #: The key that operators write.
@@ -159,6 +160,30 @@ def names(extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
             first, last = int(match[1]), min(int(match[2]), _MAX_COUNT)
             found.update({device_profile.group_name(index): name
                           for index in range(first, last + 1)})
+    return found
+
+
+def has_alternatives(extra_specs: collections.abc.Mapping[str, str]) -> bool:
+    """Whether any group of an expanded flavor has alternatives."""
+    return any(key.startswith(ANY_KEY) for key in extra_specs)
+
+
+def pinned(extra_specs: collections.abc.Mapping[str, str],
+           alternative: int) -> dict[str, str]:
+    """Return the extra specs with one of the alternatives only.
+
+    :param alternative: the number of the combination
+    """
+    groups = read(extra_specs)
+    chosen = list(alternatives.combinations(groups))[alternative]
+    found = {key: value for key, value in extra_specs.items()
+             if not key.startswith(ANY_KEY)}
+    for name, group in groups.items():
+        # Of equal groups, the first one stands for all.
+        if f'{ANY_KEY}{name}-0' in extra_specs:
+            found.update({f'trait_{name}:{trait}': strength for trait, strength
+                          in chosen[name].traits.items()
+                          if trait not in group.traits})
     return found
 
 

@@ -95,3 +95,16 @@ def test_what_can_never_be_chosen_is_refused(groups, keys, error):
     with pytest.raises(errors.ProfileError) as raised:
         _parse(*groups, **keys)
     assert error in str(raised.value)
+
+
+def test_pinned_flavor_requires_one_alternative_of_placement():
+    specs = flavor_specs.expand(_parse(
+        _group(_H100, _A100, count=2, traits={'CUSTOM_X': 'forbidden'}),
+        _group(_L40S, []), per='host'), {})
+    pinned = flavor_specs.pinned(specs, 2)
+    assert not flavor_specs.has_alternatives(pinned)
+    assert {key: pinned.get(key) for key in {*specs, *pinned}
+            if pinned.get(key) != specs.get(key)} == {
+        'trait_ACCEL0:CUSTOM_A100': 'required',
+        'trait_ACCEL2:CUSTOM_L40S': 'required',
+        **{key: None for key in specs if key.startswith('nova_accel:any_')}}
