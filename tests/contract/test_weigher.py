@@ -11,6 +11,8 @@ from nova.scheduler import weights
 import pytest
 
 from nova_accel.core.placement import host_summary
+from nova_accel.core.request import flavor_request
+from nova_accel.core.request import flavor_specs
 from nova_accel.core.solver import fragmentation
 from nova_accel.scheduler import filter as filter_
 from nova_accel.scheduler import host_weights
@@ -226,3 +228,13 @@ def test_nova_leaves_weights_between_0_and_1_unchanged():
     assert list(nova_weights.normalize(
         [0., 12.5, -3.], minval=ours.minval, maxval=ours.maxval)) == [
         0., 12.5, -3.]
+
+
+@pytest.mark.parametrize('per, best', [('', 'host1'), ('host', 'host0')])
+def test_first_alternative_counts_more_than_packing(per, best):
+    """The fuller host has none of the first; with per: host, that is equal."""
+    states, spec = _states(_fleet([0, 1, 2], []), 1)
+    wanted = flavor_request.parse({flavor_specs.PER_KEY: per})
+    for state, alternative in zip(states, [1, 0], strict=True):
+        state.allocation_candidates[0].rank = wanted.rank(alternative)
+    assert _order(states, spec)[0] == best

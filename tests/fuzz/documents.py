@@ -83,6 +83,8 @@ class Profiles(harness.Harness):
         read = flavor_request.Request(specs)
         assert len(read.groups) == len(profile.groups)
         assert set(profile.rules) <= set(read.rules)
+        assert [group.any_of for group in read.groups.values()] == [
+            group.any_of for group in profile.groups]
 
 
 class Flavors(harness.Harness):
@@ -111,7 +113,7 @@ class Flavors(harness.Harness):
         read = flavor_request.Request(specs, ['CUSTOM_X'])
         for value in (read.name, read.group_names, read.amounts, read.units,
                       read.programs, read.all_traits, read.guest_switches,
-                      read.gpu_cliques):
+                      read.gpu_cliques, read.alternatives):
             repr(value)
         for name in read.groups:
             read.traits(name)

@@ -44,7 +44,8 @@ def rooms(count=1, rules=(), classes=(GPU,), amount=1, **group):
     names = tuple(f'ACCEL{number}' for number in range(count))
     profile = device_profile.Profile('p', (device_profile.Group(
         {GPU: amount}, group.pop('traits', {}),
-        group.pop('numa', device_profile.OFF)),) * count, rules=tuple(
+        group.pop('numa', device_profile.OFF),
+        any_of=group.pop('any_of', ())),) * count, rules=tuple(
         affinity.Rule(key, same, names) for key, same in rules))
     return room.Rooms(flavor_request.parse(flavor_specs.expand(profile, {})),
                       classes)
@@ -190,3 +191,12 @@ def test_views_are_few():
     assert len({view.of(host(*(device(number, chance.randrange(2))
                                for number in range(8))))
                 for _host in range(1000)}) == 21
+
+
+def test_servers_are_counted_by_the_alternative_that_they_get():
+    cloud = host(*(device(number, traits=[trait]) for number, trait in
+                   enumerate(['CUSTOM_X'] * 3 + ['CUSTOM_Y'] * 5)))
+    found = rooms(2, any_of=(('CUSTOM_X',), ('CUSTOM_Y',), ('CUSTOM_Z',))).of(
+        view.of(cloud))
+    assert (found.servers, found.alternatives, found.left) == (
+        3, {0: 1, 1: 2}, {GPU: 2})

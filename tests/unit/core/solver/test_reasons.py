@@ -25,9 +25,10 @@ def _host(*nodes, traits=()):
 
 
 def _tried(*hosts, rules=(_NUMA,), traits=(), links=(), guest=None,
-           faulty=frozenset()):
+           faulty=frozenset(), any_of=()):
     group = device_profile.Group(
-        {'CUSTOM_GPU': 1}, dict.fromkeys(traits, device_profile.REQUIRED))
+        {'CUSTOM_GPU': 1}, dict.fromkeys(traits, device_profile.REQUIRED),
+        any_of=any_of)
     return [arrange.arrange(
         dict.fromkeys(_NUMA.groups, group), host, rules,
         arrange.HostContext(guest=guest, links=model.Links(
@@ -58,6 +59,36 @@ def test_failed_rule_and_its_numbers(found, sentence, clause, stranded):
     assert reasons.no_host(found) == sentence
     assert [reasons.clause(one) for one in found] == [clause]
     assert [reasons.stranded(one) for one in found] == [stranded]
+
+
+_OR = ('CUSTOM_X',), ('CUSTOM_Y',)
+
+
+@pytest.mark.parametrize('hosts, sentence, clause, stranded', [
+    # No alternative matters if there are too few devices of any.
+    ([_host(0, 0, 1)], f'no host has {_ASKED}; the most is 3',
+     f'at most 3 of {_ASKED}', f'fewer than {_ASKED}'),
+    ([_host(0, 0, 0, 0)],
+     f'no host can serve the request: at most 0 of {_ASKED} with CUSTOM_X, or '
+     f'at most 0 of {_ASKED} with CUSTOM_Y',
+     f'at most 0 of {_ASKED} with CUSTOM_X, and at most 0 of {_ASKED} with '
+     'CUSTOM_Y',
+     f'fewer than {_ASKED} with CUSTOM_X, and fewer than {_ASKED} with '
+     'CUSTOM_Y'),
+    # The second alternative is nearer.
+    ([_host(0, 0, 0, 1, traits=['CUSTOM_Y'])],
+     f'no host has {_ASKED} with CUSTOM_Y on one NUMA node; of the hosts that '
+     'have them, the most on one is 3',
+     f'at most 0 of {_ASKED} with CUSTOM_X, and at most 3 of {_ASKED} with '
+     'CUSTOM_Y on one NUMA node',
+     f'fewer than {_ASKED} with CUSTOM_X, and fewer than {_ASKED} with '
+     'CUSTOM_Y on one NUMA node')])
+def test_objections_to_alternatives(hosts, sentence, clause, stranded):
+    found = _tried(*hosts, any_of=_OR)
+    assert reasons.no_host(found) == sentence
+    assert [reasons.clause(one) for one in found] == [clause]
+    assert [reasons.stranded(one) for one in found] == [stranded]
+
 
 
 def test_reason_mentions_unknown_places():
