@@ -549,6 +549,28 @@ class ProfileTest(OpenstackCase):
                       self.openstack.run('accel profile show', 'pair',
                                          output='table'))
 
+    def test_alternatives(self):
+        traits = ['CUSTOM_H200'], ['CUSTOM_NVLINK'], []
+        self.write_profile('any', groups=[{
+            'resources': {cloud.GPU: 1}, 'numa': 'off', 'any_of': traits}])
+        server = self.boot(self.flavor('any'))
+        [row] = [row for row in self.openstack.run('accel profile list')
+                 if row['name'] == 'any']
+        self.assertEqual([{f'resources:{cloud.GPU}': '1', 'any_of': [
+            *traits]}], row['groups'])
+        self.assertIn('with CUSTOM_H200, else CUSTOM_NVLINK, else any',
+                      self.openstack.run('accel profile show', 'any',
+                                         output='table'))
+        [device] = self.openstack.run('accel server show',
+                                      server['name'])['devices']
+        self.assertEqual('ACCEL0', device['groups'])
+        shown = self.openstack.run('accel explain', '--profile', 'any')
+        self.assertEqual((3, [
+            {'servers': 0, 'reason': 'CUSTOM_H200'},
+            {'servers': 3, 'reason': 'CUSTOM_NVLINK'},
+            {'servers': 0, 'reason': 'any'}]),
+            (shown['servers'], shown['alternatives']))
+
     def test_devices_of_a_server(self):
         server = self.boot(self.pair)
         shown = self.openstack.run('accel server show', server['name'])
