@@ -81,6 +81,8 @@ class Ranking:
     :param rejected: those that do not have them
     :param unranked: those that get no units of ours, or not always the same:
         the class can also be one of Nova's, or of provider.yaml
+    :param later: those that have a later alternative of the profile only, the
+        best first
     """
 
     wanted: flavor_request.Request
@@ -88,13 +90,14 @@ class Ranking:
     unsure: list[str]
     rejected: list[_Alike]
     unranked: list[str]
+    later: list[str]
 
     def rounds(self, enough: int) -> list[set[str]]:
         """Return the hosts that Nova examines, round by round.
 
         :param enough: number of ranked hosts of the first round
         """
-        able = self.fitting + self.unsure
+        able = self.fitting + self.unsure + self.later
         first, all_hosts = ({*hosts, *self.unranked}
                             for hosts in (able[:enough], able))
         return [hosts for hosts in ([first] if first == all_hosts else
@@ -134,7 +137,9 @@ def rank(wanted: flavor_request.Request, found: Found,
             unsure.extend(alike.roots)
             continue
         fitted = alike.choose(wanted, steps)
-        if not fitted.arranged.objection:
+        if _may_have_better(wanted, fitted):
+            unsure.extend(alike.roots)
+        elif not fitted.arranged.objection:
             fits.append((alike, fitted))
             fitting += len(alike.roots) * (not wanted.rank(
                 fitted.arranged.alternative))
@@ -142,8 +147,23 @@ def rank(wanted: flavor_request.Request, found: Found,
             rejected.append(alike)
         else:
             unsure.extend(alike.roots)
-    return Ranking(wanted, _sorted(wanted, _improved(wanted, fits, enough)),
-                   unsure, rejected, unranked)
+    by_rank: dict[bool, list] = {False: [], True: []}
+    for alike, fitted in _improved(wanted, fits, enough):
+        by_rank[wanted.rank(fitted.arranged.alternative) > 0].append(
+            (alike, fitted))
+    return Ranking(wanted, _sorted(wanted, by_rank[False]), unsure, rejected,
+                   unranked, _sorted(wanted, by_rank[True]))
+
+
+def _may_have_better(wanted: flavor_request.Request,
+                     fitted: fit.Fit) -> bool:
+    """Whether a host may have a better alternative than the one found.
+
+    The place of devices decides about required rules only.
+    """
+    return wanted.rank(fitted.arranged.alternative) > 0 and not (
+        fitted.arranged.is_final and (fitted.is_certain or all(
+            rule.weight for rule in wanted.rules)))
 
 
 def _improved(wanted: flavor_request.Request,

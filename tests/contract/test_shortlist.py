@@ -148,3 +148,9 @@ def test_hosts_of_the_group_are_restored_between_rounds():
     next(rounds)
     assert case.spec.instance_group.hosts == ['before']
     assert 'hosts' not in case.spec.instance_group.obj_what_changed()
+
+
+def test_hosts_with_a_later_alternative_come_after_those_that_may_have_it():
+    ranking = shortlist.Ranking(None, ['first'], ['unsure'], [], [], ['later'])
+    assert ranking.rounds(2) == [{'first', 'unsure'},
+                                 {'first', 'unsure', 'later'}]

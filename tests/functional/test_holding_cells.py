@@ -18,6 +18,15 @@ class CardTest(cell.Cell):
         self.check('reboot without a domain', 'unhealthy', 'Placement down')
 
 
+class AlternativesTest(cell.Cell):
+
+    KIND = 'alternatives'
+    HOSTS = cell.hosts('revert of a migration')
+
+    def test_revert(self):
+        self.check('revert of a migration', 'entry removed', 'between')
+
+
 class VirtualFunctionTest(cell.Cell):
 
     KIND = 'vf'

@@ -28,7 +28,8 @@ def _check_all(arguments: argparse.Namespace) -> int:
         for done in futures.as_completed(
                 [pool.submit(_run, kind, operation)
                  for operation in arguments.operation or operations.OPERATIONS
-                 for kind in operations.OPERATIONS[operation].kinds]):
+                 for kind in (arguments.kind or
+                              operations.OPERATIONS[operation].kinds)]):
             results += done.result()
             if not arguments.json:
                 _show(done.result())
@@ -69,6 +70,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--operation', action='append',
                         choices=operations.OPERATIONS, metavar='NAME',
                         help='run only this operation; can be repeated')
+    parser.add_argument('--kind', action='append', metavar='KIND',
+                        help='run this kind of device, such as alternatives, '
+                        'instead of card and vf; can be repeated')
     parser.add_argument('--mutations', action='store_true',
                         help='check that cells notice when a clause of the '
                         'rule is dropped')

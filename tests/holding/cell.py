@@ -56,6 +56,9 @@ KINDS = {
     'vf': Kind(cloud.A100, '{"vendor_id": "8086", "product_id": "37c9", '
                '"resource_class": "CUSTOM_GPU_H100"}', '0x37c9',
                {'accel:device_profile': 'one'})}
+#: The card has the traits of the second alternative, and of the third.
+KINDS['alternatives'] = dataclasses.replace(
+    KINDS['card'], extra_spec={'accel:device_profile': 'any'})
 
 _PAIR = ('0000:43:00.0', '0000:44:00.0')
 
@@ -100,6 +103,9 @@ class Cell(faults.MortalCloud):
             self._functions[host].offer_reset(*self._offered(host))
             self.start_compute(host)
         self.gpu_profile('one', numa='off')
+        self.write_profile('any', groups=[{
+            'resources': {cloud.GPU: 1}, 'numa': 'off',
+            'any_of': [['CUSTOM_NEWER'], ['CUSTOM_NVLINK'], []]}])
         self._one, self._other = (self.flavor(extra_spec=kind.extra_spec)
                                   for _each in range(2))
         self._plain = self.flavor()

@@ -103,6 +103,19 @@ WHOLE = Kind(
     other=(_group('FAR_GPU'),),
     apart=(_group('GPU', **_TOGETHER), _group('FAR_GPU', **_TOGETHER)))
 
+# No device has the first alternative, and all have the second.
+_ANY_OF = {'any_of': [['CUSTOM_NEWER'], ['CUSTOM_MODEL'], []]}
+
+ALTERNATIVES = dataclasses.replace(
+    WHOLE,
+    name='Alternatives',
+    specs=tuple({**spec, 'traits': 'CUSTOM_MODEL'} for spec in WHOLE.specs),
+    small=(_group('GPU', **_ANY_OF),),
+    large=(_group('GPU', count=2, **_ANY_OF),),
+    other=(_group('FAR_GPU', **_ANY_OF),),
+    apart=(_group('GPU', **_TOGETHER, **_ANY_OF),
+           _group('FAR_GPU', **_TOGETHER)))
+
 FUNCTION = Kind(
     'VF',
     cloud.A100,
