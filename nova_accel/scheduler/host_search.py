@@ -75,9 +75,9 @@ class HostSearch:
     @property
     def has_first(self) -> bool:
         """Whether it has the first alternative, as far as hosts differ."""
-        return any(
+        return self.passes and (not self._wanted.alternatives or any(
             not (arranged and self._wanted.rank(arranged.alternative))
-            for arranged in filter(_serves, self.arranged))
+            for arranged in filter(_serves, self.arranged)))
 
     def settle(self) -> bool:
         """Set the host's candidates to those with devices, the best first.

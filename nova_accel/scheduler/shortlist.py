@@ -161,7 +161,7 @@ def _may_have_better(wanted: flavor_request.Request,
 
     The place of devices decides about required rules only.
     """
-    return wanted.rank(fitted.arranged.alternative) > 0 and not (
+    return bool(wanted.rank(fitted.arranged.alternative)) and not (
         fitted.arranged.is_final and (fitted.is_certain or all(
             rule.weight for rule in wanted.rules)))
 

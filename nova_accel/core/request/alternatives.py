@@ -84,9 +84,6 @@ def combinations(groups: collections.abc.Mapping,
     :returns: groups that have no alternatives
     """
     choosing = _choosing(groups.values())
-    if not choosing:
-        yield groups
-        return
     for chosen in _chosen(choosing):
         yield {name: _with(group, chosen[choosing.index(group)])
                if group.any_of else group for name, group in groups.items()}

@@ -7,7 +7,6 @@ look alike cost one search (:mod:`.search`). If nothing fits, it says why.
 
 import collections.abc
 import dataclasses
-import functools
 
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -133,21 +132,19 @@ def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
     :param budget: of search steps, shared with other hosts
     :param with_reason: whether an objection says why, which takes longer
     """
-    one_of = functools.partial(_arrange, available=available, rules=rules,
-                               around=around, pack=pack,
-                               budget=budget or search_budget.Budget())
+    how = available, rules, around, pack, budget or search_budget.Budget()
+    if not any(group.any_of for group in groups.values()):
+        return _arrange(groups, *how, with_reason)
     combinations = list(alternatives.combinations(groups))
-    if len(combinations) == 1:
-        return one_of(*combinations, with_reason=with_reason)
     is_final = True
     for number, plain in enumerate(combinations):
         # A reason is needed only if none of them fits.
-        found = one_of(plain, with_reason=False)
+        found = _arrange(plain, *how, False)
         is_final &= found.is_final
         if not found.objection:
             return dataclasses.replace(found, alternative=number,
                                        is_final=is_final)
-    return _of_all([one_of(plain, with_reason=with_reason)
+    return _of_all([_arrange(plain, *how, with_reason)
                     for plain in combinations])
 
 
