@@ -241,7 +241,6 @@ def _group(numbered: tuple[int, device_profile.Group]) -> str:
     traits = [name if strength == device_profile.REQUIRED else f'not {name}'
               for name, strength in group.traits.items()]
     if group.any_of:
-        traits.append('any of ' + ', '.join(map(alternatives.text,
-                                                group.any_of)))
+        traits.append(' else '.join(map(alternatives.text, group.any_of)))
     return (f'{device_profile.group_name(index)}: '
             + ', '.join([_resources(group), *traits, f'numa {group.numa}']))

@@ -96,8 +96,8 @@ class Groups(columns.FormattableColumn):
                 f'{"with" if strength == device_profile.REQUIRED else "not"} '
                 f'{trait}' for trait, strength in group.traits.items()
                 if trait not in naming.OUR_TRAITS), *(
-                ['with ' + ', else '.join(map(alternatives.text,
-                                              group.any_of))]
+                ['with ' + ' else '.join(map(alternatives.text,
+                                             group.any_of))]
                 if group.any_of else []), *(
                 [f'bitstream {group.bitstream}'] * bool(group.bitstream))))
             for group in self._value or ())

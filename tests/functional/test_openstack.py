@@ -558,7 +558,7 @@ class ProfileTest(OpenstackCase):
                  if row['name'] == 'any']
         self.assertEqual([{f'resources:{cloud.GPU}': '1', 'any_of': [
             *traits]}], row['groups'])
-        self.assertIn('with CUSTOM_H200, else CUSTOM_NVLINK, else any',
+        self.assertIn('with CUSTOM_H200 else CUSTOM_NVLINK else any',
                       self.openstack.run('accel profile show', 'any',
                                          output='table'))
         [device] = self.openstack.run('accel server show',

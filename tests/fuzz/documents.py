@@ -38,6 +38,13 @@ _COSTLY_PROFILES = (
     + 'affinity:\n- {same: numa_node, groups: [' + 'a,' * 250_000 + ']}\n',
     'name: x\ngroups:\n- resources: {CUSTOM_X: 1}\n  traits: {' + ','.join(
         f'CUSTOM_X{number}: required' for number in range(18_000)) + '}\n',
+    'name: x\ngroups:\n- resources: {CUSTOM_X: 1}\n  any_of:\n' + ''.join(
+        '  - [' + ','.join(f'CUSTOM_X{number * 3000 + trait}' for trait
+                           in range(3000)) + ']\n' for number in range(8)),
+    'name: x\ngroups:\n' + ''.join(
+        '- resources: {CUSTOM_X: 1}\n  any_of: ['
+        + ','.join(f'[CUSTOM_{group}, CUSTOM_X{number}]'
+                   for number in range(8)) + ']\n' for group in range(256)),
     ''.join(f'- &a{number} 1\n' for number in range(40_000)),
     '- &a [x, x]\n' + ''.join(
         f'- &b{number} [*a, *a]\n' for number in range(20)))

@@ -487,10 +487,16 @@ def test_profile_digest(run, profiles, tmp_path):
     (other / 'c.yaml').write_text(PROFILE.replace('pair', 'twins'))
     assert digest('pair') != digest(folder=other)
     (other / 'b.json').unlink()
+    digests = {digest('pair')}
+    any_of = '  any_of: [[CUSTOM_A, CUSTOM_B], []]'
     for line in ('gpu_cliques: true', 'guest_switches: true',
-                 'same_domain: required'):
+                 'same_domain: required', any_of, f'{any_of}\nper: host'):
         (other / 'c.yaml').write_text(f'{PROFILE}{line}\n')
-        assert digest('pair') != digest(folder=other)
+        digests.add(digest(folder=other))
+    assert len(digests) == 6
+    _code, out, _err = run('profile', 'show', 'pair', '--profile-dir',
+                           str(other))
+    assert ' ACCEL1: 1 CUSTOM_GPU, CUSTOM_A+CUSTOM_B else any, numa ' in out
 
 
 def test_profile_show_of_unknown_name_fails(run, profiles):
