@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alternatives of a profile (any_of), over two hosts with two models."""
 
+import fixtures
+from nova import exception
+
+from nova_accel.compute import allocator
 from tests.functional import cloud
 
 
@@ -77,6 +81,24 @@ class AlternativesTest(cloud.Cloud):
         found = [self.has(self.boot(flavor, az='nova:compute1'))[1]
                  for _server in range(3)]
         self.assertEqual([['H100'], ['H100'], ['A100']], found)
+
+    def test_alternate_host_has_another_alternative(self):
+        """The build fails on the only host that has the first one."""
+        flavor = self.first_or_second()
+        for _server in range(3):
+            self.boot(flavor)
+        original, failed = allocator.Allocator.for_spawn, []
+
+        def fail_once(*args):
+            if not failed:
+                failed.append(args)
+                raise exception.ComputeResourcesUnavailable(reason='no')
+            return original(*args)
+
+        with fixtures.MockPatchObject(allocator.Allocator, 'for_spawn',
+                                      fail_once):
+            server = self.boot(flavor)
+        self.assertEqual((1, ['A100']), (len(failed), self.has(server)[1]))
 
     def test_no_alternative_fits(self):
         server = self.boot(self.profile(['CUSTOM_B200'], ['CUSTOM_H200']),
