@@ -11,6 +11,8 @@ from nova_accel.core.capacity import fit
 from nova_accel.core.capacity import room
 from nova_accel.core.capacity import view
 from nova_accel.core.moves import fleet as fleets
+from nova_accel.core.request import flavor_request
+from nova_accel.core.solver import arrange
 from nova_accel.core.solver import search_budget
 
 # As for the room of hosts: a search that takes more steps gives up.
@@ -196,9 +198,11 @@ class Node:
         return self._arrivals[key]
 
     def _fit(self, server: fleets.Server, way: str,
+             wanted: flavor_request.Request,
              models: frozenset[str]) -> Arrival | None:
         """Choose devices as nova-scheduler does.
 
+        :param wanted: its request for this way
         :param models: if there are any, those of the devices must be among
             them
         """
@@ -207,7 +211,7 @@ class Node:
             return None
         units = tuple(each for each in self.units
                       if fleets.models(each) <= models or not models)
-        found = fit.fit(server.wanted, counts, units, self.host.links, True,
+        found = fit.fit(wanted, counts, units, self.host.links, True,
                         search_budget.Budget(most=_MAX_STEPS),
                         with_reason=False)
         if found.arranged.objection:
@@ -215,18 +219,32 @@ class Node:
         return Arrival(way, tuple(sorted(found.taken.items())),
                        (found.room.left, found.room.broken))
 
-    def ways(self, uuid: str) -> tuple[tuple[str, frozenset[str]], ...]:
+    def ways(self, uuid: str) -> tuple[tuple[
+            str, flavor_request.Request, frozenset[str]], ...]:
         """Return how a server here can move, the preferred way first.
 
-        :returns: each way, and the models that it requires of devices
+        :returns: each way, the request then, and the models that it requires
+            of devices
         """
         if uuid not in self._ways:
             server = self.fleet.servers[uuid]
             models = self._models_if_live(uuid)
             self._ways[uuid] = tuple(
-                (way, models if way == fleets.LIVE else frozenset())
+                (way, self._wanted_if_live(uuid), models)
+                if way == fleets.LIVE else (way, server.wanted, frozenset())
                 for way in server.ways if way != fleets.LIVE or models)
         return self._ways[uuid]
+
+    def _wanted_if_live(self, uuid: str) -> flavor_request.Request:
+        """Return the request of a server that keeps its alternative."""
+        wanted, held = self.fleet.servers[uuid].wanted, self.held(uuid)
+        if not wanted.alternatives:
+            return wanted
+        found = arrange.arrange(wanted.groups, [
+            dataclasses.replace(each, free=held[each.provider])
+            for each in self.host.units if each.provider in held])
+        return (wanted if found.objection else
+                wanted.pinned(found.alternative))
 
     def _models_if_live(self, uuid: str) -> frozenset[str]:
         """Return the models of a server's devices; none if it moves cold.

@@ -91,6 +91,14 @@ class Request:
         """What tells the alternatives apart; empty without alternatives."""
         return alternatives.names(self.groups)
 
+    def pinned(self, alternative: int) -> 'Request':
+        """Return the request for one of the alternatives only.
+
+        :param alternative: its number
+        """
+        return parse(flavor_specs.pinned(self._specs, alternative),
+                     self._image_traits)
+
     def rank(self, alternative: int) -> int:
         """Return how far a host with an alternative is behind the best one.
 

@@ -37,12 +37,17 @@ REQUESTS = [request(1), request(1), request(2), request(2, 'numa_node'),
             request(3), request(1, CUSTOM_X='required')]
 
 
-def host(name, count, traits=(), **fields):
-    """Return a host with GPUs, two on each NUMA node."""
+def host(name, count, traits=(), each=(), **fields):
+    """Return a host with GPUs, two on each NUMA node.
+
+    :param traits: numbers of those with CUSTOM_X
+    :param each: a trait of each
+    """
     return fleets.Host(name, tuple(arrange.AvailableUnits(
         f'{name} {number}', GPU, frozenset(
             {fleets.model_trait('10de:2330'),
-             *(['CUSTOM_X'] if number in traits else [])}), 1,
+             *(['CUSTOM_X'] if number in traits else []),
+             *each[number:number + 1]}), 1,
         model.Place(number // 2, f'r{number // 2}', None, f'd{number}'), 1)
         for number in range(count)), **{'resources': {'VCPU': 100}, **fields})
 
