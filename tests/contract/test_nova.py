@@ -104,7 +104,7 @@ OVERRIDDEN = {
 }
 OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
            '_prepare_to_resume', '_reattach', '_reattach_missing',
-           '_rebuild_metadata'}
+           '_rebuild_metadata', 'refresh_providers'}
 OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
                   '_device_migration', '_domains', '_holders',
                   '_guest_config', '_guest_roles', '_guest_start',
