@@ -49,12 +49,12 @@ def test_cleaner_that_fails(slot, said):
     slot.offer()
     slot.used()
     patience.until('the verification fails', lambda: said(
-        'was not cleaned, and no server gets it: verify: '))
+        'was not cleaned, and no server gets it: verify '))
     slot.check_withheld()
     slot.put_instead('exit 1')
     slot.clean_again()
     patience.until('the cleaning fails', lambda: said(
-        'was not cleaned, and no server gets it: clean: '))
+        'was not cleaned, and no server gets it: clean '))
     slot.put_instead('sleep 100000')
     slot.offer(timeout=60)
     patience.until('the cleaning takes too long', lambda: said(
