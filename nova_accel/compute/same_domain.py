@@ -20,6 +20,7 @@ from oslo_log import log as logging
 
 from nova_accel import group_hosts
 from nova_accel import seams
+from nova_accel.compute import log_once
 from nova_accel.core import host_domain
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
@@ -34,13 +35,35 @@ _TIMES, _SECONDS = 20, 0.5
 # The states of a server that is being built before its check.
 _UNDECIDED = (None, task_states.SCHEDULING)
 
+_NO_UPCALL = (
+    'Servers that require one host domain are not checked when they are on '
+    'their host: [workarounds] disable_group_policy_check_upcall is set. Two '
+    'requests for one server group at the same time can place its servers in '
+    'different domains')
+
+# Repeated findings are not logged for each server.
+_unchecked = log_once.LogOnce(LOG)
+
+
+class DomainViolation(exception.GroupAffinityViolation,
+                      exception.RescheduledException):
+    """Raised when a server cannot stay on its host.
+
+    Nova raises the first class. It handles it only where servers are built:
+    a server that is live-migrated or evacuated would be in ERROR. Everywhere
+    else, it handles the second class, which it raised before.
+    """
+
 
 @seams.wrap(manager.ComputeManager, '_validate_instance_group_policy')
 def validate(original, self, context, instance, *args, **kwargs):
     original(self, context, instance, *args, **kwargs)
     if (instance.flavor.extra_specs.get(flavor_specs.SAME_DOMAIN_KEY)
-            == device_profile.REQUIRED
-            and not CONF.workarounds.disable_group_policy_check_upcall):
+            != device_profile.REQUIRED):
+        return
+    if CONF.workarounds.disable_group_policy_check_upcall:
+        _unchecked.log([(logging.WARNING, _NO_UPCALL)])
+    else:
         check(self.host, context, instance)
 
 
@@ -49,8 +72,8 @@ def check(host: str, context, instance) -> None:
 
     :param host: the name of this host
     :param instance: nova.objects.Instance
-    :raises nova.exception.GroupAffinityViolation: if not; Nova then tries
-        another host, if the operation allows it
+    :raises DomainViolation: if not; Nova then tries another host, if the
+        operation allows it
     """
     for _time in range(_TIMES):
         verdict = _verdict(host, context, instance)
@@ -59,7 +82,7 @@ def check(host: str, context, instance) -> None:
         if verdict is host_domain.Verdict.LEAVES:
             break
         time.sleep(_SECONDS)
-    raise exception.GroupAffinityViolation(
+    raise DomainViolation(
         'The host is not in the host domain of the servers that this one is '
         'to be together with')
 

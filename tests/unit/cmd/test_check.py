@@ -312,12 +312,12 @@ def test_non_json_answer_of_placement_exits_with_2(check, placement):
                  'name=compute1: \'<html>\'')
 
 
-def fabric(folder, conf, **state):
+def fabric(folder, conf):
     """Return a fabric manager with two GPUs, and a nova.conf that names it."""
     links = folder / 'links.yaml'
     links.write_text(f'partitions:\n- devices: ["{GPU}"]\n')
     tree.open_tree(f'{build.DATA}/hosts/l1-8gpu.json').write(folder)
-    manager = fmpm.FabricManager(folder, partitions={0: (1, 2)}, **state)
+    manager = fmpm.FabricManager(folder, partitions={0: (1, 2)})
     option = manager.option(modules={'1': GPU, '2': '0000:44:00.0'})
     return manager, conf.replace(
         f'sysfs_root = {build.DATA}/hosts/l1-8gpu.json',
