@@ -101,9 +101,10 @@ class ShowHost(text.ShowOne):
         planned = decide(meant)
         reading = health.read(tree, planned, health.offered(planned), kinds,
                               conf)
-        host = decide(entries, [reading.withheld])
-        withheld = [refusal for refusal in decide(
-            meant, [reading.withheld]).refusals if refusal.is_withheld]
+        states = [reading.withheld, switches.withheld]
+        host = decide(entries, states)
+        withheld = [refusal for refusal in decide(meant, states).refusals
+                    if refusal.is_withheld]
         switched = switches.locate(host.functions)
         problems = [*broken, *unusable, *host.problems, *reading.notes]
         warnings = [*map(str, _unmatched(entries, host)),

@@ -27,6 +27,11 @@ LOG = logging.getLogger(__name__)
 #: second number.
 _QUICK, _PAUSE = 2, 90
 
+_UNLISTED = model.Withheld(
+    'the fabric manager has no partition with it: it or a switch was broken '
+    'when the manager started', 'look at the log of the fabric manager, and '
+    'restart it when that is mended')
+
 
 def kept(state_path: str, host: str) -> str | None:
     """Return the file in which a compute node keeps the cards by module.
@@ -160,6 +165,16 @@ class Switches:
             if self._settings.modules_command else {}, functions,
             self._failed)
         return found.with_problems([*problems, *said])
+
+    def withheld(self, functions: collections.abc.Sequence[model.Function],
+                 ) -> dict[model.PciAddress, model.Withheld]:
+        """Return the cards that are in no partition, with reason and remedy.
+
+        The parameter is that of :meth:`locate`.
+        """
+        unlisted = self.locate(functions).unlisted
+        return {function.address: _UNLISTED for function in functions
+                if str(function.address) in unlisted}
 
     def _failed_links(self) -> collections.abc.Sequence[manager.FailedLinks]:
         """Return the failed links, none if the manager does not list any."""
