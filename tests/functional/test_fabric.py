@@ -4,6 +4,7 @@
 import ddt
 import fixtures
 
+from nova_accel.compute.devices import prepare as preparation
 from nova_accel.core.placement import device_traits
 from nova_accel.host import fmpm
 from tests.functional import cloud
@@ -131,7 +132,8 @@ class FabricTest(FabricCase):
 
     def test_server_whose_card_has_no_partition_does_not_start(self):
         server = self.boot(self.flavors[8])
-        self.fabric.manager.set(gone=[3])
+        # The manager was restarted, and does not see a card.
+        self.fabric.manager.set(gone=[3], active=[])
         self.rounds()
         self.reboot(server)
         self.assertEqual(
@@ -227,6 +229,18 @@ class RestoredTest(FabricCase):
     def test_restart_before_a_boot(self):
         server = self.boot(self.flavors[4])
         self.fabric.manager.restart()
+        self.assertActive(server, self.boot(self.flavors[4]))
+
+    def test_restart_right_before_an_activation(self):
+        server = self.boot(self.flavors[4])
+        prepare = preparation.Preparation.prepare
+
+        def restarted(*args):
+            self.fabric.manager.restart()
+            prepare(*args)
+
+        self.useFixture(fixtures.MockPatchObject(
+            preparation.Preparation, 'prepare', restarted))
         self.assertActive(server, self.boot(self.flavors[4]))
 
     def test_restart_with_nova_compute(self):
