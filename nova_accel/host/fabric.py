@@ -27,6 +27,10 @@ LOG = logging.getLogger(__name__)
 #: second number.
 _QUICK, _PAUSE = 2, 90
 
+# Failures after which the manager would not do anything else either.
+_SILENT = {manager.Failure.UNREACHABLE, manager.Failure.TIMED_OUT,
+           manager.Failure.NOT_READY}
+
 _UNLISTED = model.Withheld(
     'the fabric manager has no partition with it: it or a switch was broken '
     'when the manager started', 'look at the log of the fabric manager, and '
@@ -67,9 +71,11 @@ class Switches:
         self._known: module_map.Known | None = None
         self._asked: frozenset[model.PciAddress] = frozenset()
         self._not_told: list[str] = []
+        self._ask_again = -math.inf
         self._partitions: collections.abc.Sequence[
             manager.Partition] | None = None
         self._failed: collections.abc.Sequence[manager.FailedLinks] = ()
+        self._links_unknown = ''
         self._silent = ''
         self._next = -math.inf
         self.fabric: manager.Fabric | None = None
@@ -97,6 +103,7 @@ class Switches:
             self._settings, self.fabric = settings, opened
             self._unusable = unusable
             self._partitions, self._silent = None, ''
+            self._failed, self._links_unknown = (), ''
             self._asked, self._not_told = frozenset(), []
             self._next = -math.inf
             self._text = text
@@ -128,7 +135,7 @@ class Switches:
         began = time.monotonic()
         try:
             self._partitions = self.fabric.partitions()
-            self._failed = self._failed_links()
+            self._failed, self._links_unknown = self._failed_links()
             self._silent = ''
         except Exception as error:
             # A manager of another package may raise anything.
@@ -153,7 +160,7 @@ class Switches:
             return located.NONE
         if self._partitions is None and not self._silent:
             self.refresh()
-        problems = [self._silent] if self._silent else []
+        problems = [*filter(None, [self._silent, self._links_unknown])]
         said = self._learn(functions)
         if self._partitions is None:
             listed = self._known.partitions
@@ -176,19 +183,26 @@ class Switches:
         return {function.address: _UNLISTED for function in functions
                 if str(function.address) in unlisted}
 
-    def _failed_links(self) -> collections.abc.Sequence[manager.FailedLinks]:
-        """Return the failed links, none if the manager does not list any."""
+    def _failed_links(self) -> tuple[
+            collections.abc.Sequence[manager.FailedLinks], str]:
+        """Return the failed links, and why they are not known, or ''.
+
+        They are only said to have failed: partitions can be activated without
+        knowing.
+        """
         try:
-            return self.fabric.failed_links()
+            return self.fabric.failed_links(), ''
         except manager.FabricError as error:
-            if error.failure is not manager.Failure.NOT_SUPPORTED:
+            if error.failure in _SILENT:
                 raise
-            return ()
+            return (), ('' if error.failure is manager.Failure.NOT_SUPPORTED
+                        else str(error))
 
     def _learn(self, functions) -> list[str]:
         """Learn the cards by module from the driver of the host.
 
-        The command is run when it can see cards that it could not before.
+        The command is run when it can see cards that it could not before, and
+        a while after it has failed.
 
         :returns: why that failed
         """
@@ -200,6 +214,8 @@ class Switches:
         if not self._settings.modules_command:
             return []
         visible = module_map.visible(functions)
+        if self._not_told and time.monotonic() > self._ask_again:
+            self._asked = frozenset()
         missing = visible - self._asked - frozenset(
             self._known.modules.values())
         self._asked &= visible
@@ -211,6 +227,7 @@ class Switches:
                 self._not_told = []
             except Exception as error:
                 # The command has failed, or the helper that runs it.
+                self._ask_again = time.monotonic() + _PAUSE
                 self._not_told = [f'{definition.OPTION}: modules_command: '
                                   f'{str(error) or repr(error)}']
         return self._not_told
