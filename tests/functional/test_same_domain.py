@@ -12,7 +12,26 @@ from nova_accel.core import host_domain
 from tests.functional import cloud
 
 
-class SameDomainTest(cloud.Cloud):
+class Racks:
+    """Mixin for :class:`cloud.Cloud`: host domains and server groups."""
+
+    def rack(self, name, hosts):
+        aggregate = self.api.post_aggregate({'aggregate': {'name': name}})
+        for host in hosts:
+            self.api.add_host_to_aggregate(aggregate['id'], host)
+        self.name_domain(aggregate, name)
+        return aggregate
+
+    def name_domain(self, aggregate, name):
+        self.api.post_aggregate_action(aggregate['id'], {
+            'set_metadata': {'metadata': {host_domain.KEY: name}}})
+
+    def group(self, policy='soft-anti-affinity'):
+        group = self.api.post_server_groups({'name': 'job', 'policy': policy})
+        return {'os:scheduler_hints': {'group': group['id']}}
+
+
+class SameDomainTest(Racks, cloud.Cloud):
     """Four hosts with four GPUs each, two in each of two racks."""
 
     RACKS = {'rack1': ('compute1', 'compute2'),
@@ -29,27 +48,12 @@ class SameDomainTest(cloud.Cloud):
 
     # Actions of the operator
 
-    def rack(self, name, hosts):
-        aggregate = self.api.post_aggregate({'aggregate': {'name': name}})
-        for host in hosts:
-            self.api.add_host_to_aggregate(aggregate['id'], host)
-        self.name_domain(aggregate, name)
-        return aggregate
-
-    def name_domain(self, aggregate, name):
-        self.api.post_aggregate_action(aggregate['id'], {
-            'set_metadata': {'metadata': {host_domain.KEY: name}}})
-
     def gpus(self, count, same_domain='required', **more):
         name = f'gpu{count}-{same_domain}'
         self.gpu_profile(name, count, numa='off', same_domain=same_domain)
         return self.flavor(name, **more)
 
     # Actions of the tenant
-
-    def group(self, policy='soft-anti-affinity'):
-        group = self.api.post_server_groups({'name': 'job', 'policy': policy})
-        return {'os:scheduler_hints': {'group': group['id']}}
 
     def several(self, flavor, count, hints=(), state='ACTIVE', **more):
         """Boot servers in one request; return them."""
