@@ -126,12 +126,14 @@ class Switches:
     def ask(self) -> None:
         """Ask the manager for its partitions.
 
-        :raises errors.AccelError: if it does not answer, or the option cannot
-            be used
+        :raises manager.FabricError: if it does not answer, or the option
+            cannot be used
         """
         if self.fabric is None:
-            raise self._unusable or manager.FabricError(
-                manager.Failure.NOT_SUPPORTED, definition.OPTION, 'is not set')
+            why = self._unusable or errors.EntryError(definition.OPTION,
+                                                      'is not set')
+            raise manager.FabricError(manager.Failure.NOT_SUPPORTED,
+                                      why.thing, why.reason, why.remedy)
         began = time.monotonic()
         try:
             self._partitions = self.fabric.partitions()

@@ -103,6 +103,15 @@ class FabricTest(FabricCase):
         self.assertIn('Failed to connect', self.stdlog.logger.output)
         self._run_periodics()
         self.assertActive(server)
+        for option in '{', self.fabric.option:
+            self.flags(fabric_manager=option, group='nova_accel')
+            self.reboot(server)
+            # The owner does not need to know what a fabric manager is.
+            self.assertEqual(
+                'Failed to deploy instance: the links between its devices '
+                'cannot be made usable now',
+                self.api.get_server(server['id'])['fault']['message'])
+            self.set_active(server)
 
     def test_card_that_may_belong_to_the_fabric(self):
         self.flags(fabric_manager=self.fabric.manager.option(

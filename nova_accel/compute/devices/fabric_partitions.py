@@ -109,7 +109,7 @@ class FabricPartitions:
         """Return the partitions as they are now. The caller locks.
 
         :param held: the cards that each server has
-        :raises errors.AccelError: if the manager does not answer
+        :raises manager.FabricError: if the manager does not answer
         """
         try:
             self._switches.ask()
@@ -147,8 +147,8 @@ class FabricPartitions:
                               'and another server has a card of it, or one '
                               'is not offered')
             if failure := self._deactivate(other):
-                raise errors.AssignmentError(
-                    f'partition {partition.id}',
+                raise manager.FabricError(
+                    manager.Failure.OTHER, f'partition {partition.id}',
                     f'cannot be activated: {failure[1]}')
 
     def _activate(self, found, partition, cards) -> None:
@@ -264,7 +264,7 @@ def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
                  host: model.Host) -> None:
     """Check that it is known whether GPUs belong to the fabric.
 
-    :raises errors.AssignmentError: if not. Their guest might have no links
+    :raises manager.FabricError: if not. Their guest might have no links
     """
     if found.is_complete:
         return
@@ -272,8 +272,8 @@ def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
                if str(function.address) in set(cards) - found.known_cards
                and function.is_display]
     if unknown:
-        raise errors.AssignmentError(
-            f'device {unknown[0].address}', 'may belong to the fabric of '
+        raise manager.FabricError(
+            manager.Failure.OTHER, f'device {unknown[0].address}', 'may belong to the fabric of '
             f'{definition.OPTION}, and cannot be connected: '
             + ('; '.join(found.problems)
                or 'the fabric manager lists no partition'))
