@@ -6,9 +6,12 @@ Nova has the same problem with the policies of server groups, and checks them
 when the server has its host; so this check is done there. It needs the same
 access to the API database (an upcall of the cell).
 
-Seam: ``nova.compute.manager.ComputeManager._validate_instance_group_policy``.
+Seams: ``nova.compute.manager.ComputeManager``:
+``_validate_instance_group_policy`` and ``prep_resize``, which calls it.
 """
 
+import contextvars
+import inspect
 import time
 
 from nova import exception
@@ -41,6 +44,10 @@ _NO_UPCALL = (
     'requests for one server group at the same time can place its servers in '
     'different domains')
 
+# The flavor of a server that is being resized, when it is resized.
+_new_flavor: contextvars.ContextVar = contextvars.ContextVar(
+    'nova_accel_new_flavor', default=None)
+
 # Repeated findings are not logged for each server.
 _unchecked = log_once.LogOnce(LOG)
 
@@ -58,13 +65,25 @@ class DomainViolation(exception.GroupAffinityViolation,
 @seams.wrap(manager.ComputeManager, '_validate_instance_group_policy')
 def validate(original, self, context, instance, *args, **kwargs):
     original(self, context, instance, *args, **kwargs)
-    if (instance.flavor.extra_specs.get(flavor_specs.SAME_DOMAIN_KEY)
+    flavor = _new_flavor.get() or instance.flavor
+    if (flavor.extra_specs.get(flavor_specs.SAME_DOMAIN_KEY)
             != device_profile.REQUIRED):
         return
     if CONF.workarounds.disable_group_policy_check_upcall:
         _unchecked.log([(logging.WARNING, _NO_UPCALL)])
     else:
         check(self.host, context, instance)
+
+
+@seams.wrap(manager.ComputeManager, 'prep_resize')
+def prep_resize(original, self, *args, **kwargs):
+    """Check a server that is resized by its new flavor."""
+    passed = inspect.signature(original).bind(self, *args, **kwargs)
+    token = _new_flavor.set(passed.arguments['flavor'])
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        _new_flavor.reset(token)
 
 
 def check(host: str, context, instance) -> None:

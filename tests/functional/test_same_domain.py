@@ -174,6 +174,13 @@ class SameDomainTest(Racks, cloud.Cloud):
         self.assertEqual([rack], self.racks_of(servers[:1]))
         self.assertNotEqual(host, self.host_of(servers[0]))
 
+    def test_late_check_of_a_resize_uses_the_new_flavor(self):
+        [server, _other] = self.several(self.whole, 2)
+        [rack] = self.racks_of([server])
+        self._resize_server(server, self.flavor(
+            self.gpu_profile('any', 4, 'off').stem))
+        self.assertEqual({*self.RACKS} - {rack}, {*self.racks_of([server])})
+
     def test_server_that_is_alone_may_leave(self):
         [server] = self.several(self.whole, 1)
         [rack] = self.racks_of([server])
