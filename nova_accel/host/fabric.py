@@ -47,6 +47,28 @@ def kept(state_path: str, host: str) -> str | None:
                                        f'{host}.json') or None
 
 
+class _Checked:
+    """A Fabric whose methods raise FabricError only.
+
+    A manager of another package may raise anything.
+    """
+
+    def __init__(self, fabric: manager.Fabric) -> None:
+        self._fabric = fabric
+
+    def __getattr__(self, name: str) -> collections.abc.Callable:
+        def call(*args):
+            try:
+                return getattr(self._fabric, name)(*args)
+            except manager.FabricError:
+                raise
+            except Exception as error:
+                raise manager.FabricError(
+                    manager.Failure.OTHER, definition.OPTION,
+                    str(error) or repr(error)) from None
+        return call
+
+
 class Switches:
     """The switched fabric of a host, as its manager lists it.
 
@@ -72,8 +94,7 @@ class Switches:
         self._asked: frozenset[model.PciAddress] = frozenset()
         self._not_told: list[str] = []
         self._ask_again = -math.inf
-        self._partitions: collections.abc.Sequence[
-            manager.Partition] | None = None
+        self._partitions: tuple[manager.Partition, ...] | None = None
         self._failed: collections.abc.Sequence[manager.FailedLinks] = ()
         self._links_unknown = ''
         self._silent = ''
@@ -91,8 +112,8 @@ class Switches:
                 managers = loader.load_fabric_managers()
                 settings = definition.parse(text, managers)
                 if settings:
-                    opened = managers[settings.manager].open(
-                        settings, self._operations())
+                    opened = _Checked(managers[settings.manager].open(
+                        settings, self._operations()))
             except errors.AccelError as error:
                 unusable = error
             except Exception as error:
@@ -136,19 +157,14 @@ class Switches:
                                       why.thing, why.reason, why.remedy)
         began = time.monotonic()
         try:
-            self._partitions = self.fabric.partitions()
+            self._partitions = tuple(self.fabric.partitions())
             self._failed, self._links_unknown = self._failed_links()
             self._silent = ''
-        except Exception as error:
-            # A manager of another package may raise anything.
-            failure = (
-                error if isinstance(error, manager.FabricError) else
-                manager.FabricError(manager.Failure.OTHER, definition.OPTION,
-                                    str(error) or repr(error)))
-            self._silent = str(failure)
+        except manager.FabricError as error:
+            self._silent = str(error)
             now = time.monotonic()
             self._next = now + (_PAUSE if now - began > _QUICK else 0)
-            raise failure from None
+            raise
 
     def locate(self, functions: collections.abc.Sequence[model.Function],
                ) -> located.Located:

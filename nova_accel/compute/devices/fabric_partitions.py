@@ -273,7 +273,7 @@ def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
                and function.is_display]
     if unknown:
         raise manager.FabricError(
-            manager.Failure.OTHER, f'device {unknown[0].address}', 'may belong to the fabric of '
-            f'{definition.OPTION}, and cannot be connected: '
-            + ('; '.join(found.problems)
+            manager.Failure.OTHER, f'device {unknown[0].address}',
+            f'may belong to the fabric of {definition.OPTION}, and cannot be '
+            'connected: ' + ('; '.join(found.problems)
                or 'the fabric manager lists no partition'))

@@ -265,6 +265,8 @@ def test_manager_of_another_package_that_fails(machine, monkeypatch):
     found = machine.switches.locate(_functions())
     assert (found.cards, found.problems) == ({}, (
         "[nova_accel] fabric_manager: 'gpu'",))
+    with pytest.raises(manager.FabricError, match='activate'):
+        machine.switches.fabric.activate(3)
 
 
 def test_links_of_the_host(machine):
