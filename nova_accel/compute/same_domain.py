@@ -95,32 +95,31 @@ def check(host: str, context, instance) -> None:
         operation allows it
     """
     for _time in range(_TIMES):
-        verdict = _verdict(host, context, instance)
+        here, others = _places(host, context, instance)
+        verdict = host_domain.late_check(here, instance.id, [
+            host_domain.Other(domains, other.id,
+                              other.vm_state != vm_states.BUILDING
+                              or other.task_state not in _UNDECIDED)
+            for other, domains in others])
         if verdict is host_domain.Verdict.STAYS:
             return
         if verdict is host_domain.Verdict.LEAVES:
             break
         time.sleep(_SECONDS)
+    LOG.warning('Server cannot be here, in host domain %s: the servers that '
+                'it is to be together with are on %s',
+                ', '.join(sorted(here)) or 'none', ', '.join(sorted(
+                    f'{other.host} ({", ".join(sorted(domains))})'
+                    for other, domains in others if domains)) or 'none',
+                instance=instance)
     raise DomainViolation(
         'The host is not in the host domain of the servers that this one is '
         'to be together with')
 
 
-def _verdict(host: str, context, instance) -> host_domain.Verdict:
+def _places(host: str, context, instance):
+    """Return the domains of a host, and other servers with those of theirs."""
     others = group_hosts.others(context, instance)
     domains = group_hosts.domains(context)
-    here = domains.get(host, frozenset())
-    verdict = host_domain.late_check(here, instance.id, [
-        host_domain.Other(domains.get(other.host, frozenset()), other.id,
-                          other.vm_state != vm_states.BUILDING
-                          or other.task_state not in _UNDECIDED)
-        for other in others])
-    if verdict is host_domain.Verdict.LEAVES:
-        LOG.warning('Server cannot be here, in host domain %s: the servers '
-                    'that it is to be together with are on %s',
-                    ', '.join(sorted(here)) or 'none', ', '.join(sorted(
-                        f'{other.host} ({", ".join(sorted(names))})'
-                        for other in others
-                        if (names := domains.get(other.host)))) or 'none',
-                    instance=instance)
-    return verdict
+    return domains.get(host, frozenset()), [
+        (other, domains.get(other.host, frozenset())) for other in others]

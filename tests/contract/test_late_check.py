@@ -64,9 +64,13 @@ def test_server_waits_for_a_later_one_to_decide():
         _validate(_server(), *looks, [_server(9, **_PASSED)])
 
 
-def test_server_does_not_wait_forever():
+def test_server_does_not_wait_forever(monkeypatch):
+    log = mock.Mock()
+    monkeypatch.setattr(same_domain, 'LOG', log)
     with pytest.raises(exception.GroupAffinityViolation):
         _validate(_server(), *[[_server(9)]] * 99)
+    [call] = log.warning.call_args_list
+    assert call.args[1:] == ('rack1', 'there (rack2)')
 
 
 def test_servers_that_do_not_ask_for_a_domain_read_nothing():

@@ -275,5 +275,5 @@ def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
         raise manager.FabricError(
             manager.Failure.OTHER, f'device {unknown[0].address}',
             f'may belong to the fabric of {definition.OPTION}, and cannot be '
-            'connected: ' + ('; '.join(found.problems)
-               or 'the fabric manager lists no partition'))
+            'connected: ' + ('; '.join(found.problems) or
+                             'the fabric manager lists no partition'))
