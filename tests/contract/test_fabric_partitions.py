@@ -12,7 +12,7 @@ from nova_accel.core.fabric import located
 from nova_accel.core.fabric import manager
 from tests.unit import build
 
-_CARD, _OTHER = '0000:41:00.0', '0000:51:00.0'
+_CARD, _VIRTUAL, _OTHER = '0000:41:00.0', '0000:41:00.1', '0000:51:00.0'
 _FUNCTIONS = (*build.card(_CARD, 2, '10de:2330', '10de:2330'),
               build.function(_OTHER))
 
@@ -45,14 +45,22 @@ def _found(**more):
 
 
 def test_active_partition_is_not_shared():
-    first, second = (f'0000:41:00.{number}' for number in (1, 2))
-    partitions, fabric = _partitions(_found(), {'one': first, 'two': second})
+    second = '0000:41:00.2'
+    partitions, fabric = _partitions(_found(),
+                                     {'one': _VIRTUAL, 'two': second})
     with pytest.raises(manager.FabricError, match='another server') as caught:
         partitions.activate('two', _hostdevs(second))
     assert caught.value.failure is manager.Failure.IN_USE
     fabric.activate.assert_not_called()
-    partitions, _fabric = _partitions(_found(), {'two': second})
-    partitions.activate('two', _hostdevs(second))
+
+
+def test_partition_is_activated_for_the_virtual_functions_of_the_server():
+    partitions, fabric = _partitions(_found(), {'one': _VIRTUAL})
+    partitions.activate('one', _hostdevs(_VIRTUAL))
+    # It was active, perhaps for those of an earlier server.
+    assert fabric.mock_calls == [
+        mock.call.deactivate(7),
+        mock.call.activate(7, (build.address(_VIRTUAL),))]
 
 
 def test_problems_of_the_fabric_do_not_concern_other_gpus():

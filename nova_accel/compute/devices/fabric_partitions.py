@@ -63,10 +63,12 @@ class FabricPartitions:
             of_others = set().union(*held.values())
             for partition in use.needed(found, cards):
                 _check_own(found, partition, of_others)
-                if not partition.is_active:
+                functions = use.virtual_functions(found, partition, cards)
+                # The manager does not tell for which ones it is active.
+                if functions or not partition.is_active:
                     self._make_way(found, partition, of_others.union(
                         _not_offered(found, here) - cards.keys()))
-                    self._activate(found, partition, cards)
+                    self._activate(found, partition, functions)
             self._activated.add(uuid)
 
     def settle(self) -> None:
@@ -141,7 +143,8 @@ class FabricPartitions:
         :param in_use: the cards of other servers, and of nobody known
         :raises manager.FabricError: if somebody may need it
         """
-        for other in use.in_the_way(found, partition):
+        for other in [*[partition] * partition.is_active,
+                      *use.in_the_way(found, partition)]:
             if not use.is_free(found, other, in_use):
                 raise _in_use(partition, f'partition {other.id} is active, '
                               'and another server has a card of it, or one '
@@ -151,14 +154,13 @@ class FabricPartitions:
                     manager.Failure.OTHER, f'partition {partition.id}',
                     f'cannot be activated: {failure[1]}')
 
-    def _activate(self, found, partition, cards) -> None:
+    def _activate(self, found, partition, functions) -> None:
         """Activate a partition.
 
         A manager that took too long may have done it, or somebody else.
         """
         try:
-            self._switches.fabric.activate(
-                partition.id, use.virtual_functions(found, partition, cards))
+            self._switches.fabric.activate(partition.id, functions)
         except manager.FabricError as error:
             if error.failure not in _MAY_BE_ACTIVE or not any(
                     one.id == partition.id and one.is_active

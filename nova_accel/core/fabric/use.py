@@ -70,13 +70,18 @@ def virtual_functions(found: located.Located, partition: manager.Partition,
 
     :param functions: those that a server has, by card
     :returns: none if it has the whole cards
+    :raises errors.AssignmentError: if it has some of them whole
     """
     of_modules = {module: functions[str(found.modules[module])]
                   for module in partition.modules}
     if not any(of_modules.values()):
         return ()
+    if not all(of_modules.values()):
+        raise errors.AssignmentError(
+            f'partition {partition.id}', 'cannot be activated: the server has '
+            'virtual functions of some of its cards, and other cards whole')
     return manager.in_order(partition, {
-        module: min(own) for module, own in of_modules.items() if own})
+        module: min(own) for module, own in of_modules.items()})
 
 
 def unused(found: located.Located, held: collections.abc.Collection[str],

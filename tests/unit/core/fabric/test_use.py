@@ -96,7 +96,7 @@ def test_virtual_functions(functions, expected):
                 [virtual(module, number)] if number else []
                 for module, number in functions.items()}
     if expected is None:
-        with pytest.raises(ValueError, match='partition 3 has the modules'):
+        with pytest.raises(errors.AssignmentError, match='partition 3: '):
             use.virtual_functions(found, found.partitions[3], of_cards)
         return
     assert [address.function for address in use.virtual_functions(
