@@ -703,6 +703,10 @@ def test_host_show_draws_partitions_beside_the_file(run, tmp_path, manager):
     assert data['fabric_partitions'][3]['cards'] is None
     # It only looks.
     assert manager.log() == [['-l'], ['--get-nvlink-failed-devices']] * 2
+    manager.set(gone=[3])
+    assert {one['address']: 'no partition with it' in one['reason']
+            for one in show(run, *arguments)[1]['withheld']} == {
+                '0000:48:00.0': True, '0000:49:00.0': True}
 
 
 def _copied(tmp_path, name):
