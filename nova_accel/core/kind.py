@@ -53,7 +53,7 @@ class Refused(Exception):
     """
 
     def __init__(self, reason: str, remedy: str = '',
-                 because_of: model.PciAddress | None = None):
+                 because_of: model.Address | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
@@ -147,8 +147,8 @@ class Machine(typing.Protocol):
         a function are of the same kind
     """
 
-    functions: collections.abc.Mapping[model.PciAddress, model.Function]
-    named: collections.abc.Mapping[model.PciAddress,
+    functions: collections.abc.Mapping[model.Address, model.Function]
+    named: collections.abc.Mapping[model.Address,
                                    collections.abc.Sequence[Entry]]
 
     def bundle(self, function: model.Function) -> model.Unit:

@@ -67,8 +67,8 @@ def update(provider_tree, inventory: inventory.NodeInventory,
         _mark_host(provider_tree, inventory.node.uuid)
 
 
-def _split(ours: list[providers.Existing],
-           ) -> tuple[list[providers.Existing], list[providers.Existing]]:
+def _split(ours: list[inventory.Existing],
+           ) -> tuple[list[inventory.Existing], list[inventory.Existing]]:
     """Return the providers that count units of a class, and the others."""
     of_classes, of_devices = [], []
     for provider in ours:
@@ -112,7 +112,7 @@ def _classes_of_others(provider_tree, nodename: str,
 
 def existing(provider_tree, nodename: str,
              named: collections.abc.Container[str] = (),
-             ) -> list[providers.Existing]:
+             ) -> list[inventory.Existing]:
     """Return our providers, found by name and trait, parents first.
 
     :param named: uuids of providers that are ours even without the trait
@@ -123,7 +123,7 @@ def existing(provider_tree, nodename: str,
         data = provider_tree.data(uuid)
         if uuid in named or naming.is_provider(
                 data.name, data.parent_uuid, data.traits):
-            found.append(providers.Existing(
+            found.append(inventory.Existing(
                 uuid, data.name, data.parent_uuid, data.inventory,
                 frozenset(data.traits)))
     return found

@@ -89,7 +89,7 @@ class Snapshot:
         """Domains and hostdevs by the provider that the alias names."""
         found = collections.defaultdict(list)
         for uuid, device in holding.each(self.held):
-            found[holding.provider_of(device)].append((uuid, device))
+            found[device.provider].append((uuid, device))
         return found
 
 
@@ -211,7 +211,7 @@ def _explain(held, units, item, snapshot) -> tuple[str, str]:
                  or everyone)
     names = ', '.join(sorted(strangers))
     addresses = {address for unit in units for address in unit}
-    given_as = {holding.provider_of(device) for uuid, device in held
+    given_as = {device.provider for uuid, device in held
                 if uuid in strangers and device.address in addresses}
     if item.uuid not in given_as and all(
             snapshot.allocated.get(provider) for provider in given_as):
@@ -234,13 +234,13 @@ def _held_not_offered(snapshot) -> collections.abc.Iterator[Finding]:
             why = _why_not_offered(device, snapshot)
             if why:
                 yield Finding(f'device {device.address} of server {uuid}',
-                              *why, holding.provider_of(device))
+                              *why, device.provider)
 
 
 def _why_not_offered(device, snapshot) -> tuple[str, str] | None:
     """Return reason and remedy, None if a device is offered."""
     if isinstance(device.address, model.MdevAddress):
-        return None if holding.provider_of(device) in snapshot.offered else (
+        return None if device.provider in snapshot.offered else (
             'is not offered any more',
             'restore its card and its entry, or move the server')
     ids = snapshot.ids.get(device.address)

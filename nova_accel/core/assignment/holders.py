@@ -74,7 +74,7 @@ class Holders:
             # Nova may have the server here, and have lost its allocations.
             return claim.server in self.here
         return not claim.hostdevs or any(
-            holding.provider_of(device) in allocated
+            device.provider in allocated
             for device in claim.hostdevs for allocated in every)
 
     def counts(self, offered: Offers) -> dict[str, int]:
