@@ -147,7 +147,7 @@ class Machine(typing.Protocol):
         a function are of the same kind
     """
 
-    functions: collections.abc.Mapping[model.Address, model.Function]
+    functions: model.Functions
     named: collections.abc.Mapping[model.Address,
                                    collections.abc.Sequence[Entry]]
 

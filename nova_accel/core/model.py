@@ -380,6 +380,9 @@ class Function:
             self.class_code >> 8 == _HOST_BRIDGE and not self.driver)
 
 
+#: The functions of a machine by their addresses.
+Functions = collections.abc.Mapping[Address, Function]
+
 #: One unit of a Region: functions that can only be assigned together, because
 #: they share an IOMMU group, or one mdev.
 Unit = tuple[Address, ...]

@@ -233,8 +233,9 @@ def _unpacked(text: str) -> bytes | str:
 def _summary(tables: _Tables, root: str) -> Summary:
     places: dict[str, model.Place] = {}
     units: dict[str, tuple[int, int]] = {}
-    rows, names = _table(tables, 'places'), _table(tables, 'names')
-    cards = _table(tables, 'cards')
+    rows, cards = _table(tables, 'places'), _table(tables, 'cards')
+    names = {number: name for number, name in _table(tables, 'names').items()
+             if isinstance(name, str)}
     for card in cards.values():
         match card:
             case [str(address), int(number), list(regions),
@@ -285,13 +286,13 @@ def _place(row: object, address: str) -> model.Place | None:
 
 
 def _provider(root: str, address: str, number: int | None,
-              names: dict[int, object]) -> str:
+              names: collections.abc.Mapping[int, str]) -> str:
     """Return the uuid of a Region's provider, '' if data is malformed."""
-    name = None if number is None else names.get(number, '')
-    if not isinstance(name, str | None):
+    if number is not None and number not in names:
         return ''
     try:
-        return naming.provider_uuid(root, address, name)
+        return naming.provider_uuid(
+            root, address, None if number is None else names[number])
     except ValueError:
         # The root is no uuid, or the text has invalid characters.
         return ''
@@ -306,7 +307,7 @@ def _named(sets: collections.abc.Iterable[object],
             continue
         named = [addresses.get(member) if isinstance(member, int) else member
                  for member in members]
-        known = frozenset(address for address in named
-                          if address and isinstance(address, str))
-        if known and known.issuperset(named):
-            yield known
+        known = [address for address in named
+                 if address and isinstance(address, str)]
+        if known and len(known) == len(named):
+            yield frozenset(known)
