@@ -337,6 +337,11 @@ class Function:
                           number & 7)
 
     @property
+    def slot(self) -> str:
+        """Its address without the function, which all of a card have."""
+        return str(self.address).rpartition('.')[0]
+
+    @property
     def ids(self) -> str:
         if isinstance(self.address, ParentName):
             return 'no PCI device'
@@ -382,6 +387,13 @@ class Function:
 
 #: The functions of a machine by their addresses.
 Functions = collections.abc.Mapping[Address, Function]
+
+
+def card_of(function: Function, functions: Functions) -> Function | None:
+    """Return the physical function of a virtual one, None for others."""
+    return functions.get(function.physfn) if function.physfn else None
+
+
 
 #: One unit of a Region: functions that can only be assigned together, because
 #: they share an IOMMU group, or one mdev.

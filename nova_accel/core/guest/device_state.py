@@ -170,7 +170,7 @@ def _model(function: model.Function | None,
     if function is None:
         return 'a missing device'
     # A virtual function has the firmware of its card.
-    card = function.physfn and functions.get(function.physfn) or function
+    card = model.card_of(function, functions) or function
     firmware = card.firmware_text
     subsystem = (f' {function.subsystem_vendor_id}:'
                  f'{function.subsystem_product_id}'
