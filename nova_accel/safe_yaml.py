@@ -13,6 +13,7 @@ import stat
 import typing
 
 import yaml
+from yaml import constructor
 
 #: Deepest nesting of a document.
 MAX_DEPTH = 20
@@ -39,33 +40,44 @@ class TooLarge(ValueError):
     """Raised when a file is larger than the caller's limit."""
 
 
-class _UniqueKeys:
+if typing.TYPE_CHECKING:
+    _SafeLoader = yaml.SafeLoader
+    _BaseLoader = yaml.BaseLoader
+else:
+    # PyYAML can have been built without libyaml.
+    _SafeLoader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+    _BaseLoader = getattr(yaml, 'CBaseLoader', yaml.BaseLoader)
+
+
+class _UniqueKeys(constructor.BaseConstructor):
     """A Loader that rejects duplicate keys."""
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False,
+                          ) -> dict[collections.abc.Hashable, typing.Any]:
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             raise yaml.YAMLError(
-                f'line {node.start_mark.line + 1}: a key appears twice')
+                f'{_line(node.start_mark)}: a key appears twice')
         return mapping
 
 
-class _TypedLoader(_UniqueKeys, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+class _TypedLoader(_UniqueKeys, _SafeLoader):
     """Safe YAML that reads 1:30 as a string, as YAML 1.2 does."""
 
-    def construct_object(self, node, deep=False):
-        if node.tag in _NUMBERS and _BASE_60 in node.value:
+    def construct_object(self, node: yaml.Node,
+                         deep: bool = False) -> typing.Any:
+        if isinstance(node, yaml.ScalarNode) and (
+                node.tag in _NUMBERS and _BASE_60 in node.value):
             return self.construct_scalar(node)
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError):
             # PyYAML raises these for "!!bool maybe" and "!!timestamp soon".
-            raise yaml.YAMLError(f'line {node.start_mark.line + 1}: a value '
-                                 'does not match its tag') from None
+            raise yaml.YAMLError(f'{_line(node.start_mark)}: a value does not '
+                                 'match its tag') from None
 
 
-class _StringLoader(_UniqueKeys,
-                    getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
+class _StringLoader(_UniqueKeys, _BaseLoader):
     """YAML whose scalars are all strings.
 
     PyYAML reads YAML 1.1, in which an unquoted 0000:44:00.0 is the number
@@ -152,7 +164,7 @@ def _check_yaml(text: str, loader: type) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
             raise yaml.YAMLError(
-                f'line {event.start_mark.line + 1}: '
+                f'{_line(event.start_mark)}: '
                 + ('is nested too deep' if depth > MAX_DEPTH
                    else 'aliases (*name) are not accepted'))
 
@@ -164,8 +176,16 @@ def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
         if error.problem != _TOO_DEEP:
             raise
         # The parser reads ahead, so its own limit can be hit before ours.
-        raise yaml.YAMLError(f'line {error.problem_mark.line + 1}: is nested '
-                             'too deep') from None
+        raise yaml.YAMLError(f'{_line(error.problem_mark)}: is nested too '
+                             'deep') from None
+
+
+class _Mark(typing.Protocol):
+    line: int
+
+
+def _line(mark: _Mark | None) -> str:
+    return f'line {mark.line + 1}' if mark else 'a line'
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
@@ -196,7 +216,7 @@ def _check_plain(loaded: list[typing.Any]) -> None:
         raise ValueError('is nested too deep')
 
 
-def _unique(pairs):
+def _unique(pairs: list[tuple[str, typing.Any]]) -> dict[str, typing.Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError('a key appears twice')

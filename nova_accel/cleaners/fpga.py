@@ -85,7 +85,8 @@ def _verify(sysfs: str, address: model.PciAddress, region: int,
     print(f'{thing} {said}')
 
 
-def _shown(tree, address) -> dict[model.PciAddress, fpga.Shown]:
+def _shown(tree: trees.Tree, address: model.PciAddress,
+           ) -> dict[model.PciAddress, fpga.Shown]:
     shown = fpga.read(tree)
     if address not in shown:
         raise errors.AccelError(f'device {address}', 'shows no FPGA', 'name '
@@ -94,7 +95,9 @@ def _shown(tree, address) -> dict[model.PciAddress, fpga.Shown]:
     return shown
 
 
-def _members(tree, shown, address, region) -> list[fpga.Shown]:
+def _members(tree: trees.Tree,
+             shown: collections.abc.Mapping[model.PciAddress, fpga.Shown],
+             address: model.PciAddress, region: int) -> list[fpga.Shown]:
     """Return what the functions of a region show.
 
     With several regions, each virtual function leads to its own.
