@@ -13,7 +13,6 @@ import stat
 import typing
 
 import yaml
-from yaml import constructor
 
 #: Deepest nesting of a document.
 MAX_DEPTH = 20
@@ -40,41 +39,51 @@ class TooLarge(ValueError):
     """Raised when a file is larger than the caller's limit."""
 
 
+class _Mark(typing.Protocol):
+    """A place in a text; PyYAML has two such classes."""
+
+    line: int
+
+
+def _error(mark: _Mark | None, reason: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f'line {mark.line + 1}: {reason}' if mark
+                          else reason)
+
+
 if typing.TYPE_CHECKING:
-    _SafeLoader = yaml.SafeLoader
     _BaseLoader = yaml.BaseLoader
+    _SafeLoader = yaml.SafeLoader
 else:
-    # PyYAML can have been built without libyaml.
-    _SafeLoader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+    # Those with libyaml are faster.
     _BaseLoader = getattr(yaml, 'CBaseLoader', yaml.BaseLoader)
+    _SafeLoader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 
 
-class _UniqueKeys(constructor.BaseConstructor):
+class _UniqueKeys(yaml.constructor.BaseConstructor):
     """A Loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False,
                           ) -> dict[collections.abc.Hashable, typing.Any]:
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
-            raise yaml.YAMLError(
-                f'{_line(node.start_mark)}: a key appears twice')
+            raise _error(node.start_mark, 'a key appears twice')
         return mapping
 
 
 class _TypedLoader(_UniqueKeys, _SafeLoader):
     """Safe YAML that reads 1:30 as a string, as YAML 1.2 does."""
 
-    def construct_object(self, node: yaml.Node,
-                         deep: bool = False) -> typing.Any:
-        if isinstance(node, yaml.ScalarNode) and (
-                node.tag in _NUMBERS and _BASE_60 in node.value):
+    def construct_object(self, node: yaml.Node, deep: bool = False,
+                         ) -> typing.Any:
+        if (isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
+                and _BASE_60 in node.value):
             return self.construct_scalar(node)
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError):
             # PyYAML raises these for "!!bool maybe" and "!!timestamp soon".
-            raise yaml.YAMLError(f'{_line(node.start_mark)}: a value does not '
-                                 'match its tag') from None
+            raise _error(node.start_mark,
+                         'a value does not match its tag') from None
 
 
 class _StringLoader(_UniqueKeys, _BaseLoader):
@@ -105,8 +114,12 @@ def read(path: str, most: int) -> str:
         raise ValueError('is not UTF-8 text') from None
 
 
-def signature(path: str) -> tuple[int, int, int]:
-    """Return a value that differs after a file has changed.
+#: A value that differs after a file has changed.
+Signature = tuple[int, int, int]
+
+
+def signature(path: str) -> Signature:
+    """Return the signature of a file.
 
     :raises OSError: if the file does not exist
     """
@@ -163,10 +176,9 @@ def _check_yaml(text: str, loader: type) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
-            raise yaml.YAMLError(
-                f'{_line(event.start_mark)}: '
-                + ('is nested too deep' if depth > MAX_DEPTH
-                   else 'aliases (*name) are not accepted'))
+            raise _error(event.start_mark, (
+                'is nested too deep' if depth > MAX_DEPTH
+                else 'aliases (*name) are not accepted'))
 
 
 def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
@@ -176,16 +188,7 @@ def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
         if error.problem != _TOO_DEEP:
             raise
         # The parser reads ahead, so its own limit can be hit before ours.
-        raise yaml.YAMLError(f'{_line(error.problem_mark)}: is nested too '
-                             'deep') from None
-
-
-class _Mark(typing.Protocol):
-    line: int
-
-
-def _line(mark: _Mark | None) -> str:
-    return f'line {mark.line + 1}' if mark else 'a line'
+        raise _error(error.problem_mark, 'is nested too deep') from None
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
