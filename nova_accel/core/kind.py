@@ -50,7 +50,10 @@ class Refused(Exception):
     :param remedy: what an operator can do about it, or ''
     :param because_of: the function that is the cause, None for the unit as a
         whole
+    :ivar states: those of a unit that is offered again once they are over
     """
+
+    states: tuple[model.WithheldState, ...] = ()
 
     def __init__(self, reason: str, remedy: str = '',
                  because_of: model.Address | None = None) -> None:

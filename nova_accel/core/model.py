@@ -394,7 +394,6 @@ def card_of(function: Function, functions: Functions) -> Function | None:
     return functions.get(function.physfn) if function.physfn else None
 
 
-
 #: One unit of a Region: functions that can only be assigned together, because
 #: they share an IOMMU group, or one mdev.
 Unit = tuple[Address, ...]

@@ -75,7 +75,7 @@ def read(tree: trees.Tree,
 
 
 def read_machine(tree: trees.Tree,
-                 foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+                 foreign: collections.abc.Sequence[spec_entry.Claim] = (),
                  kinds: discovery.Enumerators | None = None,
                  links: model.Links | None = None,
                  held: collections.abc.Callable[[], holding.Held] = dict,
@@ -83,7 +83,7 @@ def read_machine(tree: trees.Tree,
                  switched: Locate | None = None) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param kinds: opened on this tree; all installed kinds by default
     :param links: the Links of the ``link_domains`` file
     :param held: returns the devices that domains hold, as for

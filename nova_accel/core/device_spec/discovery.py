@@ -38,7 +38,7 @@ _Found = tuple[model.Region, kinds.Pool, _Withheld]
 def offer(functions: collections.abc.Iterable[model.Function],
           entries: Entries,
           enumerators: Enumerators,
-          foreign: Entries = (),
+          foreign: collections.abc.Sequence[spec_entry.Claim] = (),
           problems: collections.abc.Iterable[str] = (),
           withheld: collections.abc.Mapping[
               model.Address, collections.abc.Sequence[model.Withheld]] = {},
@@ -50,7 +50,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
 
     :param functions: every PCI function of the machine
     :param entries: ours; the first that matches is used
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param problems: problems found when the machine was read
     :param withheld: functions that are not offered in any form, with all
         reasons
@@ -194,7 +194,7 @@ class _Offer:
                 function = self._functions[address]
                 yield model.Refusal(address, function.ids,
                                     why.reason_for(function), why.remedy,
-                                    _states(why))
+                                    why.states)
 
     def _check_pool(self, pool: kinds.Pool, entry: spec_entry.Entry,
                     ) -> tuple[kinds.Pool | None, _Refused]:
@@ -276,15 +276,11 @@ def _region(entry: spec_entry.Entry, pool: kinds.Pool,
                         else None))
 
 
-def _states(why: kinds.Refused) -> tuple[model.WithheldState, ...]:
-    return why.states if isinstance(why, unit_checks.WithheldUnit) else ()
-
-
 def _withheld(pool: kinds.Pool, refused: _Refused) -> _Withheld:
     """Return the units of a Pool that are withheld, with their states."""
     return tuple((unit, state)
                  for unit in dict.fromkeys(pool.units) if unit in refused
-                 for state in _states(refused[unit]))
+                 for state in refused[unit].states)
 
 
 def _filled(region: model.Region,

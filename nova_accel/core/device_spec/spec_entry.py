@@ -44,6 +44,17 @@ class _NoPools:
 _PLAIN = kinds.Kind(open=lambda _tree: _NoPools())
 
 
+class Claim(typing.Protocol):
+    """Devices that another program claims: by an Entry, for example."""
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+
+    def matches(self, function: model.Function) -> bool:
+        """Whether it claims a function."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """A parsed entry.
@@ -214,13 +225,13 @@ def parse_foreign(texts: collections.abc.Iterable[str],
 
 def claimed(functions: collections.abc.Iterable[model.Function],
             entries: collections.abc.Sequence[Entry],
-            claims: collections.abc.Sequence[Entry],
-            ) -> collections.abc.Iterator[tuple[Entry, Entry, model.Function]]:
+            claims: collections.abc.Sequence[Claim],
+            ) -> collections.abc.Iterator[tuple[Entry, Claim, model.Function]]:
     """Yield each function that an entry names and another program claims.
 
     :param entries: ours
-    :param claims: the entries of the other program; it claims the virtual
-        functions of a card with the card
+    :param claims: those of the other program; it claims the virtual functions
+        of a card with the card
     :returns: the first entry and the first claim, and the function
     """
     known = {function.address: function for function in functions}

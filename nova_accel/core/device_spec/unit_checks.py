@@ -79,7 +79,7 @@ class UnitChecks:
     """
 
     def __init__(self, machine: machines.Machine, problems: list[str],
-                 foreign: collections.abc.Sequence[spec_entry.Entry],
+                 foreign: collections.abc.Sequence[spec_entry.Claim],
                  withheld: Withheld,
                  held: collections.abc.Callable[[], holding.Held],
                  hazards: collections.abc.Sequence[unsafe_host.Hazard],

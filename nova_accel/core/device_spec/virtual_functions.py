@@ -64,13 +64,13 @@ def choose(card: model.Function,
 
 def plan(functions: collections.abc.Sequence[model.Function],
          entries: collections.abc.Sequence[spec_entry.Entry],
-         foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+         foreign: collections.abc.Sequence[spec_entry.Claim] = (),
          held: collections.abc.Container[model.Address] = (),
          ) -> tuple[list[Change], list[errors.DeviceError]]:
     """Return the changes to make, and a problem for each that is refused.
 
     :param functions: every PCI function of the machine
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param held: the addresses that domains hold
     """
     changes, problems = [], []
@@ -99,7 +99,7 @@ def plan(functions: collections.abc.Sequence[model.Function],
 
 def _change(card: model.Function, entry: spec_entry.Entry,
             functions: collections.abc.Iterable[model.Function],
-            foreign: collections.abc.Sequence[spec_entry.Entry],
+            foreign: collections.abc.Sequence[spec_entry.Claim],
             held: collections.abc.Container[model.Address],
             least: int) -> Change:
     number = wanted(card, entry)
@@ -124,7 +124,7 @@ def _change(card: model.Function, entry: spec_entry.Entry,
 
 
 def _why_not(function: model.Function,
-             foreign: collections.abc.Iterable[spec_entry.Entry],
+             foreign: collections.abc.Iterable[spec_entry.Claim],
              held: collections.abc.Container[model.Address],
              ) -> tuple[str, str]:
     """Return why a function must not be removed, and the remedy."""
