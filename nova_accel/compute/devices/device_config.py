@@ -62,7 +62,7 @@ class DeviceConfigs:
         request = instance_request.of(self._instance)
         image = self.image(group)
         return kind.DeviceConfig(
-            image and self._bitstream(group, image, affected),
+            self._bitstream(group, image, affected) if image else None,
             frozenset(request.traits(group) if group in request.groups
                       else ()), self.project)
 
@@ -143,7 +143,7 @@ class DeviceConfigs:
             if not instance:
                 return set()
             # A resize that is not confirmed can be reverted.
-            flavors = filter(None, (instance.flavor, instance.old_flavor))
+            flavors = [*filter(None, (instance.flavor, instance.old_flavor))]
         return {_image(flavor, name) for flavor in flavors
                 for name in ([group] if group is not None
                              else _programmed_groups(flavor))}

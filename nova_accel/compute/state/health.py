@@ -28,7 +28,8 @@ class Health:
         self._checks = health_checks.Checks()
         # Both are None before the first check.
         self._problems: health_checks.Problems | None = None
-        self._withheld_before: collections.abc.Container | None = None
+        self._withheld_before: collections.abc.Set[
+            tuple[str, model.WithheldState]] | None = None
         self._broken = log_once.LogOnce(LOG)
 
     def check(self, tree: trees.Tree, here: inventory.NodeInventory,
@@ -65,7 +66,7 @@ class Health:
     def _was_withheld(self, item: inventory.Offered) -> bool:
         """Whether a Region was not healthy before nova-compute started."""
         return (item.uuid, model.WithheldState.UNHEALTHY
-                ) in self._withheld_before
+                ) in (self._withheld_before or ())
 
 
 def _log_recovered(before: health_checks.Problems,
