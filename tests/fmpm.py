@@ -16,8 +16,9 @@ are:
 
 Not published, so assumed: a partition with a GPU that is being reset cannot be
 activated (GENERIC_ERROR); after a restart with ``FABRIC_MODE_RESTART=1``, each
-call returns NOT_CONFIGURED until the active partitions are set; what a call
-that times out has done is not certain.
+call returns NOT_CONFIGURED until the active partitions are set, which it then
+believes: no switch is changed; what a call that times out has done is not
+certain.
 """
 
 import contextlib
@@ -51,7 +52,8 @@ _LINKS = 18
 
 _DEFAULT = {
     'partitions': HGX,      # modules by partition
-    'active': [],           # partitions
+    'active': [],           # partitions, as it believes
+    'linked': [],           # partitions, as the switches are
     'addresses': {},        # PCI addresses by module, for nvidia-smi
     'sysfs': None,          # nvidia-smi shows cards with the driver nvidia
     'running': True,
@@ -108,6 +110,8 @@ class FabricManager:
         unknown = state.keys() - _DEFAULT.keys()
         if unknown:
             raise ValueError(f'no such state: {unknown}')
+        if 'active' in state:
+            state = {'linked': state['active'], **state}
         with _locked(self._folder) as now:
             now.update(json.loads(json.dumps(state)))
 
@@ -117,8 +121,8 @@ class FabricManager:
 
     @property
     def active(self):
-        """The active partitions, whether or not FM knows of them now."""
-        return sorted(self.get('active'))
+        """The partitions that are active, and that it believes to be."""
+        return sorted({*self.get('active')} & {*self.get('linked')})
 
     def stop(self):
         self.set(running=False)
@@ -353,6 +357,8 @@ def _activate(state, ids):
     if len(wanted) > 1 and wanted & set(state['bad_links']):
         raise _Failed(NVLINK_ERROR)
     state['active'].append(number)
+    state['linked'] = [other for other in state['linked'] if not wanted & set(
+        state['partitions'][str(other)])] + [number]
 
 
 def _deactivate(state, ids):
@@ -362,6 +368,8 @@ def _deactivate(state, ids):
     if number not in state['active']:
         raise _Failed(UNINITIALIZED)
     state['active'].remove(number)
+    if number in state['linked']:
+        state['linked'].remove(number)
 
 
 def _restore(state, ids):

@@ -130,7 +130,8 @@ def _of_machine(reading: Reading,
                  'device_spec names and that are not offered.', (),
                  [(len(reading.machine.refusals),)])
     yield _gauge('configuration_problems', 'Errors in device_spec and '
-                 'link_domains, and facts of the host that cannot be read.',
+                 'link_domains, what contradicts the fabric manager, and '
+                 'facts of the host that cannot be read.',
                  (), [(reading.problems,)])
 
 

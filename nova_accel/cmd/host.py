@@ -19,6 +19,7 @@ from nova_accel.cmd import health
 from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.assignment import consistency
 from nova_accel.core.device_spec import discovery
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.device_spec import spec_entry
@@ -100,9 +101,10 @@ class ShowHost(text.ShowOne):
         planned = decide(meant)
         reading = health.read(tree, planned, health.offered(planned), kinds,
                               conf)
-        host = decide(entries, [reading.withheld])
-        withheld = [refusal for refusal in decide(
-            meant, [reading.withheld]).refusals if refusal.is_withheld]
+        states = [reading.withheld, switches.withheld]
+        host = decide(entries, states)
+        withheld = [refusal for refusal in decide(meant, states).refusals
+                    if refusal.is_withheld]
         switched = switches.locate(host.functions)
         problems = [*broken, *unusable, *host.problems, *reading.notes]
         warnings = [*map(str, _unmatched(entries, host)),
@@ -125,6 +127,9 @@ class ShowHost(text.ShowOne):
 
 class CheckHost(text.Findings):
     """Compare what libvirt, Placement and sysfs say of this host's devices.
+
+    If a fabric manager is configured, also ask whether it answers, and agrees
+    with nova.conf and the file of link domains.
 
     It exits with 1 if they disagree, and with 2 if libvirt or Placement cannot
     be queried.
@@ -154,6 +159,7 @@ class CheckHost(text.Findings):
             self.app.LOG.warning(problem)
         name, findings = check.audit(host, parsed_args.host,
                                      placement.connect(conf), conf)
+        findings = (*findings, *fabric_findings(parsed_args, conf, host))
         self.app.LOG.info('%s: %s', name,
                           errors.count(len(findings), 'finding'))
         self.code = int(bool(findings))
@@ -275,6 +281,24 @@ def read_tree(tree: trees.Tree, conf: cfg.ConfigOpts,
                   *host.problems]
 
 
+def fabric_findings(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
+                    host: model.Host) -> list[consistency.Finding]:
+    """Return what is wrong with the fabric manager and its list.
+
+    :param arguments, conf: as for :func:`read`
+    :param host: what it returned
+    """
+    file, _unusable = reader.parse_links(conf.nova_accel.link_domains)
+    switches, unusable = _switches(
+        trees.open_tree(_root(arguments, conf)), conf)
+    switched = switches.locate(host.functions)
+    return [
+        consistency.Finding(*text.split(': ', 1), 'compare it with the output '
+                            'of nova-accel host show')
+        for text in (*map(str, unusable), *switched.problems,
+                     *switched.merge(file)[1])]
+
+
 def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
     return arguments.sysfs_root or conf.nova_accel.sysfs_root
 
@@ -287,7 +311,8 @@ def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts, file: model.Links,
         policy=nova_conf.policy(conf), switched=switched)
 
 
-def _switches(tree: trees.Tree, conf: cfg.ConfigOpts, tried: str | None,
+def _switches(tree: trees.Tree, conf: cfg.ConfigOpts,
+              tried: str | None = None,
               ) -> tuple[fabric.Switches, list[errors.AccelError]]:
     """Return the fabric, and why its manager cannot be asked.
 

@@ -46,6 +46,9 @@ class Metrics(command.Command):
         conf = self.app.configuration(hosts.SERVICE)
         machine, problems = self._attempt(hosts.read, parsed_args, conf) or (
             None, ())
+        if machine:
+            problems = [*problems, *hosts.fabric_findings(parsed_args, conf,
+                                                          machine)]
         for problem in problems:
             self.app.LOG.warning(problem)
         name, findings, node = parsed_args.host, None, None

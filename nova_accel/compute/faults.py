@@ -35,7 +35,7 @@ def log_and_redact(what: str, error: Exception | str, instance=None) -> str:
     LOG.warning('%s: %s', what, error, exc_info=not expected, **more)
     if not expected:
         return type(error).__name__
-    text = (f'{error.thing}: {error.reason}'
+    text = (error.for_owner or f'{error.thing}: {error.reason}'
             if isinstance(error, errors.AccelError) else str(error))
     return errors.public(text, (CONF.host, CONF.my_ip))
 

@@ -131,7 +131,8 @@ def install() -> None:
     """Install all wrappers."""
     for seam in (numa_fit.numa_fit_instance_to_host, *CLAIMS,
                  update_to_placement, allocations_for_provider_tree,
-                 delete_allocation, init_instance, same_domain.validate):
+                 delete_allocation, init_instance, same_domain.validate,
+                 same_domain.prep_resize):
         seam.install()
     if CONF.pci.report_in_placement:
         LOG.info('[pci] report_in_placement is set, so Nova reads the '

@@ -86,7 +86,11 @@ class AccelError(Exception):
     :param thing: what the error is about, e.g. ``profile 'a100' in a100.yaml``
     :param reason: what is wrong with it
     :param remedy: what a person can do about it, or ''
+    :ivar for_owner: what the owner of a server is told instead of thing and
+        reason, or ''
     """
+
+    for_owner = ''
 
     def __init__(self, thing: str, reason: str, remedy: str = '') -> None:
         self.thing = thing

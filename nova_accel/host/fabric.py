@@ -27,6 +27,15 @@ LOG = logging.getLogger(__name__)
 #: second number.
 _QUICK, _PAUSE = 2, 90
 
+# Failures after which the manager would not do anything else either.
+_SILENT = {manager.Failure.UNREACHABLE, manager.Failure.TIMED_OUT,
+           manager.Failure.NOT_READY}
+
+_UNLISTED = model.Withheld(
+    'the fabric manager has no partition with it: it or a switch was broken '
+    'when the manager started', 'look at the log of the fabric manager, and '
+    'restart it when that is mended')
+
 
 def kept(state_path: str, host: str) -> str | None:
     """Return the file in which a compute node keeps the cards by module.
@@ -36,6 +45,28 @@ def kept(state_path: str, host: str) -> str | None:
     """
     return state_path and os.path.join(state_path, 'nova_accel', 'modules',
                                        f'{host}.json') or None
+
+
+class _Checked:
+    """A Fabric whose methods raise FabricError only.
+
+    A manager of another package may raise anything.
+    """
+
+    def __init__(self, fabric: manager.Fabric) -> None:
+        self._fabric = fabric
+
+    def __getattr__(self, name: str) -> collections.abc.Callable:
+        def call(*args):
+            try:
+                return getattr(self._fabric, name)(*args)
+            except manager.FabricError:
+                raise
+            except Exception as error:
+                raise manager.FabricError(
+                    manager.Failure.OTHER, definition.OPTION,
+                    str(error) or repr(error)) from None
+        return call
 
 
 class Switches:
@@ -62,9 +93,10 @@ class Switches:
         self._known: module_map.Known | None = None
         self._asked: frozenset[model.PciAddress] = frozenset()
         self._not_told: list[str] = []
-        self._partitions: collections.abc.Sequence[
-            manager.Partition] | None = None
+        self._ask_again = -math.inf
+        self._partitions: tuple[manager.Partition, ...] | None = None
         self._failed: collections.abc.Sequence[manager.FailedLinks] = ()
+        self._links_unknown = ''
         self._silent = ''
         self._next = -math.inf
         self.fabric: manager.Fabric | None = None
@@ -80,8 +112,8 @@ class Switches:
                 managers = loader.load_fabric_managers()
                 settings = definition.parse(text, managers)
                 if settings:
-                    opened = managers[settings.manager].open(
-                        settings, self._operations())
+                    opened = _Checked(managers[settings.manager].open(
+                        settings, self._operations()))
             except errors.AccelError as error:
                 unusable = error
             except Exception as error:
@@ -92,6 +124,7 @@ class Switches:
             self._settings, self.fabric = settings, opened
             self._unusable = unusable
             self._partitions, self._silent = None, ''
+            self._failed, self._links_unknown = (), ''
             self._asked, self._not_told = frozenset(), []
             self._next = -math.inf
             self._text = text
@@ -114,27 +147,24 @@ class Switches:
     def ask(self) -> None:
         """Ask the manager for its partitions.
 
-        :raises errors.AccelError: if it does not answer, or the option cannot
-            be used
+        :raises manager.FabricError: if it does not answer, or the option
+            cannot be used
         """
         if self.fabric is None:
-            raise self._unusable or manager.FabricError(
-                manager.Failure.NOT_SUPPORTED, definition.OPTION, 'is not set')
+            why = self._unusable or errors.EntryError(definition.OPTION,
+                                                      'is not set')
+            raise manager.FabricError(manager.Failure.NOT_SUPPORTED,
+                                      why.thing, why.reason, why.remedy)
         began = time.monotonic()
         try:
-            self._partitions = self.fabric.partitions()
-            self._failed = self._failed_links()
+            self._partitions = tuple(self.fabric.partitions())
+            self._failed, self._links_unknown = self._failed_links()
             self._silent = ''
-        except Exception as error:
-            # A manager of another package may raise anything.
-            failure = (
-                error if isinstance(error, manager.FabricError) else
-                manager.FabricError(manager.Failure.OTHER, definition.OPTION,
-                                    str(error) or repr(error)))
-            self._silent = str(failure)
+        except manager.FabricError as error:
+            self._silent = str(error)
             now = time.monotonic()
             self._next = now + (_PAUSE if now - began > _QUICK else 0)
-            raise failure from None
+            raise
 
     def locate(self, functions: collections.abc.Sequence[model.Function],
                ) -> located.Located:
@@ -148,7 +178,7 @@ class Switches:
             return located.NONE
         if self._partitions is None and not self._silent:
             self.refresh()
-        problems = [self._silent] if self._silent else []
+        problems = [*filter(None, [self._silent, self._links_unknown])]
         said = self._learn(functions)
         if self._partitions is None:
             listed = self._known.partitions
@@ -161,19 +191,36 @@ class Switches:
             self._failed)
         return found.with_problems([*problems, *said])
 
-    def _failed_links(self) -> collections.abc.Sequence[manager.FailedLinks]:
-        """Return the failed links, none if the manager does not list any."""
+    def withheld(self, functions: collections.abc.Sequence[model.Function],
+                 ) -> dict[model.PciAddress, model.Withheld]:
+        """Return the cards that are in no partition, with reason and remedy.
+
+        The parameter is that of :meth:`locate`.
+        """
+        unlisted = self.locate(functions).unlisted
+        return {function.address: _UNLISTED for function in functions
+                if str(function.address) in unlisted}
+
+    def _failed_links(self) -> tuple[
+            collections.abc.Sequence[manager.FailedLinks], str]:
+        """Return the failed links, and why they are not known, or ''.
+
+        They are only said to have failed: partitions can be activated without
+        knowing.
+        """
         try:
-            return self.fabric.failed_links()
+            return self.fabric.failed_links(), ''
         except manager.FabricError as error:
-            if error.failure is not manager.Failure.NOT_SUPPORTED:
+            if error.failure in _SILENT:
                 raise
-            return ()
+            return (), ('' if error.failure is manager.Failure.NOT_SUPPORTED
+                        else str(error))
 
     def _learn(self, functions) -> list[str]:
         """Learn the cards by module from the driver of the host.
 
-        The command is run when it can see cards that it could not before.
+        The command is run when it can see cards that it could not before, and
+        a while after it has failed.
 
         :returns: why that failed
         """
@@ -185,6 +232,8 @@ class Switches:
         if not self._settings.modules_command:
             return []
         visible = module_map.visible(functions)
+        if self._not_told and time.monotonic() > self._ask_again:
+            self._asked = frozenset()
         missing = visible - self._asked - frozenset(
             self._known.modules.values())
         self._asked &= visible
@@ -196,6 +245,7 @@ class Switches:
                 self._not_told = []
             except Exception as error:
                 # The command has failed, or the helper that runs it.
+                self._ask_again = time.monotonic() + _PAUSE
                 self._not_told = [f'{definition.OPTION}: modules_command: '
                                   f'{str(error) or repr(error)}']
         return self._not_told

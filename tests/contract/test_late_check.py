@@ -64,9 +64,13 @@ def test_server_waits_for_a_later_one_to_decide():
         _validate(_server(), *looks, [_server(9, **_PASSED)])
 
 
-def test_server_does_not_wait_forever():
+def test_server_does_not_wait_forever(monkeypatch):
+    log = mock.Mock()
+    monkeypatch.setattr(same_domain, 'LOG', log)
     with pytest.raises(exception.GroupAffinityViolation):
         _validate(_server(), *[[_server(9)]] * 99)
+    [call] = log.warning.call_args_list
+    assert call.args[1:] == ('rack1', 'there (rack2)')
 
 
 def test_servers_that_do_not_ask_for_a_domain_read_nothing():
@@ -76,14 +80,27 @@ def test_servers_that_do_not_ask_for_a_domain_read_nothing():
         assert _validate(instance) == 0
 
 
-def test_without_upcalls_nothing_is_read():
+def test_without_upcalls_nothing_is_read(monkeypatch):
+    log = mock.Mock()
+    monkeypatch.setattr(same_domain._unchecked, '_log', log)
     nova.conf.CONF.set_override('disable_group_policy_check_upcall', True,
                                 'workarounds')
     try:
         assert _validate(_server()) == 0
+        assert _validate(_server(6)) == 0
+        [(_level, _format, line)] = [
+            call.args for call in log.log.call_args_list]
+        assert 'disable_group_policy_check_upcall is set' in line
     finally:
         nova.conf.CONF.clear_override('disable_group_policy_check_upcall',
                                       'workarounds')
+
+
+def test_violation_is_of_both_classes_that_nova_handles():
+    for handled in (exception.GroupAffinityViolation,
+                    exception.RescheduledException):
+        with pytest.raises(handled, match='host domain'):
+            _validate(_server(), [_server(9, **_BUILT)])
 
 
 def test_violation_of_novas_own_policy_comes_first():

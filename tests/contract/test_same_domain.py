@@ -302,3 +302,16 @@ def test_servers_of_an_affinity_group_need_one_host():
                 False, [], 2, 'affinity')
     assert case.run() is None
     assert case.hosts() == ['host2'] * 2
+
+
+@pytest.mark.parametrize('names', ['ab', 'ba'])
+def test_affinity_group_is_not_bound_to_a_host_without_room(monkeypatch,
+                                                            names):
+    monkeypatch.setattr(host_rooms.HostRooms, '_of_devices',
+                        lambda *arguments: arguments[-1])
+    # One host has two free devices on one NUMA node only. In one of the two
+    # cases, Nova finds that out when it has placed the first server there.
+    case = Case([(names[0], [0, 4, 5, 6]), (names[1], [])], 2, True, [], 2,
+                'affinity')
+    assert case.run() is None
+    assert case.hosts() == ['host1'] * 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorded machine, a real Placement, the real services of Nova, and servers
-with devices.
+with devices; then its GPUs are behind NVSwitches.
 
 nova-api, nova-scheduler, nova-conductor and nova-compute run in this process,
-as in Nova's own functional tests; only libvirt is a fake.
+as in Nova's own functional tests; only libvirt and Fabric Manager are fakes.
 """
 
 import logging
@@ -18,6 +18,7 @@ from nova_accel.host import reader
 from nova_accel.host import tree
 from nova_accel.profiles import store
 from tests.functional import cloud
+from tests.functional import fabric
 
 HOST = 'compute1'
 
@@ -36,6 +37,7 @@ class Story(cloud.Cloud):
         super().setUp()
         self._setup_seconds = time.monotonic() - begin
         self._heard = []
+        self._calls = 0
         handler = _Listener(self._heard)
         logging.getLogger('nova_accel').addHandler(handler)
         self.addCleanup(logging.getLogger('nova_accel').removeHandler,
@@ -50,6 +52,10 @@ class Story(cloud.Cloud):
         self.create('h100-pair', 'Two GPUs on one NUMA node')
         self.refuse('h100-five', 'Five on one NUMA node, where each has four')
         self.grow(first)
+        self.switch()
+        whole = self.join(4)
+        self.fail_to_join(4)
+        self.leave(whole)
 
     def discover(self):
         with self._screen.step('A recorded machine is read') as facts:
@@ -125,6 +131,70 @@ class Story(cloud.Cloud):
             self._screen.good(f'server {server["id"]} is resized')
             self._show_devices(server, facts)
 
+    # Second act
+
+    def switch(self):
+        with self._screen.step('The GPUs are behind NVSwitches') as facts:
+            for server in self.api.get_servers():
+                self._delete_server(server)
+            self._fabric = self.useFixture(fabric.Fabric(self.connection))
+            self.flags(fabric_manager=self._fabric.option, group='nova_accel')
+            self._run_periodics()
+            self._screen.show('Fabric Manager and its command fmpm are '
+                              'stand-ins.')
+            self._screen.show(f'fabric_manager = {self._fabric.option}')
+            self._show_calls(facts)
+
+    def join(self, count):
+        with self._screen.step(f'{count} GPUs that a partition joins'
+                               ) as facts:
+            path = self.gpu_profile(f'h100-joined-{count}', count, numa='off',
+                                    affinity=[{'same': 'link_domain'}])
+            self._screen.show(path.read_text())
+            server = self.boot(self.flavor(path.stem))
+            self._show_calls(facts)
+            self._screen.good(f'server {server["id"]} is ACTIVE')
+            self._show_partitions(facts)
+        return server
+
+    def fail_to_join(self, count):
+        with self._screen.step('A partition whose links fail') as facts:
+            self._fabric.manager.set(bad_links=list(fabric.MODULES))
+            self._heard.clear()
+            server = self.boot(self.flavor(f'h100-joined-{count}'),
+                               state='ERROR')
+            facts['reasons'] = [line for line in self._heard
+                                if 'fmReturn' in line]
+            facts['fault'] = server['fault']['message'].strip()
+            self._show_calls(facts)
+            for line in facts['reasons']:
+                self._screen.show(f'nova-compute: {line}')
+            self._screen.bad(f'server {server["id"]} is in ERROR: '
+                             f'{facts["fault"]}')
+            self._delete_server(server)
+
+    def leave(self, server):
+        with self._screen.step('A server is deleted') as facts:
+            self._delete_server(server)
+            self._run_periodics()
+            self._show_calls(facts)
+            self._show_partitions(facts)
+
+    def _show_calls(self, facts):
+        """Show the new calls of fmpm, equal ones once."""
+        calls = self._fabric.manager.log()
+        facts['calls'] = list(dict.fromkeys(
+            ' '.join(['fmpm', *words]) for words in calls[self._calls:]))
+        self._calls = len(calls)
+        self._screen.show('\n'.join(facts['calls']))
+
+    def _show_partitions(self, facts):
+        facts['active'] = [sorted(cards) for cards in self._fabric.active()]
+        for cards in facts['active']:
+            self._screen.good(f'Active partition: {", ".join(cards)}')
+        if not facts['active']:
+            self._screen.good('No partition is active')
+
     def _show_devices(self, server, facts):
         facts['server'] = server['id']
         facts['allocations'] = self.as_placement_has_it(server)
@@ -138,14 +208,14 @@ class Story(cloud.Cloud):
 
 
 class _Listener(logging.Handler):
-    """Collects the log lines of the scheduler's filter."""
+    """Collects log lines of nova_accel in some services."""
 
     def __init__(self, lines):
         super().__init__(logging.INFO)
         self._lines = lines
 
     def emit(self, record):
-        if 'scheduler' in record.name:
+        if '.scheduler' in record.name or '.compute.faults' in record.name:
             self._lines.append(record.getMessage())
 
 

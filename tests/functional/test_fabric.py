@@ -2,11 +2,17 @@
 """The partition of a server is active before its guest runs."""
 
 import ddt
+import fixtures
 
+from nova_accel.compute.devices import prepare as preparation
 from nova_accel.core.placement import device_traits
+from nova_accel.host import fmpm
 from tests.functional import cloud
 from tests.functional import fabric
 from tests.functional import withheld
+
+_NIC = ('{"vendor_id": "8086", "product_id": "10c9", '
+        '"resource_class": "CUSTOM_NIC"}')
 
 
 class FabricCase(withheld.Keeping, cloud.Cloud):
@@ -97,12 +103,73 @@ class FabricTest(FabricCase):
         self.assertIn('Failed to connect', self.stdlog.logger.output)
         self._run_periodics()
         self.assertActive(server)
+        for option in '{', self.fabric.option:
+            self.flags(fabric_manager=option, group='nova_accel')
+            self.reboot(server)
+            # The owner does not need to know what a fabric manager is.
+            self.assertEqual(
+                'Failed to deploy instance: the links between its devices '
+                'cannot be made usable now',
+                self.api.get_server(server['id'])['fault']['message'])
+            self.set_active(server)
 
     def test_card_that_may_belong_to_the_fabric(self):
         self.flags(fabric_manager=self.fabric.manager.option(
             modules={'1': fabric.MODULES[1]}), group='nova_accel')
         self._run_periodics()
         self.boot(self.flavors[8], state='ERROR')
+
+    def test_partition_that_is_activated_meanwhile(self):
+        activate = fmpm.Fmpm.activate
+
+        def twice(*args):
+            activate(*args)
+            activate(*args)
+
+        self.useFixture(fixtures.MockPatchObject(fmpm.Fmpm, 'activate',
+                                                 twice))
+        self.assertActive(self.boot(self.flavors[4]))
+
+    def test_card_without_a_partition(self):
+        self.fabric.manager.set(gone=[3])
+        self.rounds()
+        servers = [self.boot(self.flavors[1]) for _single in range(7)]
+        self.assertActive(*servers)
+        self.assertIn('the fabric manager has no partition with it',
+                      self.stdlog.logger.output)
+        self.boot(self.flavors[1], state='ERROR')
+
+    def test_server_whose_card_has_no_partition_does_not_start(self):
+        server = self.boot(self.flavors[8])
+        # The manager was restarted, and does not see a card.
+        self.fabric.manager.set(gone=[3], active=[])
+        self.rounds()
+        self.reboot(server)
+        self.assertEqual(
+            'ERROR', self.api.get_server(server['id'])['status'])
+        self.fabric.manager.set(gone=[])
+        self.reboot(server)
+        self.assertActive(server)
+
+    def test_partitions_of_cards_that_are_not_offered(self):
+        # The host itself can use them.
+        self.flags(device_spec=[cloud.FOUR_SPEC], group='nova_accel')
+        for number in 6, 0:
+            self.fabric.manager.set(active=[number])
+            self.rounds()
+            self.assertEqual([number], self.fabric.manager.active)
+        self.boot(self.flavors[1], state='ERROR')
+        self.assertIn('partition 0 is active, and another server has a card '
+                      'of it, or one is not offered',
+                      self.stdlog.logger.output)
+
+    def test_device_of_no_fabric_needs_no_manager(self):
+        self.flags(device_spec=[cloud.GPU_SPEC, _NIC], group='nova_accel')
+        self.rounds()
+        self.fabric.manager.stop()
+        self.write_profile('nic', groups=[{'resources': {'CUSTOM_NIC': 1}}])
+        self.useFixture(fixtures.MockPatchObject(self.fabric, '_check'))
+        self.boot(self.flavor('nic'))
 
     def test_partition_with_another_servers_card(self):
         server = self.boot(self.flavors[1])
@@ -171,6 +238,18 @@ class RestoredTest(FabricCase):
     def test_restart_before_a_boot(self):
         server = self.boot(self.flavors[4])
         self.fabric.manager.restart()
+        self.assertActive(server, self.boot(self.flavors[4]))
+
+    def test_restart_right_before_an_activation(self):
+        server = self.boot(self.flavors[4])
+        prepare = preparation.Preparation.prepare
+
+        def restarted(*args):
+            self.fabric.manager.restart()
+            prepare(*args)
+
+        self.useFixture(fixtures.MockPatchObject(
+            preparation.Preparation, 'prepare', restarted))
         self.assertActive(server, self.boot(self.flavors[4]))
 
     def test_restart_with_nova_compute(self):

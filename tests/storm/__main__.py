@@ -46,6 +46,8 @@ def _arguments() -> argparse.Namespace:
                         'nova-compute')
     parser.add_argument('--clean', action='store_true',
                         help='with --entries: devices have cleaners')
+    parser.add_argument('--domains', action='store_true',
+                        help='server groups have to be in one host domain')
     parser.add_argument('--fabric', action='store_true',
                         help='GPUs are behind NVSwitches, and fabric managers '
                         'fail')
@@ -59,7 +61,7 @@ def _blow(seed: int, arguments: argparse.Namespace) -> dict:
     finished = subprocess.run(
         [sys.executable, '-W', 'ignore', '-m', 'tests.storm.seed', str(seed),
          str(arguments.steps),
-         *(f'--{kind}' for kind in ('entries', 'clean', 'fabric')
+         *(f'--{kind}' for kind in ('entries', 'clean', 'domains', 'fabric')
            if getattr(arguments, kind))],
         stdout=subprocess.PIPE, text=True)
     if finished.returncode:

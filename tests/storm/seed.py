@@ -16,7 +16,7 @@ from tests import quiet
 
 def main() -> int:
     seed, steps = map(int, sys.argv[1:3])
-    kind = next((kind for kind in ('clean', 'entries', 'fabric')
+    kind = next((kind for kind in ('clean', 'domains', 'entries', 'fabric')
                  if f'--{kind}' in sys.argv[3:]), '')
     with quiet.quiet() as (out, err):
         try:
@@ -30,11 +30,13 @@ def main() -> int:
 
 def _blow(seed: int, steps: int, kind: str) -> dict:
     from tests.storm import cleaning
+    from tests.storm import domains
     from tests.storm import entries
     from tests.storm import fabric
     from tests.storm import storm
 
     class Seed({'clean': cleaning.CleaningStorm,
+                'domains': domains.DomainStorm,
                 'entries': entries.EntryStorm,
                 'fabric': fabric.FabricStorm}.get(kind, storm.Storm)):
         def runTest(self):

@@ -25,6 +25,9 @@ from nova_accel.core.placement import inventory
 
 LOG = logging.getLogger(__name__)
 
+# Failures after which a partition may be active nevertheless.
+_MAY_BE_ACTIVE = {manager.Failure.TIMED_OUT, manager.Failure.IN_USE}
+
 
 class FabricPartitions:
     """The partitions of this host's servers."""
@@ -34,6 +37,8 @@ class FabricPartitions:
         self._switches = state.local_host.switches
         #: Fabric managers take one call at a time.
         self._lock = threading.Lock()
+        #: Servers whose partitions were activated, until their guests run.
+        self._activated: set[str] = set()
         self._findings = log_once.LogOnce(LOG)
         self._not_restored = log_once.LogOnce(LOG)
 
@@ -47,16 +52,22 @@ class FabricPartitions:
             return
         here = self._here()
         cards = _cards(hostdevs, here)
+        if not self._may_have_links(cards, here.host):
+            return
         with self._lock:
+            self._activated.discard(uuid)
             held = self._held(here)
             found = self._list(here, held)
             _check_known(found, cards, here.host)
             held.pop(uuid, None)
             of_others = set().union(*held.values())
             for partition in use.needed(found, cards):
+                _check_own(found, partition, of_others)
                 if not partition.is_active:
-                    self._make_way(found, partition, of_others)
+                    self._make_way(found, partition, of_others.union(
+                        _not_offered(found, here) - cards.keys()))
                     self._activate(found, partition, cards)
+            self._activated.add(uuid)
 
     def settle(self) -> None:
         """Deactivate the partitions that no server needs any more.
@@ -73,8 +84,9 @@ class FabricPartitions:
             with self._lock:
                 held = self._held(here)
                 found = self._list(here, held)
+                in_use = _not_offered(found, here).union(*held.values())
                 failures = [self._deactivate(partition) for partition
-                            in use.unused(found, set().union(*held.values()))]
+                            in use.unused(found, in_use)]
         except errors.AccelError as error:
             # LocalHost logs why the manager does not answer.
             self._findings.log([(logging.DEBUG, str(error))])
@@ -86,11 +98,18 @@ class FabricPartitions:
         return inventory.NodeInventory(self._state.local_host.read_cached(),
                                        self._state.node())
 
+    def _may_have_links(self, cards, host: model.Host) -> bool:
+        """Whether any of a server's cards may belong to the fabric."""
+        known = self._switches.locate(host.functions).known_cards
+        return not known.isdisjoint(cards) or any(
+            function.is_display for function in host.functions
+            if str(function.address) in cards)
+
     def _list(self, here, held) -> located.Located:
         """Return the partitions as they are now. The caller locks.
 
         :param held: the cards that each server has
-        :raises errors.AccelError: if the manager does not answer
+        :raises manager.FabricError: if the manager does not answer
         """
         try:
             self._switches.ask()
@@ -116,34 +135,32 @@ class FabricPartitions:
                  'guests use %s', errors.count(
                      len(partitions), 'partition', 'partitions'))
 
-    def _make_way(self, found, partition, held) -> None:
+    def _make_way(self, found, partition, in_use) -> None:
         """Deactivate what an earlier server has left.
 
-        :param held: the cards of other servers
-        :raises manager.FabricError: if another server needs it
+        :param in_use: the cards of other servers, and of nobody known
+        :raises manager.FabricError: if somebody may need it
         """
         for other in use.in_the_way(found, partition):
-            if not use.is_free(found, other, held):
-                raise manager.FabricError(
-                    manager.Failure.IN_USE, f'partition {partition.id}',
-                    f'cannot be activated: partition {other.id} is active, '
-                    'and another server has a card of it',
-                    'if no guest uses it, deactivate it by hand')
+            if not use.is_free(found, other, in_use):
+                raise _in_use(partition, f'partition {other.id} is active, '
+                              'and another server has a card of it, or one '
+                              'is not offered')
             if failure := self._deactivate(other):
-                raise errors.AssignmentError(
-                    f'partition {partition.id}',
+                raise manager.FabricError(
+                    manager.Failure.OTHER, f'partition {partition.id}',
                     f'cannot be activated: {failure[1]}')
 
     def _activate(self, found, partition, cards) -> None:
         """Activate a partition.
 
-        A manager that took too long may have done it.
+        A manager that took too long may have done it, or somebody else.
         """
         try:
             self._switches.fabric.activate(
                 partition.id, use.virtual_functions(found, partition, cards))
         except manager.FabricError as error:
-            if error.failure is not manager.Failure.TIMED_OUT or not any(
+            if error.failure not in _MAY_BE_ACTIVE or not any(
                     one.id == partition.id and one.is_active
                     for one in self._switches.fabric.partitions()):
                 raise
@@ -173,8 +190,13 @@ class FabricPartitions:
                 if not partition.is_active]
 
     def _started(self) -> collections.abc.Set[str]:
-        """Return the servers whose guests run, or are about to."""
-        return self._state.domains.running() | self._state.claims.busy()
+        """Return the servers whose guests run, or are about to.
+
+        A server that waits for its activation is not among them: the manager
+        would only believe that its partition is active.
+        """
+        self._activated &= self._state.claims.busy()
+        return self._state.domains.running() | self._activated
 
     def _held(self, here) -> dict[str, set[str]]:
         """Return the cards that each server has."""
@@ -211,19 +233,47 @@ def _cards(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,
     return found
 
 
+def _not_offered(found: located.Located, here: inventory.NodeInventory,
+                 ) -> frozenset[str]:
+    """Return the cards that no entry names: the host itself may use them."""
+    return found.known_cards.difference(
+        str(device.address) for device in here.host.devices)
+
+
+def _check_own(found: located.Located, partition: manager.Partition,
+               held: collections.abc.Collection[str]) -> None:
+    """Check that no other server has a card of a partition.
+
+    Several servers can have virtual functions of one card.
+
+    :param held: the cards of other servers
+    :raises manager.FabricError: if one has
+    """
+    if not use.is_free(found, partition, held):
+        raise _in_use(partition, 'another server has a card of it')
+
+
+def _in_use(partition: manager.Partition, why: str) -> manager.FabricError:
+    return manager.FabricError(
+        manager.Failure.IN_USE, f'partition {partition.id}',
+        f'cannot be activated: {why}',
+        'if no guest uses it, deactivate it by hand')
+
+
 def _check_known(found: located.Located, cards: collections.abc.Iterable[str],
                  host: model.Host) -> None:
     """Check that it is known whether GPUs belong to the fabric.
 
-    :raises errors.AssignmentError: if not. Their guest might have no links
+    :raises manager.FabricError: if not. Their guest might have no links
     """
-    if not found.problems:
+    if found.is_complete:
         return
     unknown = [function for function in host.functions
                if str(function.address) in set(cards) - found.known_cards
                and function.is_display]
     if unknown:
-        raise errors.AssignmentError(
-            f'device {unknown[0].address}', 'may belong to the fabric of '
-            f'{definition.OPTION}, and cannot be connected: '
-            + '; '.join(found.problems))
+        raise manager.FabricError(
+            manager.Failure.OTHER, f'device {unknown[0].address}',
+            f'may belong to the fabric of {definition.OPTION}, and cannot be '
+            'connected: ' + ('; '.join(found.problems) or
+                             'the fabric manager lists no partition'))

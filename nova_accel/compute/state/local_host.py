@@ -93,7 +93,8 @@ class LocalHost:
         state = self._state
         host, broken = self._read([
             self.drains.withheld, self.resets.withheld, self.dirt.withheld,
-            self.health.withheld, self.firmware.withheld])
+            self.health.withheld, self.firmware.withheld,
+            self.switches.withheld])
         self._findings_log.log([
             (logging.ERROR, f'{error}; it is left out')
             for error in broken] + [

@@ -43,15 +43,28 @@ class Located:
 
     @property
     def known_cards(self) -> frozenset[str]:
-        """The cards of the manager, also those of no usable partition.
+        """The cards of the fabric, also those of no usable partition."""
+        return frozenset(map(str, self.modules.values()))
 
-        If it has not listed any partition yet, all whose module is known.
+    @property
+    def unlisted(self) -> frozenset[str]:
+        """The cards of the fabric that are in no partition.
+
+        No guest can use them. None if the manager lists no partition at all.
         """
-        modules = frozenset().union(
+        return frozenset(
+            str(address) for module, address in self.modules.items()
+            if self.partitions and module not in self._listed)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is known which card each module is."""
+        return bool(self.partitions) and self.modules.keys() >= self._listed
+
+    @property
+    def _listed(self) -> frozenset[int]:
+        return frozenset().union(
             *(partition.modules for partition in self.partitions))
-        return frozenset(str(address) for module, address
-                         in self.modules.items()
-                         if module in modules or not modules)
 
     def find(self, addresses: collections.abc.Iterable[model.Address],
              ) -> manager.Partition | None:

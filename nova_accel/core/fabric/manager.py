@@ -110,6 +110,8 @@ class FabricError(errors.AccelError):
     :param failure: why
     """
 
+    for_owner = 'the links between its devices cannot be made usable now'
+
     def __init__(self, failure: Failure, thing: str, reason: str,
                  remedy: str = ''):
         super().__init__(thing, reason, remedy)

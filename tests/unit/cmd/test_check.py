@@ -15,6 +15,8 @@ import requests_mock
 
 from nova_accel.cmd import main
 from nova_accel.core import naming
+from nova_accel.host import tree
+from tests import fmpm
 from tests.unit import build
 from tests.unit.cmd import services
 
@@ -308,3 +310,30 @@ def test_non_json_answer_of_placement_exits_with_2(check, placement):
                        text='<html>')
     assert_fails(check(), 'Placement: answers 200 to /resource_providers?'
                  'name=compute1: \'<html>\'')
+
+
+def fabric(folder, conf):
+    """Return a fabric manager with two GPUs, and a nova.conf that names it."""
+    links = folder / 'links.yaml'
+    links.write_text(f'partitions:\n- devices: ["{GPU}"]\n')
+    tree.open_tree(f'{build.DATA}/hosts/l1-8gpu.json').write(folder)
+    manager = fmpm.FabricManager(folder, partitions={0: (1, 2)})
+    option = manager.option(modules={'1': GPU, '2': '0000:44:00.0'})
+    return manager, conf.replace(
+        f'sysfs_root = {build.DATA}/hosts/l1-8gpu.json',
+        f'sysfs_root = {folder}/sys\nlink_domains = {links}\n'
+        f'fabric_manager = {option}')
+
+
+def test_what_contradicts_the_fabric_manager_is_a_finding(check, tmp_path):
+    manager, conf = fabric(tmp_path, CONF)
+    code, out, err = check(conf=conf)
+    assert (code, err) == (1, 'nova-accel: compute1: 1 finding\n')
+    assert out.startswith(f'! [nova_accel] link_domains: the partition {GPU} '
+                          'is not used: the fabric manager has partition 0 ')
+    manager.stop()
+    code, out, _err = check(conf=conf)
+    assert (code, out.count('! ')) == (1, 1)
+    assert out.startswith('! [nova_accel] fabric_manager: fmpm: list '
+                          'partitions: ')
+    assert out.endswith('nova-accel host show\n')

@@ -266,6 +266,14 @@ def test_refused_functions_and_problems(metrics):
     assert '/nowhere.yaml' in err
 
 
+def test_silent_fabric_manager_is_a_problem(metrics, tmp_path):
+    manager, conf = test_check.fabric(tmp_path, CONF)
+    manager.stop()
+    _code, found, err = metrics(conf=conf)
+    assert found['nova_accel_configuration_problems'] == 1
+    assert 'fmpm: list partitions: ' in err
+
+
 def successes(found):
     return {labels.removeprefix('collector='): value
             for labels, value in only(found, 'collector_success').items()}

@@ -173,6 +173,50 @@ def test_modules_command_that_fails(machine, tmp_path, script, says):
         assert says in found.problems[0]
 
 
+def test_modules_command_is_run_again_after_a_failure(machine, tmp_path,
+                                                      monkeypatch):
+    flag = tmp_path / 'works'
+    smi = tmp_path / 'smi'
+    smi.write_text(f'#!/bin/sh\ntest -e {flag} && '
+                   f'exec {machine.manager.nvidia_smi}\n')
+    smi.chmod(0o755)
+    machine.option = machine.manager.option(modules_command=[str(smi)])
+    switches = machine.start()
+    assert switches.locate(_functions()).cards == {}
+    flag.touch()
+    assert switches.locate(_functions()).cards == {}
+    monkeypatch.setattr(fabric.time, 'monotonic',
+                        lambda now=time.monotonic: now() + 100)
+    found = switches.locate(_functions())
+    assert (len(found.cards), found.problems) == (4, ())
+
+
+def test_list_of_failed_links_that_fails_is_only_a_problem(machine):
+    fmpm_path = machine.manager.fmpm
+    older = machine.kept.parent.parent / 'older'
+    older.write_text('#!/bin/sh\ntest $1 = --get-nvlink-failed-devices && '
+                     f'exit 255\nexec {fmpm_path} "$@"\n')
+    older.chmod(0o755)
+    machine.option = machine.manager.option(command=[str(older)])
+    switches = machine.start()
+    switches.ask()
+    found = switches.locate(_functions())
+    assert len(found.cards) == 4
+    [problem] = found.problems
+    assert 'fmpm: list failed links: fmpm ended with 255' in problem
+    machine.manager.set(waits=True)
+    with pytest.raises(manager.FabricError) as caught:
+        switches.ask()
+    assert caught.value.failure is manager.Failure.NOT_READY
+
+
+def test_cards_without_a_partition_are_withheld(machine):
+    assert machine.switches.withheld(_functions()) == {}
+    machine.manager.set(gone=[3])
+    machine.switches.refresh()
+    assert [*map(str, machine.switches.withheld(_functions()))] == [_CARDS[3]]
+
+
 def test_configured_modules(machine):
     machine.option = machine.manager.option(
         modules={**_CARDS, 1: _CARDS[3], 3: _CARDS[1]})
@@ -221,6 +265,8 @@ def test_manager_of_another_package_that_fails(machine, monkeypatch):
     found = machine.switches.locate(_functions())
     assert (found.cards, found.problems) == ({}, (
         "[nova_accel] fabric_manager: 'gpu'",))
+    with pytest.raises(manager.FabricError, match='activate'):
+        machine.switches.fabric.activate(3)
 
 
 def test_links_of_the_host(machine):

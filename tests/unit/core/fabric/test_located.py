@@ -124,6 +124,18 @@ def test_failed_links_withhold_the_partitions_that_need_them(
     assert len(found.problems) == len(faulty)
 
 
+@pytest.mark.parametrize('partitions, configured, is_complete, unlisted', [
+    ([_ALL], _MODULES, True, ()), ([_PAIR], _MODULES, True, (2, 4)),
+    ([_PAIR], {1: _MODULES[1]}, False, ()), ([], _MODULES, False, ()),
+    # What else is wrong with a partition does not matter.
+    ([_FEW], _MODULES, True, (2, 4))])
+def test_cards_that_may_be_used(partitions, configured, is_complete,
+                                unlisted):
+    found = _locate(partitions, configured)
+    assert found.is_complete is is_complete
+    assert found.unlisted == _cards(*unlisted)
+
+
 @pytest.mark.parametrize('file, word', [
     (model.Links((_cards(1, 2),)), 'partition'),
     (model.Links((), (_cards(1, 2),)), 'island')])
