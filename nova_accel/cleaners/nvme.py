@@ -37,7 +37,8 @@ def main(arguments: collections.abc.Sequence[str] | None = None,
     :param arguments: those of the process by default
     :param root: the directory above ``sys`` and ``dev``
     """
-    parser = program.parser('Erase all data of an NVMe disk, or verify that.')
+    parser = program.parser('nova-accel-nvme', 'Erase all data of an NVMe '
+                            'disk, or verify that.')
     parser.add_argument(
         '--erase', choices=[*_SANITIZE, *_FORMAT],
         help='how; the first one that the disk supports by default')
