@@ -8,8 +8,8 @@ import dataclasses
 import functools
 import typing
 
+from cliff import command
 from openstack import exceptions
-from osc_lib.command import command
 
 from nova_accel.core import errors
 from nova_accel.core import naming
@@ -277,8 +277,8 @@ class Cloud:
 
 def of(asking: command.Command) -> Cloud:
     """Return the cloud that a command of openstack is about."""
-    manager: typing.Any = asking.app.client_manager
-    found: Cloud = manager.nova_accel
+    openstack: typing.Any = asking.app
+    found: Cloud = openstack.client_manager.nova_accel
     return found
 
 
