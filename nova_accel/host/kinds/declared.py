@@ -47,7 +47,7 @@ _SCHEMA = {
 _Region = dict[str, typing.Any]
 
 
-class Declared:
+class Declared(kind.Enumerator):
     """Enumerate the functions that a file puts into Regions."""
 
     def __init__(self, tree: trees.Tree):

@@ -110,8 +110,9 @@ class _Round:
     shown: reader.All
 
 
-class Regions:
-    """Enumerator and Preparer of FPGA regions."""
+class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
+              kind.Programmer):
+    """Finds and programs FPGA regions."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree

@@ -30,8 +30,8 @@ API = 'vfio-pci'
 _MAX = 65536
 
 
-class Mdevs:
-    """Enumerator, Preparer and Inspector of mdevs."""
+class Mdevs(kind.Enumerator, kind.Suggester, kind.Preparer, kind.Inspector):
+    """Finds, creates and removes mdevs."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree

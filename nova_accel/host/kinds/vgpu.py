@@ -74,8 +74,9 @@ class Type:
 _Counts = collections.Counter[kind.Entry | None]
 
 
-class VirtualGpus:
-    """Enumerator, Preparer and Inspector of vGPUs on VFs."""
+class VirtualGpus(kind.Enumerator, kind.Suggester, kind.Preparer,
+                  kind.Inspector):
+    """Finds vGPUs on VFs, and sets and clears their types."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
