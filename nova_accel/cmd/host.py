@@ -102,7 +102,7 @@ class ShowHost(text.ShowOne):
         planned = decide(meant)
         reading = health.read(tree, planned, health.offered(planned), kinds,
                               conf)
-        states = [reading.withheld, switches.withheld]
+        states: list[reader.State] = [reading.withheld, switches.withheld]
         host = decide(entries, states)
         withheld = [refusal for refusal in decide(meant, states).refusals
                     if refusal.is_withheld]
@@ -294,11 +294,11 @@ def fabric_findings(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
     switches, unusable = _switches(
         trees.open_tree(_root(arguments, conf)), conf)
     switched = switches.locate(host.functions)
-    return [
-        consistency.Finding(*text.split(': ', 1), 'compare it with the output '
-                            'of nova-accel host show')
-        for text in (*map(str, unusable), *switched.problems,
-                     *switched.merge(file)[1])]
+    parted = (problem.partition(': ') for problem in (
+        *map(str, unusable), *switched.problems, *switched.merge(file)[1]))
+    return [consistency.Finding(
+        thing, reason, 'compare it with the output of nova-accel host show')
+        for thing, _colon, reason in parted]
 
 
 def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:

@@ -34,7 +34,7 @@ class Health:
 
     def check(self, tree: trees.Tree, here: inventory.NodeInventory,
               kinds: health_checks.Kinds,
-              ) -> tuple[bool, set[model.PciAddress]]:
+              ) -> tuple[bool, set[model.Address]]:
         """Look at all functions of devices.
 
         :param kinds: opened on the tree
@@ -55,7 +55,7 @@ class Health:
         return before != after, _log_recovered(before or {}, after)
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the functions with problems, with reason and remedy.
 
         Before the first check there are none: Placement is told after it.
@@ -70,7 +70,7 @@ class Health:
 
 
 def _log_recovered(before: health_checks.Problems,
-                   after: health_checks.Problems) -> set[model.PciAddress]:
+                   after: health_checks.Problems) -> set[model.Address]:
     """Log and return the functions that have no problem any more."""
     recovered = {address for address, problem in before.items()
                  if problem and after.get(address) == ''}
