@@ -7,6 +7,7 @@ import copy
 import glob
 import logging
 import os
+import typing
 
 from oslo_config import cfg
 from oslo_config import iniparser
@@ -593,7 +594,7 @@ def policy(conf: cfg.ConfigOpts) -> policies.Policy:
 
 def is_strict(conf: cfg.ConfigOpts) -> bool:
     """Whether ``isolation`` is ``strict``."""
-    return conf.nova_accel.isolation == strict.STRICT
+    return bool(conf.nova_accel.isolation == strict.STRICT)
 
 
 def broken_commands(conf: cfg.ConfigOpts) -> list[errors.EntryError]:
@@ -622,7 +623,7 @@ def unknown(conf: cfg.ConfigOpts,
             ) -> collections.abc.Iterator[errors.AccelError]:
     """Yield an error for each option of ours that files set in vain."""
     for file in files(conf):
-        sections: dict[str, dict] = {}
+        sections: dict[str, dict[str, list[str]]] = {}
         # oslo.config has reported what is wrong with the file.
         with contextlib.suppress(OSError, ValueError, iniparser.ParseError):
             cfg.ConfigParser(os.path.expanduser(file), sections).parse()
@@ -645,13 +646,14 @@ def _known(conf: cfg.ConfigOpts, sections: collections.abc.Iterable[str],
     for group, options in listed:
         known[group.name] = {
             name for option in options for name in (option.dest, *(
-                old.name for old in option.deprecated_opts))}.union(
+                old.name for old in option.deprecated_opts)) if name}.union(
             # A plugin may have registered others.
             conf[group.name] if group.name in conf else ())
     return known
 
 
-def log_unknown(conf: cfg.ConfigOpts, log: logging.LoggerAdapter) -> None:
+def log_unknown(conf: cfg.ConfigOpts,
+                log: logging.LoggerAdapter[typing.Any]) -> None:
     """Log the options of ours that do not exist; for the start of a service.
 
     :param log: the logger of the caller

@@ -5,6 +5,7 @@ Commands that have metrics work without this library, except those that print
 them, so it is imported only here and when it is needed.
 """
 
+import argparse
 import collections.abc
 import importlib
 import typing
@@ -12,8 +13,7 @@ import typing
 from nova_accel.core import errors
 
 #: Values of the labels of one sample, and its value.
-Sample = tuple[str | float, ...]
-
+Sample = tuple[*tuple[str, ...], float]
 
 #: ``prometheus_client.metrics_core.Metric``
 Metric = typing.Any
@@ -42,7 +42,7 @@ def gauge(name: str, text: str, labels: collections.abc.Sequence[str],
     return family
 
 
-def add_option(parser) -> None:
+def add_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that :func:`write` takes."""
     parser.add_argument(
         '--textfile', metavar='FILE',
@@ -58,7 +58,8 @@ def check() -> None:
     _library()
 
 
-def write(collector: Collector, textfile: str | None, stdout) -> None:
+def write(collector: Collector, textfile: str | None,
+          stdout: typing.TextIO) -> None:
     """Write metrics to a file, replacing it at once, or to a stream.
 
     :raises errors.AccelError: if the library cannot be loaded
@@ -73,7 +74,7 @@ def write(collector: Collector, textfile: str | None, stdout) -> None:
         stdout.write(library.generate_latest(registry).decode())
 
 
-def _library():
+def _library() -> typing.Any:
     try:
         return importlib.import_module('prometheus_client')
     except ImportError as error:

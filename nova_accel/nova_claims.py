@@ -35,9 +35,9 @@ class MdevClaim:
                    for mdev_type in function.mdev_types)
 
 
-def claims(conf: cfg.ConfigOpts) -> list[spec_entry.Entry | MdevClaim]:
+def claims(conf: cfg.ConfigOpts) -> list[spec_entry.Claim]:
     """Return the entries by which Nova claims devices of this host."""
-    found: list[spec_entry.Entry | MdevClaim] = list(spec_entry.parse_foreign(
+    found: list[spec_entry.Claim] = list(spec_entry.parse_foreign(
         conf.pci.device_spec, '[pci] device_spec'))
     for mdev_type in conf.devices.enabled_mdev_types:
         # Nova registers these groups at start, for enabled types only.

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import itertools
 import math
+import typing
 
 from nova import objects
 from nova.virt import hardware
@@ -26,12 +27,16 @@ _ORDERS = 30_000
 #: Number of sets to try in any case, however many orders they have.
 _LEAST = 4
 
+#: ``nova.objects.NUMATopology``
+Topology = typing.Any
+
 _near: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar(
     'nova_accel_near', default=frozenset())
 
 
 @contextlib.contextmanager
-def preferred_nodes(nodes: collections.abc.Iterable[int]):
+def preferred_nodes(nodes: collections.abc.Iterable[int],
+                    ) -> collections.abc.Iterator[None]:
     """In this context, place guests on these host nodes if they fit there."""
     token = _near.set(frozenset(nodes))
     try:
@@ -41,8 +46,10 @@ def preferred_nodes(nodes: collections.abc.Iterable[int]):
 
 
 @seams.wrap(hardware, 'numa_fit_instance_to_host')
-def numa_fit_instance_to_host(original, host_topology, instance_topology,
-                              *args, **kwargs):
+def numa_fit_instance_to_host(
+        original: collections.abc.Callable[..., typing.Any],
+        host_topology: Topology | None, instance_topology: typing.Any,
+        *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
     """Fit a guest to the :func:`preferred_nodes`, else as Nova does."""
     if host_topology and instance_topology:
         for cells in _choices(host_topology, len(instance_topology),
@@ -56,18 +63,16 @@ def numa_fit_instance_to_host(original, host_topology, instance_topology,
     return original(host_topology, instance_topology, *args, **kwargs)
 
 
-def restrict(host_topology, nodes: collections.abc.Set[int]):
-    """Return a host's topology restricted to some of its nodes.
-
-    :param host_topology: nova.objects.NUMATopology
-    """
+def restrict(host_topology: Topology,
+             nodes: collections.abc.Set[int]) -> Topology:
+    """Return a host's topology restricted to some of its nodes."""
     return objects.NUMATopology(cells=[
         cell for cell in host_topology.cells if cell.id in nodes])
 
 
-def node_sets(host_topology, number: int,
+def node_sets(host_topology: Topology, number: int,
               first: collections.abc.Set[int] = frozenset(),
-            ) -> collections.abc.Iterator[frozenset[int]]:
+              ) -> collections.abc.Iterator[frozenset[int]]:
     """Return the sets of host nodes to which to fit a guest.
 
     All sets, if there are not too many. Otherwise each combination of the
@@ -93,7 +98,8 @@ def node_sets(host_topology, number: int,
         for part in parts), limit)
 
 
-def _choices(host_topology, number, nodes):
+def _choices(host_topology: Topology, number: int, nodes: frozenset[int],
+             ) -> collections.abc.Iterator[frozenset[int]]:
     """Yield the sets of host nodes to try before Nova's own order."""
     cells = _with_cpus(host_topology)
     near = frozenset(cell.id for cell in cells) & nodes
@@ -108,7 +114,9 @@ def _choices(host_topology, number, nodes):
                               near | required, _limit(number))
 
 
-def _completed(host_topology, number, part, others, limit):
+def _completed(host_topology: Topology, number: int, part: frozenset[int],
+               others: frozenset[int], limit: int,
+               ) -> collections.abc.Iterator[frozenset[int]]:
     """Complete a part to sets, with the nodes that have the most room.
 
     :param others: nodes that must not be added
@@ -120,13 +128,13 @@ def _completed(host_topology, number, part, others, limit):
                                number - len(part)), limit))
 
 
-def _with_cpus(host_topology) -> list:
+def _with_cpus(host_topology: Topology) -> list[typing.Any]:
     """Return the cells on which a guest can be: libvirt lists all nodes."""
     return [cell for cell in host_topology.cells
             if cell.cpuset or cell.pcpuset]
 
 
-def _room(cell) -> tuple[int, ...]:
+def _room(cell: typing.Any) -> tuple[int, ...]:
     return -len(cell.free_pcpus), -cell.avail_memory, cell.id
 
 
@@ -135,7 +143,7 @@ def _limit(number: int) -> int:
     return max(_LEAST, min(MOST, _ORDERS // math.factorial(number)))
 
 
-def _networked(host_topology) -> frozenset[int]:
+def _networked(host_topology: Topology) -> frozenset[int]:
     """Return the nodes that are near a physical network or tunnels.
 
     Nova reads from them where networks are, so they are part of every set.

@@ -38,12 +38,14 @@ from nova_accel.core.kind import Reader
 from nova_accel.core.kind import Refused
 from nova_accel.core.kind import Suggester
 from nova_accel.core.kind import read_limit
+from nova_accel.core.model import Address
 from nova_accel.core.model import Device
 from nova_accel.core.model import Function
 from nova_accel.core.model import Host
 from nova_accel.core.model import MdevAddress
 from nova_accel.core.model import PciAddress
 from nova_accel.core.model import Region
+from nova_accel.core.model import Unit
 from nova_accel.core.placement.inventory import Offered
 from nova_accel.core.request.fpga import Bitstream
 from nova_accel.host.pci import path as function_path
@@ -52,12 +54,13 @@ from nova_accel.host.tree import is_live
 from nova_accel.host.tree import mount as sysfs_path
 
 __all__ = [
-    'AccelError', 'AssignmentError', 'Bitstream', 'Definition', 'Device',
-    'DeviceConfig', 'DeviceError', 'Entry', 'Enumerator', 'Examiner',
+    'AccelError', 'Address', 'AssignmentError', 'Bitstream', 'Definition',
+    'Device', 'DeviceConfig', 'DeviceError', 'Entry', 'Enumerator', 'Examiner',
     'FABRIC_NAMESPACE', 'Fabric', 'FabricError', 'FabricManager',
     'FailedLinks', 'Failure', 'Function', 'Host', 'Hostdev', 'Inspector',
     'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'Member', 'NAMESPACE',
     'Offered', 'Partition', 'PciAddress', 'Pool', 'Preparer', 'Programmer',
-    'Reader', 'Refused', 'Region', 'Suggester', 'Tree', 'function_path',
-    'in_order', 'is_live', 'quote', 'read_limit', 'sysfs_path',
+    'Reader', 'Refused', 'Region', 'Suggester', 'Tree', 'Unit',
+    'function_path', 'in_order', 'is_live', 'quote', 'read_limit',
+    'sysfs_path',
 ]

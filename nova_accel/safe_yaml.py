@@ -39,33 +39,54 @@ class TooLarge(ValueError):
     """Raised when a file is larger than the caller's limit."""
 
 
-class _UniqueKeys:
+class _Mark(typing.Protocol):
+    """A place in a text; PyYAML has two such classes."""
+
+    line: int
+
+
+def _error(mark: _Mark | None, reason: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f'line {mark.line + 1}: {reason}' if mark
+                          else reason)
+
+
+if typing.TYPE_CHECKING:
+    _BaseLoader = yaml.BaseLoader
+    _SafeLoader = yaml.SafeLoader
+else:
+    # Those with libyaml are faster.
+    _BaseLoader = getattr(yaml, 'CBaseLoader', yaml.BaseLoader)
+    _SafeLoader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+
+
+class _UniqueKeys(yaml.constructor.BaseConstructor):
     """A Loader that rejects duplicate keys."""
 
-    def construct_mapping(self, node, deep=False):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False,
+                          ) -> dict[collections.abc.Hashable, typing.Any]:
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
-            raise yaml.YAMLError(
-                f'line {node.start_mark.line + 1}: a key appears twice')
+            raise _error(node.start_mark, 'a key appears twice')
         return mapping
 
 
-class _TypedLoader(_UniqueKeys, getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+class _TypedLoader(_UniqueKeys, _SafeLoader):
     """Safe YAML that reads 1:30 as a string, as YAML 1.2 does."""
 
-    def construct_object(self, node, deep=False):
-        if node.tag in _NUMBERS and _BASE_60 in node.value:
+    def construct_object(self, node: yaml.Node, deep: bool = False,
+                         ) -> typing.Any:
+        if (isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS
+                and _BASE_60 in node.value):
             return self.construct_scalar(node)
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError):
             # PyYAML raises these for "!!bool maybe" and "!!timestamp soon".
-            raise yaml.YAMLError(f'line {node.start_mark.line + 1}: a value '
-                                 'does not match its tag') from None
+            raise _error(node.start_mark,
+                         'a value does not match its tag') from None
 
 
-class _StringLoader(_UniqueKeys,
-                    getattr(yaml, 'CBaseLoader', yaml.BaseLoader)):
+class _StringLoader(_UniqueKeys, _BaseLoader):
     """YAML whose scalars are all strings.
 
     PyYAML reads YAML 1.1, in which an unquoted 0000:44:00.0 is the number
@@ -93,8 +114,12 @@ def read(path: str, most: int) -> str:
         raise ValueError('is not UTF-8 text') from None
 
 
-def signature(path: str) -> tuple[int, int, int]:
-    """Return a value that differs after a file has changed.
+#: A value that differs after a file has changed.
+Signature = tuple[int, int, int]
+
+
+def signature(path: str) -> Signature:
+    """Return the signature of a file.
 
     :raises OSError: if the file does not exist
     """
@@ -151,10 +176,9 @@ def _check_yaml(text: str, loader: type) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
-            raise yaml.YAMLError(
-                f'line {event.start_mark.line + 1}: '
-                + ('is nested too deep' if depth > MAX_DEPTH
-                   else 'aliases (*name) are not accepted'))
+            raise _error(event.start_mark, (
+                'is nested too deep' if depth > MAX_DEPTH
+                else 'aliases (*name) are not accepted'))
 
 
 def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
@@ -164,8 +188,7 @@ def _events(text: str, loader: type) -> collections.abc.Iterator[yaml.Event]:
         if error.problem != _TOO_DEEP:
             raise
         # The parser reads ahead, so its own limit can be hit before ours.
-        raise yaml.YAMLError(f'line {error.problem_mark.line + 1}: is nested '
-                             'too deep') from None
+        raise _error(error.problem_mark, 'is nested too deep') from None
 
 
 def _check_plain(loaded: list[typing.Any]) -> None:
@@ -196,7 +219,7 @@ def _check_plain(loaded: list[typing.Any]) -> None:
         raise ValueError('is nested too deep')
 
 
-def _unique(pairs):
+def _unique(pairs: list[tuple[str, typing.Any]]) -> dict[str, typing.Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise ValueError('a key appears twice')

@@ -15,6 +15,9 @@ import typing
 #: All wrappers that the imported modules declare, installed or not.
 WRAPPED: list['Seam'] = []
 
+#: A function of Nova, or one that replaces it.
+Function = collections.abc.Callable[..., typing.Any]
+
 # Attribute of a replacement that holds the original function.
 _ORIGINAL = 'nova_accel'
 
@@ -29,7 +32,7 @@ class Seam:
     """
 
     def __init__(self, owner: types.ModuleType | type, name: str,
-                 wrapper: collections.abc.Callable) -> None:
+                 wrapper: Function) -> None:
         self.owner = owner
         self.name = name
         self.wrapper = wrapper
@@ -39,12 +42,13 @@ class Seam:
         return f'{self.owner.__name__}.{self.name}'
 
     @property
-    def original(self) -> collections.abc.Callable:
+    def original(self) -> Function:
         """Nova's own function.
 
         :raises AttributeError: if Nova has no such function
         """
-        return getattr(self._function, _ORIGINAL, self._function)
+        found: Function = getattr(self._function, _ORIGINAL, self._function)
+        return found
 
     @property
     def is_installed(self) -> bool:
@@ -57,7 +61,7 @@ class Seam:
         original = self.original
 
         @functools.wraps(original)
-        def wrapped(*args, **kwargs):
+        def wrapped(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
             return self.wrapper(original, *args, **kwargs)
 
         setattr(wrapped, _ORIGINAL, original)
@@ -71,14 +75,14 @@ class Seam:
         return inspect.getattr_static(self.owner, self.name)
 
     @property
-    def _function(self) -> collections.abc.Callable:
+    def _function(self) -> Function:
         """The current function, without its static or class method."""
-        found = self._found
-        return getattr(found, '__func__', found)
+        found: Function = getattr(self._found, '__func__', self._found)
+        return found
 
 
 def wrap(owner: types.ModuleType | type, name: str,
-         ) -> collections.abc.Callable[[collections.abc.Callable], Seam]:
+         ) -> collections.abc.Callable[[Function], Seam]:
     """Decorate a function as the wrapper of a function of Nova.
 
     :returns: a decorator that turns the function into a :class:`Seam`

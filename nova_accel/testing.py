@@ -33,6 +33,7 @@ import pathlib
 import tempfile
 import time
 import typing
+import unittest
 
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -59,8 +60,15 @@ ONE = '5c1de1e0-8f0a-4c57-9a35-6a3e86c0c8a1'
 NONSENSE = (None, '', '\n', '\0\ufffd\n', 'x', '-1\n', '0\n', '9' * 40,
             '../../..', 'a b : c\n' * 500)
 #: Values that a key of an entry should not have.
-JUNK = ('', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {},
+JUNK: tuple[typing.Any, ...] = (
+        '', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {},
         [[]], {'a': [None]}, ['x', 1])
+
+
+if typing.TYPE_CHECKING:
+    _TestCase = unittest.TestCase
+else:
+    _TestCase = object
 
 
 class KindTests:
@@ -69,15 +77,17 @@ class KindTests:
     #: The name of the kind's entry point.
     kind: str
     #: Path of a recording that ``nova-accel host record`` wrote.
-    tree: str | os.PathLike
+    tree: str | os.PathLike[str]
     #: Entries, as in ``device_spec``, that offer some of its devices.
-    entries: collections.abc.Sequence[collections.abc.Mapping]
+    entries: collections.abc.Sequence[
+        collections.abc.Mapping[str, typing.Any]]
     #: Whether release undoes prepare; False for a kind that programs devices.
     releases = True
     #: The device config of a server.
     config: typing.ClassVar[kinds.DeviceConfig] = kinds.DeviceConfig()
 
-    def kernel(self, sysfs: str) -> contextlib.AbstractContextManager:
+    def kernel(self, sysfs: str,
+               ) -> contextlib.AbstractContextManager[object]:
         """Return a context that simulates the kernel below a directory.
 
         Override it if the kind's Preparer relies on the kernel's reaction to
@@ -87,16 +97,16 @@ class KindTests:
 
     # Entries
 
-    def test_is_found_by_its_entry_point(self):
+    def test_is_found_by_its_entry_point(self) -> None:
         assert self.kind in loader.load(), (
             f'no entry point {self.kind} in {kinds.NAMESPACE}')
 
-    def test_entries_are_of_this_kind(self):
+    def test_entries_are_of_this_kind(self) -> None:
         assert {entry.kind for entry in self._parsed()} == {self.kind}
         # Settings identify Regions, so they must be hashable.
         hash(tuple(entry.settings for entry in self._parsed()))
 
-    def test_invalid_value_of_a_key_is_reported_with_the_key(self):
+    def test_invalid_value_of_a_key_is_reported_with_the_key(self) -> None:
         for key in loader.load()[self.kind].keys:
             for value in JUNK:
                 entries, broken = reader.parse(
@@ -109,7 +119,7 @@ class KindTests:
 
     # The Enumerator
 
-    def test_entries_offer_units(self):
+    def test_entries_offer_units(self) -> None:
         regions = self._regions(self._read())
         assert any(region.total for region in regions), 'nothing is offered'
         for region in regions:
@@ -120,25 +130,26 @@ class KindTests:
                 assert len(set(region.units)) == len(region.units), (
                     f'{region.name} has a unit twice')
 
-    def test_reading_twice_returns_the_same_host(self):
+    def test_reading_twice_returns_the_same_host(self) -> None:
         assert self._read() == self._read()
 
-    def test_names_and_uuids_of_regions_are_unique(self):
+    def test_names_and_uuids_of_regions_are_unique(self) -> None:
         offered = self._offered(self._read())
         assert len({item.uuid for item in offered}) == len(offered)
         assert len({item.name for item in offered}) == len(offered)
 
-    def test_without_entries_nothing_is_offered(self):
+    def test_without_entries_nothing_is_offered(self) -> None:
         assert self._regions(reader.read(self._recording(), [])) == []
 
-    def test_malformed_file_hides_no_other_function(self):
+    def test_malformed_file_hides_no_other_function(self) -> None:
         whole = self._read()
         for path in sorted(self._files_read()):
             for text in NONSENSE:
                 host = self._read(_Changed(self._recording(), path, text))
                 self._check_sane(host, whole, f'{path} has {text!r:.40}')
 
-    def test_unexpected_names_in_a_directory_hide_no_other_function(self):
+    def test_unexpected_names_in_a_directory_hide_no_other_function(
+            self) -> None:
         whole = self._read()
         for path in sorted(self._folders_read()):
             for more in ((), ('\ufffd', 'x:y', '-1', 'a b')):
@@ -146,7 +157,7 @@ class KindTests:
                 self._check_sane(self._read(tree), whole,
                                  f'{path} has {more}')
 
-    def test_reading_writes_nothing(self):
+    def test_reading_writes_nothing(self) -> None:
         with self._machine() as tree:
             before = _contents(tree.sysfs)
             self._read(tree)
@@ -154,13 +165,13 @@ class KindTests:
 
     # The Preparer
 
-    def test_prepared_units_can_be_released(self):
+    def test_prepared_units_can_be_released(self) -> None:
         with self._machine() as tree:
             for item in self._prepare_one_of_each(tree):
                 assert item is not None
             self._release_all(tree)
 
-    def test_second_prepare_changes_nothing(self):
+    def test_second_prepare_changes_nothing(self) -> None:
         with self._machine() as tree:
             preparer = self._preparer(tree)
             if not preparer:
@@ -170,10 +181,12 @@ class KindTests:
             ready = _contents(tree.sysfs)
             preparer.prepare(device, item, self.config)
             # Also after a restart of nova-compute.
-            self._preparer(tree).prepare(device, item, self.config)
+            restarted = self._preparer(tree)
+            assert restarted
+            restarted.prepare(device, item, self.config)
             assert _contents(tree.sysfs) == ready
 
-    def test_prepare_in_a_recording_raises(self):
+    def test_prepare_in_a_recording_raises(self) -> None:
         tree = self._recording()
         preparer = self._preparer(tree)
         if not (preparer and self.releases):
@@ -229,7 +242,8 @@ class KindTests:
         self._read(noted, by=self._recording())
         return noted
 
-    def _check_sane(self, host, whole, cause) -> None:
+    def _check_sane(self, host: model.Host, whole: model.Host,
+                    cause: str) -> None:
         for refusal in host.refusals:
             assert ' failed: ' not in refusal.reason, (cause, refusal)
             assert '\n' not in refusal.reason, (cause, refusal)
@@ -239,19 +253,19 @@ class KindTests:
         assert {function.address for function in host.functions} <= {
             function.address for function in whole.functions}, cause
 
-    def _regions(self, host) -> list[model.Region]:
+    def _regions(self, host: model.Host) -> list[model.Region]:
         return [region for device in host.devices
                 for region in device.regions]
 
-    def _offered(self, host) -> tuple[inventory.Offered, ...]:
+    def _offered(self, host: model.Host) -> tuple[inventory.Offered, ...]:
         return inventory.NodeInventory(
             host, inventory.Node(ROOT, NODE)).offered
 
-    def _preparer(self, tree) -> kinds.Preparer | None:
+    def _preparer(self, tree: trees.Tree) -> kinds.Preparer | None:
         opened = loader.load()[self.kind].open(tree)
         return opened if isinstance(opened, kinds.Preparer) else None
 
-    def _plans(self, tree, server: str = ONE,
+    def _plans(self, tree: trees.Tree, server: str = ONE,
                ) -> collections.abc.Iterator[
                    tuple[inventory.Offered, hostdev.Hostdev]]:
         """Yield each Region that has units, with a Hostdev of it."""
@@ -262,7 +276,8 @@ class KindTests:
                     assign.Wanted({}), [item], {}, server)
                 yield item, assigned_units.to_hostdevs(grants)[0]
 
-    def _prepare_one_of_each(self, tree):
+    def _prepare_one_of_each(self, tree: trees.Tree,
+                             ) -> collections.abc.Iterator[inventory.Offered]:
         preparer = self._preparer(tree)
         if not preparer:
             return
@@ -273,7 +288,9 @@ class KindTests:
                 continue
             done.add(item.device.address)
             preparer.prepare(device, item, self.config)
-            ready = self._preparer(tree).prepared(self._read(tree))
+            restarted = self._preparer(tree)
+            assert restarted
+            ready = restarted.prepared(self._read(tree))
             assert device.address in ready or not self.releases, (
                 f'{device.address} is not ready')
             assert not isinstance(preparer, kinds.Inspector) or (
@@ -281,7 +298,7 @@ class KindTests:
                 f'is_ready of {device.address} is False after prepare')
             yield item
 
-    def _release_all(self, tree) -> None:
+    def _release_all(self, tree: trees.Tree) -> None:
         preparer = self._preparer(tree)
         if not preparer:
             return
@@ -294,7 +311,7 @@ class KindTests:
             'units are prepared after release')
 
 
-class FabricTests:
+class FabricTests(_TestCase):
     """A mixin of unittest.TestCase; set manager, write the three methods.
 
     Use a simulation, or a machine without guests: partitions are activated.
@@ -325,17 +342,17 @@ class FabricTests:
         """Restart the manager, which may lose what it knew."""
         raise NotImplementedError
 
-    def setUp(self):
+    def setUp(self) -> None:
         super().setUp()
         self._option = self.start()
         self._fabric = self._open()
 
-    def test_is_found_by_its_entry_point(self):
+    def test_is_found_by_its_entry_point(self) -> None:
         assert self.manager in loader.load_fabric_managers(), (
             f'no entry point {self.manager} in {fabric_manager.NAMESPACE}')
         assert self._settings().manager == self.manager
 
-    def test_partitions_have_numbers_and_members(self):
+    def test_partitions_have_numbers_and_members(self) -> None:
         found = self._fabric.partitions()
         assert len({one.id for one in found}) == len(found)
         for one in found:
@@ -344,7 +361,7 @@ class FabricTests:
             assert all(type(module) is int for module in one.modules), one
         self._three()
 
-    def test_listing_changes_nothing(self):
+    def test_listing_changes_nothing(self) -> None:
         first, second, _both = self._three()
         self._fabric.activate(first)
         before = self._fabric.partitions()
@@ -352,14 +369,14 @@ class FabricTests:
             # With their members in the same order.
             assert list(fabric.partitions()) == list(before)
 
-    def test_active_partition_is_listed_whoever_activated_it(self):
+    def test_active_partition_is_listed_whoever_activated_it(self) -> None:
         first, second, _both = self._three()
         self._fabric.activate(first)
         assert self._active() == {first}
         self._open().activate(second)
         assert self._active() == {first, second}
 
-    def test_active_partition_cannot_be_activated(self):
+    def test_active_partition_cannot_be_activated(self) -> None:
         first, _second, _both = self._three()
         self._fabric.activate(first)
         for fabric in (self._fabric, self._open()):
@@ -367,7 +384,7 @@ class FabricTests:
                           first)
         assert self._active() == {first}
 
-    def test_partition_with_a_card_in_use_cannot_be_activated(self):
+    def test_partition_with_a_card_in_use_cannot_be_activated(self) -> None:
         first, second, both = self._three()
         self._fabric.activate(second)
         self._refused(fabric_manager.Failure.IN_USE, self._fabric.activate,
@@ -375,7 +392,7 @@ class FabricTests:
         self._fabric.activate(first)
         assert self._active() == {first, second}
 
-    def test_only_the_deactivated_partition_becomes_inactive(self):
+    def test_only_the_deactivated_partition_becomes_inactive(self) -> None:
         first, second, both = self._three()
         self._fabric.activate(first)
         self._fabric.activate(second)
@@ -386,7 +403,7 @@ class FabricTests:
         self._fabric.activate(both)
         assert self._active() == {both}
 
-    def test_inactive_partition_cannot_be_deactivated(self):
+    def test_inactive_partition_cannot_be_deactivated(self) -> None:
         first, second, both = self._three()
         self._fabric.activate(first)
         for other in (second, both):
@@ -394,7 +411,7 @@ class FabricTests:
                           self._fabric.deactivate, other)
         assert self._active() == {first}
 
-    def test_unknown_partition_is_refused(self):
+    def test_unknown_partition_is_refused(self) -> None:
         first, _second, _both = self._three()
         self._fabric.activate(first)
         known = {one.id for one in self._fabric.partitions()}
@@ -404,7 +421,7 @@ class FabricTests:
                               method, number)
         assert self._active() == {first}
 
-    def test_virtual_functions(self):
+    def test_virtual_functions(self) -> None:
         found = {one.id: one for one in self._fabric.partitions()}
         _first, _second, both = self._three()
         functions = [model.PciAddress(0, 0xf0 + place, 0, 4)
@@ -421,7 +438,7 @@ class FabricTests:
                           self._fabric.activate, both, functions)
             assert self._active() == set()
 
-    def test_failed_links_change_nothing(self):
+    def test_failed_links_change_nothing(self) -> None:
         first, _second, _both = self._three()
         self._fabric.activate(first)
         try:
@@ -431,7 +448,7 @@ class FabricTests:
             assert error.failure is fabric_manager.Failure.NOT_SUPPORTED, error
         assert self._active() == {first}
 
-    def test_manager_that_does_not_answer(self):
+    def test_manager_that_does_not_answer(self) -> None:
         first, _second, _both = self._three()
         self.stop()
         for method, *arguments in (
@@ -442,7 +459,7 @@ class FabricTests:
             self._refused(fabric_manager.Failure.UNREACHABLE, method,
                           *arguments)
 
-    def test_restart(self):
+    def test_restart(self) -> None:
         """It knows the active partitions, takes them over, or has none."""
         first, second, both = self._three()
         self._fabric.activate(first)
@@ -491,8 +508,9 @@ class FabricTests:
     def _active(self) -> set[int]:
         return {one.id for one in self._open().partitions() if one.is_active}
 
-    def _refused(self, failure: fabric_manager.Failure | None, method,
-                 *arguments) -> None:
+    def _refused(self, failure: fabric_manager.Failure | None,
+                 method: collections.abc.Callable[..., object],
+                 *arguments: object) -> None:
         """Check that a call fails as it should, None for any failure."""
         began = time.monotonic()
         try:
@@ -510,7 +528,7 @@ class FabricTests:
 class _Through:
     """A Tree that reads from another one."""
 
-    def __init__(self, tree: trees.Tree):
+    def __init__(self, tree: trees.Tree) -> None:
         self._tree = tree
 
     def names(self, path: str) -> list[str]:
@@ -529,7 +547,7 @@ class _Through:
 class _Noted(_Through):
     """A Tree that notes the files and folders that are read."""
 
-    def __init__(self, tree: trees.Tree):
+    def __init__(self, tree: trees.Tree) -> None:
         super().__init__(tree)
         self.files: set[str] = set()
         self.folders: set[str] = set()
@@ -547,7 +565,7 @@ class _Changed(_Through):
     """A Tree with another content of one file, or of one directory."""
 
     def __init__(self, tree: trees.Tree, path: str, text: str | None = None,
-                 names: collections.abc.Iterable[str] | None = None):
+                 names: collections.abc.Iterable[str] | None = None) -> None:
         super().__init__(tree)
         self._path = path
         self._text = text

@@ -17,6 +17,7 @@ import pathlib
 import re
 import subprocess
 import time
+import typing
 
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -35,6 +36,9 @@ _MULTI_CONTROLLER = 1 << 1
 #: Values of CNS.
 _NAMESPACE, _CONTROLLER, _ACTIVE = 0x00, 0x01, 0x02
 _ALLOCATED, _CONTROLLERS, _SECONDARY = 0x10, 0x13, 0x15
+
+
+_Answer = typing.TypeVar('_Answer')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +177,7 @@ class Controller:
             raise errors.AccelError(f'controller {self.name}',
                                     'has no namespace', 'make one by hand')
 
-        def there():
+        def there() -> dict[int, Namespace] | None:
             found = {one.number: one for one in self._block_devices()}
             return found if found.keys() >= wanted else None
 
@@ -255,7 +259,8 @@ class Controller:
         return done.stdout
 
 
-def _wait(ask, failure):
+def _wait(ask: collections.abc.Callable[[], _Answer | None],
+          failure: collections.abc.Callable[[], errors.AccelError]) -> _Answer:
     """Return the first answer that is not None.
 
     :param failure: returns what is raised at the time limit

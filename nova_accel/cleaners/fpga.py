@@ -29,8 +29,9 @@ def main(arguments: collections.abc.Sequence[str] | None = None,
 
     :param arguments: those of the process by default
     """
-    parser = program.parser('Program a blank bitstream into an FPGA, or '
-                            'verify that.')
+    parser = program.parser(
+        'nova-accel-fpga', 'Program a blank bitstream into an FPGA, or verify '
+        'that.')
     parser.add_argument('--blank', metavar='FILE',
                         help='the bitstream, for clean')
     parser.add_argument('--region', metavar='NUMBER', type=int, default=0,
@@ -85,7 +86,7 @@ def _verify(sysfs: str, address: model.PciAddress, region: int,
     print(f'{thing} {said}')
 
 
-def _shown(tree, address) -> dict[model.PciAddress, fpga.Shown]:
+def _shown(tree: trees.Tree, address: model.PciAddress) -> fpga.All:
     shown = fpga.read(tree)
     if address not in shown:
         raise errors.AccelError(f'device {address}', 'shows no FPGA', 'name '
@@ -94,7 +95,8 @@ def _shown(tree, address) -> dict[model.PciAddress, fpga.Shown]:
     return shown
 
 
-def _members(tree, shown, address, region) -> list[fpga.Shown]:
+def _members(tree: trees.Tree, shown: fpga.All, address: model.PciAddress,
+             region: int) -> list[fpga.Shown]:
     """Return what the functions of a region show.
 
     With several regions, each virtual function leads to its own.

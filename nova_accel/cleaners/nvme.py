@@ -37,7 +37,8 @@ def main(arguments: collections.abc.Sequence[str] | None = None,
     :param arguments: those of the process by default
     :param root: the directory above ``sys`` and ``dev``
     """
-    parser = program.parser('Erase all data of an NVMe disk, or verify that.')
+    parser = program.parser('nova-accel-nvme', 'Erase all data of an NVMe '
+                            'disk, or verify that.')
     parser.add_argument(
         '--erase', choices=[*_SANITIZE, *_FORMAT],
         help='how; the first one that the disk supports by default')
@@ -76,7 +77,8 @@ def _verify(root: pathlib.Path, address: model.PciAddress,
             print(disk.check())
 
 
-def _open(root, address, erase) -> tuple[controllers.Controller, str]:
+def _open(root: pathlib.Path, address: model.PciAddress, erase: str | None,
+          ) -> tuple[controllers.Controller, str]:
     """Return a controller that has its subsystem alone, and how to erase."""
     controller = controllers.Controller(address, root)
     thing = f'controller {controller.name} ({address})'
@@ -95,7 +97,7 @@ def _open(root, address, erase) -> tuple[controllers.Controller, str]:
     return controller, erase or able[0]
 
 
-def _able(identity) -> list[str]:
+def _able(identity: controllers.Identity) -> list[str]:
     """Return the supported erases in the order of preference."""
     return [*(name for name, (bit, _action) in _SANITIZE.items()
               if identity.sanitize >> bit & 1),
@@ -105,7 +107,7 @@ def _able(identity) -> list[str]:
 
 
 @contextlib.contextmanager
-def _disks(controller, how, writable,
+def _disks(controller: controllers.Controller, how: str, writable: bool,
            ) -> collections.abc.Iterator[dict[int, samples.Disk]]:
     """Open all disks of a controller, by the number of the namespace."""
     if how in _FORMAT and controller.identity.unallocated:
@@ -118,7 +120,7 @@ def _disks(controller, how, writable,
             one.path, one.size, writable)) for one in controller.namespaces()}
 
 
-def _check_success(controller, how) -> None:
+def _check_success(controller: controllers.Controller, how: str) -> None:
     """Wait for the end of a sanitize operation, and check how it ended."""
     log = _finished(controller)
     if not log.has_succeeded or log.action != _SANITIZE[how][1]:
@@ -127,7 +129,7 @@ def _check_success(controller, how) -> None:
             f'succeeded: status {log.status}, action {log.action}')
 
 
-def _finished(controller) -> controllers.Sanitized:
+def _finished(controller: controllers.Controller) -> controllers.Sanitized:
     """Return the sanitize log when no sanitize operation is running."""
     printed = -10
     while (log := controller.sanitized()).is_running:

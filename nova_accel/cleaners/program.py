@@ -9,9 +9,12 @@ from nova_accel.core import errors
 from nova_accel.core import model
 
 
-def parser(about: str) -> argparse.ArgumentParser:
-    """Return a parser of the step and the address of the device."""
-    found = argparse.ArgumentParser(description=about)
+def parser(name: str, about: str) -> argparse.ArgumentParser:
+    """Return a parser of the step and the address of the device.
+
+    :param name: of the program
+    """
+    found = argparse.ArgumentParser(name, description=about)
     found.add_argument('step', choices=('clean', 'verify'))
     found.add_argument('address', type=model.PciAddress.parse,
                        help='PCI address, such as 0000:81:00.0')

@@ -88,7 +88,8 @@ class Disk:
         self._move(os.preadv, number, 'read')
         return self._buffer[:]
 
-    def _move(self, call, number, done) -> None:
+    def _move(self, call: collections.abc.Callable[
+            [int, list[mmap.mmap], int], int], number: int, done: str) -> None:
         """Read or write a block, and name it in errors."""
         try:
             size = call(self._descriptor, [self._buffer], number * self._size)
@@ -97,7 +98,8 @@ class Disk:
         if size != self._size:
             raise self._failure(number, done, f'only {size} bytes')
 
-    def _failure(self, number, done, reason) -> errors.AccelError:
+    def _failure(self, number: int, done: str,
+                 reason: str | None) -> errors.AccelError:
         return errors.AccelError(
             self._path, f'block {number} cannot be {done}: {reason}')
 

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import json
+import types
 import typing
 
 from nova_accel import safe_yaml
@@ -86,7 +87,9 @@ class CloudData:
                     change.flavor.uuid, key)
 
     def _rows(self, name: str, needed: collections.abc.Iterable[str],
-              ask: collections.abc.Callable) -> list[plan.Json]:
+              ask: collections.abc.Callable[
+                  [typing.Any], collections.abc.Iterable[typing.Any]],
+              ) -> list[plan.Json]:
         """Return objects as a file or the API has them.
 
         :param needed: fields that each of them must have
@@ -105,7 +108,7 @@ class CloudData:
         return rows
 
     @contextlib.contextmanager
-    def _connected(self):
+    def _connected(self) -> collections.abc.Iterator[typing.Any]:
         """Yield the connection; raise the exceptions of it as AccelError."""
         sdk, keystone = self._modules
         try:
@@ -117,7 +120,7 @@ class CloudData:
                 'or name files') from None
 
     @functools.cached_property
-    def _modules(self):
+    def _modules(self) -> tuple[types.ModuleType, types.ModuleType]:
         # openstacksdk is slow to import, and not needed with files.
         try:
             return (importlib.import_module('openstack.exceptions'),
@@ -128,7 +131,7 @@ class CloudData:
                 'name files') from None
 
     @functools.cached_property
-    def _connection(self):
+    def _connection(self) -> typing.Any:
         return importlib.import_module('openstack').connect(cloud=self._name)
 
     def _flavor(self, row: plan.Json) -> plan.Flavor:

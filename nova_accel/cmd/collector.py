@@ -42,7 +42,7 @@ class Node:
         """Return how many units are neither free nor held."""
         if units.provider not in self.inventories:
             return 0
-        total = self.inventories[units.provider]['total']
+        total: int = self.inventories[units.provider]['total']
         return max(0, total - units.used - units.free)
 
     @property
@@ -104,7 +104,7 @@ class Collector:
         reading = self._reading
         yield from _of_run(reading)
         if reading.machine is not None:
-            yield from _of_machine(reading)
+            yield from _of_machine(reading.machine, reading.problems)
         if reading.node is not None:
             yield from _of_classes(reading.node)
             yield from _of_devices(reading.node)
@@ -124,21 +124,22 @@ def _of_run(reading: Reading) -> collections.abc.Iterator[exposition.Metric]:
             ('audit', reading.findings is not None)])
 
 
-def _of_machine(reading: Reading,
+def _of_machine(machine: model.Host, problems: int,
                 ) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge('refused_functions', 'PCI functions that an entry of '
                  'device_spec names and that are not offered.', (),
-                 [(len(reading.machine.refusals),)])
+                 [(len(machine.refusals),)])
     yield _gauge('configuration_problems', 'Errors in device_spec and '
                  'link_domains, what contradicts the fabric manager, and '
                  'facts of the host that cannot be read.',
-                 (), [(reading.problems,)])
+                 (), [(problems,)])
 
 
 def _of_classes(node: Node) -> collections.abc.Iterator[exposition.Metric]:
     yield _gauge('compute_node_info', 'The compute node of this host.',
                  ('compute_node',), [(node.host.name, 1)])
-    states, projects = collections.Counter(), collections.Counter()
+    states = collections.Counter[tuple[str, str]]()
+    projects = collections.Counter[tuple[str, str]]()
     for _device, units in node.host.units:
         # Zeros stay, so that each class has all states.
         states.update({(units.resource_class, state): amount
@@ -186,7 +187,8 @@ def _of_audit(findings: collections.abc.Iterable[consistency.Finding],
                        for passing in (False, True)])
 
 
-def _labels(device: listing.Device, units: listing.Units) -> tuple[str, ...]:
+def _labels(device: listing.Device, units: listing.Units,
+            ) -> tuple[str, str, str]:
     """Return the values of the labels of a Region."""
     return device.address, units.name, units.resource_class
 

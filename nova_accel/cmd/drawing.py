@@ -17,7 +17,10 @@ from nova_accel.core.fabric import located
 from nova_accel.core.guest import bar_window
 from nova_accel.osc import columns
 
-Branch = dict[str, 'Branch']
+Branch = columns.Branch
+
+#: The BARs of each function of a unit.
+_Bars = list[tuple[model.Bar, ...]]
 
 
 def draw(host: model.Host, source: str, problems: list[str],
@@ -169,7 +172,8 @@ def _fabric(switched: located.Located, file: model.Links) -> Branch:
     for partition in switched.partitions:
         cards = switched.cards.get(partition.id)
         modules = ' '.join(str(member.module) + (
-            f' ({member.links} of {errors.count(member.max_links, "link")})'
+            f' ({member.links} of '
+            f'{errors.count(member.max_links or 0, "link")})'
             if member.has_failed_links else '')
             for member in partition.members)
         labels.append(', '.join(filter(None, (
@@ -182,7 +186,8 @@ def _fabric(switched: located.Located, file: model.Links) -> Branch:
             else {})
 
 
-def _place(function: model.Function):
+def _place(function: model.Function,
+           ) -> tuple[bool, int, str, str, model.Address]:
     place = function.location
     return (place.numa_node is None, place.numa_node or 0, place.root,
             place.switch or '', function.address)
@@ -205,9 +210,9 @@ def _label(function: model.Function, state: str) -> str:
     return f'{function.address}  {function.ids}  {kind}: {state}'
 
 
-def _states(host: model.Host) -> dict[model.PciAddress, str]:
+def _states(host: model.Host) -> dict[model.Address, str]:
     # A function can be offered as one thing, and refused as another.
-    states: dict[model.PciAddress, dict[str, None]] = collections.defaultdict(
+    states: dict[model.Address, dict[str, None]] = collections.defaultdict(
         dict)
     for device in host.devices:
         for region in device.regions:
@@ -262,10 +267,10 @@ def _address_bits(host: model.Host) -> collections.abc.Iterator[str]:
                    f'for the BARs: {"; ".join(texts)}')
 
 
-def _bars_by_class(host: model.Host) -> dict[str, list]:
+def _bars_by_class(host: model.Host) -> dict[str, list[_Bars]]:
     """Return the BARs of each unit's functions, by resource class."""
     bars = {function.address: function.bars for function in host.functions}
-    units: dict[str, list] = collections.defaultdict(list)
+    units: dict[str, list[_Bars]] = collections.defaultdict(list)
     for device in host.devices:
         for region in device.regions:
             # An mdev does not have the BARs of its parent.
@@ -276,11 +281,11 @@ def _bars_by_class(host: model.Host) -> dict[str, list]:
     return units
 
 
-def _need(units, count: int) -> bar_window.Need | None:
+def _need(units: list[_Bars], count: int) -> bar_window.Need | None:
     return bar_window.need(itertools.chain(*units[:count]))
 
 
-def _fits(units, count: int) -> bool:
+def _fits(units: list[_Bars], count: int) -> bool:
     needed = _need(units, count)
     return not needed or bar_window.choose(needed,
                                            bar_window.MAX_BITS) is not None

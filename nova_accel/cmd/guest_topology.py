@@ -5,14 +5,14 @@ It is what a guest of machine type q35 with these devices would be told, if it
 has a NUMA cell for each of their nodes.
 """
 
+import argparse
 import collections.abc
 import dataclasses
 import json
 import uuid
 
-from cliff import command
-
 from nova_accel.cmd import host as hosts
+from nova_accel.cmd import main
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -29,7 +29,7 @@ from nova_accel.core.placement import inventory
 _NOBODY = str(uuid.UUID(int=0))
 
 
-class GuestTopology(command.Command):
+class GuestTopology(main.Command):
     """Print what a guest with these devices would read of them.
 
     The guest has machine type q35. It has a NUMA cell for each of the host's
@@ -37,7 +37,7 @@ class GuestTopology(command.Command):
     each node without CPUs.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         hosts.add_root(parser)
         parser.add_argument(
@@ -49,7 +49,7 @@ class GuestTopology(command.Command):
             help='PCI address of a device on the host, such as 0000:81:00.0')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         conf = self.app.configuration(hosts.SERVICE)
         host, problems = hosts.read(parsed_args, conf)
         for problem in problems:
@@ -94,25 +94,27 @@ def plan(host: model.Host,
     here = inventory.NodeInventory(host, inventory.Node(_NOBODY, ''))
     providers = {function: item.uuid for item in here.offered
                  for function in item.functions}
-    held = [hostdev.Hostdev(address, naming.alias(
+    held = tuple(hostdev.Hostdev(address, naming.alias(
         '', providers.get(address, _NOBODY), number))
-        for number, address in enumerate(addresses)]
+        for number, address in enumerate(addresses))
     located = pcie_topology.locate(held, host, here.by_uuid)
-    nodes = {location.numa_node for location in located.values()} - {None}
+    nodes = {location.numa_node for location in located.values()
+             if location.numa_node is not None}
     cells = {node: cell for cell, node in enumerate(sorted(nodes))}
     cells |= {node: cell for cell, node in enumerate(
         cpuless_cells.plan(located.values(), cells), len(cells))}
     planned = pcie_topology.plan(located, cells, 1)
     roles = device_role.roles(
-        [dataclasses.replace(
+        tuple(dataclasses.replace(
             device, guest_address=planned.places.get(device.address))
-         for device in held],
+            for device in held),
         guest_buses.GuestBuses(planned.controllers), here, {})
     # The uuids of providers depend on the compute node's.
     return tuple(dataclasses.replace(role, provider='') for role in roles)
 
 
-def _nccl(roles, host) -> tuple[str, str]:
+def _nccl(roles: collections.abc.Sequence[device_role.DeviceRole],
+          host: model.Host) -> tuple[str, str]:
     """Return NCCL's file, or why there is none."""
     try:
         return nccl_topology.render(roles, host, has_cells=True), (

@@ -33,7 +33,7 @@ class Reading:
     notes: tuple[str, ...] = ()
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the functions that nova-compute withholds, and why."""
         return health_checks.withheld(self.found, functions)
 
@@ -51,7 +51,7 @@ def read(tree: trees.Tree, host: model.Host,
     """
     limits = health_checks.limits(conf.nova_accel)
 
-    def check():
+    def check() -> tuple[health_checks.Problems, list[str]]:
         checks = health_checks.Checks()
         return checks.read(tree, host.functions, named, kinds,
                            limits), checks.failures

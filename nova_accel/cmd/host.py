@@ -8,14 +8,15 @@ import json
 import os
 import pathlib
 import socket
+import typing
 
-from cliff import command
 from oslo_config import cfg
 
 from nova_accel import conf as nova_conf
 from nova_accel import nova_claims
 from nova_accel.cmd import drawing
 from nova_accel.cmd import health
+from nova_accel.cmd import main
 from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -54,7 +55,7 @@ class ShowHost(text.ShowOne):
     invalid.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_root(parser)
         add_isolation(parser)
@@ -77,7 +78,7 @@ class ShowHost(text.ShowOne):
                  'refused or withheld, or an entry names no device')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         conf = configuration(self.app, parsed_args)
         root = _root(parsed_args, conf)
         texts, option = ((parsed_args.device_spec, '--device-spec')
@@ -86,11 +87,11 @@ class ShowHost(text.ShowOne):
         entries, broken = reader.parse(texts, option)
         tree = trees.open_tree(root)
         kinds = loader.open_all(tree)
-        file, unusable = reader.parse_links(
+        file, unreadable = reader.parse_links(
             parsed_args.link_domains or conf.nova_accel.link_domains)
         switches, misconfigured = _switches(tree, conf,
                                             parsed_args.fabric_manager)
-        unusable = [*unusable, *misconfigured,
+        unusable = [*broken, *unreadable, *misconfigured,
                     *nova_conf.broken_commands(conf)]
         decide = _read_host(tree, conf, file, kinds, switches.locate)
         found = (suggestion.Suggestions() if texts else
@@ -101,12 +102,12 @@ class ShowHost(text.ShowOne):
         planned = decide(meant)
         reading = health.read(tree, planned, health.offered(planned), kinds,
                               conf)
-        states = [reading.withheld, switches.withheld]
+        states: list[reader.State] = [reading.withheld, switches.withheld]
         host = decide(entries, states)
         withheld = [refusal for refusal in decide(meant, states).refusals
                     if refusal.is_withheld]
         switched = switches.locate(host.functions)
-        problems = [*broken, *unusable, *host.problems, *reading.notes]
+        problems = [*map(str, unusable), *host.problems, *reading.notes]
         warnings = [*map(str, _unmatched(entries, host)),
                     *drawing.refused(host)]
         self._drawn = [
@@ -115,13 +116,13 @@ class ShowHost(text.ShowOne):
             *drawing.suggest(found, () if texts else withheld)]
         for warning in warnings:
             self.app.LOG.warning(warning)
-        self.code = int(bool(broken or unusable or (
-            parsed_args.strict and warnings)))
+        self.code = int(bool(unusable or (parsed_args.strict and warnings)))
         return self.dict2columns(as_data(
             host, withheld, reading.source, problems, warnings, found,
             switched, file))
 
-    def lines(self, names, data):
+    def lines(self, names: collections.abc.Sequence[str],
+              data: collections.abc.Iterable[typing.Any]) -> list[str]:
         return self._drawn
 
 
@@ -137,19 +138,19 @@ class CheckHost(text.Findings):
 
     columns = (*text.Findings.columns, 'Provider', 'Withheld', 'Passing')
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_host(parser)
         return parser
 
-    def run(self, parsed_args):
+    def run(self, parsed_args: argparse.Namespace) -> int:
         try:
             return super().run(parsed_args)
         except (errors.AccelError, cfg.Error, OSError) as error:
             self.app.LOG.error(error)
             return 2
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         # keystoneauth1 is slow to import, and few commands need it.
         from nova_accel.cmd import check
         from nova_accel.cmd import placement
@@ -168,13 +169,13 @@ class CheckHost(text.Findings):
              finding.withheld, finding.passing) for finding in findings]
 
 
-class RecordHost(command.Command):
+class RecordHost(main.Command):
     """Write the facts that nova-accel reads of this host to a file.
 
     Those that identify the host are left out.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_root(parser)
         parser.add_argument(
@@ -186,7 +187,7 @@ class RecordHost(command.Command):
                          'if the name ends in .gz')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         name = parsed_args.file
         recording = recorder.record(
             trees.open_tree(_root(parsed_args,
@@ -213,7 +214,7 @@ def add_root(parser: argparse.ArgumentParser) -> None:
                              'sysfs_root in nova.conf)')
 
 
-def add_host(parser) -> None:
+def add_host(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the machine and its compute node."""
     add_root(parser)
     parser.add_argument('--host', metavar='NAME',
@@ -228,7 +229,8 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
         help='try this value instead of that in nova.conf')
 
 
-def configuration(app, arguments: argparse.Namespace) -> cfg.ConfigOpts:
+def configuration(app: main.Application,
+                  arguments: argparse.Namespace) -> cfg.ConfigOpts:
     """Return nova.conf, with the option of :func:`add_isolation`."""
     conf = app.configuration(SERVICE)
     if arguments.isolation:
@@ -254,7 +256,7 @@ def _unmatched(entries: collections.abc.Iterable[spec_entry.Entry],
     """Yield an error for each entry that names no device of this host."""
     functions = {function.address: function for function in host.functions}
     for entry in entries:
-        if not any(entry.names(function, functions.get(function.physfn))
+        if not any(entry.names(function, model.card_of(function, functions))
                    for function in host.functions):
             yield errors.EntryError(
                 entry.label, 'names no device of this host', 'compare it '
@@ -292,15 +294,16 @@ def fabric_findings(arguments: argparse.Namespace, conf: cfg.ConfigOpts,
     switches, unusable = _switches(
         trees.open_tree(_root(arguments, conf)), conf)
     switched = switches.locate(host.functions)
-    return [
-        consistency.Finding(*text.split(': ', 1), 'compare it with the output '
-                            'of nova-accel host show')
-        for text in (*map(str, unusable), *switched.problems,
-                     *switched.merge(file)[1])]
+    parted = (problem.partition(': ') for problem in (
+        *map(str, unusable), *switched.problems, *switched.merge(file)[1]))
+    return [consistency.Finding(
+        thing, reason, 'compare it with the output of nova-accel host show')
+        for thing, _colon, reason in parted]
 
 
 def _root(arguments: argparse.Namespace, conf: cfg.ConfigOpts) -> str:
-    return arguments.sysfs_root or conf.nova_accel.sysfs_root
+    root: str = arguments.sysfs_root or conf.nova_accel.sysfs_root
+    return root
 
 
 def _read_host(tree: trees.Tree, conf: cfg.ConfigOpts, file: model.Links,
@@ -324,28 +327,27 @@ def _switches(tree: trees.Tree, conf: cfg.ConfigOpts,
     switches = fabric.Switches(
         lambda: operations.Trusted('/sys'),
         fabric.kept(conf.state_path, conf.host), writes=False)
-    text = tried or conf.nova_accel.fabric_manager
+    defined = tried or conf.nova_accel.fabric_manager
     if not tried and isinstance(tree, trees.Recording):
-        text = ''
+        defined = ''
     try:
-        if text and not tried:
+        if defined and not tried:
             # The command runs with the rights of the user, who may be root.
             for file in nova_conf.files(conf):
                 trust.check_only_root_writes(os.path.realpath(file))
     except (OSError, ValueError) as error:
         return switches, [errors.EntryError(
             definition.OPTION, f'is not used by this command: {error}')]
-    return switches, [*filter(None, [switches.configure(text)])]
+    return switches, [*filter(None, [switches.configure(defined)])]
 
 
 def as_data(host: model.Host,
             withheld: collections.abc.Iterable[model.Refusal],
             health_source: str,
-            problems: collections.abc.Iterable[errors.AccelError | str],
-            warnings: list[str],
+            problems: list[str], warnings: list[str],
             found: suggestion.Suggestions,
             switched: located.Located = located.NONE,
-            file: model.Links | None = None) -> dict:
+            file: model.Links | None = None) -> text.Data:
     """Return a Host as plain data, for JSON; addresses as in sysfs.
 
     :param withheld: the withheld functions, suggested ones as well
@@ -378,12 +380,12 @@ def as_data(host: model.Host,
             'id': partition.id, 'active': partition.is_active,
             'modules': [member.module for member in partition.members],
             'cards': cards and sorted(cards),
-            'in_file': bool(file) and cards in file.partitions,
+            'in_file': cards in (file.partitions if file else ()),
             'failed_links': [member.module for member in partition.members
                              if member.has_failed_links],
         } for partition in switched.partitions
             for cards in [switched.cards.get(partition.id)]],
-        'problems': [*map(str, problems)],
+        'problems': problems,
         'warnings': warnings,
         'suggestions': [{
             'entry': entry.item, 'units': entry.units, 'others': entry.others}
@@ -392,13 +394,13 @@ def as_data(host: model.Host,
     }
 
 
-def _refusal(refusal: model.Refusal) -> dict:
+def _refusal(refusal: model.Refusal) -> text.Data:
     return {'address': str(refusal.address), 'ids': refusal.ids,
             'reason': refusal.reason, 'remedy': refusal.remedy}
 
 
 def _device(device: model.Device,
-            resets: collections.abc.Mapping[model.Unit, str]) -> dict:
+            resets: collections.abc.Mapping[model.Unit, str]) -> text.Data:
     return {
         'address': str(device.address),
         'ids': device.ids,
@@ -421,7 +423,7 @@ def _device(device: model.Device,
     }
 
 
-def _function(function: model.Function, state: str) -> dict:
+def _function(function: model.Function, state: str) -> text.Data:
     return {
         'address': str(function.address),
         'state': state,
@@ -451,12 +453,12 @@ def _function(function: model.Function, state: str) -> dict:
     }
 
 
-def _bar(bar: model.Bar) -> dict:
+def _bar(bar: model.Bar) -> text.Data:
     return {'number': bar.number, 'bytes': bar.size, '64bit': bar.wide,
             'prefetchable': bar.prefetchable}
 
 
-def _location(location: model.Location) -> dict:
+def _location(location: model.Location) -> text.Data:
     return {'numa_node': location.numa_node,
             'cpuless_node': location.cpuless_node, 'root': location.root,
             'ports': list(location.ports), 'switch': location.switch}

@@ -5,13 +5,16 @@ It reads nova.conf if there is one. It does not need Nova or a running service,
 but ``host check`` and ``metrics`` query Placement and libvirt.
 """
 
+import argparse
 from importlib import metadata
 import io
 import logging
 import os
 import sys
+import typing
 
 from cliff import app
+from cliff import command
 from cliff import commandmanager
 from oslo_config import cfg
 
@@ -36,7 +39,10 @@ class Application(app.App):
             commandmanager.CommandManager('nova_accel.cli'),
             deferred_help=True)
 
-    def build_option_parser(self, description, version, argparse_kwargs=None):
+    def build_option_parser(
+            self, description: str | None, version: str | None,
+            argparse_kwargs: dict[str, typing.Any] | None = None,
+            ) -> argparse.ArgumentParser:
         parser = super().build_option_parser(
             description, version, {'prog': NAME, **(argparse_kwargs or {})})
         parser.add_argument(
@@ -88,9 +94,15 @@ class Application(app.App):
             raise errors.AccelError(
                 'nova.conf', f'cannot be read as text ({error})') from None
         nova_claims.register_opts(found)
-        for error in conf.unknown(found):
-            self.LOG.warning(error)
+        for unknown in conf.unknown(found):
+            self.LOG.warning(unknown)
         return found
+
+
+class Command(command.Command):
+    """A subcommand."""
+
+    app: Application
 
 
 def prepare_output() -> None:

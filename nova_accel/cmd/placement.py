@@ -6,6 +6,7 @@ The connection uses the options in ``[placement]`` of nova.conf, as Nova does.
 
 import collections.abc
 import contextlib
+import typing
 
 from keystoneauth1 import adapter
 from keystoneauth1 import exceptions
@@ -48,7 +49,7 @@ def connect(conf: cfg.ConfigOpts) -> queries.Get:
     with _translated_errors():
         placement = _adapter(conf)
 
-    def get(path: str) -> collections.abc.Mapping:
+    def get(path: str) -> typing.Any:
         with _translated_errors():
             answer = placement.get(
                 path, microversion=queries.MICROVERSION, raise_exc=False)
@@ -83,7 +84,7 @@ def _adapter(conf: cfg.ConfigOpts) -> adapter.Adapter:
 
 
 @contextlib.contextmanager
-def _translated_errors():
+def _translated_errors() -> collections.abc.Iterator[None]:
     """Raise exceptions of keystoneauth1 as AccelError."""
     try:
         yield

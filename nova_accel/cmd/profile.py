@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel profile``: show and check device profiles."""
 
+import argparse
 import collections
 import collections.abc
+import dataclasses
 import hashlib
 import json
-import os
 
-from cliff import command
 from cliff import lister
 from cliff import show
 
+from nova_accel.cmd import main
 from nova_accel.cmd import text
 from nova_accel.core import errors
 from nova_accel.core.request import alternatives
@@ -23,31 +24,31 @@ from nova_accel.profiles import store
 _DIGITS = 32
 
 
-class ListProfile(lister.Lister):
+class ListProfile(main.Command, lister.Lister):
     """List the device profiles that nova-api reads."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_directory(parser)
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         return ('Name', 'Groups', 'Resources', 'Description'), [
             (profile.name, len(profile.groups),
              columns.Lines(_contents(profile)), profile.description)
             for profile in _known(self.app, parsed_args)]
 
 
-class ShowProfile(show.ShowOne):
+class ShowProfile(main.Command, show.ShowOne):
     """Show a device profile, and the extra specs that it stands for."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_directory(parser)
         parser.add_argument('profile', help='name of the profile')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         [profile] = _known(self.app, parsed_args, [parsed_args.profile])
         data = as_data(profile)
         return self.dict2columns({
@@ -61,19 +62,19 @@ class ShowProfile(show.ShowOne):
                 for key, value in (data['extra_specs'] or {}).items()])})
 
 
-class DigestProfile(command.Command):
+class DigestProfile(main.Command):
     """Print a digest of all profiles, or of some.
 
     It is the same on each host with the same profiles.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_directory(parser)
         parser.add_argument('profile', nargs='*', help='name of a profile')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         found = _known(self.app, parsed_args, parsed_args.profile)
         self.app.stdout.write(f'{digest(found)}\n')
 
@@ -86,7 +87,7 @@ class CheckProfile(text.Findings):
 
     columns = (*text.Findings.columns, 'Severity')
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_directory(parser)
         parser.add_argument('file', nargs='*', help='files to check instead '
@@ -97,33 +98,48 @@ class CheckProfile(text.Findings):
                  'exist, or one has no profile files')
         return parser
 
-    def take_action(self, parsed_args):
-        found, problems, warnings = (
-            (*_read(parsed_args.file), []) if parsed_args.file else
-            _read_directories(self.app, parsed_args))
-        problems.extend(unusable(found))
-        self.code = int(bool(problems or (parsed_args.strict and warnings)))
-        self.app.LOG.info('%s, %s', errors.count(len(found), 'profile'),
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
+        read = (_read(parsed_args.file) if parsed_args.file else
+                _read_directories(self.app, parsed_args))
+        problems = [*read.problems, *unusable(read.profiles)]
+        self.code = int(bool(problems or (parsed_args.strict
+                                          and read.warnings)))
+        self.app.LOG.info('%s, %s',
+                          errors.count(len(read.profiles), 'profile'),
                           errors.count(len(problems), 'problem'))
         return self.columns, [
             (error.thing, error.reason, error.remedy, severity)
             for severity, group in ((text.ERROR, problems),
-                                    (text.WARNING, warnings))
+                                    (text.WARNING, read.warnings))
             for error in group]
 
 
-def _add_directory(parser) -> None:
+@dataclasses.dataclass
+class _Read:
+    """The profiles of some files, and what is wrong with these files."""
+
+    profiles: list[device_profile.Profile] = dataclasses.field(
+        default_factory=list)
+    problems: list[errors.ProfileError] = dataclasses.field(
+        default_factory=list)
+    warnings: list[errors.ProfileError] = dataclasses.field(
+        default_factory=list)
+
+
+def _add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--profile-dir', action='append', metavar='DIR',
                         help='directory of profiles; can be repeated '
                              '(default: profile_dirs in nova.conf)')
 
 
-def _store(app, parsed_args) -> store.Store:
+def _store(app: main.Application,
+           parsed_args: argparse.Namespace) -> store.Store:
     return store.Store(parsed_args.profile_dir
                        or app.configuration().nova_accel.profile_dirs)
 
 
-def _known(app, parsed_args, names: collections.abc.Iterable[str] = (),
+def _known(app: main.Application, parsed_args: argparse.Namespace,
+           names: collections.abc.Collection[str] = (),
            ) -> list[device_profile.Profile]:
     """Return all profiles, or those of some names; log what is wrong.
 
@@ -143,28 +159,30 @@ def _known(app, parsed_args, names: collections.abc.Iterable[str] = (),
             if not names or name in names]
 
 
-def _read(files: list[str]):
-    found: list[device_profile.Profile] = []
-    problems: list[errors.ProfileError] = []
+def _read(files: list[str]) -> _Read:
+    read = _Read()
     for path in files:
         try:
-            good, bad = store.read_file(os.fspath(path))
+            found, problems = store.read_file(path)
         except errors.ProfileError as error:
-            good, bad = [], [error]
+            read.problems.append(error)
         except OSError as error:
-            good, bad = [], [store.unreadable(path, error)]
-        found.extend(good)
-        problems.extend(bad)
-    return found, problems
+            read.problems.append(store.unreadable(path, error))
+        else:
+            read.profiles.extend(found)
+            read.problems.extend(problems)
+    return read
 
 
-def _read_directories(app, parsed_args):
+def _read_directories(app: main.Application,
+                      parsed_args: argparse.Namespace) -> _Read:
     profiles = _store(app, parsed_args)
-    problems, warnings = list(profiles.problems()), profiles.empty()
+    read = _Read(list(profiles.all()), list(profiles.problems()),
+                 list(profiles.empty()))
     # A directory of nova.conf need not exist before the first profile.
-    (problems if parsed_args.profile_dir else warnings).extend(
+    (read.problems if parsed_args.profile_dir else read.warnings).extend(
         profiles.missing())
-    return profiles.all(), problems, warnings
+    return read
 
 
 def unusable(profiles: collections.abc.Iterable[device_profile.Profile],
@@ -185,16 +203,16 @@ def digest(profiles: collections.abc.Iterable[device_profile.Profile]) -> str:
 
     :returns: the first 32 hexadecimal digits of a SHA-256
     """
-    text = json.dumps([*map(_content, profiles)], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    content = json.dumps([*map(_content, profiles)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
 
 
-def as_data(profile: device_profile.Profile) -> dict:
+def as_data(profile: device_profile.Profile) -> text.Data:
     """Return a Profile as plain data, for JSON."""
     return {**_content(profile), 'extra_specs': _extra_specs(profile)}
 
 
-def _content(profile: device_profile.Profile) -> dict:
+def _content(profile: device_profile.Profile) -> text.Data:
     return {
         'name': profile.name,
         'description': profile.description,

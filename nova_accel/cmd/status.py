@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 from importlib import metadata
 import sys
+import typing
 
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
@@ -91,7 +92,8 @@ def check_compute(conf: cfg.ConfigOpts) -> upgradecheck.Result:
     texts = conf.nova_accel.device_spec
     if not texts and conf.compute_driver != _DRIVER:
         return _not_here('[nova_accel] device_spec is not set')
-    entries, failures = reader.parse(texts)
+    entries, broken = reader.parse(texts)
+    failures: list[errors.AccelError] = [*broken]
     if conf.compute_driver != _DRIVER:
         failures.append(errors.AccelError(
             '[DEFAULT] compute_driver',
@@ -154,8 +156,8 @@ def check_profiles(conf: cfg.ConfigOpts) -> upgradecheck.Result:
     """Check the directories of profiles and the profiles in them."""
     profiles = store.Store(conf.nova_accel.profile_dirs)
     missing = profiles.missing()
-    is_default = conf.get_location(
-        'profile_dirs', 'nova_accel').location is cfg.Locations.opt_default
+    source = conf.get_location('profile_dirs', 'nova_accel')
+    is_default = source and source.location is cfg.Locations.opt_default
     if is_default and missing:
         return _not_here(f'{missing[0].thing} does not exist; nova-api reads '
                          'profiles from there')
@@ -259,7 +261,8 @@ def _several(what: str, names: collections.abc.Sequence[str],
 
 
 def _method(check: collections.abc.Callable[[cfg.ConfigOpts],
-                                            upgradecheck.Result]):
+                                            upgradecheck.Result],
+            ) -> collections.abc.Callable[['Commands'], upgradecheck.Result]:
     """Return a check as oslo.upgradecheck calls it; an error is a Failure."""
     def run(commands: 'Commands') -> upgradecheck.Result:
         try:
@@ -289,7 +292,9 @@ class Commands(upgradecheck.UpgradeCommands):
 class _NovaConf(cfg.ConfigOpts):
     """nova.conf, with the default files and directories of nova-compute."""
 
-    def __call__(self, args=None, project=None, **_kwargs):
+    def __call__(self, args: collections.abc.Sequence[str] | None = None,
+                 project: str | None = None, *_args: typing.Any,
+                 **_kwargs: typing.Any) -> None:
         super().__call__(
             args, project, _NAME,
             default_config_files=cfg.find_config_files(project,

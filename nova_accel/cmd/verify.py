@@ -4,12 +4,14 @@
 The report is made of a recording without names, so that it can be published.
 """
 
+import argparse
 import collections.abc
 import importlib.metadata
 import os
 import platform
 import re
 import time
+import typing
 
 from nova_accel.cmd import check
 from nova_accel.cmd import health
@@ -39,7 +41,7 @@ class VerifyHost(text.ShowOne):
     with 1 if a reset fails or a device is not healthy.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         hosts.add_root(parser)
         hosts.add_isolation(parser)
@@ -49,7 +51,7 @@ class VerifyHost(text.ShowOne):
                  'that has no driver of the host')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         conf = hosts.configuration(self.app, parsed_args)
         tree = trees.open_tree(parsed_args.sysfs_root
                                or conf.nova_accel.sysfs_root)
@@ -80,7 +82,9 @@ class VerifyHost(text.ShowOne):
                         for refusal in host.refusals],
         })
 
-    def lines(self, names, data):
+    def lines(self, names: collections.abc.Sequence[str],
+              data: collections.abc.Iterable[typing.Any],
+              ) -> collections.abc.Iterator[str]:
         report = dict(zip(names, data, strict=True))
         kernel = f', Linux {report["kernel"]}' if report['kernel'] else ''
         yield f'nova_accel {report["nova_accel"]}, {report["source"]}{kernel}'
@@ -111,8 +115,8 @@ def _become_privileged() -> None:
         context.set_client_mode(False)
 
 
-def _is_bad(region: collections.abc.Mapping) -> bool:
-    return bool(region['problems']) or region['reset'].startswith(_FAILED)
+def _is_bad(region: text.Data) -> bool:
+    return bool(region['problems'] or region['reset'].startswith(_FAILED))
 
 
 def _source(tree: trees.Tree) -> str:
@@ -123,21 +127,22 @@ def _source(tree: trees.Tree) -> str:
 
 def _kernel() -> str:
     """Return the kernel's version without the suffix of who built it."""
-    return re.match(r'[\d.]*\d|', platform.release())[0]
+    return ''.join(re.findall(r'^[\d.]*\d', platform.release()))
 
 
 def _refused(host: model.Host, found: health_checks.Problems,
-             refusal: model.Refusal) -> dict:
+             refusal: model.Refusal) -> text.Data:
     own = [function for function in host.functions
            if function.address == refusal.address]
     return {'ids': refusal.ids, **_facts(own, found),
             'reason': refusal.reason}
 
 
-def _region(tree, host: model.Host, found: health_checks.Problems,
+def _region(tree: trees.Tree, host: model.Host, found: health_checks.Problems,
             resets: collections.abc.Mapping[model.Unit, str],
             device: model.Device, region: model.Region,
-            held: collections.abc.Container[model.Address] | None) -> dict:
+            held: collections.abc.Container[model.Address] | None,
+            ) -> text.Data:
     functions = {function.address: function for function in host.functions}
     own = [functions[address] for unit in region.units for address in unit]
     return {
@@ -152,7 +157,8 @@ def _region(tree, host: model.Host, found: health_checks.Problems,
     }
 
 
-def _facts(own: list[model.Function], found: health_checks.Problems) -> dict:
+def _facts(own: list[model.Function],
+           found: health_checks.Problems) -> text.Data:
     """Return what is seen of functions, offered or not.
 
     :param found: what is wrong with functions
@@ -166,11 +172,12 @@ def _facts(own: list[model.Function], found: health_checks.Problems) -> dict:
         'problems': [*dict.fromkeys(
             problem for function in own
             for address in (function.address, function.physfn)
-            if (problem := found.get(address)))],
+            if address and (problem := found.get(address)))],
     }
 
 
-def _reset(tree, host, region, held) -> str:
+def _reset(tree: trees.Tree, host: model.Host, region: model.Region,
+           held: collections.abc.Container[model.Address]) -> str:
     """Reset one free unit of a region; return what came of it."""
     units = [unit for unit in reset_methods.units(host)
              if unit in region.units]
@@ -188,15 +195,16 @@ def _reset(tree, host, region, held) -> str:
     return f'{_FAILED}: {"; ".join(resets.refused().values())}'
 
 
-def _is_free(host, unit, held) -> bool:
+def _is_free(host: model.Host, unit: model.Unit,
+             held: collections.abc.Container[model.Address]) -> bool:
     return not any(address in held for address in unit) and not any(
         function.open for function in _functions(host, unit))
 
 
-def _has_host_driver(host, unit) -> bool:
+def _has_host_driver(host: model.Host, unit: model.Unit) -> bool:
     return any(map(reset_methods.has_host_driver, _functions(host, unit)))
 
 
-def _functions(host, unit) -> list[model.Function]:
+def _functions(host: model.Host, unit: model.Unit) -> list[model.Function]:
     return [function for function in host.functions
             if function.address in unit]

@@ -264,10 +264,10 @@ class LibvirtDriver(driver.LibvirtDriver):
         with nonfatal.step('find the NUMA nodes of the devices of a server'):
             request = flavor_request.parse(flavor.extra_specs)
             # Skip reading the host for a server without devices.
-            return request.classes and verify.numa_nodes(
+            return verify.numa_nodes(
                 request, placement.allocated(allocations),
                 self._state.read_or_empty(cached=True)[0],
-                self._holders.hostdevs)
+                self._holders.hostdevs) if request.classes else frozenset()
         return frozenset()
 
     def spawn(self, context, instance, image_meta, injected_files,

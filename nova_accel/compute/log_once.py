@@ -2,8 +2,8 @@
 """Log a recurring finding once, until it changes."""
 
 import collections.abc
-
-from oslo_log import log as logging
+import logging
+import typing
 
 #: A log level and a message.
 Line = tuple[int, str]
@@ -15,7 +15,7 @@ class LogOnce:
     :param log: the logger
     """
 
-    def __init__(self, log: logging.KeywordArgumentAdapter) -> None:
+    def __init__(self, log: logging.LoggerAdapter[typing.Any]) -> None:
         self._log = log
         self._lines: frozenset[Line] = frozenset()
 

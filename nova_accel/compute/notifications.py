@@ -20,7 +20,6 @@ from nova.objects import fields
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core import naming
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_specs
 
@@ -204,10 +203,9 @@ def _publisher() -> base.NotificationPublisher:
 
 
 def _assigned(device: hostdev.Hostdev, here) -> AccelAssignedDevicePayload:
-    # Hostdevs of ours have such an alias.
-    group, provider = naming.parse_alias(device.alias)
     item = here.find_by_alias(device.alias, device.address)
     return AccelAssignedDevicePayload(
-        uuid=provider, address=str(device.address), group=group,
+        uuid=device.provider, address=str(device.address),
+        group=device.group,
         pci_ids=device.ids or None,
         resource_class=item.region.resource_class if item else None)

@@ -38,12 +38,14 @@ class Changes(typing.Generic[Key, Item]):
         return bool(self.begun or self.ended)
 
 
-def between(before: Snapshot, now: Snapshot) -> Changes:
+def between(before: Snapshot[Key, Item], now: Snapshot[Key, Item],
+            ) -> Changes[Key, Item]:
     """Return what has begun and what has ended since the snapshot before."""
     return Changes(_without(now, before), _without(before, now))
 
 
-def _without(these: Snapshot, others: Snapshot) -> Snapshot:
+def _without(these: Snapshot[Key, Item], others: Snapshot[Key, Item],
+             ) -> Snapshot[Key, Item]:
     found = {key: items - others.get(key, frozenset())
              for key, items in these.items()}
     return {key: items for key, items in found.items()
@@ -71,8 +73,9 @@ def told(here: inventory.NodeInventory) -> dict[State, frozenset[model.Unit]]:
     return {state: now.get(state, frozenset()) for state in here.node.withheld}
 
 
-def still(before: Snapshot[State, model.Unit], now: Snapshot,
-          here: inventory.NodeInventory) -> Snapshot[State, model.Unit]:
+def still(before: Snapshot[State, model.Unit],
+          now: Snapshot[State, model.Unit], here: inventory.NodeInventory,
+          ) -> dict[State, frozenset[model.Unit]]:
     """Return the present snapshot, with what is not known at present.
 
     The states of a provider whose device is missing or refused are kept: they

@@ -4,6 +4,7 @@
 import collections.abc
 import dataclasses
 import json
+import typing
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -57,7 +58,8 @@ def loads(text: str) -> Claim:
         raise ValueError(f'{type(error).__name__}: {error}') from None
 
 
-def _hostdev(found: collections.abc.Mapping) -> hostdev.Hostdev:
+def _hostdev(found: collections.abc.Mapping[str, typing.Any],
+             ) -> hostdev.Hostdev:
     address, alias = found['address'], found['alias']
     if not isinstance(alias, str):
         raise ValueError(f'alias {alias!r}')

@@ -52,7 +52,7 @@ def plain(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else quote(text)
 
 
-def path(name: str | os.PathLike) -> str:
+def path(name: str | os.PathLike[str]) -> str:
     """Return a path as it is if it is printable, otherwise quoted."""
     text = os.fspath(name)
     return text if text.isprintable() else quote(text)
@@ -92,7 +92,7 @@ class AccelError(Exception):
 
     for_owner = ''
 
-    def __init__(self, thing: str, reason: str, remedy: str = ''):
+    def __init__(self, thing: str, reason: str, remedy: str = '') -> None:
         self.thing = thing
         self.reason = reason
         self.remedy = remedy

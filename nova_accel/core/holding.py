@@ -6,7 +6,6 @@ import collections.abc
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core import naming
 from nova_accel.core.placement import dirt
 from nova_accel.core.placement import inventory
 
@@ -62,9 +61,10 @@ def by_region(held: Held,
     """
     known = {item.uuid: item for item in offered}
     items_at = _by_address(offered)
-    found = {item.uuid: [] for item in offered}
+    found: dict[str, list[tuple[str, hostdev.Hostdev]]] = {
+        item.uuid: [] for item in offered}
     for uuid, device in each(held):
-        given_as = known.get(provider_of(device))
+        given_as = known.get(device.provider)
         if given_as and given_as.region.mdevs:
             found[given_as.uuid].append((uuid, device))
         for item in items_at.get(device.address, ()):
@@ -98,12 +98,6 @@ def counts(offered: collections.abc.Collection[inventory.Offered],
     """Return the number of held units by provider."""
     found = by_region(held, offered)
     return {item.uuid: len(units(found[item.uuid], item)) for item in offered}
-
-
-def provider_of(device: hostdev.Hostdev) -> str | None:
-    """Return the provider in the alias of a hostdev, None if not ours."""
-    alias = naming.parse_alias(device.alias)
-    return alias[1] if alias else None
 
 
 def dirty(hostdevs: hostdev.Hostdevs, here: inventory.NodeInventory,

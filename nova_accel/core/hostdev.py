@@ -31,6 +31,16 @@ class Hostdev:
     clique: str = dataclasses.field(default='', compare=False)
 
     @property
+    def group(self) -> str:
+        """The group that it was assigned for, '' if it is not ours."""
+        return (naming.parse_alias(self.alias) or ('', ''))[0]
+
+    @property
+    def provider(self) -> str:
+        """The provider that it was assigned from, '' if it is not ours."""
+        return (naming.parse_alias(self.alias) or ('', ''))[1]
+
+    @property
     def card(self) -> model.PciAddress | None:
         """The card of an mdev, None for a function."""
         return naming.card_of_alias(self.alias)

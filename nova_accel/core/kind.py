@@ -50,10 +50,13 @@ class Refused(Exception):
     :param remedy: what an operator can do about it, or ''
     :param because_of: the function that is the cause, None for the unit as a
         whole
+    :ivar states: those of a unit that is offered again once they are over
     """
 
+    states: tuple[model.WithheldState, ...] = ()
+
     def __init__(self, reason: str, remedy: str = '',
-                 because_of: model.PciAddress | None = None):
+                 because_of: model.Address | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.remedy = remedy
@@ -128,28 +131,30 @@ class Entry(typing.Protocol):
     """The part of an entry that a kind may use.
 
     The object is a :class:`nova_accel.core.device_spec.spec_entry.Entry`.
-
-    :ivar managed: whether libvirt binds and unbinds the driver, None if the
-        entry does not say
     """
 
-    managed: bool | None
+    @property
+    def managed(self) -> bool | None:
+        """Whether libvirt binds the driver, None if the entry does not say."""
 
     def setting(self, key: str) -> typing.Any:
         """Return the value of one of the kind's keys, None if absent."""
 
 
 class Machine(typing.Protocol):
-    """All functions of the machine, and the entries that name them.
+    """All functions of the machine, and the entries that name them."""
 
-    :ivar functions: all functions by address
-    :ivar named: by function, the entries that are used for it; all entries of
-        a function are of the same kind
-    """
+    @property
+    def functions(self) -> model.Functions:
+        """All functions."""
 
-    functions: collections.abc.Mapping[model.PciAddress, model.Function]
-    named: collections.abc.Mapping[model.PciAddress,
-                                   collections.abc.Sequence[Entry]]
+    @property
+    def named(self) -> collections.abc.Mapping[
+            model.Address, collections.abc.Sequence[Entry]]:
+        """By function, the entries that are used for it.
+
+        All entries of a function are of the same kind.
+        """
 
     def bundle(self, function: model.Function) -> model.Unit:
         """Return the functions that can only be assigned together with one.

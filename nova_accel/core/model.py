@@ -93,8 +93,8 @@ class MdevAddress:
         return self.uuid
 
 
-#: The address of a hostdev's source.
-Address = PciAddress | MdevAddress
+#: The address of what a host has: a function, another mdev parent, or an mdev.
+Address = PciAddress | ParentName | MdevAddress
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ def nodes_with_cpus(
     :param reported: the nodes that the machine reports for the functions
     :param cpuless_nodes, only_node: as in :class:`Host`
     """
-    return frozenset(only_node if node is None
-                     else cpuless_nodes.get(node, node)
-                     for node in reported) - {None}
+    nearest = {only_node if node is None else cpuless_nodes.get(node, node)
+               for node in reported}
+    return frozenset(node for node in nearest if node is not None)
 
 
 def switches(ports: tuple[str, ...]) -> tuple[str, ...]:
@@ -171,7 +171,8 @@ class Place:
     @classmethod
     def at(cls, location: Location, device: str) -> 'Place':
         """Return the place of a card at a location."""
-        return cls(*(level.part(location) for level in LEVELS), device)
+        return cls(location.numa_node, location.root or None, location.switch,
+                   device)
 
     @property
     def parts(self) -> tuple[int | str | None, ...]:
@@ -185,7 +186,6 @@ class Level:
 
     :param key: the name of the level in affinity rules and in :class:`Place`
     :param title: the name in messages
-    :param part: returns the part for a :class:`Location`, None for none
     :param optional: whether None means that there is no such part, and not
         that the part is unknown
     """
@@ -193,7 +193,6 @@ class Level:
     key: str
     title: str
     plural: str
-    part: collections.abc.Callable[[Location], int | str | None]
     optional: bool = False
 
 
@@ -202,12 +201,9 @@ class Level:
 #: rules compare it with the nodes of the guest. To add a level, add it here,
 #: to :class:`Place`, and to :class:`Location` if that does not have it yet.
 LEVELS = (
-    Level('numa_node', 'NUMA node', 'NUMA nodes',
-          lambda location: location.numa_node),
-    Level('pcie_root', 'PCIe root', 'PCIe roots',
-          lambda location: location.root or None),
-    Level('pcie_switch', 'PCIe switch', 'PCIe switches',
-          lambda location: location.switch, optional=True))
+    Level('numa_node', 'NUMA node', 'NUMA nodes'),
+    Level('pcie_root', 'PCIe root', 'PCIe roots'),
+    Level('pcie_switch', 'PCIe switch', 'PCIe switches', optional=True))
 
 _parts = operator.attrgetter(*(level.key for level in LEVELS))
 
@@ -295,7 +291,7 @@ class Function:
     :param unreadable: whether only its address and IOMMU group are known
     """
 
-    address: PciAddress | ParentName
+    address: Address
     vendor_id: str
     product_id: str
     class_code: int
@@ -331,13 +327,19 @@ class Function:
         Source: PCI Express Base Specification, "First VF Offset" and "VF
         Stride"; sysfs: ``sriov_offset``, ``sriov_stride``.
         """
-        if not self.vf_offset or (index and not self.vf_stride):
-            return None
         at = self.address
+        if (not isinstance(at, PciAddress) or not self.vf_offset
+                or (index and not self.vf_stride)):
+            return None
         number = (at.bus << 8 | at.slot << 3 | at.function) + (
             self.vf_offset + index * self.vf_stride) & 0xffff
         return PciAddress(at.domain, number >> 8, number >> 3 & 0x1f,
                           number & 7)
+
+    @property
+    def slot(self) -> str:
+        """Its address without the function, which all of a card have."""
+        return str(self.address).rpartition('.')[0]
 
     @property
     def ids(self) -> str:
@@ -383,6 +385,15 @@ class Function:
             self.class_code >> 8 == _HOST_BRIDGE and not self.driver)
 
 
+#: The functions of a machine by their addresses.
+Functions = collections.abc.Mapping[Address, Function]
+
+
+def card_of(function: Function, functions: Functions) -> Function | None:
+    """Return the physical function of a virtual one, None for others."""
+    return functions.get(function.physfn) if function.physfn else None
+
+
 #: One unit of a Region: functions that can only be assigned together, because
 #: they share an IOMMU group, or one mdev.
 Unit = tuple[Address, ...]
@@ -401,6 +412,8 @@ class WithheldState(enum.StrEnum):
     CLEANING_FAILED = 'cleaning_failed'
     NOT_STRICT = 'not_strict'
 
+
+_ALL_STATES = frozenset(WithheldState)
 
 #: A server has had the device, and it was not cleaned since.
 DIRTY_STATES = frozenset({WithheldState.DIRTY, WithheldState.CLEANING,
@@ -455,7 +468,7 @@ class Region:
     cleaner: str = ''
     instances: frozenset[MdevAddress] = frozenset()
     withheld: tuple[tuple[Unit, WithheldState], ...] = ()
-    ids: tuple[tuple[PciAddress, str], ...] = dataclasses.field(
+    ids: tuple[tuple[Address, str], ...] = dataclasses.field(
         default=(), compare=False)
     firmware_probe: str | None = dataclasses.field(default='', compare=False)
 
@@ -483,7 +496,7 @@ class Region:
     @property
     def available(self) -> tuple[Unit, ...]:
         """The units that are not withheld."""
-        return self._without(WithheldState)
+        return self._without(_ALL_STATES)
 
     @property
     def resettable(self) -> tuple[Unit, ...]:
@@ -529,7 +542,7 @@ class Device:
     :param address: the first function of the card (for VFs: their PF)
     """
 
-    address: PciAddress
+    address: Address
     ids: str
     location: Location
     regions: tuple[Region, ...]
@@ -552,7 +565,7 @@ class Refusal:
         over; empty if it is refused
     """
 
-    address: PciAddress
+    address: Address
     ids: str
     reason: str
     remedy: str = ''

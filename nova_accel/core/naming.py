@@ -197,7 +197,7 @@ def class_provider_uuid(root: str, resource_class: str) -> str:
     return str(uuid.uuid5(uuid.UUID(root), f'accel/{resource_class}'))
 
 
-def provider_uuid(root: str, address: model.PciAddress | str,
+def provider_uuid(root: str, address: model.Address | str,
                   region: str | None = None) -> str:
     """Return the uuid of a Device's or Region's provider, a uuid5.
 
@@ -326,7 +326,7 @@ def _custom(name: str) -> str:
     if name.startswith('CUSTOM_'):
         return re.sub(r'[^A-Z0-9_]+', '_', name)
     # Each run of characters that are not allowed becomes one underscore.
-    return os_traits.normalize_name(name)
+    return str(os_traits.normalize_name(name))
 
 
 def _digest(facts: str) -> str:

@@ -194,10 +194,10 @@ class _Names:
             self._aliases[name] = self._alias(name)
         return self._aliases[name]
 
-    def _is_kept(self, name) -> bool:
+    def _is_kept(self, name: str) -> bool:
         return name in self._words or bool(_KERNEL.fullmatch(name))
 
-    def _alias(self, name) -> str:
+    def _alias(self, name: str) -> str:
         number = len(self._aliases)
         while (alias := _uuid(name, number) if _UUID.fullmatch(name)
                else f'name{number}') in self._taken:
@@ -206,19 +206,19 @@ class _Names:
         return alias
 
 
-def _uuid(text, number) -> str:
+def _uuid(text: str, number: int) -> str:
     # The version tells our mdevs from others: keep it.
     return str(uuid.UUID(int=number,
                          version=5 if naming.is_mdev_uuid(text) else 4))
 
 
-def _attribute(name, text) -> str:
+def _attribute(name: str, text: str) -> str:
     allowed = _FILES.get(name, _NUMBER)
     return re.sub(r'\S+', lambda word: word[0] if allowed.fullmatch(word[0])
                   or word[0] in _WORDS_OF_FILES else UNKNOWN, text)
 
 
-def _mounts(text, names) -> str:
+def _mounts(text: str, names: _Names) -> str:
     """Keep device number and disks: ``0 0 259:1 / / rw - fs /dev/sda1``."""
     lines = []
     for number, source in host_use.mounts(text):
@@ -231,19 +231,20 @@ def _mounts(text, names) -> str:
     return _joined(lines)
 
 
-def _disks(sources, names) -> list[str]:
+def _disks(sources: collections.abc.Iterable[str], names: _Names,
+           ) -> list[str]:
     """Return the disks directly in /dev; other paths may have unique ids."""
     return [f'/dev/{names.name(match[1])}' for match
             in map(_DISK.fullmatch, sources) if match]
 
 
-def _mount_table(text, names) -> str:
+def _mount_table(text: str, names: _Names) -> str:
     """Keep the disks: ``/dev/sda1 / fs rw``."""
     sources = dict.fromkeys(words[0] for words in host_use.fields(text))
     return _joined(f'{disk} / fs rw' for disk in _disks(sources, names))
 
 
-def _udev(text, names) -> str:
+def _udev(text: str, names: _Names) -> str:
     lines = text.splitlines()
     if zfs.MEMBER not in lines:
         return ''
@@ -253,23 +254,23 @@ def _udev(text, names) -> str:
         for line in lines if line == zfs.MEMBER or line.startswith(zfs.LABEL))
 
 
-def _command_line(text, names) -> str:
+def _command_line(text: str, names: _Names) -> str:
     return ' '.join(word if _OVERRIDE.fullmatch(word)
                     else word.partition('=')[0]
                     for word in vfio.acs_overrides(text)) + '\n'
 
 
-def _swaps(text, names) -> str:
+def _swaps(text: str, names: _Names) -> str:
     return _joined(['Filename', *_disks(
         [words[0] for words in host_use.fields(text)[1:]], names)])
 
 
-def _routes(text, names) -> str:
+def _routes(text: str, names: _Names) -> str:
     ports = dict.fromkeys(words[0] for words in host_use.fields(text)[1:])
     return _joined(['Iface', *map(names.name, ports)])
 
 
-def _addresses(text, names) -> str:
+def _addresses(text: str, names: _Names) -> str:
     ports = dict.fromkeys(words[-1] for words in host_use.fields(text))
     return _joined(f'{0:032x} 00 00 00 00 {names.name(port)}'
                    for port in ports)

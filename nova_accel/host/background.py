@@ -63,7 +63,7 @@ class Runner:
         """Whether a task is still running."""
         return self._busy.locked()
 
-    def _do(self, what):
+    def _do(self, what: collections.abc.Callable[[], None]) -> None:
         try:
             what()
         except Exception:

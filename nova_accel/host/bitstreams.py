@@ -17,6 +17,7 @@ import stat
 import tempfile
 import threading
 import time
+import typing
 
 from nova_accel.core import errors
 
@@ -105,7 +106,8 @@ class Copies:
             yield Limited(file, size)
 
     @contextlib.contextmanager
-    def _replaced(self, path, size=0):
+    def _replaced(self, path: str, size: int = 0,
+                  ) -> collections.abc.Iterator[typing.IO[bytes]]:
         with _lock:
             if size:
                 self._make_room(path, size)
@@ -124,7 +126,7 @@ class Copies:
             os.unlink(file.name)
             raise
 
-    def _make_room(self, path, size) -> None:
+    def _make_room(self, path: str, size: int) -> None:
         """Delete the least recently used copies until a new one fits."""
         files = self._files()
         missing = max(
@@ -164,7 +166,7 @@ class Limited:
     :param limit: in bytes
     """
 
-    def __init__(self, file, limit: int):
+    def __init__(self, file: typing.IO[bytes], limit: int) -> None:
         self._file = file
         self._left = limit
 
@@ -189,7 +191,7 @@ class Limited:
         return self._file.tell(), _digest(self._file.name, algorithm)
 
 
-def _digest(path, algorithm) -> str:
+def _digest(path: str, algorithm: str) -> str:
     """Return the hash of a file, or '' if it cannot be read."""
     try:
         with open(path, 'rb') as file:

@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess  # nosec B404 # this is its only use
 import time
+import typing
 
 from nova_accel.core import errors
 
@@ -23,19 +24,21 @@ _GRACE = 0.5
 #: Seconds to wait for the end of a command that was killed.
 _KILLED = 5
 
+#: How a command ended: its exit code, None if it was killed; and its standard
+#: output and error.
+Ended = tuple[int | None, bytes]
+
 _ENVIRONMENT = {'PATH': '/usr/sbin:/usr/bin:/sbin:/bin', 'LC_ALL': 'C'}
 
 
 def run(words: collections.abc.Sequence[str], timeout: float,
         inherited: collections.abc.Collection[int] = (),
-        limit: int = MAX_OUTPUT) -> tuple[int | None, bytes]:
+        limit: int = MAX_OUTPUT) -> Ended:
     """Run a command without a shell until it ends or the timeout expires.
 
     :param timeout: in seconds; then the command and its children are killed
     :param inherited: file descriptors that it and its children keep open
     :param limit: how much of the output is kept, in bytes: its end
-    :returns: its exit code, or None if it was killed; and its standard output
-        and error
     :raises OSError: if it cannot be started
     """
     # Root chose the command, and no shell reads its words.
@@ -45,8 +48,10 @@ def run(words: collections.abc.Sequence[str], timeout: float,
         start_new_session=True, pass_fds=inherited,
         # The privsep daemon has umask 0.
         umask=0o022)
+    pipe = process.stdout
+    assert pipe is not None
     try:
-        output = _read_output(process, time.monotonic() + timeout, limit)
+        output = _read_output(process, pipe, time.monotonic() + timeout, limit)
         return process.poll(), output
     finally:
         # start_new_session: the group is the command and its children.
@@ -57,7 +62,7 @@ def run(words: collections.abc.Sequence[str], timeout: float,
         # A process that waits for a device may ignore the signal for hours.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILLED)
-        process.stdout.close()
+        pipe.close()
 
 
 def describe(word: str, code: int | None, output: bytes,
@@ -81,15 +86,16 @@ def describe(word: str, code: int | None, output: bytes,
             + (f' and said {said[-_MAX_LINE:]!r}' if said else ''))
 
 
-def _read_output(process, deadline: float, limit: int) -> bytes:
+def _read_output(process: subprocess.Popen[bytes], pipe: typing.IO[bytes],
+                 deadline: float, limit: int) -> bytes:
     """Return the end of a process's output, until it or its time ends."""
     output = b''
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        ended = None
+        selector.register(pipe, selectors.EVENT_READ)
+        ended: float | None = None
         while time.monotonic() < min(deadline, ended or deadline):
             if selector.select(0.05):
-                chunk = os.read(process.stdout.fileno(), 65536)
+                chunk = os.read(pipe.fileno(), 65536)
                 if not chunk:
                     break
                 output = (output + chunk)[-limit:]

@@ -192,7 +192,7 @@ class Switches:
         return found.with_problems([*problems, *said])
 
     def withheld(self, functions: collections.abc.Sequence[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the cards that are in no partition, with reason and remedy.
 
         The parameter is that of :meth:`locate`.

@@ -38,7 +38,7 @@ def read(tree: trees.Tree, path: str) -> tuple[tuple[str, str], ...]:
                   if text}.items())
 
 
-def _matching(tree, path: str, first: str, *rest: str,
+def _matching(tree: trees.Tree, path: str, first: str, *rest: str,
               ) -> collections.abc.Iterator[str]:
     """Yield the paths that match a pattern for each of their parts."""
     for name in (fnmatch.filter(tree.names(path), first) if '*' in first

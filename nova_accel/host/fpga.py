@@ -51,21 +51,33 @@ class Shown:
     faults: tuple[str, ...] = ()
 
 
-def read(tree: trees.Tree) -> dict[model.PciAddress, Shown]:
-    """Return what sysfs shows of FPGAs by PCI function."""
-    found: dict = collections.defaultdict(lambda: collections.defaultdict(
-        list))
+#: What sysfs shows of a machine, by PCI function.
+All = collections.abc.Mapping[model.Address, Shown]
+
+#: Texts by field of :class:`Shown`.
+_Facts = collections.defaultdict[str, list[str]]
+
+
+def read(tree: trees.Tree) -> All:
+    """Return what sysfs shows of FPGAs."""
+    found: dict[model.Address, _Facts] = collections.defaultdict(
+        lambda: collections.defaultdict(list))
     for folder, reader in ((REGIONS, _read_region), (MANAGERS, _read_manager)):
         for name in tree.names(folder):
             path = trees.follow(tree, f'{folder}/{name}')
             functions = pci.addresses(path.split('/'))
             if functions:
                 reader(tree, path, name, found[functions[-1]])
-    return {address: Shown(**{
-        field.name: (frozenset if field.name in ('ids', 'functions')
-                     else tuple)(map(errors.path, facts[field.name]))
-        for field in dataclasses.fields(Shown)})
-        for address, facts in found.items()}
+    return {address: _shown(facts) for address, facts in found.items()}
+
+
+def _shown(facts: _Facts) -> Shown:
+    def texts(name: str) -> tuple[str, ...]:
+        return tuple(map(errors.path, facts[name]))
+
+    return Shown(texts('regions'), frozenset(texts('ids')), texts('ports'),
+                 frozenset(texts('functions')), texts('managers'),
+                 texts('port_faults'), texts('faults'))
 
 
 def manager(tree: trees.Tree, cards: collections.abc.Iterable[Shown]) -> str:
@@ -93,7 +105,8 @@ def state(tree: trees.Tree, manager: str) -> str:
     return (tree.text(f'{path}/state') or '').strip()
 
 
-def _read_region(tree, path, name, facts) -> None:
+def _read_region(tree: trees.Tree, path: str, name: str,
+                 facts: _Facts) -> None:
     ports = [child for child in tree.names(path)
              if child.startswith('dfl-port.')]
     # A directory with ports or a management engine is the DFL device itself,
@@ -115,7 +128,7 @@ def _read_region(tree, path, name, facts) -> None:
             facts['port_faults'].append(f'the afu_id of {port}, {error}')
 
 
-def _read_port(tree, path) -> list[str]:
+def _read_port(tree: trees.Tree, path: str) -> list[str]:
     text = (tree.text(f'{path}/afu_id') or '').strip()
     if not text:
         raise ValueError('cannot be read: the port is held in reset, or '
@@ -126,7 +139,8 @@ def _read_port(tree, path) -> list[str]:
     return [] if function == _NONE else [function]
 
 
-def _read_manager(tree, path, name, facts) -> None:
+def _read_manager(tree: trees.Tree, path: str, name: str,
+                  facts: _Facts) -> None:
     facts['managers'].append(name)
     now = (tree.text(f'{path}/state') or '').strip()
     if now in _WELL or not now:

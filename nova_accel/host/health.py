@@ -39,7 +39,7 @@ def read(tree: trees.Tree, function: model.Function, vfs: int,
         max(0, function.num_vfs - vfs))
 
 
-def errors(tree: trees.Tree, address: model.PciAddress) -> health.Errors:
+def errors(tree: trees.Tree, address: model.Address) -> health.Errors:
     """Return the errors that the kernel has counted for a function."""
     found = {}
     for severity, (name, total) in _COUNTERS.items():

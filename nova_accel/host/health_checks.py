@@ -27,7 +27,7 @@ _UNREAD = model.Withheld(
     model.WithheldState.UNHEALTHY)
 
 #: What is wrong with each function that was read, '' for nothing.
-Problems = dict[model.PciAddress, str]
+Problems = dict[model.Address, str]
 
 #: Kinds opened on a machine, by name.
 Kinds = collections.abc.Mapping[str, kind.Enumerator]
@@ -47,7 +47,7 @@ def limits(options: cfg.ConfigOpts.GroupAttr) -> health.Limits:
 
 def withheld(problems: Problems,
              functions: collections.abc.Iterable[model.Function],
-             ) -> dict[model.PciAddress, model.Withheld]:
+             ) -> dict[model.Address, model.Withheld]:
     """Return the functions with problems, with reason and remedy.
 
     Those that were not read are among them.
@@ -89,7 +89,7 @@ class Checks:
     """
 
     def __init__(self) -> None:
-        self._cards: dict[model.PciAddress, _Card] = {}
+        self._cards: dict[model.Address, _Card] = {}
         self.failures: list[str] = []
 
     def read(self, tree: trees.Tree,
@@ -124,7 +124,8 @@ class Checks:
         return {address: problem for card in self._cards.values()
                 for address, problem in card.problems.items()}
 
-    def _forget_missing(self, functions) -> None:
+    def _forget_missing(
+            self, functions: collections.abc.Iterable[model.Function]) -> None:
         """Forget functions and cards that do not exist any more.
 
         A card whose reader still runs may come back: it gets no other reader.
@@ -140,17 +141,20 @@ class Checks:
 class _Look:
     """One look at the functions of cards, which can be read in parallel."""
 
-    def __init__(self, tree, functions, kinds, may_have, suspected) -> None:
+    def __init__(self, tree: trees.Tree,
+                 functions: collections.abc.Iterable[model.Function],
+                 kinds: Kinds, may_have: health.Limits,
+                 suspected: collections.abc.Container[model.Address]) -> None:
         self._tree = tree
         self._limits = may_have
-        self._vfs = collections.Counter(function.physfn
-                                        for function in functions)
+        self._vfs = collections.Counter[model.Address | None](
+            function.physfn for function in functions)
         self._suspected = suspected
         self._examiners = {name: opened for name, opened in kinds.items()
                            if isinstance(opened, kind.Examiner)}
 
     def at(self, function: model.Function,
-           histories: dict[model.PciAddress, health.History],
+           histories: dict[model.Address, health.History],
            failures: list[str]) -> str:
         """Return what is wrong with a function, or ''.
 
@@ -177,10 +181,10 @@ class _Card:
     :ivar failures: why it could not be read, or not by a kind
     """
 
-    def __init__(self, address: model.PciAddress) -> None:
+    def __init__(self, address: model.Address) -> None:
         self._address = address
         self._reader = background.Runner()
-        self._histories: dict[model.PciAddress, health.History] = {}
+        self._histories: dict[model.Address, health.History] = {}
         self._found: Problems = {}
         self._result: list[tuple[Problems, list[str]]] = []
         self.failures: list[str] = []
@@ -189,13 +193,14 @@ class _Card:
         """Whether its reader still runs."""
         return self._reader.is_busy()
 
-    def keep_only(self, existing: collections.abc.Set[model.PciAddress],
+    def keep_only(self, existing: collections.abc.Set[model.Address],
                   ) -> None:
         """Forget the functions that do not exist any more."""
         if not self.is_busy():
-            for known in self._histories, self._found:
-                for address in known.keys() - existing:
-                    del known[address]
+            for address in self._histories.keys() - existing:
+                del self._histories[address]
+            for address in self._found.keys() - existing:
+                del self._found[address]
 
     def start(self, look: _Look,
               functions: collections.abc.Sequence[model.Function],
@@ -207,7 +212,7 @@ class _Card:
         # What the last reader finds if it still runs is old: ignore it.
         self._result = result = []
 
-        def read():
+        def read() -> None:
             failures: list[str] = []
             result.append(({function.address: look.at(
                 function, self._histories, failures)
@@ -241,12 +246,13 @@ class _Card:
             filter(None, (known, _BLOCKED)))}
 
 
-def _card_of(function: model.Function) -> model.PciAddress:
+def _card_of(function: model.Function) -> model.Address:
     return function.physfn or function.address
 
 
-def _examine(function, examiners, failures: list[str],
-             ) -> collections.abc.Iterator[str]:
+def _examine(function: model.Function,
+             examiners: collections.abc.Mapping[str, kind.Examiner],
+             failures: list[str]) -> collections.abc.Iterator[str]:
     """Yield what kinds find wrong with a function.
 
     :param failures: gets a text for each kind that cannot tell

@@ -71,7 +71,7 @@ def read(tree: trees.Tree) -> tuple[dict[model.PciAddress, str], list[str]]:
     return uses, list(_problems(tree))
 
 
-def _functions_of(path) -> list[model.PciAddress]:
+def _functions_of(path: str) -> list[model.PciAddress]:
     """Return the function of a disk or port, and of its PCI domain.
 
     Behind Intel's VMD, disks are in a PCI domain that the VMD provides.
@@ -82,7 +82,7 @@ def _functions_of(path) -> list[model.PciAddress]:
             if below is None or below.domain != address.domain]
 
 
-def _problems(tree) -> collections.abc.Iterator[str]:
+def _problems(tree: trees.Tree) -> collections.abc.Iterator[str]:
     """Return messages about uses of disks that cannot be found."""
     disks = _blocks(tree)
     if disks and all(tree.text(path) is None for path in (*MOUNTS, *TABLES)):
@@ -96,7 +96,7 @@ def _problems(tree) -> collections.abc.Iterator[str]:
         yield _NO_UDEV
 
 
-def _blocks(tree) -> dict[str, str]:
+def _blocks(tree: trees.Tree) -> dict[str, str]:
     """Return the directory of each disk and partition by name."""
     if names := tree.names(BLOCK):
         return {name: trees.follow(tree, f'{BLOCK}/{name}') for name in names}
@@ -108,11 +108,12 @@ def _blocks(tree) -> dict[str, str]:
     return found
 
 
-def _number(tree, path) -> str:
+def _number(tree: trees.Tree, path: str) -> str:
     return (tree.text(f'{path}/dev') or '').strip()
 
 
-def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
+def _disks(tree: trees.Tree,
+           ) -> collections.abc.Iterator[tuple[str, str]]:
     mounted, pools = _mounted(tree), zfs.pools(tree)
     swaps = {words[0].rsplit('/', 1)[-1]
              for words in fields(tree.text(SWAPS))[1:]}
@@ -132,7 +133,7 @@ def _disks(tree) -> collections.abc.Iterator[tuple[str, str]]:
             yield controller, use
 
 
-def _mounted(tree) -> set[str]:
+def _mounted(tree: trees.Tree) -> set[str]:
     """Return numbers, ``259:0``, and names, ``sda1``, of mounted disks."""
     found = set()
     for number, source in _mounts(tree):
@@ -149,7 +150,8 @@ def _mounted(tree) -> set[str]:
     return found - {''}
 
 
-def _mounts(tree) -> collections.abc.Iterator[tuple[str, str]]:
+def _mounts(tree: trees.Tree,
+            ) -> collections.abc.Iterator[tuple[str, str]]:
     tables = [tree.text(path) for path in MOUNTS]
     for table in tables:
         yield from mounts(table)
@@ -159,7 +161,7 @@ def _mounts(tree) -> collections.abc.Iterator[tuple[str, str]]:
             yield '', words[0]
 
 
-def _controllers(tree, path) -> list[str]:
+def _controllers(tree: trees.Tree, path: str) -> list[str]:
     """Return the paths of the controllers of a disk.
 
     With native multipath, an NVMe namespace belongs to a virtual subsystem,
@@ -174,7 +176,8 @@ def _controllers(tree, path) -> list[str]:
             if tree.link(f'{subsystem}/{name}')]
 
 
-def _ports(tree) -> collections.abc.Iterator[tuple[str, str]]:
+def _ports(tree: trees.Tree,
+           ) -> collections.abc.Iterator[tuple[str, str]]:
     routed = {words[0] for words in fields(tree.text(ROUTES))[1:]}
     addressed = {words[-1] for words in fields(tree.text(ADDRESSES))}
     for name in tree.names(NET):

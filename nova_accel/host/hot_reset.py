@@ -82,10 +82,15 @@ def _locked(descriptor: int, request: int, argument: bytes) -> int:
     """
     for pause in _PAUSES:
         with contextlib.suppress(BlockingIOError):
-            # With a bytearray, ioctl returns what the kernel returns.
-            return fcntl.ioctl(descriptor, request, bytearray(argument))
+            return _call(descriptor, request, argument)
         time.sleep(pause)
-    return fcntl.ioctl(descriptor, request, bytearray(argument))
+    return _call(descriptor, request, argument)
+
+
+def _call(descriptor: int, request: int, argument: bytes) -> int:
+    # With a bytearray, ioctl returns what the kernel returns.
+    answer: int = fcntl.ioctl(descriptor, request, bytearray(argument))
+    return answer
 
 
 class _Files:
@@ -104,7 +109,7 @@ class _Files:
         except OSError as error:
             raise OSError(error.errno, f'/{path}: ' + (
                 'another program has it open' if error.errno == errno.EBUSY
-                else os.strerror(error.errno))) from None
+                else f'{error.strerror}')) from None
 
     def keep(self, descriptor: int) -> int:
         self._files.callback(os.close, descriptor)
@@ -145,7 +150,8 @@ def _set_iommu(container: int) -> None:
                 raise
 
 
-def _open_devices(devices, files: _Files) -> int:
+def _open_devices(devices: collections.abc.Iterable[str],
+                  files: _Files) -> int:
     """Open devices with one iommufd; return the descriptor of one of them."""
     iommufd = files.open(IOMMUFD)
     paths = [DEVICE.format(device) for device in devices]

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import math
 import re
+import typing
 
 from lxml import etree
 
@@ -25,8 +26,19 @@ from nova_accel.core.guest import guest_document
 #: The namespace of QEMU's elements, as lxml writes it before a name.
 QEMU = '{http://libvirt.org/schemas/domain/qemu/1.0}'
 
-# USB and SCSI addresses have a bus as well, but no slot.
-_HOLDING = etree.XPath('./devices/*[source/address[@slot or @uuid]]')
+
+class VirDomain(typing.Protocol):
+    """The part of ``libvirt.virDomain`` that is used here."""
+
+    def XMLDesc(self, flags: int) -> str:
+        """Return its XML."""
+
+    def UUIDString(self) -> str:
+        """Return its uuid."""
+
+
+#: The module ``libvirt``, or a replacement for it.
+Libvirt = typing.Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +56,10 @@ class Domain:
     lacks: hostdev.Hostdevs
 
 
-def read_domain(domain, libvirt) -> Domain | None:
+def read_domain(domain: VirDomain, libvirt: Libvirt) -> Domain | None:
     """Read the hostdevs of a domain; None if the domain no longer exists.
 
-    :param domain: libvirt.virDomain, running or not
-    :param libvirt: the libvirt module, or a replacement for it
+    :param domain: running or not
     :raises errors.AssignmentError: if libvirt does not return the XML
     """
     xmls = [describe(domain, flags, libvirt)
@@ -64,7 +75,8 @@ def read_domain(domain, libvirt) -> Domain | None:
         device for device in defined if device.address not in attached))
 
 
-def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
+def read(domains: collections.abc.Iterable[VirDomain], libvirt: Libvirt,
+         ) -> dict[str, hostdev.Hostdevs]:
     """Return the hostdevs of each domain by the domain's uuid.
 
     :raises errors.AssignmentError: if one of the domains cannot be read
@@ -73,7 +85,7 @@ def read(domains, libvirt) -> dict[str, hostdev.Hostdevs]:
             if (found := read_domain(domain, libvirt))}
 
 
-def describe(domain, flags: int, libvirt) -> str:
+def describe(domain: VirDomain, flags: int, libvirt: Libvirt) -> str:
     """Return a domain's XML, or '' if the domain was removed meanwhile.
 
     :raises errors.AssignmentError: if libvirt does not return it
@@ -95,7 +107,7 @@ def parse(xml: str) -> tuple[str, hostdev.Hostdevs]:
     :raises errors.AssignmentError: if the XML cannot be parsed
     """
     with _domain(xml) as domain:
-        return domain.findtext('uuid'), _hostdevs(domain)
+        return domain.findtext('uuid', ''), _hostdevs(domain)
 
 
 def guest_buses_of(xml: str) -> guest_buses.GuestBuses:
@@ -126,7 +138,7 @@ def numa_cells_of(xml: str) -> list[guest_document.Cell]:
 
 
 @contextlib.contextmanager
-def _domain(xml: str):
+def _domain(xml: str) -> collections.abc.Iterator[etree._Element]:
     try:
         yield etree.fromstring(xml)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -135,7 +147,7 @@ def _domain(xml: str):
             + errors.quote(str(error))) from None
 
 
-def _guest_nodes(domain) -> dict[int, int]:
+def _guest_nodes(domain: etree._Element) -> dict[int, int]:
     """Return the guest's number of each NUMA cell, by the cell's id.
 
     Linux numbers nodes in the order in which ACPI's table SRAT names them
@@ -143,7 +155,7 @@ def _guest_nodes(domain) -> dict[int, int]:
     first, in their order, and then the memory (hw/i386/acpi-build.c,
     ``build_srat``).
     """
-    def first_cpu(cell):
+    def first_cpu(cell: etree._Element) -> tuple[float, int]:
         cpus = re.findall('[0-9]+', cell.get('cpus', ''))
         return min(map(int, cpus), default=math.inf), _id(cell)
 
@@ -151,7 +163,7 @@ def _guest_nodes(domain) -> dict[int, int]:
         sorted(domain.iterfind('./cpu/numa/cell'), key=first_cpu))}
 
 
-def _id(cell) -> int:
+def _id(cell: etree._Element) -> int:
     return int(cell.get('id', ''))
 
 
@@ -162,8 +174,8 @@ def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
     :raises errors.AssignmentError: if the XML cannot be parsed
     """
     with _domain(xml) as domain:
-        for element in _HOLDING(domain):
-            if name := aliases.get(_address(element.find('source/address'))):
+        for element, address in _holding(domain):
+            if name := aliases.get(address):
                 alias = element.find('alias')
                 if alias is None:
                     alias = etree.SubElement(element, 'alias')
@@ -171,53 +183,63 @@ def with_aliases(xml: str, aliases: collections.abc.Mapping[model.Address,
         return etree.tostring(domain, encoding='unicode')
 
 
-def _hostdevs(domain) -> hostdev.Hostdevs:
+def _holding(domain: etree._Element) -> collections.abc.Iterator[
+        tuple[etree._Element, model.Address]]:
+    """Yield each element that holds a function or an mdev, and its address."""
+    for element in domain.iterfind('./devices/*'):
+        source = element.find('source/address')
+        # USB and SCSI addresses have a bus as well, but no slot.
+        if source is not None and (source.get('slot') or source.get('uuid')):
+            yield element, _address(source)
+
+
+def _hostdevs(domain: etree._Element) -> hostdev.Hostdevs:
     cliques_ = _cliques(domain)
     return tuple(
-        hostdev.Hostdev(_address(element.find('source/address')),
-                        _alias(element),
+        hostdev.Hostdev(address, _alias(element),
                         element.get('managed', 'yes') == 'yes',
                         _guest_address(element),
                         element.find('driver[@iommufd="yes"]') is not None,
                         cliques_.get(_alias(element), ''))
-        for element in _HOLDING(domain))
+        for element, address in _holding(domain))
 
 
-def _controller(element, nodes) -> guest_buses.Controller:
+def _controller(element: etree._Element, nodes: dict[int, int],
+                ) -> guest_buses.Controller:
     number = element.find('target[@busNr]')
     cell = element.findtext('target/node')
     return guest_buses.Controller(
-        int(element.get('index')), element.get('model', ''),
+        int(element.get('index', '')), element.get('model', ''),
         _guest_address(element),
-        None if number is None else int(number.get('busNr')),
+        None if number is None else int(number.get('busNr', '')),
         None if cell is None else nodes.get(int(cell), int(cell)))
 
 
-def _cliques(domain) -> dict[str, str]:
+def _cliques(domain: etree._Element) -> dict[str, str]:
     """Return the cliques of GPUs by alias."""
-    return {device.get('alias'): found.get('value', '')
+    return {alias: found.get('value', '')
             for device in domain.iterfind(f'{QEMU}override/{QEMU}device')
+            if (alias := device.get('alias'))
             for found in device.iterfind(
                 f'{QEMU}frontend/{QEMU}property[@name="{cliques.PROPERTY}"]')}
 
 
-def _address(element) -> model.Address:
-    if element.get('uuid'):
-        return model.MdevAddress(element.get('uuid'))
-    return _pci_address(element)
+def _address(element: etree._Element) -> model.Address:
+    uuid = element.get('uuid')
+    return model.MdevAddress(uuid) if uuid else _pci_address(element)
 
 
-def _guest_address(element) -> model.PciAddress | None:
+def _guest_address(element: etree._Element) -> model.PciAddress | None:
     address = element.find('address[@type="pci"]')
     return None if address is None else _pci_address(address)
 
 
-def _pci_address(element) -> model.PciAddress:
+def _pci_address(element: etree._Element) -> model.PciAddress:
     return model.PciAddress(*(
         int(element.get(part, '0'), 16)
         for part in ('domain', 'bus', 'slot', 'function')))
 
 
-def _alias(element) -> str:
+def _alias(element: etree._Element) -> str:
     alias = element.find('alias')
     return '' if alias is None else alias.get('name', '')

@@ -16,6 +16,7 @@ import collections.abc
 import dataclasses
 import functools
 import itertools
+import typing
 
 import jsonschema
 import yaml
@@ -89,7 +90,9 @@ def load(path: str) -> model.Links:
             'nova-compute must be able to read the file') from None
 
 
-def _hives(tree, functions) -> list[frozenset[str]]:
+def _hives(tree: trees.Tree,
+           functions: collections.abc.Iterable[model.Function],
+           ) -> list[frozenset[str]]:
     """Return the cards of each hive that amdgpu shows."""
     found = collections.defaultdict(set)
     for function in functions:
@@ -103,7 +106,9 @@ def _hives(tree, functions) -> list[frozenset[str]]:
     return [frozenset(cards) for cards in found.values()]
 
 
-def _problems(functions, named) -> collections.abc.Iterator[str]:
+def _problems(functions: collections.abc.Iterable[model.Function],
+              named: collections.abc.Iterable[str],
+              ) -> collections.abc.Iterator[str]:
     by_address = {str(function.address): function for function in functions}
     for address in sorted(named):
         if address not in by_address:
@@ -115,18 +120,18 @@ def _problems(functions, named) -> collections.abc.Iterator[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _load(path: str, signature: tuple) -> model.Links:
+def _load(path: str, signature: safe_yaml.Signature) -> model.Links:
     document = _document(path)
     error = jsonschema.exceptions.best_match(itertools.islice(
         _SCHEMA.iter_errors(document), _MAX_ERRORS))
     if error is not None:
         raise errors.LinksError(_thing(path, *error.path), _why(error),
                                 _remedy(error))
-    return model.Links(*(tuple(dict.fromkeys(_sets(path, document, key)))
-                         for key in ('partitions', 'islands')))
+    return model.Links(_sets(path, document, 'partitions'),
+                       _sets(path, document, 'islands'))
 
 
-def _document(path) -> object:
+def _document(path: str) -> typing.Any:
     try:
         text = safe_yaml.read(path, MAX_BYTES)
     except ValueError as error:
@@ -142,7 +147,9 @@ def _document(path) -> object:
     return loaded[0]
 
 
-def _sets(path, document, key) -> collections.abc.Iterator[frozenset[str]]:
+def _sets(path: str, document: dict[str, typing.Any], key: str,
+          ) -> tuple[frozenset[str], ...]:
+    found = []
     for number, item in enumerate(document.get(key, ())):
         addresses = [_address(text, _thing(path, key, number))
                      for text in item['devices']]
@@ -150,10 +157,11 @@ def _sets(path, document, key) -> collections.abc.Iterator[frozenset[str]]:
         if times > 1:
             raise errors.LinksError(_thing(path, key, number),
                                     f'has {most} twice')
-        yield frozenset(addresses)
+        found.append(frozenset(addresses))
+    return tuple(dict.fromkeys(found))
 
 
-def _address(text, thing) -> str:
+def _address(text: str, thing: str) -> str:
     """Return an address as sysfs writes it.
 
     nvidia-smi writes the domain with more digits.
@@ -177,14 +185,14 @@ def _thing(path: str, *where: str | int) -> str:
     return ', '.join(parts)
 
 
-def _why(error) -> str:
+def _why(error: jsonschema.ValidationError) -> str:
     """Describe an error of jsonschema; its own text repeats the document."""
+    instance: typing.Any = error.instance
     match error.validator:
         case 'required':
             return 'has no devices'
         case 'additionalProperties':
-            unknown = [key for key in error.instance
-                       if key not in error.schema['properties']]
+            unknown = [key for key in instance if key not in _known(error)]
             return f'does not know the key {errors.quote(unknown[0])}'
         case 'minItems':
             return 'is empty'
@@ -192,11 +200,17 @@ def _why(error) -> str:
             return f'has more than {MAX_SETS} sets'
     kinds = {'object': 'keys and values', 'array': 'a list',
              'string': 'a text'}
-    return (f'{errors.quote(error.instance)} is not '
-            f'{kinds[error.validator_value]}')
+    return (f'{errors.quote(instance)} is not '
+            f'{kinds[str(error.validator_value)]}')
 
 
-def _remedy(error) -> str:
+def _remedy(error: jsonschema.ValidationError) -> str:
     if error.validator == 'additionalProperties':
-        return f'known keys: {", ".join(error.schema["properties"])}'
+        return f'known keys: {", ".join(_known(error))}'
     return ''
+
+
+def _known(error: jsonschema.ValidationError) -> list[str]:
+    """Return the keys that an object may have."""
+    schema: typing.Any = error.schema
+    return list(schema['properties'])

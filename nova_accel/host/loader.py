@@ -37,7 +37,9 @@ def load_fabric_managers() -> collections.abc.Mapping[
 def _load(word: str, namespace: str, wanted: type[_Plugin],
           ) -> dict[str, _Plugin]:
     found: dict[str, _Plugin] = {}
-    for extension in stevedore.ExtensionManager(namespace):
+    installed: stevedore.ExtensionManager[typing.Any] = (
+        stevedore.ExtensionManager(namespace))
+    for extension in installed:
         if not isinstance(extension.plugin, wanted):
             LOG.error('Ignored %s %s: %s is not a %s.%s', word, extension.name,
                       extension.entry_point_target, wanted.__module__,

@@ -21,7 +21,8 @@ def name(tree: trees.Tree,
          functions: collections.abc.Iterable[model.Function],
          ) -> list[model.Function]:
     """Return the functions with the names of their and their card's ports."""
-    ports = collections.defaultdict(list)
+    ports: dict[model.Address | None, list[str]] = collections.defaultdict(
+        list)
     for port in tree.names(NET):
         path = trees.follow(tree, f'{NET}/{port}')
         owner = posixpath.basename(posixpath.dirname(posixpath.dirname(path)))

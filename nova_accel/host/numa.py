@@ -52,19 +52,20 @@ def read(tree: trees.Tree) -> Nodes:
                  {node: found for node, found in distances.items() if found})
 
 
-def _nearest(distances, with_cpus) -> int | None:
+def _nearest(distances: dict[int, int], with_cpus: list[int]) -> int | None:
     """Return the nearest node, None if that is unknown."""
     if distances:
-        return min(with_cpus, key=distances.get, default=None)
+        return min(with_cpus, key=distances.__getitem__, default=None)
     return with_cpus[0] if len(with_cpus) == 1 else None
 
 
-def _has_cpus(tree, node) -> bool:
+def _has_cpus(tree: trees.Tree, node: int) -> bool:
     cpus = tree.text(f'{NODES}/node{node}/cpulist')
     return cpus is None or bool(cpus.strip())
 
 
-def _distances(tree, node, nodes) -> dict[int, int]:
+def _distances(tree: trees.Tree, node: int, nodes: list[int],
+               ) -> dict[int, int]:
     """Return the distance to each node; empty if it cannot be understood."""
     words = (tree.text(f'{NODES}/node{node}/distance') or '').split()
     if len(words) != len(nodes) or not all(map(_NUMBER.fullmatch, words)):

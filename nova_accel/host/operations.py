@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations on devices: writes to sysfs, and the programming of FPGAs.
 
-Only root may write to the kernel's own sysfs:
-:mod:`nova_accel.host.privileged` does that. A copy of a sysfs is for trials;
-it is written to with the rights of the calling process.
+They are done with the rights of the process; :mod:`nova_accel.host.operate`
+chooses who does them.
 """
 
 import collections.abc
@@ -15,6 +14,7 @@ import re
 import shutil
 import tempfile
 import time
+import typing
 import uuid
 
 from nova_accel.core import errors
@@ -30,13 +30,8 @@ from nova_accel.core.fabric import manager as fabric_manager
 from nova_accel.core.fabric import module_map
 from nova_accel.host import commands
 from nova_accel.host import driver_binding
-from nova_accel.host import tree as trees
 from nova_accel.host import trust
 from nova_accel.host import vfio_binding
-
-#: The managers whose commands run as root.
-_MANAGERS = {fabric_definition.DEFAULT: fabric_manager.FabricManager(
-    open=lambda *_arguments: None, keys=fmpm.KEYS)}
 
 # NumVFs and TotalVFs are 16 bits wide (PCI Express Base Specification, SR-IOV
 # Extended Capability).
@@ -46,27 +41,14 @@ _MAX_VFS = 0xffff
 _LEFT = 5
 
 
-def of(tree: trees.Tree) -> 'Operations':
-    """Return the operations on the devices of a Tree.
-
-    :raises errors.AssignmentError: if the Tree is a recording
-    """
-    sysfs = trees.mount(tree)
-    if trees.is_live(tree):
-        # Imported here, as the command line works without oslo.privsep. The
-        # module has the same functions as the class.
-        from nova_accel.host import privileged
-        return privileged
-    return Operations(sysfs)
+def not_opened(*_arguments: object) -> typing.NoReturn:
+    """The ``open`` of plugins of which only the keys are used."""
+    raise NotImplementedError
 
 
-def beside(tree: trees.Tree) -> 'Operations':
-    """Return operations that do not touch the devices of a Tree.
-
-    Other than those of :func:`of`, a recording has them: a test can run a
-    fabric manager beside it.
-    """
-    return of(tree) if isinstance(tree, trees.Directory) else Operations('')
+#: The managers whose commands run as root.
+_MANAGERS = {fabric_definition.DEFAULT: fabric_manager.FabricManager(
+    open=not_opened, keys=fmpm.KEYS)}
 
 
 class Operations:
@@ -232,9 +214,9 @@ class Operations:
         with self._copied(bitstream, folder, name):
             self._set(name, 'class/fpga_manager', manager, 'firmware')
 
-    def program_by_command(self, template: list[str], bitstream: str,
-                           address: str, region: str, timeout: float,
-                           ) -> tuple[int | None, bytes]:
+    def program_by_command(self, template: collections.abc.Sequence[str],
+                           bitstream: str, address: str, region: str,
+                           timeout: float) -> commands.Ended:
         """Run a vendor's command that programs a bitstream.
 
         The command gets a copy that no other user can change meanwhile.
@@ -245,7 +227,6 @@ class Operations:
         :param address: PCI address of the card
         :param region: the region's number on the card
         :param timeout: in seconds
-        :returns: as :func:`nova_accel.host.commands.run`
         :raises ValueError: if an argument is invalid
         :raises OSError: if the command cannot be started
         """
@@ -269,8 +250,7 @@ class Operations:
         :param address: PCI address of the device
         :param region: the number of the FPGA region on the card
         :returns: the step that failed, ``clean`` or ``verify``, '' if none;
-            and the result of its command, as of
-            :func:`nova_accel.host.commands.run`
+            and how its command ended
         :raises errors.EntryError: if the definition is invalid
         :raises ValueError: if another argument is invalid
         :raises BlockingIOError: if another cleaner is at work on the device,
@@ -278,6 +258,7 @@ class Operations:
         :raises OSError: if a command cannot be started, or the driver does not
             take the device
         """
+        self._permit(definition, 'cleaner')
         known = cleaner.parse(definition)
         function = driver_binding.Function(model.PciAddress.parse(address),
                                            self._root, self._set)
@@ -305,6 +286,7 @@ class Operations:
             prints nothing
         :raises OSError: if the command cannot be started
         """
+        self._permit(definition, 'firmware_probe')
         values = {'{address}': str(model.PciAddress.parse(address))}
         probe = firmware_probe.parse(definition)
         code, output = self._run(command_words.fill(probe.command, values),
@@ -318,17 +300,17 @@ class Operations:
 
     def run_fmpm(self, definition: str, operation: str,
                  partitions: collections.abc.Collection[int] = (),
-                 ) -> tuple[int | None, bytes]:
+                 ) -> commands.Ended:
         """Ask NVIDIA's Fabric Manager to do something.
 
         :param definition: the value of ``[nova_accel] fabric_manager``
         :param operation: and ``partitions``, as for
             :func:`nova_accel.core.fabric.fmpm.words`
-        :returns: as :func:`nova_accel.host.commands.run`
         :raises errors.EntryError: if the definition is invalid
         :raises ValueError: if another argument is invalid
         :raises OSError: if the command cannot be started
         """
+        self._permit(definition, 'fabric_manager')
         defined = fabric_definition.parse(definition, _MANAGERS)
         if defined is None:
             raise ValueError('no fabric manager is defined')
@@ -337,20 +319,28 @@ class Operations:
             fmpm.timeout(operation, defined.settings['timeout']),
             limit=fmpm.MAX_OUTPUT)
 
-    def read_modules(self, definition: str) -> tuple[int | None, bytes]:
+    def read_modules(self, definition: str) -> commands.Ended:
         """Run the command that tells which card each module is.
 
         :param definition: the value of ``[nova_accel] fabric_manager``
-        :returns: as :func:`nova_accel.host.commands.run`
         :raises errors.EntryError: if the definition is invalid
         :raises OSError: if the command cannot be started
         """
+        self._permit(definition, 'fabric_manager')
         # Its other keys are those of any manager.
         return self._run(fabric_definition.modules_command(definition),
                          module_map.TIMEOUT, limit=module_map.MAX_OUTPUT)
 
-    def _run(self, words, timeout, *inherited, limit=commands.MAX_OUTPUT,
-             ) -> tuple[int | None, bytes]:
+    def _permit(self, definition: str, option: str) -> None:
+        """Check that the commands of a value of an option may be run.
+
+        :param option: of ``[nova_accel]``
+        :raises ValueError: if they may not
+        """
+
+    def _run(self, words: collections.abc.Sequence[str], timeout: float,
+             *inherited: int, limit: int = commands.MAX_OUTPUT,
+             ) -> commands.Ended:
         return commands.run(words, timeout, inherited, limit)
 
     #: Folder of the copies for commands; None for the system's default.
@@ -373,7 +363,8 @@ class Operations:
             os.path.abspath(self._root)), path), os.O_RDWR)
 
     @contextlib.contextmanager
-    def _copied(self, bitstream: str, folder: str, name: str):
+    def _copied(self, bitstream: str, folder: str, name: str,
+                ) -> collections.abc.Iterator[str]:
         """Copy a bitstream for a while; the context's value is its path.
 
         Only the user of this process can read the copy.
@@ -397,9 +388,11 @@ class Operations:
 class Trusted(Operations):
     """Operations that run a command only if no other user can change it."""
 
-    def _run(self, words, *arguments, **options):
+    def _run(self, words: collections.abc.Sequence[str], timeout: float,
+             *inherited: int, limit: int = commands.MAX_OUTPUT,
+             ) -> commands.Ended:
         trust.check_only_root_writes(words[0])
-        return super()._run(words, *arguments, **options)
+        return super()._run(words, timeout, *inherited, limit=limit)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ _ELSEWHERE = 0x20
 # user may read, with PCI_HEADER_TYPE and PCI_BASE_ADDRESS_0.
 _HEADER, _HEADER_TYPE = 64, 0x0e
 _REGISTERS = struct.Struct('<16x6I')
+_BARS = 6
 
 
 class _Unreadable(Exception):
@@ -72,7 +73,8 @@ def read(tree: trees.Tree,
 
     :param cpuless_nodes: as in :class:`nova_accel.core.model.Host`
     """
-    found, problems = [], []
+    found: list[model.Function] = []
+    problems: list[str] = []
     machine = _Machine(vfio.denylist(tree), vfio.bus_reset(tree),
                        cpuless_nodes)
     places = {name: trees.follow(tree, f'{DEVICES}/{name}')
@@ -96,7 +98,8 @@ def read(tree: trees.Tree,
     return _ignore_own_switches(found), problems
 
 
-def _has_resets(tree, places) -> bool:
+def _has_resets(tree: trees.Tree,
+                places: collections.abc.Collection[str]) -> bool:
     """Whether a tree shows which functions can be reset.
 
     ``reset`` is write-only, so a copy of all readable files lacks it; such a
@@ -108,7 +111,8 @@ def _has_resets(tree, places) -> bool:
         tree.has(f'{place}/config') for place in places)
 
 
-def _ignore_own_switches(functions) -> list[model.Function]:
+def _ignore_own_switches(functions: collections.abc.Sequence[model.Function],
+                         ) -> list[model.Function]:
     """Replace the switch that is part of a card by the one above it.
 
     Some cards have a switch for their only device (AMD's Navi), or for it and
@@ -120,7 +124,7 @@ def _ignore_own_switches(functions) -> list[model.Function]:
                 function.class_code >> 8 != _SOUND):
             card = function.physfn or function.address
             for port in function.location.ports:
-                below[port].add((card.domain, card.bus, card.slot))
+                below[port].add(str(card).rpartition('.')[0])
     own = {port for port, cards in below.items() if len(cards) == 1}
     return [function if function.location.switch not in own else
             dataclasses.replace(function, location=dataclasses.replace(
@@ -129,7 +133,7 @@ def _ignore_own_switches(functions) -> list[model.Function]:
             for function in functions]
 
 
-def path(tree: trees.Tree, address: model.PciAddress) -> str:
+def path(tree: trees.Tree, address: model.Address) -> str:
     """Return the path of a function's directory in a tree."""
     return trees.follow(tree, f'{DEVICES}/{address}')
 
@@ -153,23 +157,23 @@ def read_unreadable(tree: trees.Tree,
     return unreadable
 
 
-def can_reset(tree: trees.Tree, address: model.PciAddress) -> bool:
+def can_reset(tree: trees.Tree, address: model.Address) -> bool:
     """Whether the kernel can reset a function without others."""
     return tree.has(f'{path(tree, address)}/reset')
 
 
-def has_driver(tree: trees.Tree, address: model.PciAddress) -> bool:
+def has_driver(tree: trees.Tree, address: model.Address) -> bool:
     """Whether any driver is bound to a function."""
     return bool(tree.link(f'{path(tree, address)}/driver'))
 
 
-def functions_behind(tree: trees.Tree, bridge: model.PciAddress,
-           ) -> set[model.PciAddress]:
+def functions_behind(tree: trees.Tree, bridge: model.Address,
+                     ) -> set[model.PciAddress]:
     """Return the functions directly behind a bridge, readable or not."""
     return set(addresses(tree.names(path(tree, bridge))))
 
 
-def is_enabled(tree: trees.Tree, address: model.PciAddress) -> bool:
+def is_enabled(tree: trees.Tree, address: model.Address) -> bool:
     """Whether a function is enabled.
 
     A function with a vfio driver is enabled while a program has it open.
@@ -187,6 +191,7 @@ def _read_one(tree: trees.Tree, name: str, path: str,
     ids = attributes.id('vendor'), attributes.id('device')
     class_code = attributes.hexadecimal('class')
     physfn = attributes.linked_address('physfn')
+    has_link = not physfn and _is_link_of_interest(class_code)
     return model.Function(
         address=address,
         vendor_id=ids[0],
@@ -218,20 +223,20 @@ def _read_one(tree: trees.Tree, name: str, path: str,
         # vfio drivers show none. A virtual function has that of its card.
         firmware=() if bound or physfn else firmware.read(tree, path),
         console=_may_be_console(attributes, class_code),
-        **_link(tree, path, class_code, physfn))
+        max_link_speed=(speed(tree, f'{path}/max_link_speed')
+                        if has_link else None),
+        max_link_width=(lanes(tree, f'{path}/max_link_width')
+                        if has_link else None))
 
 
-def _link(tree, path, class_code, physfn) -> dict:
-    """Return what a function's link could do, as fields of the function.
+def _is_link_of_interest(class_code: int) -> bool:
+    """Whether it matters what the link of a function could do.
 
     Since Linux 6.18, reading the width wakes a function that sleeps, as
-    reading ``config`` does. So only functions whose link matters are read.
+    reading ``config`` does. So no other links are read.
     """
-    if physfn or not (class_code >> 8 == pci_class.PCI_BRIDGE
-                      or class_code >> 16 in pci_class.NCCL):
-        return {}
-    return {'max_link_speed': speed(tree, f'{path}/max_link_speed'),
-            'max_link_width': lanes(tree, f'{path}/max_link_width')}
+    return (class_code >> 8 == pci_class.PCI_BRIDGE
+            or class_code >> 16 in pci_class.NCCL)
 
 
 def speed(tree: trees.Tree, path: str) -> float | None:
@@ -253,7 +258,7 @@ def lanes(tree: trees.Tree, path: str) -> int | None:
         0 < int(text) <= _MAX_LANES) else None
 
 
-def _may_be_console(attributes, class_code) -> bool:
+def _may_be_console(attributes: '_Attributes', class_code: int) -> bool:
     if class_code >> 16 != _DISPLAY:
         return False
     if attributes.decimal('boot_display'):
@@ -263,7 +268,7 @@ def _may_be_console(attributes, class_code) -> bool:
     return class_code >> 8 == _VGA and attributes.decimal('boot_vga') != 0
 
 
-def _count_vfs(tree, path) -> int:
+def _count_vfs(tree: trees.Tree, path: str) -> int:
     """Return how many VFs a function has enabled, by their links.
 
     ``sriov_numvfs`` has the number, too, but in some kernels reading it waits
@@ -279,7 +284,7 @@ def _count_vfs(tree, path) -> int:
     return sum(name.startswith('virtfn') for name in tree.names(path))
 
 
-def _bars(tree, path) -> tuple[model.Bar, ...] | None:
+def _bars(tree: trees.Tree, path: str) -> tuple[model.Bar, ...] | None:
     """Read the memory BARs from ``resource``.
 
     The first six lines are BARs. Sizes are right even without an address.
@@ -303,16 +308,17 @@ def _bars(tree, path) -> tuple[model.Bar, ...] | None:
     return tuple(bars)
 
 
-def _ranges(text) -> list[tuple[int, int, int]]:
+def _ranges(text: str) -> list[tuple[int, int, int]]:
     """Return start, end and flags of each BAR."""
-    lines = text.split('\n')[:6]
-    found = [_RANGE.fullmatch(line) for line in lines]
-    if len(lines) < 6 or not all(found):
+    found = [(int(line[1], 16), int(line[2], 16), int(line[3], 16))
+             for line in map(_RANGE.fullmatch, text.split('\n')[:_BARS])
+             if line]
+    if len(found) < _BARS:
         raise _Unreadable(f'its resource is {errors.quote(text)}, not ranges')
-    return [tuple(int(part, 16) for part in line.groups()) for line in found]
+    return found
 
 
-def is_alive(tree: trees.Directory, address: model.PciAddress) -> bool:
+def is_alive(tree: trees.Directory, address: model.Address) -> bool:
     """Whether a function answers: if it does not, it reads as all ones.
 
     Read the header type: ids of a virtual function are always all ones (PCI
@@ -324,7 +330,7 @@ def is_alive(tree: trees.Directory, address: model.PciAddress) -> bool:
 
 
 def has_lost_addresses(tree: trees.Directory,
-                       address: model.PciAddress) -> bool:
+                       address: model.Address) -> bool:
     """Whether BARs of a function lost the addresses that the kernel assigned.
 
     A reset clears these registers. The kernel restores them, in vain if the
@@ -348,7 +354,7 @@ def has_lost_addresses(tree: trees.Directory,
                for number, (start, end, flags) in enumerate(ranges))
 
 
-def _is_lost(register, start, end, flags) -> bool:
+def _is_lost(register: int, start: int, end: int, flags: int) -> bool:
     if not start or flags & _ELSEWHERE or flags & _TYPE not in (_IO, _MEMORY):
         return False
     width, size = 64 if flags & _WIDE else 32, end - start + 1
@@ -357,7 +363,7 @@ def _is_lost(register, start, end, flags) -> bool:
     return register & -size % (1 << width) in (0, -size % (1 << width))
 
 
-def _reset_methods(tree, path) -> tuple[str, ...] | None:
+def _reset_methods(tree: trees.Tree, path: str) -> tuple[str, ...] | None:
     names = tree.text(f'{path}/reset_method')
     if names is not None:
         return tuple(names.split())
@@ -374,7 +380,8 @@ def read_mdev_types(tree: trees.Tree, path: str,
     return tuple(_mdev_types(tree, f'{path}/mdev_supported_types'))
 
 
-def _mdev_types(tree, path) -> collections.abc.Iterator[model.MdevType]:
+def _mdev_types(tree: trees.Tree, path: str,
+                ) -> collections.abc.Iterator[model.MdevType]:
     for name in tree.names(path):
         attributes = _Attributes(tree, f'{path}/{name}')
         available = attributes.decimal('available_instances')
@@ -391,17 +398,18 @@ def _location(path: str, numa_node: int | None,
 
     ``.../pci0000:40/0000:40:01.0/0000:41:00.0/.../<the function itself>``
     """
+    nearest = cpuless = None
     # -1 is the kernel's NUMA_NO_NODE.
-    if numa_node is not None and numa_node < 0:
-        numa_node = None
+    if numa_node is not None and numa_node >= 0:
+        nearest = cpuless_nodes.get(numa_node, numa_node)
+        cpuless = numa_node if numa_node in cpuless_nodes else None
     parts = path.split('/')
     root = next((part for part in parts if part.startswith('pci')
                  and ':' in part), '')
     ports = tuple(str(address) for address in addresses(parts[:-1]))
     return model.Location(
-        cpuless_nodes.get(numa_node, numa_node), errors.path(root), ports,
-        model.nearest_switch(ports),
-        numa_node if numa_node in cpuless_nodes else None)
+        nearest, errors.path(root), ports, model.nearest_switch(ports),
+        cpuless)
 
 
 def addresses(parts: collections.abc.Iterable[str]) -> list[model.PciAddress]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the operations of nova_accel.host.operations on this machine as root.
+"""Do the operations of nova_accel.host.operations on this machine as root.
 
 The caller is not trusted: an attacker may control nova-compute. The caller
 names devices, and a bitstream that nova-compute owns. The path of sysfs is
 fixed here. The commands are those of root's configuration, read here.
 """
 
+import collections.abc
 import os
 
 from oslo_config import cfg
@@ -13,11 +14,13 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from nova_accel import conf
+from nova_accel.core import kind
 from nova_accel.core.device_spec import spec_entry
+from nova_accel.host import commands
+from nova_accel.host import fpga_program
 from nova_accel.host import operations
 from nova_accel.host import tree as trees
 from nova_accel.host import trust
-from nova_accel.host.kinds import fpga
 
 _SYSFS = '/sys'
 # A folder with a random name is made there.
@@ -65,7 +68,7 @@ class _ByRoot(operations.Trusted):
     def _open(self, bitstream: str) -> int:
         owner = _owner(_configuration())
 
-        def check(file):
+        def check(file: int) -> None:
             if os.fstat(file).st_uid != owner:
                 raise ValueError(f'{bitstream!r} does not belong to the owner '
                                  'of state_path')
@@ -75,38 +78,23 @@ class _ByRoot(operations.Trusted):
     def _open_device(self, path: str) -> int:
         return trust.open_device(f'/{path}', os.O_RDWR)
 
-    def program_by_command(self, template, *arguments):
-        template = tuple(template)
-        if template not in _programs(_configuration()):
+    def program_by_command(self, template: collections.abc.Sequence[str],
+                           bitstream: str, address: str, region: str,
+                           timeout: float) -> commands.Ended:
+        if tuple(template) not in _programs(_configuration()):
             raise ValueError(
                 f'{list(template)} is not the "program" of an entry in the '
                 'current configuration; restart nova-compute')
         trust.check_only_root_writes(template[0])
-        return super().program_by_command(template, *arguments)
+        return super().program_by_command(template, bitstream, address, region,
+                                          timeout)
 
-    def clean(self, definition, *arguments):
-        _check_defined(definition, 'cleaner')
-        return super().clean(definition, *arguments)
-
-    def probe_firmware(self, definition, *arguments):
-        _check_defined(definition, 'firmware_probe')
-        return super().probe_firmware(definition, *arguments)
-
-    def run_fmpm(self, definition, *arguments):
-        _check_defined(definition, 'fabric_manager')
-        return super().run_fmpm(definition, *arguments)
-
-    def read_modules(self, definition):
-        _check_defined(definition, 'fabric_manager')
-        return super().read_modules(definition)
-
-
-def _check_defined(definition: str, option: str) -> None:
-    """Check that the current configuration has a value of an option."""
-    value = getattr(_configuration().nova_accel, option)
-    if definition not in (value if isinstance(value, list) else [value]):
-        raise ValueError(f'this is no "{option}" of the current '
-                         'configuration; restart nova-compute')
+    def _permit(self, definition: str, option: str) -> None:
+        """Check that the current configuration has the value."""
+        value = getattr(_configuration().nova_accel, option)
+        if definition not in (value if isinstance(value, list) else [value]):
+            raise ValueError(f'this is no "{option}" of the current '
+                             'configuration; restart nova-compute')
 
 
 def _check_sysfs(file: int) -> None:
@@ -151,11 +139,13 @@ def _owner(configuration: cfg.ConfigOpts) -> int:
     return os.stat(configuration.state_path).st_uid
 
 
-def _programs(configuration: cfg.ConfigOpts) -> set[str | tuple[str, ...]]:
-    """Return the "program" of each entry."""
+def _programs(configuration: cfg.ConfigOpts,
+              ) -> set[fpga_program.Program | None]:
+    """Return the "program" of each entry, None for one without."""
     entries, _others = spec_entry.parse_all(
-        configuration.nova_accel.device_spec, {'fpga': fpga.KIND})
-    return {entry.setting(fpga.PROGRAM) for entry in entries}
+        configuration.nova_accel.device_spec, {'fpga': kind.Kind(
+            open=operations.not_opened, keys=fpga_program.KEYS)})
+    return {entry.setting(fpga_program.PROGRAM) for entry in entries}
 
 
 _machine = _ByRoot(_SYSFS)
@@ -172,12 +162,13 @@ def reset_function(address: str) -> None:
 
 
 @context.entrypoint
-def set_reset_methods(address: str, methods: list[str]) -> None:
+def set_reset_methods(address: str,
+                      methods: collections.abc.Iterable[str]) -> None:
     _machine.set_reset_methods(address, methods)
 
 
 @context.entrypoint
-def reset_by_vfio(addresses: list[str]) -> None:
+def reset_by_vfio(addresses: collections.abc.Iterable[str]) -> None:
     _machine.reset_by_vfio(addresses)
 
 
@@ -223,9 +214,9 @@ def program_by_manager(manager: str, bitstream: str) -> None:
 
 
 @program_context.entrypoint
-def program_by_command(template: list[str], bitstream: str, address: str,
-                       region: str, timeout: float,
-                       ) -> tuple[int | None, bytes]:
+def program_by_command(template: collections.abc.Sequence[str],
+                       bitstream: str, address: str, region: str,
+                       timeout: float) -> commands.Ended:
     return _machine.program_by_command(template, bitstream, address, region,
                                        timeout)
 
@@ -236,11 +227,12 @@ def probe_firmware(definition: str, address: str) -> str:
 
 
 @program_context.entrypoint
-def run_fmpm(definition: str, operation: str, partitions: list[int] = (),
-             ) -> tuple[int | None, bytes]:
+def run_fmpm(definition: str, operation: str,
+             partitions: collections.abc.Collection[int] = (),
+             ) -> commands.Ended:
     return _machine.run_fmpm(definition, operation, partitions)
 
 
 @program_context.entrypoint
-def read_modules(definition: str) -> tuple[int | None, bytes]:
+def read_modules(definition: str) -> commands.Ended:
     return _machine.read_modules(definition)

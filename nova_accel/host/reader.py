@@ -26,7 +26,7 @@ from nova_accel.host import vfio
 #: Returns which functions of a machine are withheld, and why.
 State = collections.abc.Callable[
     [collections.abc.Sequence[model.Function]],
-    collections.abc.Mapping[model.PciAddress, model.Withheld]]
+    collections.abc.Mapping[model.Address, model.Withheld]]
 
 #: Returns what the fabric manager lists, by the functions of a machine.
 Locate = collections.abc.Callable[
@@ -62,20 +62,26 @@ def parse_links(path: str) -> tuple[model.Links, list[errors.LinksError]]:
 
 def read(tree: trees.Tree,
          entries: collections.abc.Sequence[spec_entry.Entry] = (),
-         *args, states: collections.abc.Iterable[State] = (), **kwargs,
-         ) -> model.Host:
+         foreign: collections.abc.Sequence[spec_entry.Claim] = (),
+         kinds: discovery.Enumerators | None = None,
+         links: model.Links | None = None,
+         held: collections.abc.Callable[[], holding.Held] = dict,
+         policy: policies.Policy = policies.DEFAULT,
+         switched: Locate | None = None,
+         states: collections.abc.Iterable[State] = ()) -> model.Host:
     """Read a machine and decide which of its devices are offered.
 
     :param entries: the parsed ``device_spec``
-    :param args: the arguments of :func:`read_machine` after ``tree``, as
-        are ``kwargs``
     :param states: each returns functions that are withheld
+
+    The others are the parameters of :func:`read_machine`.
     """
-    return read_machine(tree, *args, **kwargs)(entries, states)
+    return read_machine(tree, foreign, kinds, links, held, policy, switched)(
+        entries, states)
 
 
 def read_machine(tree: trees.Tree,
-                 foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+                 foreign: collections.abc.Sequence[spec_entry.Claim] = (),
                  kinds: discovery.Enumerators | None = None,
                  links: model.Links | None = None,
                  held: collections.abc.Callable[[], holding.Held] = dict,
@@ -83,7 +89,7 @@ def read_machine(tree: trees.Tree,
                  switched: Locate | None = None) -> Offer:
     """Read a machine once, and return a function from entries to a Host.
 
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param kinds: opened on this tree; all installed kinds by default
     :param links: the Links of the ``link_domains`` file
     :param held: returns the devices that domains hold, as for
@@ -109,7 +115,8 @@ def read_machine(tree: trees.Tree,
 
     def decide(entries: collections.abc.Sequence[spec_entry.Entry],
                states: collections.abc.Iterable[State] = ()) -> model.Host:
-        withheld = collections.defaultdict(list)
+        withheld: dict[model.Address, list[model.Withheld]] = (
+            collections.defaultdict(list))
         for state in states:
             for address, why in state(functions).items():
                 withheld[address].append(why)

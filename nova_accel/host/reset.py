@@ -22,7 +22,7 @@ import time
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core.device_spec import reset_methods
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -35,7 +35,7 @@ _REMEDY_DRIVER = ('unbind {driver}, which was bound again, or restart '
 
 @dataclasses.dataclass(frozen=True)
 class _Failure:
-    address: model.PciAddress
+    address: model.Address
     reason: str
     at: float
 
@@ -57,7 +57,7 @@ class Resets:
         self._lock = threading.Lock()
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the functions whose reset failed, with reason and remedy."""
         refused = self.refused()
         return {function.address: model.Withheld(
@@ -65,7 +65,7 @@ class Resets:
             model.WithheldState.RESET_FAILED)
             for function in functions if function.address in refused}
 
-    def refused(self) -> dict[model.PciAddress, str]:
+    def refused(self) -> dict[model.Address, str]:
         """Return the reason for each function whose reset failed."""
         with self._lock:
             return {failure.address: failure.reason
@@ -143,10 +143,14 @@ def _remedy(function: model.Function) -> str:
     return _REMEDY
 
 
-def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
+def _try(tree: trees.Tree, host: model.Host, unit: model.Unit,
+         ) -> tuple[model.Address, str] | None:
     """Reset a unit; return the function that failed and why, or None."""
     functions = {function.address: function for function in host.functions}
     region = reset_methods.regions(host)[unit]
+    if not isinstance(tree, trees.Directory):
+        # A recording cannot be reset.
+        return None
     ways = reset_methods.ways(unit, functions, region.reset)
     if ways is None:
         # Without a way to reset, it is offered only if its entry permits it.
@@ -169,19 +173,18 @@ def _try(tree, host, unit) -> tuple[model.PciAddress, str] | None:
     return _rebind(tree, functions, unit) if region.needs_driver else None
 
 
-def _rebind(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
+def _rebind(tree: trees.Tree, functions: model.Functions, unit: model.Unit,
+            ) -> tuple[model.Address, str] | None:
     """Bind the host's drivers again, which make the unit ready for guests.
 
     :returns: the function that no driver took and why, or None
     """
-    if not isinstance(tree, trees.Directory):
-        return None
     for address in unit:
         if pci.has_driver(tree, address):
             continue
         why = ''
         try:
-            operations.of(tree).probe_driver(str(address))
+            operate.on(tree).probe_driver(str(address))
         except Exception as error:
             why = f': {_why(error)}'
         # The kernel reports an error only if a driver was found and failed:
@@ -192,18 +195,18 @@ def _rebind(tree, functions, unit) -> tuple[model.PciAddress, str] | None:
     return None
 
 
-def _why(error) -> str:
+def _why(error: Exception) -> str:
     return str(getattr(error, 'strerror', None) or error)
 
 
-def _is_unknown(tree, way, function) -> bool:
-    """Whether the tree is a recording, or one without data of resets."""
-    return not isinstance(tree, trees.Directory) or (
-        not way.behind and function.reset_methods is None
-        and not pci.can_reset(tree, function.address))
+def _is_unknown(tree: trees.Tree, way: reset_methods.Way,
+                function: model.Function) -> bool:
+    """Whether a tree does not tell of resets."""
+    return (not way.behind and function.reset_methods is None
+            and not pci.can_reset(tree, function.address))
 
 
-def _check_alone(tree, way) -> None:
+def _check_alone(tree: trees.Tree, way: reset_methods.Way) -> None:
     """Check that nothing else is behind the bridge of a way.
 
     Read sysfs again: a function may have appeared since the Host was read.
@@ -214,7 +217,9 @@ def _check_alone(tree, way) -> None:
             f'bridge {way.address}', f'{min(others)} is behind it as well')
 
 
-def _check_functions(tree, functions) -> None:
+def _check_functions(tree: trees.Directory,
+                     functions: collections.abc.Iterable[model.Address],
+                     ) -> None:
     """Check that functions are usable after a reset."""
     for address in functions:
         if not pci.is_alive(tree, address):
@@ -226,37 +231,39 @@ def _check_functions(tree, functions) -> None:
                 'reset or an earlier one')
 
 
-def _unbind(tree, function) -> None:
+def _unbind(tree: trees.Tree, function: model.Function) -> None:
     """Unbind a function from a driver of the host's."""
     if reset_methods.has_host_driver(function):
         # A second reset of the function finds it unbound already.
         if pci.has_driver(tree, function.address):
-            operations.of(tree).unbind_driver(str(function.address))
+            operate.on(tree).unbind_driver(str(function.address))
     elif function.vfio and pci.is_enabled(tree, function.address):
         # A reset would disturb that program, and no guest could open it.
         raise errors.DeviceError(f'device {function.address}', 'a program '
                                  'has it open that is not a libvirt domain')
 
 
-def _reset(tree, way, function) -> None:
+def _reset(tree: trees.Tree, way: reset_methods.Way,
+           function: model.Function) -> None:
     if way.behind is model.BusReset.SUBORDINATE:
-        operations.of(tree).reset_behind(str(way.address))
+        operate.on(tree).reset_behind(str(way.address))
         return
     if way.behind is model.BusReset.HOT_RESET:
-        operations.of(tree).reset_by_vfio([*map(str, way.resets)])
+        operate.on(tree).reset_by_vfio([*map(str, way.resets)])
         return
     with _pinned(tree, way, function):
-        operations.of(tree).reset_function(str(way.address))
+        operate.on(tree).reset_function(str(way.address))
 
 
 @contextlib.contextmanager
-def _pinned(tree, way, function):
+def _pinned(tree: trees.Tree, way: reset_methods.Way,
+            function: model.Function) -> collections.abc.Iterator[None]:
     """Restrict the kernel to the methods of a way while it resets."""
     if not way.methods or way.methods == function.reset_methods:
         yield
         return
-    operate, address = operations.of(tree), str(way.address)
-    operate.set_reset_methods(address, way.methods)
+    machine, address = operate.on(tree), str(way.address)
+    machine.set_reset_methods(address, way.methods)
     try:
         yield
     finally:
@@ -264,6 +271,6 @@ def _pinned(tree, way, function):
         # kernel may refuse its own list: it was made before all functions of
         # the slot were known.
         try:
-            operate.set_reset_methods(address, function.reset_methods)
+            machine.set_reset_methods(address, function.reset_methods or ())
         except (OSError, ValueError):
-            operate.set_reset_methods(address, ())
+            machine.set_reset_methods(address, ())

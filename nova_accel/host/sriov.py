@@ -7,7 +7,7 @@ Source: Documentation/ABI/testing/sysfs-bus-pci (``sriov_numvfs``).
 import contextlib
 
 from nova_accel.core.device_spec import virtual_functions
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -21,7 +21,7 @@ def change(tree: trees.Tree, wanted: virtual_functions.Change) -> int:
         previous number is set again if possible
     :raises errors.AssignmentError: if the tree is a recording
     """
-    machine, card = operations.of(tree), str(wanted.card)
+    machine, card = operate.on(tree), str(wanted.card)
     if wanted.before:
         machine.set_num_vfs(card, 0)
     try:

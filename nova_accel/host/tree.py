@@ -99,7 +99,7 @@ class Directory:
     :param sysfs: path of ``/sys`` or of a copy of it
     """
 
-    def __init__(self, sysfs: str | os.PathLike):
+    def __init__(self, sysfs: str | os.PathLike[str]):
         self.sysfs = os.fspath(sysfs)
         self._machine = os.path.dirname(os.path.abspath(self.sysfs))
 
@@ -278,7 +278,7 @@ class Recording:
             raise ValueError('its files, links or folders are not text')
         return cls(files, links, folders)
 
-    def write(self, directory: str | os.PathLike) -> None:
+    def write(self, directory: str | os.PathLike[str]) -> None:
         """Write the recording as real files and links below a directory.
 
         :raises ValueError: if a path leads out of the directory
@@ -299,7 +299,7 @@ class Recording:
             (base / path).symlink_to(target)
 
 
-def open_tree(path: str | os.PathLike) -> Tree:
+def open_tree(path: str | os.PathLike[str]) -> Tree:
     """Open the Tree at ``sysfs_root``.
 
     :param path: ``/sys``, a copy of it, the directory above it, a file that
@@ -342,15 +342,16 @@ class _Member(tarfile.TarInfo):
     """A member of an archive; tarfile reads its headers into memory."""
 
     @classmethod
-    def frombuf(cls, *args, **kwargs):
-        member = super().frombuf(*args, **kwargs)
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str,
+                ) -> typing.Self:
+        member = super().frombuf(buf, encoding, errors)
         if member.type in _TAR_HEADERS and member.size > _MAX_TAR_HEADER:
             raise ValueError('has a name that is too long')
         if member.type == tarfile.GNUTYPE_SPARSE:
             raise ValueError(_SPARSE)
         return member
 
-    def _proc_gnusparse_10(self, *args):
+    def _proc_gnusparse_10(self, *_arguments: object) -> typing.NoReturn:
         raise ValueError(_SPARSE)
 
 
@@ -363,11 +364,13 @@ def _open_tar(path: pathlib.Path) -> tarfile.TarFile | None:
 
 
 def _from_tar(archive: tarfile.TarFile) -> Recording:
-    files, links, folders = {}, {}, []
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
+    folders: list[str] = []
     size = count = 0
     for member in archive:
         # tarfile would keep all of them.
-        archive.members.clear()
+        archive.members.clear()  # type: ignore[attr-defined]  # No stub.
         name = posixpath.normpath(member.name).lstrip('/')
         count += 1
         size += len(name) + len(member.linkname)
@@ -375,11 +378,10 @@ def _from_tar(archive: tarfile.TarFile) -> Recording:
             links[name] = member.linkname
         elif member.isdir():
             folders.append(name)
-        elif member.isfile():
-            content = archive.extractfile(member).read(_limit(name))
+        elif member.isfile() and (file := archive.extractfile(member)):
             # Files of a live sysfs claim the size of a page and are padded
             # with zeros.
-            content = content.rstrip(b'\0')
+            content = file.read(_limit(name)).rstrip(b'\0')
             size += len(content)
             files[name] = content.decode('utf-8', 'replace')
         if size > MAX_RECORDING or count > MAX_ENTRIES:
@@ -387,7 +389,8 @@ def _from_tar(archive: tarfile.TarFile) -> Recording:
     return _from_machine_root(files, links, folders)
 
 
-def _from_machine_root(files, links, folders) -> Recording:
+def _from_machine_root(files: dict[str, str], links: dict[str, str],
+                       folders: list[str]) -> Recording:
     """Make a Recording with paths that begin with ``sys/``.
 
     The archive may have folders above ``sys/``, or be made inside ``sys/``.
@@ -399,13 +402,13 @@ def _from_machine_root(files, links, folders) -> Recording:
     if prefix is None:
         raise ValueError('has no sys/bus/ in it')
 
-    def below(mapping):
+    def below(mapping: dict[str, str]) -> dict[str, str]:
         return {missing + name.removeprefix(prefix): value
                 for name, value in mapping.items()
                 if name.startswith(prefix)}
 
     return Recording(below(files), below(links),
-                     below(dict.fromkeys(folders)))
+                     below(dict.fromkeys(folders, '')))
 
 
 def _above(names: collections.abc.Iterable[str], folder: str) -> str | None:

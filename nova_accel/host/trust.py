@@ -29,7 +29,9 @@ def open_device(path: str, flags: int) -> int:
     return _open(path, flags, stat.S_ISCHR)
 
 
-def _open(path, flags, is_kind, check=None) -> int:
+def _open(path: str, flags: int,
+          is_kind: collections.abc.Callable[[int], bool],
+          check: Check | None = None) -> int:
     """Open a file after its kind was checked.
 
     Opening a pipe blocks, and opening some devices has effects. ``O_PATH``

@@ -4,13 +4,15 @@
 nova-compute finds the request at its next look at Placement.
 """
 
+import argparse
+
 from nova_accel.core.placement import dirt
 from nova_accel.core.placement import listing
 from nova_accel.osc import cloud
 from nova_accel.osc import provider
 
 
-def add_options(group) -> None:
+def add_options(group: argparse._ActionsContainer) -> None:
     """Add the options that ask for it to a group of a parser."""
     group.add_argument('--clean', action='store_true',
                        help='Clean what no server has of it, with the cleaner '
@@ -20,12 +22,13 @@ def add_options(group) -> None:
                             'yourself since its last server')
 
 
-def is_asked(options) -> bool:
+def is_asked(options: argparse.Namespace) -> bool:
     """Whether parsed options ask for it."""
-    return options.clean or options.free
+    return bool(options.clean or options.free)
 
 
-def apply(client: cloud.Cloud, device: listing.Device, options) -> None:
+def apply(client: cloud.Cloud, device: listing.Device,
+          options: argparse.Namespace) -> None:
     """Ask for it."""
     wanted = dirt.CLEAN if options.clean else dirt.FREE
     client.put(f'/traits/{wanted}', {})

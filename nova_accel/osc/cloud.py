@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import typing
 
+from cliff import command
 from openstack import exceptions
 
 from nova_accel.core import errors
@@ -45,7 +46,7 @@ class Cloud:
     :param connection: openstack.connection.Connection
     """
 
-    def __init__(self, connection) -> None:
+    def __init__(self, connection: typing.Any) -> None:
         self._connection = connection
 
     @property
@@ -102,7 +103,8 @@ class Cloud:
     def root(self, device: listing.Device) -> str:
         """Return the uuid of the compute node's provider of a device."""
         [provider] = queries.providers(self.get, uuid=device.uuid)
-        return provider['root_provider_uuid']
+        root: str = provider['root_provider_uuid']
+        return root
 
     def consumers(self, providers: collections.abc.Iterable[str],
                   ) -> dict[str, list[Consumer]]:
@@ -140,7 +142,8 @@ class Cloud:
             queries.allocations, self.get), classes)
         projects = self._each(functools.partial(queries.project, self.get), {
             consumer for found in allocations.values() for consumer in found})
-        used = collections.defaultdict(collections.Counter)
+        used: dict[tuple[str, str], collections.Counter[str]] = (
+            collections.defaultdict(collections.Counter))
         for provider, found in allocations.items():
             name = classes[provider]
             for consumer, allocation in found.items():
@@ -195,7 +198,9 @@ class Cloud:
 
     def allocations(self, consumer: str) -> listing.Json:
         """Return the allocations of a server, by provider."""
-        return self.get(f'/allocations/{consumer}')['allocations']
+        found: listing.Json = self.get(
+            f'/allocations/{consumer}')['allocations']
+        return found
 
     def allocations_of(self, consumers: collections.abc.Iterable[str],
                        ) -> dict[str, listing.Json]:
@@ -208,14 +213,14 @@ class Cloud:
 
     def _server_name(self, uuid: str) -> str:
         try:
-            return self._connection.compute.get_server(uuid).name
+            return str(self._connection.compute.get_server(uuid).name)
         except exceptions.SDKException:
             # A migration, or a server that this user may not see.
             return ''
 
     def _project_name(self, uuid: str) -> str:
         try:
-            return self._connection.identity.get_project(uuid).name
+            return str(self._connection.identity.get_project(uuid).name)
         except exceptions.SDKException:
             return ''
 
@@ -249,7 +254,8 @@ class Cloud:
         """
         self._call('delete', path)
 
-    def _call(self, method: str, path: str, **kwargs):
+    def _call(self, method: str, path: str,
+              **kwargs: listing.Json) -> typing.Any:
         try:
             answer = getattr(self._placement, method)(
                 path, microversion=queries.MICROVERSION, **kwargs)
@@ -265,8 +271,15 @@ class Cloud:
         return answer
 
     @functools.cached_property
-    def _placement(self):
+    def _placement(self) -> typing.Any:
         return self._connection.placement
+
+
+def of(asking: command.Command) -> Cloud:
+    """Return the cloud that a command of openstack is about."""
+    openstack: typing.Any = asking.app
+    found: Cloud = openstack.client_manager.nova_accel
+    return found
 
 
 class NotAllowed(errors.AccelError):

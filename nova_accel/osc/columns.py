@@ -12,18 +12,30 @@ from nova_accel.core import naming
 from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
 
+#: What a command of cliff returns: the names of its columns, and rows, or the
+#: values of one record.
+Output = tuple[collections.abc.Sequence[str],
+               collections.abc.Iterable[typing.Any]]
 
-class Lines(columns.FormattableColumn):
+if typing.TYPE_CHECKING:
+    _Column = columns.FormattableColumn[typing.Any]
+else:
+    # Older versions of cliff have no types.
+    _Column = columns.FormattableColumn
+
+
+class Lines(_Column):
     """A list: one item on each line for people."""
 
     def human_readable(self) -> str:
         return '\n'.join(map(str, self._value))
 
 
-class Texts(columns.FormattableColumn):
+class Texts(_Column):
     """Data for programs, and lines of text for people."""
 
-    def __init__(self, value, lines: collections.abc.Iterable[str]) -> None:
+    def __init__(self, value: typing.Any,
+                 lines: collections.abc.Iterable[str]) -> None:
         super().__init__(value)
         self._lines = list(lines)
 
@@ -31,7 +43,7 @@ class Texts(columns.FormattableColumn):
         return '\n'.join(self._lines)
 
 
-class Reason(columns.FormattableColumn):
+class Reason(_Column):
     """Why a device is not available: reasons, and a drain if it has one.
 
     :param value: a list of texts
@@ -41,7 +53,7 @@ class Reason(columns.FormattableColumn):
         return ', '.join(self._value)
 
 
-class Counted(columns.FormattableColumn):
+class Counted(_Column):
     """Reasons, with the number of units or of hosts that have each.
 
     :param value: a list of dicts with ``units``, ``hosts`` or ``servers``,
@@ -56,7 +68,7 @@ class Counted(columns.FormattableColumn):
             for (noun, count), (_key, reason) in [row.items()])
 
 
-class Hosts(columns.FormattableColumn):
+class Hosts(_Column):
     """How many servers fit on hosts, and why no more fit.
 
     :param value: a list of dicts with ``hosts``, a list of names, ``fits`` and
@@ -71,7 +83,7 @@ class Hosts(columns.FormattableColumn):
             for row in self._value)
 
 
-class Devices(columns.FormattableColumn):
+class Devices(_Column):
     """The devices of a server.
 
     :param value: a list of dicts
@@ -83,7 +95,7 @@ class Devices(columns.FormattableColumn):
             if value is not None) for row in self._value)
 
 
-class Groups(columns.FormattableColumn):
+class Groups(_Column):
     """The groups of a device profile, for programs as Cyborg shows them.
 
     :param value: a list of :class:`.device_profile.Group`; None if unknown
@@ -117,7 +129,7 @@ class Groups(columns.FormattableColumn):
                if group.bitstream else {})} for group in self._value]
 
 
-class Tree(columns.FormattableColumn):
+class Tree(_Column):
     """The devices of a host as a tree of their places.
 
     :param value: a list of dicts with ``place``, a list of names, the
@@ -125,7 +137,7 @@ class Tree(columns.FormattableColumn):
     """
 
     def human_readable(self) -> str:
-        tree: dict = {}
+        tree: Branch = {}
         for row in self._value:
             branch = tree
             for part in row['place']:
@@ -134,8 +146,12 @@ class Tree(columns.FormattableColumn):
         return '\n'.join(lines(tree))
 
 
-def lines(tree: dict, indent: str = '') -> collections.abc.Iterator[str]:
-    """Yield the lines of a tree, given as nested dicts by label."""
+#: A tree, as nested dicts by label.
+Branch = dict[str, 'Branch']
+
+
+def lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:
+    """Yield the lines of a tree."""
     for index, (label, branch) in enumerate(tree.items(), 1):
         last = index == len(tree)
         yield f'{indent}{"└─" if last else "├─"} {label}'

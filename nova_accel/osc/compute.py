@@ -4,6 +4,7 @@
 import collections.abc
 import contextlib
 import dataclasses
+import typing
 
 from openstack import exceptions
 
@@ -14,6 +15,8 @@ from nova_accel.core.request import flavor_specs
 from nova_accel.osc import progress
 
 _TRAIT = 'trait:'
+
+_Found = typing.TypeVar('_Found')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Compute:
     :param connection: openstack.connection.Connection
     """
 
-    def __init__(self, connection) -> None:
+    def __init__(self, connection: typing.Any) -> None:
         self._connection = connection
 
     def flavors(self) -> list[Flavor]:
@@ -181,11 +184,11 @@ class Compute:
                 for found in self._nova.server_groups(all_projects=True)]
 
     @property
-    def _nova(self):
+    def _nova(self) -> typing.Any:
         return self._connection.compute
 
 
-def _closed(found) -> str:
+def _closed(found: typing.Any) -> str:
     """Return why a compute node gets no new servers, '' if it does."""
     if (found.state, found.status) == ('up', 'enabled'):
         return ''
@@ -193,7 +196,7 @@ def _closed(found) -> str:
             else 'nova-compute is disabled')
 
 
-def _known(found, noun: str, name: str):
+def _known(found: _Found | None, noun: str, name: str) -> _Found:
     """Return what Nova has found; raise an error if that is nothing."""
     if found is None:
         raise errors.AccelError(f'{noun} {errors.plain(name)}', 'is not known',
@@ -201,13 +204,13 @@ def _known(found, noun: str, name: str):
     return found
 
 
-def _flavor(found) -> Flavor:
+def _flavor(found: typing.Any) -> Flavor:
     # The flavor of a server has its name as original_name.
     return Flavor(found.original_name or found.name or '',
                   dict(found.extra_specs or {}))
 
 
-def _server(found) -> Server:
+def _server(found: typing.Any) -> Server:
     properties = (found.image or {}).get('properties') or {}
     return Server(found.id, found.name, _flavor(found.flavor), tuple(
         key.removeprefix(_TRAIT) for key, value in properties.items()
@@ -218,7 +221,7 @@ def _server(found) -> Server:
 
 
 @contextlib.contextmanager
-def _translated_errors():
+def _translated_errors() -> collections.abc.Iterator[None]:
     """Raise exceptions of openstacksdk as AccelError."""
     try:
         yield

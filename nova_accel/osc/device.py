@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel device``: the devices of compute nodes."""
 
+import argparse
 import collections.abc
 import itertools
+import typing
 
 from osc_lib.command import command
 
@@ -24,6 +26,7 @@ _LONG = ('ID', 'Region', 'Traits',
            for level in model.LEVELS), 'Islands', 'Partitions', 'Servers',
          'Projects')
 
+_Row = tuple[typing.Any, ...]
 
 _CHANGED = listing.REASONS[providers.WITHHELD[
     model.WithheldState.FIRMWARE_CHANGED]]
@@ -36,7 +39,7 @@ class ListDevice(command.Lister):
     for each.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--host', metavar='<host>',
                             help='Only the devices of this compute node')
@@ -52,8 +55,8 @@ class ListDevice(command.Lister):
                  'devices; this asks Placement about each held device')
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = cloud.of(self)
         hosts = ([client.host(parsed_args.host)] if parsed_args.host
                  else client.hosts())
         rows = [(host, device, units) for host in hosts
@@ -73,18 +76,18 @@ class ListDevice(command.Lister):
 class ShowDevice(command.ShowOne):
     """Show a device."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_device(parser)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = cloud.of(self)
         device = client.device(parsed_args.device)
         consumers = list(itertools.chain.from_iterable(client.consumers(
             units.provider for units in device.regions if units.used
         ).values()))
-        return zip(*{
+        return self.dict2columns({
             'host': device.host,
             'address': device.address,
             'id': device.uuid,
@@ -105,7 +108,7 @@ class ShowDevice(command.ShowOne):
                 for consumer in consumers]),
             'projects': columns.Lines(sorted({
                 consumer.project for consumer in consumers})),
-        }.items(), strict=True)
+        })
 
 
 class SetDevice(command.Command):
@@ -114,7 +117,7 @@ class SetDevice(command.Command):
     Servers that hold the device keep it.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add_device(parser)
         group = parser.add_mutually_exclusive_group(required=True)
@@ -123,8 +126,8 @@ class SetDevice(command.Command):
         firmware.add_option(group)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = cloud.of(self)
         device = client.device(parsed_args.device)
         if cleaning.is_asked(parsed_args):
             cleaning.apply(client, device, parsed_args)
@@ -134,14 +137,14 @@ class SetDevice(command.Command):
             draining.apply(client, device.uuid, [device], parsed_args)
 
 
-def _region(units) -> str:
+def _region(units: listing.Units) -> str:
     name = f'{units.resource_class} {units.name}'.strip()
     return ', '.join([
         f'{name}: {units.status}', f'{units.used} used', f'{units.free} free',
         *units.reasons])
 
 
-def add_device(parser) -> None:
+def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a device."""
     parser.add_argument('device', metavar='<device>',
                         help='Device as HOST/ADDRESS, such as '
@@ -149,7 +152,7 @@ def add_device(parser) -> None:
 
 
 def _row(host: listing.Host, device: listing.Device,
-         units: listing.Units) -> tuple:
+         units: listing.Units) -> _Row:
     return (host.name, device.address, pci_ids.name(device.properties.ids),
             units.resource_class, str(units.status), units.used, units.free,
             columns.Reason(_reasons(host, device, units)))
@@ -168,7 +171,7 @@ def _reasons(host: listing.Host, device: listing.Device,
 
 
 def _details(device: listing.Device, units: listing.Units,
-             consumers: collections.abc.Sequence[cloud.Consumer]) -> tuple:
+             consumers: collections.abc.Sequence[cloud.Consumer]) -> _Row:
     properties = device.properties
     return (units.provider, units.name, columns.Lines(sorted(units.traits)),
             *(properties.place.get(level.key) for level in model.LEVELS),

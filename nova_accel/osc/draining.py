@@ -6,6 +6,7 @@ look at Placement, keeps the units reserved, and reserves them in the provider
 of their resource class.
 """
 
+import argparse
 import collections.abc
 import contextlib
 import datetime
@@ -16,7 +17,7 @@ from nova_accel.osc import cloud
 from nova_accel.osc import provider
 
 
-def add_options(group) -> None:
+def add_options(group: argparse._ActionsContainer) -> None:
     """Add the options that drain to a group of a parser."""
     group.add_argument('--drain', metavar='<reason>',
                        help='Give it to no new server, for this reason; '
@@ -26,8 +27,8 @@ def add_options(group) -> None:
 
 
 def apply(client: cloud.Cloud, target: str,
-          devices: collections.abc.Iterable[listing.Device], options,
-          ) -> None:
+          devices: collections.abc.Iterable[listing.Device],
+          options: argparse.Namespace) -> None:
     """Set or end a drain.
 
     :param target: uuid of the provider that has it: of the device, or of the
@@ -55,14 +56,15 @@ def apply(client: cloud.Cloud, target: str,
             provider.reserve(client, units, bool(is_drained))
 
 
-def _is_drained_otherwise(client, device: listing.Device) -> bool:
+def _is_drained_otherwise(client: cloud.Cloud,
+                          device: listing.Device) -> bool:
     """Whether the device or its host still has a drain."""
     return drain.loads((
         *provider.traits(client, device.uuid)[0],
         *provider.traits(client, client.root(device))[0])) is not None
 
 
-def _mark(client, units: listing.Units, is_drained: bool) -> None:
+def _mark(client: cloud.Cloud, units: listing.Units, is_drained: bool) -> None:
     """Add or remove the trait of drained devices."""
     provider.change_traits(client, units.provider, lambda traits: (
         traits | {drain.TRAIT} if is_drained else traits - {drain.TRAIT}))

@@ -6,6 +6,7 @@ Placement it takes the present firmware as the first, and offers the device
 again.
 """
 
+import argparse
 import collections.abc
 import contextlib
 
@@ -15,7 +16,7 @@ from nova_accel.osc import cloud
 from nova_accel.osc import provider
 
 
-def add_option(group) -> None:
+def add_option(group: argparse._ActionsContainer) -> None:
     """Add the option of a command that accepts firmware.
 
     :param group: the options of which one is required
@@ -36,7 +37,7 @@ def accept(client: cloud.Cloud, root: str,
         version.trait for device in devices
         for version in device.known_firmware}
 
-    def forgotten(traits):
+    def forgotten(traits: set[str]) -> set[str]:
         return {version.trait for version in firmware.loads(traits)
                 if named is None or version.trait in named}
 

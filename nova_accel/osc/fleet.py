@@ -23,10 +23,10 @@ class State(enum.StrEnum):
 
 # All other reasons are faults.
 _STATES = {
-    **dict.fromkeys(map(listing.REASONS.get, (
+    **{listing.REASONS[trait]: State.SET_ASIDE for trait in (
         providers.WITHHELD[model.WithheldState.DRAINED],
         providers.WITHHELD[model.WithheldState.NOT_STRICT],
-        providers.NOT_NAMED)), State.SET_ASIDE),
+        providers.NOT_NAMED)},
     listing.RESERVED: State.SET_ASIDE,
     **dict.fromkeys((model.WithheldState.DIRTY.value,
                      model.WithheldState.CLEANING.value), State.CLEANING)}
@@ -63,7 +63,7 @@ class Fleet:
 
     def ranked(self) -> list[str]:
         """Return the ids of the projects; who holds most units is first."""
-        units = collections.Counter()
+        units = collections.Counter[str]()
         for host in self.hosts:
             for device in host.devices:
                 for share in self.shares(device):
@@ -78,7 +78,7 @@ class Fleet:
         """
         found = []
         for units in device.regions:
-            held = collections.Counter()
+            held = collections.Counter[str]()
             for consumer in self.holders.get(units.provider, ()):
                 held[consumer.project] += consumer.held(units)
             after = state(units.reasons)

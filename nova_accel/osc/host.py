@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel host``: compute nodes and their devices."""
 
+import argparse
 import dataclasses
 
 from osc_lib.command import command
 
 from nova_accel.core import model
 from nova_accel.core.placement import listing
+from nova_accel.osc import cloud
 from nova_accel.osc import columns
 from nova_accel.osc import draining
 from nova_accel.osc import firmware
@@ -18,14 +20,14 @@ from nova_accel.osc import picture
 class ListHost(command.Lister):
     """List the compute nodes that have devices."""
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
         return ('Name', 'Devices', 'Used', 'Free', 'Withheld', 'Drained'), [
             (host.name, len(host.devices),
              sum(units.used for _device, units in host.units),
              sum(units.free for _device, units in host.units),
              sum(bool(units.reasons) for _device, units in host.units),
              str(host.drained) if host.drained else None)
-            for host in self.app.client_manager.nova_accel.hosts()]
+            for host in cloud.of(self).hosts()]
 
 
 class DrawHost(command.Command):
@@ -35,7 +37,7 @@ class DrawHost(command.Command):
     asked about each server with devices.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('hosts', metavar='<host>', nargs='*',
                             help='Only these compute nodes')
@@ -43,8 +45,8 @@ class DrawHost(command.Command):
                             help='Only devices of this resource class')
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = cloud.of(self)
         hosts = [_of_class(host, parsed_args.resource_class) for host in (
             map(client.host, parsed_args.hosts) if parsed_args.hosts
             else client.hosts())]
@@ -70,14 +72,14 @@ def _of_class(host: listing.Host, name: str | None) -> listing.Host:
 class ShowHost(command.ShowOne):
     """Show the devices of a compute node as a tree of their places."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_host(parser)
         return parser
 
-    def take_action(self, parsed_args):
-        host = self.app.client_manager.nova_accel.host(parsed_args.host)
-        return zip(*{
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        host = cloud.of(self).host(parsed_args.host)
+        return self.dict2columns({
             'name': host.name,
             'id': host.uuid,
             'drained': str(host.drained) if host.drained else None,
@@ -89,7 +91,7 @@ class ShowHost(command.ShowOne):
                  'free': units.free, 'reasons': list(units.reasons)}
                 for device, units in sorted(
                     host.units, key=lambda row: _place(row[0]))]),
-        }.items(), strict=True)
+        })
 
 
 class SetHost(command.Command):
@@ -99,7 +101,7 @@ class SetHost(command.Command):
     drained as well.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         _add_host(parser)
         group = parser.add_mutually_exclusive_group(required=True)
@@ -107,8 +109,8 @@ class SetHost(command.Command):
         firmware.add_option(group)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        client = cloud.of(self)
         host = client.host(parsed_args.host)
         if parsed_args.accept_firmware:
             firmware.accept(client, host.uuid)
@@ -116,7 +118,7 @@ class SetHost(command.Command):
             draining.apply(client, host.uuid, host.devices, parsed_args)
 
 
-def _add_host(parser) -> None:
+def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('host', metavar='<host>',
                         help='Name of the compute node, as in "openstack '
                              'hypervisor list"')

@@ -4,12 +4,14 @@
 ``nova-accel metrics`` has those of one compute node.
 """
 
+import argparse
 import time
 
 from osc_lib.command import command
 
 from nova_accel import exposition
 from nova_accel.osc import capacity
+from nova_accel.osc import cloud
 from nova_accel.osc import collector
 from nova_accel.osc import profiles
 
@@ -21,15 +23,15 @@ class Metrics(command.Command):
     servers of each profile by status.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         exposition.add_option(parser)
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
         exposition.check()
-        client = self.app.client_manager.nova_accel
+        client = cloud.of(self)
         hosts = client.hosts()
         exposition.write(collector.Collector(
             time.time(), profiles.find(client.compute,

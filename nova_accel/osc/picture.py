@@ -85,6 +85,10 @@ _HEAD = '\n'.join((
 
 _Elements = collections.abc.Iterator[str]
 
+#: Draws the sample of a text of the legend, at a place.
+_Sample = collections.abc.Callable[[float, float],
+                                   collections.abc.Iterable[str]]
+
 
 def draw(fleet: fleets.Fleet) -> str:
     """Return the picture."""
@@ -189,7 +193,7 @@ class _Table:
 def _by_classes(host: listing.Host) -> collections.abc.Iterator[tuple[
         tuple[str, ...], collections.abc.Iterator[listing.Device]]]:
     """Yield the devices with units, by their resource classes."""
-    def classes(device):
+    def classes(device: listing.Device) -> tuple[str, ...]:
         return tuple(sorted({units.resource_class
                              for units in device.regions}))
     return itertools.groupby(sorted(
@@ -328,16 +332,21 @@ def _runs(numbers: list[int]) -> collections.abc.Iterator[tuple[int, int]]:
         yield found[0], found[-1]
 
 
+#: The names of the parts of a host at each level, and the address.
+_Place = tuple[list[str], str]
+
+
 def _neighbours(devices: list[listing.Device]) -> list[listing.Device]:
     """Sort by place, but devices of a partition are side by side."""
-    def place(device):
+    def place(device: listing.Device) -> _Place:
         return [str(device.properties.place.get(level.key, ''))
                 for level in model.LEVELS], device.address
     first = {number: place(device)
              for device in sorted(devices, key=place, reverse=True)
              for number in device.properties.partitions}
 
-    def key(device):
+    def key(device: listing.Device,
+            ) -> tuple[list[tuple[int, _Place]], _Place]:
         return sorted((-size, first[number]) for number, size
                       in device.properties.partitions.items()), place(device)
     return sorted(devices, key=key)
@@ -370,10 +379,10 @@ def _summary(fleet: fleets.Fleet) -> str:
         f'{max(0, total - held - free)} withheld'))
 
 
-def _samples(fleet: fleets.Fleet, looks: _Looks) -> collections.abc.Iterator[
-        tuple[str, collections.abc.Callable[[float, float], _Elements]]]:
+def _samples(fleet: fleets.Fleet, looks: _Looks,
+             ) -> collections.abc.Iterator[tuple[str, _Sample]]:
     """Yield the texts of the legend, and what draws the sample of each."""
-    def cell(state, project=''):
+    def cell(state: State, project: str = '') -> _Sample:
         return lambda x, y: _cell(x, y, [fleets.Share(1, state, project)],
                                   looks)
     others = [project for project, look in looks.items() if not look.letter]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel plan``: the fewest migrations for a purpose."""
 
+import argparse
 import collections.abc
 import shlex
 import time
@@ -13,6 +14,7 @@ from nova_accel.core.capacity import room
 from nova_accel.core.moves import fleet as fleets
 from nova_accel.core.moves import goals
 from nova_accel.core.moves import search
+from nova_accel.osc import cloud as clouds
 from nova_accel.osc import columns
 from nova_accel.osc import moves
 from nova_accel.osc import profiles
@@ -29,7 +31,7 @@ _SPARE_SECONDS = 5
 class _Plan(command.ShowOne):
     """Base of the commands."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--seconds', metavar='<seconds>', type=_positive,
@@ -38,21 +40,18 @@ class _Plan(command.ShowOne):
         return parser
 
     def _plan(self, request: str, cloud: fleets.Fleet, goal: goals.Goal,
-              options) -> collections.abc.Iterable[tuple]:
-        clock = time.monotonic()
-        found = search.Search(
-            cloud, goal, lambda: 1 - (time.monotonic() - clock
-                                      ) / options.seconds,
-            progress.Searched()).run()
+              options: argparse.Namespace) -> columns.Output:
+        found = search.Search(cloud, goal, _left_of(options.seconds),
+                              progress.Searched()).run()
         moves = found.moves or ()
-        return zip(*{
+        return self.dict2columns({
             'request': request,
             'moves': None if found.moves is None else len(moves),
             'fewest': found.moves is not None and found.is_least,
             'reason': _reason(found, goal, cloud, options.seconds),
             'steps': columns.Texts([_step(move, cloud) for move in moves],
                                    _lines(moves, cloud)),
-        }.items(), strict=True)
+        })
 
 
 class MakeRoom(_Plan):
@@ -62,7 +61,7 @@ class MakeRoom(_Plan):
     when the steps before it are done.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--profile', metavar='<profile>', required=True,
                             help='Room for servers with this device profile')
@@ -73,8 +72,8 @@ class MakeRoom(_Plan):
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = clouds.of(self)
         wanted = profiles.contents(client.compute, parsed_args.profile,
                                    parsed_args.profile_dir).request()
         cloud = moves.read(client)
@@ -86,6 +85,12 @@ class MakeRoom(_Plan):
                 + f' on {parsed_args.host}' * bool(parsed_args.host))
         return self._plan(text, cloud, goals.Room(
             rooms, parsed_args.count, parsed_args.host), parsed_args)
+
+
+def _left_of(seconds: int) -> collections.abc.Callable[[], float]:
+    """Return a function that returns the part of the time that is left."""
+    began = time.monotonic()
+    return lambda: 1 - (time.monotonic() - began) / seconds
 
 
 def _positive(text: str) -> int:
@@ -106,14 +111,14 @@ class Drain(_Plan):
     when the steps before it are done.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('host', metavar='<host>',
                             help='Name of the compute node')
         return parser
 
-    def take_action(self, parsed_args):
-        cloud = moves.read(self.app.client_manager.nova_accel)
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        cloud = moves.read(clouds.of(self))
         _check_host(cloud, parsed_args.host)
         return self._plan(f'no server with devices on {parsed_args.host}',
                           cloud, goals.Drain(parsed_args.host), parsed_args)
@@ -180,10 +185,7 @@ def _with_spare(goal: goals.Goal, cloud: fleets.Fleet) -> str:
              'servers would have to change places, and no host has room for '
              f'one of them meanwhile; if another host like {like} had it, '),
             (goal, f'with another free host like {like}, ')):
-        clock = time.monotonic()
-        found = search.Search(
-            fleet, wanted, lambda clock=clock: 1 - (
-                time.monotonic() - clock) / _SPARE_SECONDS).run()
+        found = search.Search(fleet, wanted, _left_of(_SPARE_SECONDS)).run()
         if found.moves:
             return (text + errors.count(len(found.moves), 'move')
                     + ' would do')

@@ -8,6 +8,9 @@ be installed.
 Source: python-openstackclient, "Plugins" in its contributor documentation.
 """
 
+import argparse
+import typing
+
 from nova_accel.osc import cloud
 
 API_NAME = 'nova_accel'
@@ -16,7 +19,7 @@ API_VERSIONS = {'1': 'nova_accel.osc.cloud.Cloud'}
 DEFAULT_API_VERSION = '1'
 
 
-def make_client(instance) -> cloud.Cloud:
+def make_client(instance: typing.Any) -> cloud.Cloud:
     """Return what the commands read the cloud with.
 
     :param instance: openstackclient's ClientManager
@@ -24,6 +27,7 @@ def make_client(instance) -> cloud.Cloud:
     return cloud.Cloud(instance.sdk_connection)
 
 
-def build_option_parser(parser):
+def build_option_parser(parser: argparse.ArgumentParser,
+                        ) -> argparse.ArgumentParser:
     """Add no global option; python-openstackclient calls this."""
     return parser

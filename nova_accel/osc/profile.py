@@ -5,9 +5,12 @@ The columns are those of ``openstack accelerator device profile``, as far as a
 profile of Nova's flavors has them.
 """
 
+import argparse
+
 from osc_lib.command import command
 
 from nova_accel.core import errors
+from nova_accel.osc import cloud
 from nova_accel.osc import columns
 from nova_accel.osc import profiles
 
@@ -19,42 +22,42 @@ class ListProfile(command.Lister):
     newest server with the profile.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
         return ('name', 'groups', 'description', 'flavors', 'servers'), [
             (profile.name, columns.Groups(profile.groups),
              _description(profile), len(profile.flavors), profile.servers)
             for profile in profiles.find(
-                self.app.client_manager.nova_accel.compute,
+                cloud.of(self).compute,
                 parsed_args.profile_dir)]
 
 
 class ShowProfile(command.ShowOne):
     """Show a device profile."""
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('profile', metavar='<profile>',
                             help='Name of the device profile')
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
         profile = profiles.find_one(
-            self.app.client_manager.nova_accel.compute, parsed_args.profile,
+            cloud.of(self).compute, parsed_args.profile,
             parsed_args.profile_dir)
-        return zip(*{
+        return self.dict2columns({
             'name': profile.name,
             'groups': columns.Groups(profile.groups),
             'description': _description(profile),
             'affinity': columns.Lines(rules(profile)),
             'flavors': columns.Lines(profile.flavors),
             'servers': profile.servers,
-        }.items(), strict=True)
+        })
 
 
 def _description(profile: profiles.Profile) -> str | None:

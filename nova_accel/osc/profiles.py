@@ -5,6 +5,7 @@ What a profile asks for is in the files that nova-api reads, and in the flavors
 of the servers that were created with it.
 """
 
+import argparse
 import collections
 import collections.abc
 import dataclasses
@@ -80,7 +81,7 @@ class Profile:
             'has it', 'set --profile-dir to the profiles of nova-api')
 
 
-def add_options(parser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands that read profiles."""
     parser.add_argument(
         '--profile-dir', metavar='<directory>', action='append', default=[],
@@ -101,13 +102,15 @@ def find(nova: compute.Compute, directories: collections.abc.Iterable[str],
     for flavor in nova.flavors():
         if flavor.profile:
             flavors[flavor.profile].append(flavor.name)
-    statuses = collections.defaultdict(collections.Counter)
+    statuses: dict[str, collections.Counter[str]] = collections.defaultdict(
+        collections.Counter)
     specs: dict[str, collections.abc.Mapping[str, str]] = {}
     for server in nova.servers():
-        if server.flavor.is_expanded:
-            statuses[server.flavor.profile][server.status] += 1
+        name = server.flavor.extra_specs.get(flavor_specs.EXPANDED_KEY)
+        if name is not None:
+            statuses[name][server.status] += 1
             # Nova shows the newest server first.
-            specs.setdefault(server.flavor.profile, server.flavor.extra_specs)
+            specs.setdefault(name, server.flavor.extra_specs)
     return [Profile(name, documents.get(name), specs.get(name),
                     tuple(sorted(flavors[name])), dict(statuses[name]))
             for name in sorted({*documents, *flavors, *statuses})]

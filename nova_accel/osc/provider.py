@@ -2,6 +2,7 @@
 """Changes traits and reserved units of resource providers in Placement."""
 
 import collections.abc
+import typing
 
 from nova_accel.core import naming
 from nova_accel.core.placement import dirt
@@ -16,6 +17,8 @@ _OTHER_REASONS = providers.REASONS - {drain.TRAIT}
 # A provider changes while servers come and go.
 _TRIES = 5
 
+_Result = typing.TypeVar('_Result')
+
 
 def reserve(client: cloud.Cloud, units: listing.Units,
             is_reserved: bool) -> None:
@@ -27,7 +30,7 @@ def reserve(client: cloud.Cloud, units: listing.Units,
     name = naming.unit_class(units.resource_class)
     path = f'/resource_providers/{units.provider}/inventories/{name}'
 
-    def write():
+    def write() -> None:
         known = client.get(path)
         names = traits(client, units.provider)[0]
         if not is_reserved and (not _OTHER_REASONS.isdisjoint(names)
@@ -43,7 +46,7 @@ def change_traits(client: cloud.Cloud, provider: str,
                   change: collections.abc.Callable[[set[str]], set[str]],
                   ) -> set[str]:
     """Change the traits of a provider, and return those of before."""
-    def write():
+    def write() -> set[str]:
         before, generation = traits(client, provider)
         if change(before) != before:
             client.put(f'/resource_providers/{provider}/traits', {
@@ -59,7 +62,7 @@ def traits(client: cloud.Cloud, provider: str) -> tuple[set[str], int]:
     return set(known['traits']), known['resource_provider_generation']
 
 
-def _retried(write: collections.abc.Callable):
+def _retried(write: collections.abc.Callable[[], _Result]) -> _Result:
     """Repeat a write while something else changes the provider."""
     for _try in range(_TRIES - 1):
         try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel server``: the devices of a server."""
 
+import argparse
 import typing
 
 from osc_lib.command import command
@@ -20,17 +21,17 @@ class ShowServer(command.ShowOne):
     Only administrators see the devices.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('server', metavar='<server>',
                             help='Server (name or ID)')
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = cloud.of(self)
         server = client.compute.server(parsed_args.server)
         wanted = flavor_request.parse(server.flavor.extra_specs)
-        shown = {
+        shown: dict[str, typing.Any] = {
             'id': server.uuid,
             'name': server.name,
             'flavor': server.flavor.name,
@@ -40,7 +41,7 @@ class ShowServer(command.ShowOne):
         }
         if server.host:
             shown.update(_for_administrators(client, server, wanted))
-        return zip(*shown.items(), strict=True)
+        return self.dict2columns(shown)
 
 
 def _for_administrators(client: cloud.Cloud, server: compute.Server,

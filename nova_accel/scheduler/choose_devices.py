@@ -90,12 +90,11 @@ class Choice:
     def _best(self, groups, available, contexts,
               steps) -> arrange.Arrangement:
         """Return the best arrangement; the first one, if several are equal."""
-        best = None
+        found: list[arrange.Arrangement] = []
         for context in contexts:
-            found = choose.choose(self._wanted, groups, available, context,
-                                  self._pack, steps)
-            if best is None or found.order < best.order:
-                best = found
+            found.append(choose.choose(self._wanted, groups, available,
+                                       context, self._pack, steps))
+            best = min(found, key=lambda one: one.order)
             # It is perfect, or no other NUMA nodes can improve it.
             if not (best.penalty or best.alternative or best.rule
                     or best.kind in ('together', 'alternatives')):

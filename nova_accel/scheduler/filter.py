@@ -67,9 +67,10 @@ class AcceleratorFilter(filters.BaseHostFilter):
         for number, host_state in enumerate(filter_obj_list):
             served |= candidates.claimed(host_state)
             # Without an answer of Placement, nova-compute chooses.
-            if wanted.classes and candidates.of(host_state):
+            answer = candidates.of(host_state)
+            if wanted.classes and answer:
                 searches[number] = host_search.HostSearch(
-                    host_state, spec_obj, wanted)
+                    host_state, answer, spec_obj, wanted)
         host_search.search_all(list(searches.values()))
         yield from same_domain.keep([
             host_state for number, host_state in enumerate(filter_obj_list)

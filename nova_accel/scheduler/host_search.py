@@ -24,14 +24,15 @@ CONF = nova.conf.CONF
 class HostSearch:
     """The search of one host for a request.
 
-    :param host_state: nova.scheduler.host_manager.HostState, with candidates
-        that have Placement's answer
+    :param host_state: nova.scheduler.host_manager.HostState
+    :param answer: from which its candidates are
     :param spec_obj: nova.objects.RequestSpec
     """
 
-    def __init__(self, host_state, spec_obj, wanted: flavor_request.Request):
+    def __init__(self, host_state, answer: candidates.Answer, spec_obj,
+                 wanted: flavor_request.Request):
         self.host_state = host_state
-        self.answer = candidates.of(host_state)
+        self.answer = answer
         self._wanted = wanted
         self._siblings = multi_create.Siblings.of(host_state)
         self._choice = choose_devices.Choice(

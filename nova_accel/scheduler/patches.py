@@ -179,8 +179,8 @@ def _nodes(host_state, spec_obj) -> set[int]:
     except errors.ProfileError:
         return set()
     places = candidates.summary(host_state).places
-    return {places[uuid].numa_node for uuid in devices
-            if uuid in places} - {None}
+    nodes = {places[uuid].numa_node for uuid in devices if uuid in places}
+    return {node for node in nodes if node is not None}
 
 
 @seams.wrap(selection.Selection, 'from_host_state')

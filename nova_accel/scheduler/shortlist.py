@@ -231,8 +231,11 @@ def rounds(spec_obj, instance_uuids: list[str] | None, found: Found | None,
     :returns: summaries of the hosts; nothing if no host has the devices
     """
     wanted = _wanted(spec_obj) if instance_uuids and found else None
-    hosts = _hosts(found, provider_summaries) if wanted else {}
-    enough = CONF.nova_accel.shortlist_size + len(instance_uuids or ())
+    if not (wanted and instance_uuids and found and provider_summaries):
+        yield provider_summaries
+        return
+    hosts = _hosts(found, provider_summaries)
+    enough = CONF.nova_accel.shortlist_size + len(instance_uuids)
     if len(hosts) <= enough:
         yield provider_summaries
         return

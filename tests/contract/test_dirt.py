@@ -8,7 +8,6 @@ from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.placement import dirt as traits
 from nova_accel.core.placement import inventory
-from nova_accel.core.placement import providers
 from tests.unit import build
 
 _CARD, _VF, _OTHER = map(build.address, (
@@ -122,7 +121,7 @@ def test_use_that_was_not_stored_lasts():
     (0, traits.traits([_VF, _OTHER], False), {_VF, _OTHER}),
     (1, {'CUSTOM_NOVA_ACCEL_DIRTY'}, set())])
 def test_traits_of_dirty_functions(reserved, names, dirty):
-    existing = providers.Existing(
+    existing = inventory.Existing(
         'uuid', _NAME, build.ROOT,
         {'CUSTOM_UNIT_OF_X': {'total': 1, 'reserved': reserved}},
         frozenset(names))

@@ -152,7 +152,7 @@ class CrashStorm(storm.Storm):
         held = collections.Counter()
         for host in storm.HOSTS:
             for _uuid, device in holding.each(self.held_by_domain(host)):
-                held[holding.provider_of(device),
+                held[device.provider,
                      rightly[host, str(device.address)]] += 1
         promised = collections.Counter()
         for host in storm.HOSTS:

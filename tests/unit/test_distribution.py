@@ -4,6 +4,7 @@
 They are built in another directory: building leaves files beside the sources.
 """
 
+import configparser
 from importlib import metadata
 import pathlib
 import shutil
@@ -92,6 +93,21 @@ def test_wheel_has_every_sample_and_dashboard(wheel, files):
 def described(wheel):
     return metadata.PathDistribution(
         zipfile.Path(wheel, _DIST_INFO)).metadata
+
+
+def _programs():
+    config = configparser.ConfigParser()
+    config.read(_ROOT / 'setup.cfg')
+    return [line.split(' = ') for line in config[
+        'options.entry_points']['console_scripts'].strip().splitlines()]
+
+
+@pytest.mark.parametrize('name, function', _programs())
+def test_program_has_its_name_if_python_runs_its_module(name, function):
+    done = subprocess.run(
+        [sys.executable, '-m', function.partition(':')[0], '--help'],
+        cwd=_ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(f'usage: {name} '), done.stderr
 
 
 def test_version_is_the_tag_in_git(described):

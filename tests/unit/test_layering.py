@@ -128,9 +128,13 @@ def _packages():
     return module
 
 
-def _core_graph(name):
-    """Return the imports within core, by the names of modules or packages."""
-    files = [path for path in _FILES if _part(path) == 'core'
+def _graph(name, part=None):
+    """Return the imports within a part, by the names of modules or packages.
+
+    :param name: returns the name of a module
+    :param part: all modules by default
+    """
+    files = [path for path in _FILES if part in (None, _part(path))
              and path.stem != '__init__']
     modules = {_module(path) for path in files}
     graph = {name(_module(path)): set() for path in files}
@@ -140,6 +144,11 @@ def _core_graph(name):
     return {one: others - {one} for one, others in graph.items()}
 
 
+def test_no_modules_import_each_other():
+    """An import within a function counts as well."""
+    assert _packages().levels(_graph(str))
+
+
 def _package(module):
     """Return the sub-package of core that a module is in, or the module."""
     return module.split('.')[2]
@@ -147,7 +156,7 @@ def _package(module):
 
 @pytest.mark.parametrize('name, most', [(str, 14), (_package, 7)])
 def test_imports_within_core_are_acyclic_and_shallow(name, most):
-    graph = _core_graph(name)
+    graph = _graph(name, 'core')
     assert any(graph.values())
     assert 1 + max(_packages().levels(graph).values()) <= most
 

@@ -164,9 +164,11 @@ def _hash(image, found) -> tuple[str, str]:
 
 
 def _is_hash(algorithm: object, digest: object) -> bool:
+    if not isinstance(algorithm, str):
+        return False
     try:
         size = hashlib.new(algorithm, usedforsecurity=False).digest_size
-    except (TypeError, ValueError):
+    except ValueError:
         return False
     # Both become part of a file name. SHAKE algorithms have no size.
     return bool(size) and re.fullmatch(r'[\w-]+', algorithm) is not None and (

@@ -21,7 +21,7 @@ from nova_accel.core.placement import inventory
 from nova_accel.host import background
 from nova_accel.host import commands
 from nova_accel.host import loader
-from nova_accel.host import operations
+from nova_accel.host import operate
 
 LOG = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Cleaning:
         if programmer := self._local_host.programmers().get(item.region.kind):
             programmer.forget(item)
         for address, region in places:
-            step, code, output = operations.of(self._local_host.tree).clean(
+            step, code, output = operate.on(self._local_host.tree).clean(
                 cleaner.text, str(address), region)
             if step:
                 return f'{step} {address}: ' + commands.describe(

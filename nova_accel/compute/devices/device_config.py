@@ -20,7 +20,6 @@ from nova_accel.compute.state import node_state
 from nova_accel.core import errors
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core import naming
 from nova_accel.core.request import flavor_request
 from nova_accel.core.request import fpga
 
@@ -63,7 +62,7 @@ class DeviceConfigs:
         request = instance_request.of(self._instance)
         image = self.image(group)
         return kind.DeviceConfig(
-            image and self._bitstream(group, image, affected),
+            self._bitstream(group, image, affected) if image else None,
             frozenset(request.traits(group) if group in request.groups
                       else ()), self.project)
 
@@ -106,11 +105,11 @@ class DeviceConfigs:
         """
         sharing, conflicting_servers = set(), set()
         for uuid, device in self._claims.holders_of(affected):
-            other = naming.parse_alias(device.alias)
             mine = uuid == self._instance.uuid
-            if mine and other and other[0] == group:
+            if mine and device.group == group:
                 continue
-            same = bool(other) and self._images(uuid, other[0]) == {image}
+            same = bool(device.group) and (
+                self._images(uuid, device.group) == {image})
             if same:
                 sharing.add(uuid)
             if not same or not mine and self._domains.attached(uuid):
@@ -144,7 +143,7 @@ class DeviceConfigs:
             if not instance:
                 return set()
             # A resize that is not confirmed can be reverted.
-            flavors = filter(None, (instance.flavor, instance.old_flavor))
+            flavors = [*filter(None, (instance.flavor, instance.old_flavor))]
         return {_image(flavor, name) for flavor in flavors
                 for name in ([group] if group is not None
                              else _programmed_groups(flavor))}

@@ -17,7 +17,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.placement import inventory
 from nova_accel.host import background
-from nova_accel.host import operations
+from nova_accel.host import operate
 
 CONF = nova.conf.CONF
 
@@ -93,7 +93,7 @@ class FirmwareProbes:
         text = failure = ''
         try:
             probe = conf.policy(CONF).probes[name]
-            text = operations.of(self._local_host.tree).probe_firmware(
+            text = operate.on(self._local_host.tree).probe_firmware(
                 probe.text, str(device))
         except KeyError:
             failure = (f'its firmware is unknown: firmware_probe "{name}" is '

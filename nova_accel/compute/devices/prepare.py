@@ -55,8 +55,7 @@ class Preparation:
                                if self._is_prepared(device, here))
         self._check(hostdevs, here)
         for device in hostdevs:
-            group, _provider = naming.parse_alias(device.alias)
-            item = _item(device, here)
+            group, item = device.group, _item(device, here)
             if item is None:
                 _check_not_withheld(device, host, configs.image(group))
                 continue

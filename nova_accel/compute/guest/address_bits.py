@@ -47,7 +47,7 @@ def fit(guest: config.LibvirtConfigGuest, held: hostdev.Hostdevs,
                   f'{available}', instance)
         return
     reason = _why_not_set(guest, needed, bits, nova_host)
-    if reason:
+    if bits is None or reason:
         _warn(needed, reason, instance)
         return
     width = config.LibvirtConfigGuestCPUMaxPhysAddr()

@@ -37,11 +37,12 @@ def without_document(xml: str) -> str:
     if NAME not in xml:
         return xml
     domain = etree.fromstring(xml)
-    for entry in domain.iterfind('sysinfo[@type="fwcfg"]/entry'):
-        if entry.get('name') == NAME:
-            parent = entry.getparent()
-            (parent if len(parent) > 1 else domain).remove(
-                entry if len(parent) > 1 else parent)
+    for parent in domain.findall('sysinfo[@type="fwcfg"]'):
+        for entry in parent.findall('entry'):
+            if entry.get('name') == NAME:
+                parent.remove(entry)
+                if not len(parent):
+                    domain.remove(parent)
     return etree.tostring(domain, encoding='unicode')
 
 

@@ -90,7 +90,7 @@ def _hostdev_config(planned):
     return element
 
 
-def address(at: model.PciAddress) -> etree.Element:
+def address(at: model.PciAddress) -> etree._Element:
     """Return the ``<address>`` of a device in the domain."""
     element = config.LibvirtConfigGuestDeviceAddressPCI()
     element.domain = f'0x{at.domain:04x}'

@@ -113,10 +113,11 @@ class LiveMigration:
                 # tells how they differ.
                 chosen = self._allocator.choose(instance, allocated, here,
                                                 is_live_migration=True)
-            return device_state.pair(texts, chosen, here.host, here.by_uuid)
+            found = device_state.pair(texts, chosen, here.host, here.by_uuid)
         except Exception:
             with excutils.save_and_reraise_exception():
                 self._claims.release(instance.uuid)
+        return found
 
     def accept(self, instance, planned: hostdev.Hostdevs) -> None:
         """Claim and reset the devices that the source says were chosen here.

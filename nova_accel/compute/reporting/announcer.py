@@ -28,6 +28,9 @@ from nova_accel.core.placement import inventory
 LOG = logging.getLogger(__name__)
 
 
+_Held = dict[str, dict[model.Address, hostdev.Hostdev]]
+
+
 class Announcer:
     """The notifications of one nova-compute."""
 
@@ -37,8 +40,7 @@ class Announcer:
         self._domains = state.domains
         self._withheld: changes.Snapshot | None = None
         #: Devices by address, by server; None until domains could be read.
-        self._held: dict[str, dict[model.Address, hostdev.Hostdev]] | None = (
-            None)
+        self._held: _Held | None = None
         self._lock = threading.Lock()
 
     def start(self, held: holding.Held) -> None:
@@ -46,8 +48,7 @@ class Announcer:
 
         :param held: what libvirt's domains hold
         """
-        self._held = {uuid: _by_address(hostdevs)
-                      for uuid, hostdevs in held.items()}
+        self._held = _ours(held)
 
     def announce_devices(self, here: inventory.NodeInventory) -> None:
         """Announce the units that are withheld now, or not any more.
@@ -79,7 +80,7 @@ class Announcer:
         """
         now = self._domains.read()
         if self._held is None:
-            self.start(now)
+            self._held = _ours(now)
         for uuid in {*self._held, *now}:
             if (self._held.get(uuid, {}) != _by_address(now.get(uuid, ()))
                     # Other programs' domains, and operations in progress.
@@ -114,9 +115,10 @@ class Announcer:
         """
         with self._lock:
             now = _by_address(self._domains.held_by(uuid))
-            before = self._held.pop(uuid, {})
+            held = {} if self._held is None else self._held
+            before = held.pop(uuid, {})
             if now:
-                self._held[uuid] = now
+                held[uuid] = now
         found = changes.between({uuid: frozenset(before)},
                                 {uuid: frozenset(now)})
         if not found:
@@ -130,6 +132,10 @@ class Announcer:
                     uuid, server, here.node.name,
                     [devices[address] for address in addresses[uuid]],
                     is_begin, len(now), here)
+
+
+def _ours(held: holding.Held) -> _Held:
+    return {uuid: _by_address(hostdevs) for uuid, hostdevs in held.items()}
 
 
 def _by_address(hostdevs) -> dict[model.Address, hostdev.Hostdev]:

@@ -67,10 +67,11 @@ def update(provider_tree, inventory: inventory.NodeInventory,
         _mark_host(provider_tree, inventory.node.uuid)
 
 
-def _split(ours: list[providers.Existing],
-           ) -> tuple[list[providers.Existing], list[providers.Existing]]:
+def _split(ours: list[inventory.Existing],
+           ) -> tuple[list[inventory.Existing], list[inventory.Existing]]:
     """Return the providers that count units of a class, and the others."""
-    of_classes, of_devices = [], []
+    of_classes: list[inventory.Existing] = []
+    of_devices: list[inventory.Existing] = []
     for provider in ours:
         (of_classes if naming.class_of_provider(provider.name)
          else of_devices).append(provider)
@@ -88,14 +89,17 @@ def read_node(provider_tree, uuid: str, name: str) -> inventory.Node:
     known = existing(provider_tree, name)
     traits = {uuid: provider_tree.data(uuid).traits,
               **{provider.uuid: provider.traits for provider in known}}
+
+    def marked(marks: collections.abc.Set[str]) -> frozenset[str]:
+        return frozenset(uuid for uuid, names in traits.items()
+                         if not marks.isdisjoint(names))
+
     return inventory.Node(
         uuid, name, {provider.uuid: provider.name for provider in known},
         dirt.read(known),
         {uuid: drained for uuid, names in traits.items()
          if (drained := drain.loads(names))},
-        *(frozenset(uuid for uuid, names in traits.items()
-                    if not marks.isdisjoint(names))
-          for marks in ({dirt.CLEAN}, {dirt.FREE}, providers.MARKS)),
+        marked({dirt.CLEAN}), marked({dirt.FREE}), marked(providers.MARKS),
         providers.withheld(known),
         _classes_of_others(provider_tree, name,
                            {provider.uuid for provider in known}),
@@ -112,7 +116,7 @@ def _classes_of_others(provider_tree, nodename: str,
 
 def existing(provider_tree, nodename: str,
              named: collections.abc.Container[str] = (),
-             ) -> list[providers.Existing]:
+             ) -> list[inventory.Existing]:
     """Return our providers, found by name and trait, parents first.
 
     :param named: uuids of providers that are ours even without the trait
@@ -123,7 +127,7 @@ def existing(provider_tree, nodename: str,
         data = provider_tree.data(uuid)
         if uuid in named or naming.is_provider(
                 data.name, data.parent_uuid, data.traits):
-            found.append(providers.Existing(
+            found.append(inventory.Existing(
                 uuid, data.name, data.parent_uuid, data.inventory,
                 frozenset(data.traits)))
     return found

@@ -484,7 +484,7 @@ class DeviceClaims:
     def get(self, instance) -> hostdev.Hostdevs | None:
         """Return the claim of a server, or None if it has none."""
         claim = self._claims.get(instance.uuid)
-        return claim and claim.hostdevs
+        return claim.hostdevs if claim else None
 
     @contextlib.contextmanager
     def operation(self, instance, is_removal: bool = False,
@@ -522,7 +522,7 @@ def _count_mdevs(held, except_for: str, offered) -> dict[str, int]:
 
     :param except_for: uuid of the server to ignore
     """
-    others = collections.defaultdict(tuple)
+    others: dict[str, hostdev.Hostdevs] = collections.defaultdict(tuple)
     for uuid, devices in held:
         if uuid != except_for:
             others[uuid] += devices

@@ -159,7 +159,7 @@ class Dirt:
             return frozenset(self._failed)
 
     def among(self, functions: collections.abc.Iterable[model.Function],
-              ) -> set[model.PciAddress]:
+              ) -> set[model.Address]:
         """Return those of all functions of the machine that are dirty.
 
         A function is dirty with its card. A card is dirty with its virtual
@@ -167,8 +167,8 @@ class Dirt:
         """
         functions = list(functions)
         found = self.cleanable(functions)
-        return found.keys() | {function.address for function in functions
-                               if function.physfn in found} if found else set()
+        return {*found, *(function.address for function in functions
+                          if function.physfn in found)}
 
     def cleanable(self, functions: collections.abc.Iterable[model.Function],
                   ) -> dict[model.PciAddress, set[model.PciAddress]]:
@@ -185,12 +185,12 @@ class Dirt:
         found: dict[model.PciAddress, set[model.PciAddress]] = {}
         for address, card in dirty.items():
             place = address if address in there else card
-            if place in there:
+            if place and place in there:
                 found.setdefault(place, {place}).add(address)
         return found
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the dirty functions that no server holds, with reasons."""
         dirty = self.among(functions)
         if not dirty:

@@ -26,7 +26,7 @@ class Drains:
         return before.drained != node.drained
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the functions that are drained, with reason and remedy."""
         node = self._node
         if not node.drained:

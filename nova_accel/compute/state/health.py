@@ -28,12 +28,13 @@ class Health:
         self._checks = health_checks.Checks()
         # Both are None before the first check.
         self._problems: health_checks.Problems | None = None
-        self._withheld_before: collections.abc.Container | None = None
+        self._withheld_before: collections.abc.Set[
+            tuple[str, model.WithheldState]] | None = None
         self._broken = log_once.LogOnce(LOG)
 
     def check(self, tree: trees.Tree, here: inventory.NodeInventory,
               kinds: health_checks.Kinds,
-              ) -> tuple[bool, set[model.PciAddress]]:
+              ) -> tuple[bool, set[model.Address]]:
         """Look at all functions of devices.
 
         :param kinds: opened on the tree
@@ -54,7 +55,7 @@ class Health:
         return before != after, _log_recovered(before or {}, after)
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the functions with problems, with reason and remedy.
 
         Before the first check there are none: Placement is told after it.
@@ -65,11 +66,11 @@ class Health:
     def _was_withheld(self, item: inventory.Offered) -> bool:
         """Whether a Region was not healthy before nova-compute started."""
         return (item.uuid, model.WithheldState.UNHEALTHY
-                ) in self._withheld_before
+                ) in (self._withheld_before or ())
 
 
 def _log_recovered(before: health_checks.Problems,
-                   after: health_checks.Problems) -> set[model.PciAddress]:
+                   after: health_checks.Problems) -> set[model.Address]:
     """Log and return the functions that have no problem any more."""
     recovered = {address for address, problem in before.items()
                  if problem and after.get(address) == ''}

@@ -25,7 +25,7 @@ from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.placement import inventory
 from nova_accel.host import fabric
 from nova_accel.host import loader
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import reader
 from nova_accel.host import reset
 from nova_accel.host import tree
@@ -71,7 +71,7 @@ class LocalHost:
         self.health = health.Health()
         self.firmware = firmware.Firmware()
         self.switches = fabric.Switches(
-            lambda: operations.beside(self.tree),
+            lambda: operate.beside(self.tree),
             fabric.kept(CONF.state_path, CONF.host))
         self.tree: tree.Tree | None = None
         self._opening = threading.Lock()

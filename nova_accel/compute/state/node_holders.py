@@ -131,7 +131,7 @@ class NodeHolders:
         domains = self._domains.read()
         lacking = set(objects.InstanceList.get_uuids_by_host(
             admin, CONF.host)) - domains.keys()
-        consumers = collections.defaultdict(set)
+        consumers: dict[str, set[str]] = collections.defaultdict(set)
         for consumer, claim in self._claims.without_domain().items():
             consumers[claim.server].update((consumer, claim.server))
         lingering = self._claims.lingering()

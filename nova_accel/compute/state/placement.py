@@ -392,11 +392,11 @@ class PlacementClient:
         return self._virtapi.reportclient
 
 
-def allocated(allocations: collections.abc.Mapping[str, dict] | None,
-             ) -> dict[str, dict[str, int]]:
+def allocated(found: collections.abc.Mapping[str, dict] | None,
+              ) -> allocations.Allocations:
     """Return allocations in the form that nova_accel.core takes."""
     return {uuid: allocation['resources']
-            for uuid, allocation in (allocations or {}).items()}
+            for uuid, allocation in (found or {}).items()}
 
 
 def requested_amounts(instance) -> dict[str, int]:

@@ -64,7 +64,11 @@ def plan(addresses: collections.abc.Collection[model.Address],
         _extra_specs(units, counts, extra_specs))
 
 
-def _extra_specs(units, counts, extra_specs) -> dict[str, str]:
+def _extra_specs(units: collections.abc.Iterable[
+                     tuple[inventory.Offered, model.Unit]],
+                 counts: collections.abc.Mapping[str, int],
+                 extra_specs: collections.abc.Mapping[str, str],
+                 ) -> dict[str, str]:
     """Return the extra specs of a flavor that asks for these units."""
     if not is_candidate(extra_specs):
         if flavor_specs.amounts(extra_specs) != counts:
@@ -82,7 +86,9 @@ def _extra_specs(units, counts, extra_specs) -> dict[str, str]:
         if key != flavor_specs.ALIAS_KEY})
 
 
-def _units(addresses, here) -> set[tuple[inventory.Offered, model.Unit]]:
+def _units(addresses: collections.abc.Iterable[model.Address],
+           here: inventory.NodeInventory,
+           ) -> set[tuple[inventory.Offered, model.Unit]]:
     """Return the units with these addresses, and their Regions."""
     wanted = set(addresses)
     found = {(item, unit) for item in here.offered

@@ -14,7 +14,12 @@ from nova_accel.core.assignment import assigned_units
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
 from nova_accel.core.solver import arrange
+
+_Groups = collections.abc.Mapping[str, device_profile.Group]
+#: The Regions of this host, by provider.
+_Here = collections.abc.Mapping[str, inventory.Offered]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Wanted:
         whose reset failed
     """
 
-    groups: collections.abc.Mapping[str, device_profile.Group]
+    groups: _Groups
     rules: tuple[affinity.Rule, ...] = ()
     around: arrange.HostContext = arrange.HostContext()
     counts: collections.abc.Mapping[str, int] = dataclasses.field(
@@ -98,7 +103,7 @@ def names_devices(allocated: allocations.Allocations,
 
 
 def with_other_units(
-        groups: collections.abc.Mapping[str, device_profile.Group],
+        groups: _Groups,
         counts: collections.abc.Mapping[str, int],
         regions: collections.abc.Collection[
             model.Region | arrange.AvailableUnits],
@@ -126,14 +131,19 @@ def with_other_units(
             max(0, amount - asked[resource_class])))}}
 
 
-def _traits(groups, resource_class: str, regions,
+def _traits(groups: _Groups, resource_class: str,
+            regions: collections.abc.Iterable[
+                model.Region | arrange.AvailableUnits],
             ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
     """Yield the required traits of each unit that no profile asks for."""
     # A trait of no Region is one of the compute node or of another class.
     known = {trait for region in regions
              if region.resource_class == resource_class
              for trait in region.traits}
-    for group in getattr(groups, 'own', ()):
+    own, unsuffixed = (
+        (groups.own, groups.traits) if isinstance(groups, flavor_specs.Groups)
+        else ((), {}))
+    for group in own:
         # The provider of a class has the traits of all its Regions. If it does
         # not match the group, another provider serves the group, such as that
         # of Nova's vGPUs.
@@ -143,11 +153,11 @@ def _traits(groups, resource_class: str, regions,
             yield from itertools.repeat(group.traits,
                                         group.resources.get(resource_class, 0))
     yield from itertools.repeat({
-        trait: strength for trait, strength
-        in getattr(groups, 'traits', {}).items() if trait in known})
+        trait: strength for trait, strength in unsuffixed.items()
+        if trait in known})
 
 
-def _order(grant: assigned_units.Grant):
+def _order(grant: assigned_units.Grant) -> tuple[bool, int, model.Unit]:
     number = grant.group.lstrip('ACEL')
     return not grant.group, int(number or 0), grant.unit
 
@@ -168,7 +178,7 @@ class _Held:
             self._free(item))
 
     def take(self, item: inventory.Offered,
-             count: int) -> collections.abc.Sequence[model.Unit]:
+             count: int) -> list[model.Unit]:
         """Return free units of a Region.
 
         :raises errors.TakenError: if fewer than ``count`` are free
@@ -188,13 +198,14 @@ class _Held:
     def _is_held_by_other(self, address: model.Address) -> bool:
         return self.holders.get(address, self.holder) != self.holder
 
-    def _free(self, item) -> list[model.Unit]:
+    def _free(self, item: inventory.Offered) -> list[model.Unit]:
         units = (item.region.recoverable if item.uuid in self.own
                  else item.region.available)
         return [unit for unit in units
                 if not any(map(self._is_held_by_other, unit))]
 
-    def _take_functions(self, item, count):
+    def _take_functions(self, item: inventory.Offered,
+                        count: int) -> list[model.Unit]:
         free = self._free(item)
         if len(free) < count:
             taken = self.describe_others([item])
@@ -212,7 +223,8 @@ class _Held:
             unit))
         return free[:count]
 
-    def _take_mdevs(self, item, count):
+    def _take_mdevs(self, item: inventory.Offered,
+                    count: int) -> list[model.Unit]:
         total = (item.region.size if item.uuid in self.own
                  else item.region.total)
         taken = self.mdevs.get(item.uuid, 0)
@@ -231,33 +243,39 @@ def _are_free(free: int, total: int) -> str:
     return f'{errors.count(free, f"of {total} is", f"of {total} are")} free'
 
 
-def _units(allocated, here) -> dict[str, int]:
+def _units(allocated: allocations.Allocations, here: _Here,
+           ) -> dict[str, int]:
     """Count the allocated units by provider of this host."""
     return {uuid: allocations.count_units(amounts,
                                           here[uuid].region.resource_class)
             for uuid, amounts in allocated.items() if uuid in here}
 
 
-def _by_class(units, here) -> collections.Counter[str]:
+def _by_class(units: collections.abc.Mapping[str, int], here: _Here,
+              ) -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
     for uuid, amount in units.items():
         found[here[uuid].region.resource_class] += amount
     return found
 
 
-def _covers(booked, counts, *names: str) -> bool:
+def _covers(booked: collections.Counter[str],
+            counts: collections.abc.Mapping[str, int], *names: str) -> bool:
     """Whether units are allocated for all counts of classes, or of all."""
     return all(counts.get(name, 0) <= booked[name] for name in names or counts)
 
 
-def _available(item, free: int) -> arrange.AvailableUnits:
+def _available(item: inventory.Offered, free: int) -> arrange.AvailableUnits:
     return arrange.AvailableUnits(
         item.uuid, item.region.resource_class, item.region.traits, free,
         model.Place.at(item.device.location, str(item.device.address)),
         item.region.total)
 
 
-def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
+def _arrange(groups: _Groups,
+             available: collections.abc.Sequence[arrange.AvailableUnits],
+             wanted: Wanted, booked: collections.Counter[str],
+             ) -> arrange.Arrangement:
     found = arrange.arrange(groups, available, wanted.rules, wanted.around,
                             wanted.pack)
     if not found.objection or not _covers(booked, wanted.counts):
@@ -270,7 +288,9 @@ def _arrange(groups, available, wanted, booked) -> arrange.Arrangement:
                            wanted.around, wanted.pack)
 
 
-def _groups_of_units(groups, chosen) -> dict[str, list[str]]:
+def _groups_of_units(groups: _Groups,
+                     chosen: collections.abc.Mapping[str, str],
+                     ) -> dict[str, list[str]]:
     """Return by provider the group of each unit that is assigned from it."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for name, uuid in chosen.items():

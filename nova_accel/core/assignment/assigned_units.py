@@ -28,7 +28,7 @@ class Grant:
 def to_hostdevs(grants: collections.abc.Iterable[Grant],
                 ) -> hostdev.Hostdevs:
     """Return the hostdevs of a guest, in the order of its Grants."""
-    seen: collections.Counter = collections.Counter()
+    seen: collections.Counter[tuple[str, str]] = collections.Counter()
     hostdevs = []
     for grant in grants:
         for address in grant.unit:

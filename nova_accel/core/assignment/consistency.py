@@ -17,6 +17,7 @@ from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
 from nova_accel.core.placement import inventory
+from nova_accel.core.placement import listing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +86,17 @@ class Snapshot:
         return {refusal.address: refusal for refusal in self.host.refusals}
 
     @functools.cached_property
-    def given(self) -> dict[str | None, list[tuple[str, hostdev.Hostdev]]]:
+    def given(self) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
         """Domains and hostdevs by the provider that the alias names."""
         found = collections.defaultdict(list)
         for uuid, device in holding.each(self.held):
-            found[holding.provider_of(device)].append((uuid, device))
+            found[device.provider].append((uuid, device))
         return found
 
 
 def gather(inventory: inventory.NodeInventory,
            read_allocations: collections.abc.Callable[
-               [str], collections.abc.Mapping[str, collections.abc.Mapping]],
+               [str], collections.abc.Mapping[str, listing.Json]],
            held: collections.abc.Callable[[], holding.Held],
            only: collections.abc.Container[str] | None = None) -> Snapshot:
     """Return the Snapshot of one compute node.
@@ -123,17 +124,20 @@ def gather(inventory: inventory.NodeInventory,
          for uuid, consumers in of_devices.items()}, by_consumer)
 
 
-def _units_by_consumer(consumers, resource_class) -> dict[str, int]:
+def _units_by_consumer(consumers: collections.abc.Mapping[str, listing.Json],
+                       resource_class: str | None) -> dict[str, int]:
     return {consumer: amount for consumer, allocation in consumers.items()
             if (amount := allocations.count_units(
                 allocation['resources'], resource_class))}
 
 
-def _classes_of_units(consumers, resource_class) -> set[str]:
+def _classes_of_units(consumers: collections.abc.Mapping[str, listing.Json],
+                      resource_class: str | None) -> set[str]:
     """Return the class of a Region and those of the units allocated of it."""
-    return {resource_class, *(
+    names = (resource_class, *(
         naming.class_of_units(name) for allocation in consumers.values()
-        for name in allocation['resources'])} - {None}
+        for name in allocation['resources']))
+    return {name for name in names if name is not None}
 
 
 def compare(snapshot: Snapshot, unknown: collections.abc.Container[str] = (),
@@ -150,7 +154,8 @@ def compare(snapshot: Snapshot, unknown: collections.abc.Container[str] = (),
 
 def orphaned_allocations(snapshot: Snapshot, consumer: str) -> Finding:
     """Return a Finding for a consumer that is no server or migration."""
-    uuids = sorted(snapshot.consumers[consumer], key=snapshot.known.get)
+    uuids = sorted(snapshot.consumers[consumer],
+                   key=snapshot.known.__getitem__)
     names = ', '.join(snapshot.known[uuid] for uuid in uuids)
     options = ' '.join(f'--provider {uuid}' for uuid in uuids)
     command = 'openstack resource provider allocation'
@@ -163,7 +168,7 @@ def orphaned_allocations(snapshot: Snapshot, consumer: str) -> Finding:
         f'"{command} unset {options} {consumer}"')
 
 
-def _held_twice(snapshot) -> collections.abc.Iterator[Finding]:
+def _held_twice(snapshot: Snapshot) -> collections.abc.Iterator[Finding]:
     """Find devices of ours that several domains define."""
     ours = snapshot.functions | {
         device.address for hostdevs in snapshot.held.values()
@@ -204,14 +209,16 @@ def held_without_allocations(
                 remedy, item.uuid, excess)
 
 
-def _explain(held, units, item, snapshot) -> tuple[str, str]:
+def _explain(held: holding.Pairs,
+             units: collections.abc.Mapping[model.Unit, set[str]],
+             item: inventory.Offered, snapshot: Snapshot) -> tuple[str, str]:
     """Return which domains hold too much of a Region, and the remedy."""
-    everyone = set().union(*units.values())
+    everyone = set[str]().union(*units.values())
     strangers = (everyone - set(snapshot.allocated.get(item.uuid, {}))
                  or everyone)
     names = ', '.join(sorted(strangers))
     addresses = {address for unit in units for address in unit}
-    given_as = {holding.provider_of(device) for uuid, device in held
+    given_as = {device.provider for uuid, device in held
                 if uuid in strangers and device.address in addresses}
     if item.uuid not in given_as and all(
             snapshot.allocated.get(provider) for provider in given_as):
@@ -227,20 +234,22 @@ def _explain(held, units, item, snapshot) -> tuple[str, str]:
             'remove the device from a domain that is not Nova\'s')
 
 
-def _held_not_offered(snapshot) -> collections.abc.Iterator[Finding]:
+def _held_not_offered(snapshot: Snapshot,
+                      ) -> collections.abc.Iterator[Finding]:
     """Find devices of servers that are missing or not offered any more."""
     for uuid, hostdevs in snapshot.held.items():
         for device in hostdev.ours(hostdevs):
             why = _why_not_offered(device, snapshot)
             if why:
                 yield Finding(f'device {device.address} of server {uuid}',
-                              *why, holding.provider_of(device))
+                              *why, device.provider)
 
 
-def _why_not_offered(device, snapshot) -> tuple[str, str] | None:
+def _why_not_offered(device: hostdev.Hostdev,
+                     snapshot: Snapshot) -> tuple[str, str] | None:
     """Return reason and remedy, None if a device is offered."""
     if isinstance(device.address, model.MdevAddress):
-        return None if holding.provider_of(device) in snapshot.offered else (
+        return None if device.provider in snapshot.offered else (
             'is not offered any more',
             'restore its card and its entry, or move the server')
     ids = snapshot.ids.get(device.address)
@@ -258,7 +267,8 @@ def _why_not_offered(device, snapshot) -> tuple[str, str] | None:
             'no action needed, the server keeps it; or restore its entry')
 
 
-def _allocated_not_held(snapshot, unknown,
+def _allocated_not_held(snapshot: Snapshot,
+                        unknown: collections.abc.Container[str],
                         ) -> collections.abc.Iterator[Finding]:
     """Find units that are allocated and that no server holds."""
     for provider, allocated in snapshot.allocated.items():
@@ -289,7 +299,8 @@ def _of_its_units(number: int) -> str:
     return errors.count(number, 'of its units is', 'of its units are')
 
 
-def _units_given_as(provider, snapshot) -> dict[model.Unit, set[str]]:
+def _units_given_as(provider: str, snapshot: Snapshot,
+                    ) -> dict[model.Unit, set[str]]:
     """Return domains by unit that was assigned from a provider."""
     held = snapshot.given.get(provider, [])
     units = holding.units(held, snapshot.offered.get(provider))
@@ -299,7 +310,7 @@ def _units_given_as(provider, snapshot) -> dict[model.Unit, set[str]]:
          if device.address not in known), None)
 
 
-def _class_options(provider, snapshot) -> str:
+def _class_options(provider: str, snapshot: Snapshot) -> str:
     """Return the options that name the provider of a provider's class."""
     return ''.join(f' --provider {uuid}'
                    for uuid, name in snapshot.known.items()

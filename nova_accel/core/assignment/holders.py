@@ -74,7 +74,7 @@ class Holders:
             # Nova may have the server here, and have lost its allocations.
             return claim.server in self.here
         return not claim.hostdevs or any(
-            holding.provider_of(device) in allocated
+            device.provider in allocated
             for device in claim.hostdevs for allocated in every)
 
     def counts(self, offered: Offers) -> dict[str, int]:
@@ -162,12 +162,13 @@ class Holders:
                 yield item, lacking
 
 
-def _providers(item) -> set[str]:
+def _providers(item: inventory.Offered) -> set[str]:
     """Return the provider of a Region and the one under its other name."""
     return {item.uuid, item.other_uuid}
 
 
-def _may_be_of(address, server, item) -> bool:
+def _may_be_of(address: model.Address, server: str,
+               item: inventory.Offered) -> bool:
     """Whether a server may have been given a device of a Region."""
     if item.region.mdevs:
         return naming.is_mdev_of(str(address), server, _providers(item))

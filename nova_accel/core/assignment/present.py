@@ -20,14 +20,15 @@ def check(had: collections.abc.Mapping[model.Address, str],
     functions = {function.address: function for function in host.functions}
     for address, ids in had.items():
         if not isinstance(address, model.MdevAddress):
-            function = functions.get(address)
-            _check_same(address, ids, function)
+            function = _find(address, ids, functions)
             _check_iommu_group(function, had, host)
             _check_unused(function, host)
 
 
-def _check_same(address, ids, function) -> None:
-    """Check that a function exists and has the expected ids."""
+def _find(address: model.Address, ids: str,
+          functions: model.Functions) -> model.Function:
+    """Return a function that exists and has the expected ids."""
+    function = functions.get(address)
     if function is None:
         raise errors.AssignmentError(
             f'device {address}', 'is not there any more',
@@ -37,9 +38,12 @@ def _check_same(address, ids, function) -> None:
         raise errors.AssignmentError(
             f'device {address}', f'is {function.ids} now, the server had '
             f'{ids}', 'put the card back where it was, or move the server')
+    return function
 
 
-def _check_iommu_group(function, had, host) -> None:
+def _check_iommu_group(function: model.Function,
+                       had: collections.abc.Container[model.Address],
+                       host: model.Host) -> None:
     """Check that the server has all functions of an IOMMU group."""
     group = function.iommu_group
     others = [str(other.address) for other in host.functions
@@ -53,7 +57,7 @@ def _check_iommu_group(function, had, host) -> None:
             'settings that keep them apart, or move the server')
 
 
-def _check_unused(function, host) -> None:
+def _check_unused(function: model.Function, host: model.Host) -> None:
     """Check that no other server and not the host use a function."""
     vfs = sum(other.physfn == function.address for other in host.functions)
     mdevs = sum(len(mdev_type.instances)

@@ -106,13 +106,16 @@ def are_allocated(hostdevs: hostdev.Hostdevs,
     for uuid, devices in _served(hostdevs).items():
         item = inventory.by_uuid.get(uuid)
         units = allocations.count_units(
-            allocated.get(uuid, {}), item and item.region.resource_class)
+            allocated.get(uuid, {}),
+            item.region.resource_class if item else None)
         if units < max(1, _count_units(devices, item) if item else 0):
             return False
     return True
 
 
-def _of_devices(request, allocated, inventory) -> dict[str, int]:
+def _of_devices(request: flavor_request.Request,
+                allocated: allocations.Allocations,
+                inventory: inventory.NodeInventory) -> dict[str, int]:
     """Return the allocated amount by provider of a Device on this host.
 
     Allocations on another host belong to a move, or to an evacuation from a
@@ -126,7 +129,10 @@ def _of_devices(request, allocated, inventory) -> dict[str, int]:
             if uuid in devices and ours & set(amounts)}
 
 
-def _match_groups(groups, asked, offered) -> bool:
+def _match_groups(
+        groups: collections.abc.Mapping[str, list[hostdev.Hostdev]],
+        asked: collections.abc.Mapping[str, device_profile.Group],
+        offered: collections.abc.Mapping[str, inventory.Offered]) -> bool:
     """Whether devices are what a flavor's groups ask for."""
     return groups.keys() == asked.keys() and all(
         _match_group(groups[name], asked[name], offered) for name in asked)
@@ -152,16 +158,17 @@ def _match_group(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
 def _served(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
             ) -> dict[str, list[hostdev.Hostdev]]:
     """Return devices by the provider that they were assigned from."""
-    return _grouped(hostdevs, holding.provider_of)
+    return _grouped(hostdevs, lambda device: device.provider)
 
 
 def _by_group(hostdevs: hostdev.Hostdevs) -> dict[str, list[hostdev.Hostdev]]:
     """Return devices by the group that they were assigned to."""
-    return _grouped(hostdevs, lambda device: naming.parse_alias(
-        device.alias)[0])
+    return _grouped(hostdevs, lambda device: device.group)
 
 
-def _grouped(hostdevs, key) -> dict[str, list[hostdev.Hostdev]]:
+def _grouped(hostdevs: collections.abc.Iterable[hostdev.Hostdev],
+             key: collections.abc.Callable[[hostdev.Hostdev], str],
+             ) -> dict[str, list[hostdev.Hostdev]]:
     found = collections.defaultdict(list)
     for device in hostdevs:
         found[key(device)].append(device)
@@ -185,7 +192,8 @@ def _make_up(devices: collections.abc.Collection[hostdev.Hostdev],
     return amount == _count_units(devices, item)
 
 
-def _count_units(devices, item) -> int:
+def _count_units(devices: collections.abc.Iterable[hostdev.Hostdev],
+                 item: inventory.Offered | None) -> int:
     return len(holding.units([('', device) for device in devices], item))
 
 
@@ -239,22 +247,25 @@ def numa_nodes(request: flavor_request.Request,
     offered = inventory.by_uuid
     if set(allocated).isdisjoint(inventory.node.devices):
         return _nodes_with_room(amounts, inventory.offered, held())
-    return frozenset(offered[uuid].device.location.numa_node
-                     for uuid in allocated if uuid in offered) - {None}
+    nodes = {offered[uuid].device.location.numa_node
+             for uuid in allocated if uuid in offered}
+    return frozenset(node for node in nodes if node is not None)
 
 
 def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
                      offered: collections.abc.Collection[inventory.Offered],
                      held: holding.Held) -> frozenset[int]:
     taken = holding.counts(offered, held)
-    free: dict = collections.defaultdict(collections.Counter)
+    free: dict[int, collections.Counter[str]] = collections.defaultdict(
+        collections.Counter)
     for item in offered:
-        free[item.device.location.numa_node][item.region.resource_class] += (
-            item.region.total - taken[item.uuid])
+        node = item.device.location.numa_node
+        if node is not None:
+            free[node][item.region.resource_class] += (
+                item.region.total - taken[item.uuid])
     return frozenset(
-        number for number, free_here in free.items()
-        if all(free_here[name] >= amount for name, amount in amounts.items())
-        ) - {None}
+        node for node, free_here in free.items()
+        if all(free_here[name] >= amount for name, amount in amounts.items()))
 
 
 def explain(error: errors.AssignmentError,

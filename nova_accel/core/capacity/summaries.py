@@ -14,6 +14,7 @@ import functools
 from nova_accel.core import naming
 from nova_accel.core.capacity import view
 from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import listing
 from nova_accel.core.placement import rebuilt
 from nova_accel.core.solver import arrange
 
@@ -43,7 +44,7 @@ class Asked:
     traits: frozenset[str]
 
 
-def shape(providers: collections.abc.Mapping[str, collections.abc.Mapping],
+def shape(providers: collections.abc.Mapping[str, listing.Json],
           root: str, asked: Asked) -> Shape:
     """Return what the devices of a host look like for a request.
 
@@ -98,7 +99,8 @@ def view_of(host: Shape) -> view.View:
             regions)), rebuilt.links(properties))
 
 
-def _sort_key(counted: tuple[_Card, int]) -> tuple:
+def _sort_key(counted: tuple[_Card, int],
+              ) -> tuple[list[str], tuple[_Region, ...]]:
     (traits, regions), _number = counted
     return sorted(traits), regions
 

@@ -10,6 +10,7 @@ import collections
 import collections.abc
 import dataclasses
 import functools
+import typing
 
 from nova_accel.core import model
 from nova_accel.core.placement import listing
@@ -17,6 +18,13 @@ from nova_accel.core.placement import rebuilt
 from nova_accel.core.solver import arrange
 
 _LEVELS = len(model.LEVELS)
+
+#: All that tells a part of a host, or units, from others: sorts them.
+_Shape = tuple[typing.Any, ...]
+#: The shape of a device, its name and its parts of the host.
+_Device = tuple[_Shape, str, tuple[int | str | None, ...]]
+#: The numbers of the parts of a level.
+_Numbers = dict[int | str, int]
 
 # More than the hosts of most clouds.
 _MAX_VIEWS = 1 << 13
@@ -76,7 +84,7 @@ def canonical(units: collections.abc.Iterable[arrange.AvailableUnits],
         [(_device_shape(name, found, links), name, found[0].place.parts)
          for name, found in devices.items()], 0)
     numbers = {name: str(number) for number, name in enumerate(ordered)}
-    parts: list[dict] = [{} for _level in model.LEVELS]
+    parts: list[_Numbers] = [{} for _level in model.LEVELS]
     renamed: list[arrange.AvailableUnits] = []
     for name in ordered:
         for each in devices[name]:
@@ -87,29 +95,30 @@ def canonical(units: collections.abc.Iterable[arrange.AvailableUnits],
         _sets(links.partitions, numbers), _sets(links.islands, numbers)))
 
 
-def _kind(units: arrange.AvailableUnits) -> tuple:
+def _kind(units: arrange.AvailableUnits) -> _Shape:
     return (units.resource_class, sorted(units.traits), units.free,
             units.total)
 
 
-def _device_shape(name: str, units, links: model.Links) -> tuple:
+def _device_shape(name: str,
+                  units: collections.abc.Iterable[arrange.AvailableUnits],
+                  links: model.Links) -> _Shape:
     """Return all that tells a device from others, without its name."""
     return [_kind(each) for each in units], *(
         sorted(len(members) for members in sets if name in members)
         for sets in (links.partitions, links.islands))
 
 
-def _ordered(devices: list[tuple], depth: int) -> tuple[tuple, list[str]]:
+def _ordered(devices: list[_Device], depth: int) -> tuple[_Shape, list[str]]:
     """Return the shape of a part of a host, and its devices in order.
 
-    :param devices: shape, name and parts of each
     :param depth: the level of the parts that are inside
     """
     if depth == _LEVELS:
         devices = sorted(devices)
         return (tuple(shape for shape, _name, _parts in devices),
                 [name for _shape, name, _parts in devices])
-    inside: dict[object, list[tuple]] = {}
+    inside: dict[object, list[_Device]] = {}
     for device in devices:
         inside.setdefault(device[2][depth], []).append(device)
     # The order of parts that are alike does not matter.
@@ -120,14 +129,18 @@ def _ordered(devices: list[tuple], depth: int) -> tuple[tuple, list[str]]:
             [name for part in found for name in part[2]])
 
 
-def _place(place: model.Place, parts: list[dict],
+def _place(place: model.Place, parts: list[_Numbers],
            numbers: collections.abc.Mapping[str, str]) -> model.Place:
     """Return a place with the number of each part in the order of use."""
-    node, *others = (None if part is None else known.setdefault(
-        part, len(known))
+    node, root, switch = (
+        None if part is None else known.setdefault(part, len(known))
         for known, part in zip(parts, place.parts, strict=True))
-    return model.Place(node, *(None if part is None else str(part)
-                               for part in others), numbers[place.device])
+    return model.Place(node, _text(root), _text(switch),
+                       numbers[place.device])
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _sets(sets: collections.abc.Iterable[frozenset[str]],
@@ -146,5 +159,5 @@ def _sets(sets: collections.abc.Iterable[frozenset[str]],
         name: f'other {index}' for index, name in enumerate(sorted(
             others, key=lambda name: (sorted(others[name]), name)))}}
     return tuple(sorted(
-        (frozenset(map(names.get, members)) for members in sets
+        (frozenset(names[name] for name in members) for members in sets
          if not numbers.keys().isdisjoint(members)), key=sorted))

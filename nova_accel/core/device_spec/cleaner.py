@@ -61,7 +61,7 @@ def devices(unit: collections.abc.Iterable[model.Function],
     found: list[model.Function] = []
     for function in sorted(unit, key=lambda function: function.address):
         before = {other.class_code for other in found
-                  if other.address.position == function.address.position}
+                  if other.slot == function.slot}
         if (not before or function.class_code in before
                 or function.is_storage):
             found.append(function)

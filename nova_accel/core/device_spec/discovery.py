@@ -16,6 +16,7 @@ from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core import pci_class
+from nova_accel.core.device_spec import machine as machines
 from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import unit_checks
@@ -25,14 +26,22 @@ from nova_accel.core.device_spec import virtual_functions
 #: Kinds opened on this machine, by name.
 Enumerators = collections.abc.Mapping[str, kinds.Enumerator]
 
+Entries = collections.abc.Sequence[spec_entry.Entry]
+
+_Refused = dict[model.Unit, kinds.Refused]
+#: Units that are withheld, with their states.
+_Withheld = tuple[tuple[model.Unit, model.WithheldState], ...]
+#: A Region without units, a Pool of it, and what of the Pool is withheld.
+_Found = tuple[model.Region, kinds.Pool, _Withheld]
+
 
 def offer(functions: collections.abc.Iterable[model.Function],
-          entries: collections.abc.Sequence[spec_entry.Entry],
+          entries: Entries,
           enumerators: Enumerators,
-          foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+          foreign: collections.abc.Sequence[spec_entry.Claim] = (),
           problems: collections.abc.Iterable[str] = (),
           withheld: collections.abc.Mapping[
-              model.PciAddress, collections.abc.Sequence[model.Withheld]] = {},
+              model.Address, collections.abc.Sequence[model.Withheld]] = {},
           held: collections.abc.Callable[[], holding.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
           policy: policies.Policy = policies.DEFAULT,
@@ -41,7 +50,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
 
     :param functions: every PCI function of the machine
     :param entries: ours; the first that matches is used
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param problems: problems found when the machine was read
     :param withheld: functions that are not offered in any form, with all
         reasons
@@ -51,59 +60,35 @@ def offer(functions: collections.abc.Iterable[model.Function],
     :param policy: what the options of the host permit
     :param architecture: as the kernel names it, '' if unknown
     """
-    return _Offer(functions, entries, enumerators, foreign, problems,
-                  withheld, held, hazards, policy, architecture).host()
-
-
-class _Machine:
-    """The functions and their IOMMU groups (:class:`kinds.Machine`)."""
-
-    def __init__(self, functions):
-        self.functions = {f.address: f for f in
-                          sorted(functions, key=lambda f: f.address)}
-        self.named: dict[model.PciAddress, list[spec_entry.Entry]] = {}
-        self.vfs = collections.Counter(
-            function.physfn for function in self.functions.values())
-        groups = collections.defaultdict(list)
-        for function in self.functions.values():
-            if function.iommu_group is not None:
-                groups[function.iommu_group].append(function)
-        #: By IOMMU group, the functions to assign together.
-        self.groups: dict[str, model.Unit] = {
-            group: tuple(f.address for f in members if not f.ignored_by_vfio)
-            for group, members in groups.items()}
-
-    def bundle(self, function: model.Function) -> model.Unit:
-        # A bridge is refused alone, without its IOMMU group.
-        group = () if function.is_bridge else self.groups.get(
-            function.iommu_group, ())
-        return group or (function.address,)
+    machine, found = machines.Machine(functions), list(problems)
+    checks = unit_checks.UnitChecks(machine, found, foreign, withheld, held,
+                                    hazards, policy, architecture)
+    return _Offer(machine, entries, enumerators, checks, found,
+                  policy.strict).host()
 
 
 class _Offer:
-    def __init__(self, functions, entries, enumerators, foreign, problems,
-                 withheld, held, hazards, policy, architecture):
-        self._machine = _Machine(functions)
-        self._functions = self._machine.functions
-        self._enumerators = enumerators
-        self._is_strict = policy.strict
-        self._problems = list(problems)
-        self._checks = unit_checks.UnitChecks(
-            self._machine, self._problems, foreign, withheld, held, hazards,
-            policy, architecture)
-        self._named = self._machine.named
-        self._answers = collections.defaultdict(list)
+    def __init__(self, machine: machines.Machine, entries: Entries,
+                 enumerators: Enumerators, checks: unit_checks.UnitChecks,
+                 problems: list[str], is_strict: bool) -> None:
+        self._machine = machine
+        self._functions, self._named = machine.functions, machine.named
+        self._enumerators, self._checks = enumerators, checks
+        self._problems, self._is_strict = problems, is_strict
+        self._answers: dict[tuple[spec_entry.Entry, model.Address],
+                            list[kinds.Pool]] = collections.defaultdict(list)
         self._named.update({
             function.address: self._choose_entries(function, matching)
             for function in self._functions.values()
             if not function.unreadable and (matching := [
                 entry for entry in entries if entry.names(
-                    function, self._functions.get(function.physfn))])})
+                    function, model.card_of(function, self._functions))])})
         self._cards = {self._functions[address].physfn
                        for address in self._named}
         self._count_vfs(entries)
 
-    def _choose_entries(self, function, matching) -> list[spec_entry.Entry]:
+    def _choose_entries(self, function: model.Function, matching: Entries,
+                        ) -> list[spec_entry.Entry]:
         """Return the entries to use of those that name a function."""
         first = matching[0]
         counting = {_type_settings(first): first}
@@ -119,7 +104,7 @@ class _Offer:
                     'is used')
         return list(counting.values())
 
-    def _count_vfs(self, entries) -> None:
+    def _count_vfs(self, entries: Entries) -> None:
         """Report cards whose number of VFs differs from their entry."""
         for card in self._functions.values():
             entry = virtual_functions.choose(card, entries)
@@ -133,9 +118,11 @@ class _Offer:
                     'starts, if they are not in use')
 
     def host(self) -> model.Host:
-        cards: dict[model.PciAddress, list] = collections.defaultdict(list)
+        cards: dict[model.Address, list[_Found]] = (
+            collections.defaultdict(list))
         refusals: dict[model.Refusal, None] = {}
-        taken: dict[spec_entry.Entry, list] = collections.defaultdict(list)
+        taken: dict[spec_entry.Entry, list[model.Function]] = (
+            collections.defaultdict(list))
         for address, entries in self._named.items():
             # An entry can name a PF and its VFs, as they can have the same
             # ids. Once VFs are enabled, it means the VFs.
@@ -164,7 +151,9 @@ class _Offer:
                                   key=lambda refusal: refusal.address)),
             problems=tuple(dict.fromkeys(self._problems)))
 
-    def _pools(self, function, entries):
+    def _pools(self, function: model.Function, entries: Entries,
+               ) -> collections.abc.Iterator[tuple[
+                   spec_entry.Entry, kinds.Pool | None, _Refused]]:
         """Yield for each entry of a function its Pools and refused units."""
         alone = (function.address,)
         for entry in entries:
@@ -183,7 +172,8 @@ class _Offer:
                     + errors.quote(f'{type(error).__name__}: {error}'),
                     'report it to the author of that kind')}
 
-    def _is_new(self, pool, entry, function) -> bool:
+    def _is_new(self, pool: kinds.Pool, entry: spec_entry.Entry,
+                function: model.Function) -> bool:
         """Whether no other function of the card or unit returned a Pool yet.
 
         The kind is asked about each function of a unit.
@@ -196,22 +186,23 @@ class _Offer:
         known.append(pool)
         return True
 
-    def _refusals(self, unit, entry, why,
+    def _refusals(self, unit: model.Unit, entry: spec_entry.Entry,
+                  why: kinds.Refused,
                   ) -> collections.abc.Iterator[model.Refusal]:
-        for function in map(self._functions.get, unit):
-            if function and entry in self._named.get(function.address, ()):
-                yield model.Refusal(function.address, function.ids,
+        for address in unit:
+            if entry in self._named.get(address, ()):
+                function = self._functions[address]
+                yield model.Refusal(address, function.ids,
                                     why.reason_for(function), why.remedy,
-                                    getattr(why, 'states', ()))
+                                    why.states)
 
-    def _check_pool(self, pool, entry,
-                    ) -> tuple[kinds.Pool | None,
-                               dict[model.Unit, kinds.Refused]]:
+    def _check_pool(self, pool: kinds.Pool, entry: spec_entry.Entry,
+                    ) -> tuple[kinds.Pool | None, _Refused]:
         """Return a Pool with its allowed units, and the refused units.
 
         Units that are withheld are among both.
         """
-        refused = {}
+        refused: _Refused = {}
         for unit in dict.fromkeys(pool.units):
             try:
                 self._checks.check_unit(unit, pool, entry)
@@ -224,9 +215,10 @@ class _Offer:
             return None, refused
         return dataclasses.replace(pool, units=units), refused
 
-    def _device(self, address, pools) -> model.Device:
+    def _device(self, address: model.Address,
+                pools: list[_Found]) -> model.Device:
         card = self._functions[address]
-        regions: dict[model.Region, dict[kinds.Pool, tuple]] = {}
+        regions: dict[model.Region, dict[kinds.Pool, _Withheld]] = {}
         for region, pool, withheld in pools:
             # Several entries can have equal Pools.
             regions.setdefault(region, {})[pool] = withheld
@@ -236,7 +228,7 @@ class _Offer:
                 region, alike, self._functions), named))
             for region, alike in sorted(regions.items(), key=_region_order)))
 
-    def _with_promise(self, region) -> model.Region:
+    def _with_promise(self, region: model.Region) -> model.Region:
         """Return a Region with the trait of strict isolation, if it applies.
 
         The name of the Region does not depend on it.
@@ -248,7 +240,9 @@ class _Offer:
                 region, traits=region.traits | {naming.STRICT_TRAIT})
 
 
-def _of_several_classes(taken) -> collections.abc.Iterator[str]:
+def _of_several_classes(taken: collections.abc.Mapping[
+        spec_entry.Entry, list[model.Function]],
+        ) -> collections.abc.Iterator[str]:
     """Yield what an entry that names only a vendor took beside its devices.
 
     :param taken: a function of each Pool, by entry
@@ -263,7 +257,8 @@ def _of_several_classes(taken) -> collections.abc.Iterator[str]:
                        f'{number} {name}' for name, number in names.items()))
 
 
-def _region(entry, pool, function) -> model.Region:
+def _region(entry: spec_entry.Entry, pool: kinds.Pool,
+            function: model.Function) -> model.Region:
     """Return the Region of a Pool, without units."""
     resource_class = (entry.resource_class or pool.resource_class
                       or naming.default_resource_class(function))
@@ -281,15 +276,16 @@ def _region(entry, pool, function) -> model.Region:
                         else None))
 
 
-def _withheld(pool, refused,
-              ) -> tuple[tuple[model.Unit, model.WithheldState], ...]:
+def _withheld(pool: kinds.Pool, refused: _Refused) -> _Withheld:
     """Return the units of a Pool that are withheld, with their states."""
     return tuple((unit, state)
                  for unit in dict.fromkeys(pool.units) if unit in refused
                  for state in refused[unit].states)
 
 
-def _filled(region, pools, functions) -> model.Region:
+def _filled(region: model.Region,
+            pools: collections.abc.Mapping[kinds.Pool, _Withheld],
+            functions: model.Functions) -> model.Region:
     """Return a Region with the units of its Pools.
 
     :param pools: the withheld units by Pool
@@ -297,7 +293,8 @@ def _filled(region, pools, functions) -> model.Region:
     limits = [pool.limit for pool in pools if pool.limit is not None]
     return dataclasses.replace(
         region, units=tuple(unit for pool in pools for unit in pool.units),
-        instances=frozenset().union(*(pool.instances for pool in pools)),
+        instances=frozenset(itertools.chain(*(
+            pool.instances for pool in pools))),
         limit=min(limits, default=None),
         withheld=tuple(itertools.chain(*pools.values())),
         ids=tuple((address, functions[address].ids) for pool in pools
@@ -305,7 +302,8 @@ def _filled(region, pools, functions) -> model.Region:
                   for unit in pool.units for address in unit))
 
 
-def _with_unique_name(region, taken: set[str]) -> model.Region:
+def _with_unique_name(region: model.Region,
+                      taken: set[str]) -> model.Region:
     """Return a Region with a name that no other of its card has."""
     if region.name in taken:
         region = dataclasses.replace(
@@ -314,20 +312,22 @@ def _with_unique_name(region, taken: set[str]) -> model.Region:
     return region
 
 
-def _region_order(item):
+def _region_order(item: tuple[model.Region, collections.abc.Iterable[
+        kinds.Pool]]) -> tuple[list[tuple[model.Unit, ...]], str, bool]:
     """Sort Regions by their units, those with a variant by name."""
     region, pools = item
     return ([] if region.variant else [pool.units for pool in pools],
             region.name, not region.live_migratable)
 
 
-def _type_settings(entry):
+def _type_settings(entry: spec_entry.Entry,
+                   ) -> tuple[tuple[str, collections.abc.Hashable], ...]:
     """Return the settings of an entry that select one of several types."""
     return tuple(setting for setting in entry.settings
                  if setting[0] != kinds.LIMIT)
 
 
-def _effect(entry):
+def _effect(entry: spec_entry.Entry) -> tuple[object, ...]:
     """Return what two entries must agree in to be equivalent."""
     return (entry.resource_class, entry.traits, entry.managed, entry.kind,
             entry.settings, entry.live_migratable, entry.num_vfs, entry.reset,

@@ -18,17 +18,20 @@ from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import reset_methods
 
 #: The value of num_vfs for as many VFs as a card can have.
-ALL = 'all'
+ALL: typing.Final = 'all'
 
 #: The parts of a PCI address: name, maximum, and number of digits.
 ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
                  ('slot', 0x1f, 2), ('function', 0x7, 1))
 
+# Takes the value of a key, and returns fields of an Entry.
+_Reader = collections.abc.Callable[[object], dict[str, typing.Any]]
+
 _TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
 _FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
 
 
-def _id_reader(key: str):
+def _id_reader(key: str) -> _Reader:
     def read(value: object) -> dict[str, str | None]:
         if value is None or isinstance(value, str) and value.strip() == '*':
             return {key: None}
@@ -116,7 +119,7 @@ def is_any(address: tuple[re.Pattern[str], ...], *parts: str) -> bool:
         for number in ((0,) if part == 'domain' else range(limit + 1)))
 
 
-def _whole_address(parts) -> model.PciAddress | None:
+def _whole_address(parts: dict[str, object]) -> model.PciAddress | None:
     """Return the address if all parts are plain numbers, else None."""
     try:
         return model.PciAddress.parse(
@@ -162,8 +165,10 @@ def _read_traits(value: object) -> dict[str, frozenset[str]]:
 
 def _read_num_vfs(value: object,
                   ) -> dict[str, int | typing.Literal['all'] | None]:
-    if value in (None, ALL):
-        return {'num_vfs': value}
+    if value is None:
+        return {'num_vfs': None}
+    if value == ALL:
+        return {'num_vfs': ALL}
     if not isinstance(value, (int, str)) or isinstance(value, bool):
         raise ValueError('is neither a number nor "all"')
     try:
@@ -201,7 +206,7 @@ def _read_firmware_probe(value: object) -> dict[str, str]:
     return {'firmware_probe': value}
 
 
-def _flag_reader(key: str, default: bool | None):
+def _flag_reader(key: str, default: bool | None) -> _Reader:
     def read(value: object) -> dict[str, bool | None]:
         if value is None:
             return {key: default}
@@ -213,8 +218,7 @@ def _flag_reader(key: str, default: bool | None):
 
 
 #: Readers by key.
-READERS: dict[str, collections.abc.Callable[
-    [object], dict[str, typing.Any]]] = {
+READERS: dict[str, _Reader] = {
     'vendor_id': _id_reader('vendor_id'),
     'product_id': _id_reader('product_id'),
     'address': _read_address,

@@ -11,10 +11,9 @@ import collections
 import collections.abc
 import dataclasses
 import itertools
+import typing
 
 from nova_accel.core import model
-
-Functions = collections.abc.Mapping[model.PciAddress, model.Function]
 
 #: Values of an entry's ``reset``: whether a unit that cannot be reset is
 #: refused or offered.
@@ -63,14 +62,18 @@ class Way:
         its default
     """
 
-    address: model.PciAddress
+    address: model.Address
     resets: model.Unit
     behind: model.BusReset | None = None
     methods: tuple[str, ...] = ()
 
 
-def ways(unit: model.Unit, functions: Functions, wanted: str = REQUIRED,
-         ) -> tuple[Way, ...] | None:
+Ways = tuple[Way, ...]
+_Found = typing.TypeVar('_Found')
+
+
+def ways(unit: model.Unit, functions: model.Functions,
+         wanted: str = REQUIRED) -> Ways | None:
     """Return the resets that together reset a unit, and nothing else.
 
     :param functions: all functions of the machine
@@ -79,12 +82,13 @@ def ways(unit: model.Unit, functions: Functions, wanted: str = REQUIRED,
     """
     if wanted == FLR:
         return _all(_by_flr(functions[address]) for address in unit)
-    found = [_ways_on_bus(part, functions, wanted)
-             for part in _by_bus(unit, functions)]
-    return tuple(itertools.chain(*found)) if all(found) else None
+    found = _all(_ways_on_bus(part, functions, wanted)
+                 for part in _by_bus(unit, functions))
+    return tuple(itertools.chain(*found)) if found else None
 
 
-def _by_bus(unit, functions) -> list[model.Unit]:
+def _by_bus(unit: model.Unit,
+            functions: model.Functions) -> list[model.Unit]:
     """Return the parts of a unit that are behind the same bridge."""
     parts = collections.defaultdict(list)
     for address in unit:
@@ -92,7 +96,8 @@ def _by_bus(unit, functions) -> list[model.Unit]:
     return [*map(tuple, parts.values())]
 
 
-def _ways_on_bus(unit, functions, wanted) -> tuple[Way, ...] | None:
+def _ways_on_bus(unit: model.Unit, functions: model.Functions, wanted: str,
+                 ) -> Ways | None:
     bus = _bus(unit, functions)
     if wanted == BUS:
         return bus
@@ -103,22 +108,25 @@ def _ways_on_bus(unit, functions, wanted) -> tuple[Way, ...] | None:
     return each + also_bus if each else bus
 
 
-def _all(found) -> tuple[Way, ...] | None:
+def _all(found: collections.abc.Iterable[_Found | None],
+         ) -> tuple[_Found, ...] | None:
+    """Return what was found, None if a part of it was not."""
     each = tuple(found)
-    return each if all(each) else None
+    there = tuple(one for one in each if one is not None)
+    return there if len(there) == len(each) else None
 
 
-def _one(function, methods=()) -> Way:
+def _one(function: model.Function, methods: tuple[str, ...] = ()) -> Way:
     return Way(function.address, (function.address,), methods=methods)
 
 
-def _by_flr(function) -> Way | None:
+def _by_flr(function: model.Function) -> Way | None:
     methods = tuple(method for method in function.reset_methods or ()
                     if method in _FLRS)
     return _one(function, methods) if methods else None
 
 
-def _alone(function, has_bus: bool) -> Way | None:
+def _alone(function: model.Function, has_bus: bool) -> Way | None:
     """Return the reset of a function itself, None if it has no full reset.
 
     :param has_bus: whether the kernel may try a bus reset if that fails
@@ -133,7 +141,7 @@ def _alone(function, has_bus: bool) -> Way | None:
         and (has_bus or method not in _BUSES)) if _PM in known else ())
 
 
-def _bus(unit, functions) -> tuple[Way, ...] | None:
+def _bus(unit: model.Unit, functions: model.Functions) -> Ways | None:
     """Return the reset of the unit's bus, None if others are on it."""
     if _others_behind(unit, functions) != set():
         return None
@@ -143,20 +151,24 @@ def _bus(unit, functions) -> tuple[Way, ...] | None:
         return (_one(functions[unit[0]], methods),)
     # The kernel does not reset a bus with several functions for one of them.
     bridge = _bridge(unit, functions)
-    how = bridge and bridge.resets_below
+    if not bridge:
+        return None
+    how = bridge.resets_below
     # vfio can reset no bus with one function if the kernel cannot.
     return (Way(bridge.address, unit, how),) if (
         how is model.BusReset.SUBORDINATE
         or how is model.BusReset.HOT_RESET and len(unit) > 1) else None
 
 
-def _bridge(unit, functions) -> model.Function | None:
+def _bridge(unit: model.Unit,
+            functions: model.Functions) -> model.Function | None:
     """Return the bridge directly above a unit, None on a root bus."""
     ports = functions[unit[0]].location.ports
     return functions.get(model.PciAddress.parse(ports[-1])) if ports else None
 
 
-def _others_behind(unit, functions) -> set[model.PciAddress] | None:
+def _others_behind(unit: model.Unit, functions: model.Functions,
+                   ) -> set[model.Address] | None:
     """Return the other functions behind the bridge above functions of a bus.
 
     :returns: None if they are on a root bus
@@ -168,7 +180,7 @@ def _others_behind(unit, functions) -> set[model.PciAddress] | None:
 
 
 def names(ways: collections.abc.Iterable[Way],
-          functions: Functions) -> list[str]:
+          functions: model.Functions) -> list[str]:
     """Return the reset that the kernel tries first for each way."""
     return [way.behind.value if way.behind else next(iter(
         way.methods or functions[way.address].reset_methods or ()), UNKNOWN)
@@ -176,7 +188,7 @@ def names(ways: collections.abc.Iterable[Way],
 
 
 def describe(ways: collections.abc.Iterable[Way],
-             functions: Functions) -> str:
+             functions: model.Functions) -> str:
     """Return in words what resets a unit: ``flr, then bus``."""
     return ', then '.join(dict.fromkeys(names(ways, functions)))
 
@@ -189,8 +201,8 @@ def describe_all(host: model.Host) -> dict[model.Unit, str]:
             for unit, region in regions(host).items()}
 
 
-def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,
-                       ) -> tuple[str, str]:
+def why_not_resettable(unit: model.Unit, functions: model.Functions,
+                       wanted: str) -> tuple[str, str]:
     """Return why a unit cannot be reset, and the remedy.
 
     :param wanted: as for :func:`ways`
@@ -210,7 +222,8 @@ def why_not_resettable(unit: model.Unit, functions: Functions, wanted: str,
     return _NO_RESET, _IF_ACCEPTABLE
 
 
-def _why_not_by_bus(unit, functions) -> tuple[str, str]:
+def _why_not_by_bus(unit: model.Unit,
+                    functions: model.Functions) -> tuple[str, str]:
     """Return why functions are not reset with their bus, and the remedy.
 
     :returns: '' twice if the kernel has no such reset
@@ -221,12 +234,12 @@ def _why_not_by_bus(unit, functions) -> tuple[str, str]:
         return (f'a reset of its bus would also reset {other.address} '
                 f'({other.ids}), which is not assigned with it',
                 _IF_ACCEPTABLE)
-    bridge = _bridge(unit, functions)
-    return _WITHOUT_VFIO.get(bridge and len(unit) > 1 and bridge.resets_below,
-                             ('', ''))
+    bridge = _bridge(unit, functions) if len(unit) > 1 else None
+    how = bridge.resets_below if bridge else None
+    return _WITHOUT_VFIO.get(how, ('', '')) if how else ('', '')
 
 
-def partial_resets(unit: model.Unit, functions: Functions) -> tuple[Way, ...]:
+def partial_resets(unit: model.Unit, functions: model.Functions) -> Ways:
     """Return the possible resets of a unit that cannot be reset wholly."""
     return tuple(_one(functions[address]) for address in unit
                  if functions[address].reset_methods != ())

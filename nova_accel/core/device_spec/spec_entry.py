@@ -30,8 +30,29 @@ MAX_LENGTH = 1 << 16
 
 _EXAMPLE = 'write {"vendor_id": "10de", "product_id": "20b0"}'
 
+#: An entry, as JSON has it.
+Item = dict[str, typing.Any]
+
+
+class _NoPools:
+    def pools(self, function: model.Function, entry: kinds.Entry,
+              machine: kinds.Machine) -> tuple[kinds.Pool, ...]:
+        return ()
+
+
 # The kind of other programs' entries, and of pci if it is not installed.
-_PLAIN = kinds.Kind(open=lambda _tree: None)
+_PLAIN = kinds.Kind(open=lambda _tree: _NoPools())
+
+
+class Claim(typing.Protocol):
+    """Devices that another program claims: by an Entry, for example."""
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+
+    def matches(self, function: model.Function) -> bool:
+        """Whether it claims a function."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +158,7 @@ class Entry:
             return True
         return self._matches_address(function.address)
 
-    def _matches_address(self, address: model.PciAddress) -> bool:
+    def _matches_address(self, address: model.Address) -> bool:
         texts = (f'{getattr(address, part):0{digits}x}'
                  for part, _limit, digits in entry_keys.ADDRESS_PARTS)
         return all(pattern.match(text)
@@ -204,18 +225,18 @@ def parse_foreign(texts: collections.abc.Iterable[str],
 
 def claimed(functions: collections.abc.Iterable[model.Function],
             entries: collections.abc.Sequence[Entry],
-            claims: collections.abc.Sequence[Entry],
-            ) -> collections.abc.Iterator[tuple[Entry, Entry, model.Function]]:
+            claims: collections.abc.Sequence[Claim],
+            ) -> collections.abc.Iterator[tuple[Entry, Claim, model.Function]]:
     """Yield each function that an entry names and another program claims.
 
     :param entries: ours
-    :param claims: the entries of the other program; it claims the virtual
-        functions of a card with the card
+    :param claims: those of the other program; it claims the virtual functions
+        of a card with the card
     :returns: the first entry and the first claim, and the function
     """
     known = {function.address: function for function in functions}
     for function in known.values():
-        card = known.get(function.physfn)
+        card = model.card_of(function, known)
         both = [*filter(None, (function, card))]
         ours = [entry for entry in entries if entry.names(function, card)]
         theirs = [claim for claim in claims if any(map(claim.matches, both))]
@@ -223,9 +244,9 @@ def claimed(functions: collections.abc.Iterable[model.Function],
             yield ours[0], theirs[0], function
 
 
-def _claim(item: dict[str, typing.Any], label: str) -> Entry:
+def _claim(item: Item, label: str) -> Entry:
     """Return an Entry that matches the same devices as in Nova."""
-    match = {key: item[key] for key in ('vendor_id', 'product_id')
+    match: Item = {key: item[key] for key in ('vendor_id', 'product_id')
              if key in item}
     address = item.get('address') or '*'
     if isinstance(address, dict):
@@ -236,7 +257,7 @@ def _claim(item: dict[str, typing.Any], label: str) -> Entry:
         devname=str(item.get('devname') or ''))
 
 
-def _object(item: object, label: str) -> dict[str, typing.Any]:
+def _object(item: object, label: str) -> Item:
     if not _is_object(item):
         raise errors.EntryError(label, 'is not a JSON object: '
                                 f'{errors.quote(json.dumps(item))}', _EXAMPLE)
@@ -259,17 +280,17 @@ def load(text: str, label: str) -> list[typing.Any]:
     return loaded if isinstance(loaded, list) else [loaded]
 
 
-def _is_object(item: object) -> typing.TypeGuard[dict]:
+def _is_object(item: object) -> typing.TypeGuard[Item]:
     return isinstance(item, dict)
 
 
-def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
+def _entry(item: Item, label: str, known: Kinds) -> Entry:
     kind = _kind(item, label, known)
     kind_spec = known.get(kind, _PLAIN)
     _check_keys(item, label, {'kind', *entry_keys.READERS, *(
         kind_spec.keys if 'kind' in item
         else (key for other in known.values() for key in other.keys))})
-    fields: dict[str, typing.Any] = {'label': label, 'kind': kind,
+    fields: Item = {'label': label, 'kind': kind,
                                      'several': kind_spec.several,
                                      'item': item}
     # Run every reader, because readers return the default of an absent key.
@@ -289,7 +310,7 @@ def _entry(item: dict[str, typing.Any], label: str, known: Kinds) -> Entry:
     return Entry(**fields)
 
 
-def _kind(item, label: str, known: Kinds) -> str:
+def _kind(item: Item, label: str, known: Kinds) -> str:
     """Return the kind that an entry names, or that its keys belong to."""
     meant = _kinds_by_keys(item, known)
     named = item.get('kind')
@@ -306,15 +327,16 @@ def _kind(item, label: str, known: Kinds) -> str:
     return named
 
 
-def _kinds_by_keys(item, known: Kinds) -> set[str]:
+def _kinds_by_keys(item: Item, known: Kinds) -> set[str]:
     """Return the kinds that the keys of an entry belong to."""
-    keys = set(item) & set().union(*(kind.keys for kind in known.values()))
+    keys = {key for key in item
+            if any(key in kind.keys for kind in known.values())}
     meant = {name for name, kind in known.items() if keys & set(kind.keys)}
     # Several kinds can share a key. Prefer those that have all keys.
     return {name for name in meant if keys <= set(known[name].keys)} or meant
 
 
-def _check_keys(item, label: str, known: set[str]) -> None:
+def _check_keys(item: Item, label: str, known: set[str]) -> None:
     unknown = sorted(set(item) - known)
     if unknown:
         raise errors.EntryError(
@@ -324,7 +346,9 @@ def _check_keys(item, label: str, known: set[str]) -> None:
             else f'known keys: {", ".join(sorted(known))}')
 
 
-def _read(label: str, key: str, value: typing.Any, read) -> typing.Any:
+def _read(label: str, key: str, value: object,
+          read: collections.abc.Callable[[typing.Any], typing.Any],
+          ) -> typing.Any:
     try:
         return read(value)
     except (ValueError, re.error, OverflowError, RecursionError) as error:

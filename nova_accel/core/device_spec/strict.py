@@ -8,8 +8,10 @@ erase what servers write, by a cleaner.
 
 import collections.abc
 
+from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import unsafe_host
 
 #: The option, and its values.
@@ -18,14 +20,13 @@ OPTION, STANDARD, STRICT = 'isolation', 'standard', 'strict'
 _CLEAN = 'name a cleaner in its entry, "clean": "NAME"'
 
 
-def refusal(unit: model.Unit, functions: reset_methods.Functions, pool, entry,
+def refusal(unit: model.Unit, functions: model.Functions, pool: kinds.Pool,
+            entry: spec_entry.Entry,
             hazards: collections.abc.Iterable[unsafe_host.Hazard],
             ) -> model.Withheld | None:
     """Return why a unit is refused, with all reasons and remedies.
 
     :param functions: all functions of the machine
-    :param pool: the kind.Pool of the unit
-    :param entry: the spec_entry.Entry that names it
     :param hazards: unsafe settings of the host
     """
     found = [*((hazard.reason, hazard.remedy) for hazard in hazards),
@@ -38,7 +39,8 @@ def refusal(unit: model.Unit, functions: reset_methods.Functions, pool, entry,
         model.WithheldState.NOT_STRICT) if found else None
 
 
-def _resets(unit, functions, pool, entry,
+def _resets(unit: model.Unit, functions: model.Functions, pool: kinds.Pool,
+            entry: spec_entry.Entry,
             ) -> collections.abc.Iterator[tuple[str, str]]:
     """Yield why the reset of a unit is not known to be complete."""
     if pool.mdevs or not pool.resets:
@@ -54,7 +56,8 @@ def _resets(unit, functions, pool, entry,
                'boot Linux 5.15 or later, which has reset_method')
 
 
-def _remains(functions, pool, entry,
+def _remains(functions: collections.abc.Collection[model.Function],
+             pool: kinds.Pool, entry: spec_entry.Entry,
              ) -> collections.abc.Iterator[tuple[str, str]]:
     """Yield what a reset leaves of one server for the next."""
     if entry.keeps_data:

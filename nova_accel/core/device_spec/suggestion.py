@@ -17,6 +17,8 @@ from nova_accel.core import pci_class
 from nova_accel.core.device_spec import together
 from nova_accel.core.device_spec import unit_checks
 
+Functions = collections.abc.Iterable[model.Function]
+
 #: An entry, as JSON.
 Item = collections.abc.Mapping[str, typing.Any]
 
@@ -51,7 +53,7 @@ class Suggestions:
     refusals: tuple[model.Refusal, ...] = ()
 
 
-def suggest(functions: collections.abc.Iterable[model.Function],
+def suggest(functions: Functions,
             enumerators: collections.abc.Iterable[kinds.Enumerator],
             decide: Decide) -> Suggestions:
     """Suggest entries.
@@ -87,7 +89,9 @@ class _Trial:
 
 
 class _Search:
-    def __init__(self, functions, enumerators, decide):
+    def __init__(self, functions: Functions,
+                 enumerators: collections.abc.Iterable[kinds.Enumerator],
+                 decide: Decide) -> None:
         self._functions = {function.address: function
                            for function in functions}
         self._decide = decide
@@ -123,23 +127,24 @@ class _Search:
             if address not in offered
             and self._is_meant(self._functions[address])))
 
-    def _is_meant(self, function) -> bool:
+    def _is_meant(self, function: model.Function) -> bool:
         return bool(self._known[function.address]
                     or function.class_code >> 8 in pci_class.ACCELERATORS)
 
-    def _possible_keys(self, functions) -> list[Item]:
+    def _possible_keys(self, functions: Functions) -> list[Item]:
         """Return the keys to try for functions: types, or no keys."""
         known = [item for function in functions
                  for item in self._known[function.address]]
         return [*{json.dumps(item): item for item in known}.values()] or [{}]
 
-    def _try(self, place, keys) -> _Trial:
+    def _try(self, place: Item, keys: Item) -> _Trial:
         item = {**place, **keys}
         host = self._decide([*(found.item for found in self._found), item])
         return _Trial(keys, item, host, host.units - self._host.units,
                       self._objections(host))
 
-    def _objections(self, host) -> dict[model.Address, model.Refusal]:
+    def _objections(self, host: model.Host,
+                    ) -> dict[model.Address, model.Refusal]:
         found = {refusal.address: refusal for refusal in host.refusals}
         for address in _offered(host):
             function = self._functions[address]
@@ -148,7 +153,8 @@ class _Search:
                                                unit_checks.CONSOLE)
         return found
 
-    def _add_card(self, card, trials) -> None:
+    def _add_card(self, card: list[model.Function],
+                  trials: list[_Trial]) -> None:
         """Suggest an entry for one of several cards with equal ids.
 
         :param trials: those of entries for all of the cards
@@ -169,41 +175,45 @@ class _Search:
                     return
                 self._refused.update(trial.objections)
 
-    def _add(self, trial, functions, others) -> None:
+    def _add(self, trial: _Trial, functions: Functions,
+             others: collections.abc.Sequence[Item]) -> None:
         self._found.append(Suggestion(
             trial.item, trial.units, tuple(others), bool(others) and any(
                 function.physfn for function in functions)))
         self._host = trial.host
 
 
-def _offered(host) -> collections.abc.Iterator[model.Address]:
+def _offered(host: model.Host) -> collections.abc.Iterator[model.Address]:
     return (address for device in host.devices for region in device.regions
             for unit in region.units for address in unit)
 
 
-def _groups(functions, key) -> list[list[model.Function]]:
+def _groups(functions: Functions,
+            key: collections.abc.Callable[[model.Function], typing.Any],
+            ) -> list[list[model.Function]]:
     return [list(group) for _key, group in itertools.groupby(
         sorted(functions, key=key), key)]
 
 
-def _ids(function):
+def _ids(function: model.Function) -> str:
     if isinstance(function.address, model.ParentName):
         return function.address.name
     return function.ids
 
 
-def _card(function):
+def _card(function: model.Function) -> model.Address:
     return function.physfn or function.address
 
 
-def _ids_item(function) -> Item:
+def _ids_item(function: model.Function) -> Item:
     if isinstance(function.address, model.ParentName):
         return {'parent': function.address.name}
     return {'vendor_id': function.vendor_id,
             'product_id': function.product_id}
 
 
-def _card_items(functions) -> collections.abc.Iterator[Item]:
+def _card_items(functions: list[model.Function],
+                ) -> collections.abc.Iterator[Item]:
     """Yield keys for a card: its address, without VFs also its slot."""
     first = functions[0]
     address = _card(first)

@@ -6,6 +6,7 @@ import json
 
 from nova_accel.core import model
 from nova_accel.core import pci_class
+from nova_accel.core.device_spec import spec_entry
 
 Functions = collections.abc.Sequence[model.Function]
 
@@ -21,7 +22,7 @@ def describe(functions: Functions) -> str:
     return ', '.join(map(_describe, functions))
 
 
-def _describe(function) -> str:
+def _describe(function: model.Function) -> str:
     if function.unreadable:
         return f'{function.address} (it cannot be read)'
     facts = [function.ids, pci_class.name(function.class_code)]
@@ -32,12 +33,13 @@ def _describe(function) -> str:
     return f'{function.address} ({", ".join(facts)})'
 
 
-def remedy(functions: Functions, entries: collections.abc.Sequence,
+def remedy(functions: Functions,
+           entries: collections.abc.Sequence[spec_entry.Entry],
            steps: collections.abc.Collection[str] = ()) -> str:
     """Return what helps if an entry does not name all functions of a unit.
 
-    :param entries: the spec_entry.Entries that name some of them; the first is
-        the one that does not name all
+    :param entries: those that name some of them; the first is the one that
+        does not name all
     :param steps: what else is necessary before servers can get the unit
     """
     if not _are_one_slot(functions):
@@ -55,7 +57,7 @@ def remedy(functions: Functions, entries: collections.abc.Sequence,
         *dict.fromkeys(steps)])
 
 
-def remedy_if_refused(functions: Functions, because_of: model.PciAddress,
+def remedy_if_refused(functions: Functions, because_of: model.Address,
                       reason: str) -> str:
     """Return what helps if no entry can offer a unit as it is.
 
@@ -70,11 +72,9 @@ def remedy_if_refused(functions: Functions, because_of: model.PciAddress,
 def slot_item(functions: Functions) -> dict[str, str]:
     """Return an entry that names all functions of a slot, as JSON has it."""
     vendors = {function.vendor_id for function in functions}
-    slot = str(functions[0].address).rpartition('.')[0]
     return {**({'vendor_id': vendors.pop()} if len(vendors) == 1 else {}),
-            'address': f'{slot}.*'}
+            'address': f'{functions[0].slot}.*'}
 
 
-def _are_one_slot(functions) -> bool:
-    return len({(function.address.domain, function.address.bus,
-                 function.address.slot) for function in functions}) == 1
+def _are_one_slot(functions: Functions) -> bool:
+    return len({function.slot for function in functions}) == 1

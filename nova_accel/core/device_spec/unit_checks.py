@@ -17,11 +17,21 @@ from nova_accel.core import hostdev
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
+from nova_accel.core.device_spec import machine as machines
+from nova_accel.core.device_spec import policy as policies
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.device_spec import strict
 from nova_accel.core.device_spec import together
 from nova_accel.core.device_spec import unsafe_host
 from nova_accel.core.device_spec import virtual_functions
+
+#: Why functions are withheld, by address.
+Withheld = collections.abc.Mapping[
+    model.Address, collections.abc.Sequence[model.Withheld]]
+
+#: The functions of a unit.
+Functions = collections.abc.Sequence[model.Function]
 
 #: The widest PCI domain that libvirt's XML and Nova's PCI tables hold.
 MAX_DOMAIN = 0xffff
@@ -52,7 +62,7 @@ class WithheldUnit(kinds.Refused):
     """Raised about a unit that is offered again once its state is over."""
 
     def __init__(self, withheld: collections.abc.Sequence[model.Withheld],
-                 address: model.PciAddress | None) -> None:
+                 address: model.Address | None) -> None:
         super().__init__(
             '; '.join(why.reason for why in withheld),
             '; '.join(dict.fromkeys(why.remedy for why in withheld
@@ -63,14 +73,17 @@ class WithheldUnit(kinds.Refused):
 class UnitChecks:
     """The checks of the units of one machine.
 
-    :param machine: the kind.Machine, with the entries that name each function
     :param problems: gets what an operator should know of units that pass
 
     The other parameters are those of ``discovery.offer``.
     """
 
-    def __init__(self, machine, problems: list[str], foreign, withheld, held,
-                 hazards, policy, architecture) -> None:
+    def __init__(self, machine: machines.Machine, problems: list[str],
+                 foreign: collections.abc.Sequence[spec_entry.Claim],
+                 withheld: Withheld,
+                 held: collections.abc.Callable[[], holding.Held],
+                 hazards: collections.abc.Sequence[unsafe_host.Hazard],
+                 policy: policies.Policy, architecture: str) -> None:
         self._machine = machine
         self._functions = machine.functions
         self._named = machine.named
@@ -92,29 +105,32 @@ class UnitChecks:
         return {device.address for device in self._hostdevs}
 
     @functools.cached_property
-    def _lost(self) -> dict[model.PciAddress, list[hostdev.Hostdev]]:
+    def _lost(self) -> dict[model.Address, list[hostdev.Hostdev]]:
         """Held mdevs that a reboot of the host has removed, by card."""
         there = {uuid for function in self._functions.values()
                  for mdev_type in function.mdev_types
                  for uuid in mdev_type.instances}
-        lost = collections.defaultdict(list)
+        lost: dict[model.Address, list[hostdev.Hostdev]] = (
+            collections.defaultdict(list))
         for device in self._hostdevs:
             if device.card and str(device.address) not in there:
                 lost[device.card].append(device)
         return lost
 
-    def check_named(self, function: model.Function, entry) -> None:
+    def check_named(self, function: model.Function,
+                    entry: spec_entry.Entry) -> None:
         """Check a function that an entry names, before its kind is asked."""
         self._check_card(function)
         self._check_fabric(function, entry)
         self._check_num_vfs(function, entry)
 
-    def _check_card(self, function) -> None:
+    def _check_card(self, function: model.Function) -> None:
         if function.physfn and function.physfn not in self._functions:
             raise kinds.Refused(f'its physical function {function.physfn} is '
                                 'not there')
 
-    def _check_fabric(self, function, entry) -> None:
+    def _check_fabric(self, function: model.Function,
+                      entry: spec_entry.Entry) -> None:
         """Refuse a switch of the host's fabric that an entry takes as well.
 
         NVSwitches have the vendor of the GPUs, and serve the host's Fabric
@@ -126,11 +142,12 @@ class UnitChecks:
                 f'{entry.label} names no product', 'add the product_id of the '
                 'devices that servers shall have to the entry')
 
-    def _check_num_vfs(self, function, entry) -> None:
+    def _check_num_vfs(self, function: model.Function,
+                       entry: spec_entry.Entry) -> None:
         """Refuse what an entry with num_vfs names, except VFs of its cards."""
         if not entry.num_vfs:
             return
-        card = self._functions.get(function.physfn)
+        card = model.card_of(function, self._functions)
         if card and not entry.matches(card):
             raise kinds.Refused(
                 f'{entry.label} says num_vfs, and names virtual functions but '
@@ -153,11 +170,9 @@ class UnitChecks:
                 'restart nova-compute, which sets their number when it '
                 'starts; its log says why it cannot')
 
-    def check_unit(self, unit: model.Unit, pool: kinds.Pool, entry) -> None:
-        """Check a unit of a Pool.
-
-        :param entry: the spec_entry.Entry that names it
-        """
+    def check_unit(self, unit: model.Unit, pool: kinds.Pool,
+                   entry: spec_entry.Entry) -> None:
+        """Check a unit of a Pool that an entry names."""
         functions = [self._functions[address] for address in unit]
         if entry.one_time_use:
             _check_whole_device(pool, functions)
@@ -170,10 +185,12 @@ class UnitChecks:
         else:
             self._check_functions(unit, functions, pool, entry)
         # Last, as such a unit would be offered otherwise.
-        self._check_withheld(functions, self._policy.strict and strict.refusal(
-            unit, self._functions, pool, entry, self._hazards))
+        self._check_withheld(functions, strict.refusal(
+            unit, self._functions, pool, entry, self._hazards)
+            if self._policy.strict else None)
 
-    def _check_cleaner(self, pool, entry) -> None:
+    def _check_cleaner(self, pool: kinds.Pool,
+                       entry: spec_entry.Entry) -> None:
         if pool.mdevs:
             raise kinds.Refused(
                 'its entry says clean, and nothing is left of a mediated '
@@ -184,7 +201,7 @@ class UnitChecks:
                 'which this host does not have', 'define it with [nova_accel] '
                 'cleaner in the configuration of this host')
 
-    def _check_probe(self, entry) -> None:
+    def _check_probe(self, entry: spec_entry.Entry) -> None:
         name = entry.firmware_probe
         if name and name not in self._policy.probes:
             raise kinds.Refused(
@@ -192,7 +209,8 @@ class UnitChecks:
                 'which this host does not have', 'define it with [nova_accel] '
                 'firmware_probe in the configuration of this host')
 
-    def _check_functions(self, unit, functions, pool, entry) -> None:
+    def _check_functions(self, unit: model.Unit, functions: Functions,
+                         pool: kinds.Pool, entry: spec_entry.Entry) -> None:
         """Check a unit that is assigned as functions, not as an mdev."""
         self._check_isolation(functions, pool, entry)
         for check in self._checks_of_handover(functions, pool, entry):
@@ -203,7 +221,10 @@ class UnitChecks:
                 self._report_reset(unit, entry)
             self._check_use(functions, entry)
 
-    def _checks_of_handover(self, functions, pool, entry):
+    def _checks_of_handover(
+            self, functions: Functions, pool: kinds.Pool,
+            entry: spec_entry.Entry) -> collections.abc.Iterator[
+                collections.abc.Callable[[], None]]:
         """Yield the checks of what one server leaves for the next."""
         yield lambda: _check_data(functions, entry)
         if pool.resets:
@@ -212,7 +233,7 @@ class UnitChecks:
             if entry.reset != reset_methods.IF_POSSIBLE:
                 yield lambda: self._check_reset(functions, entry)
 
-    def _check_parent(self, function) -> None:
+    def _check_parent(self, function: model.Function) -> None:
         """Check the parent of mdevs, which the host keeps with its driver."""
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
@@ -221,7 +242,7 @@ class UnitChecks:
         self._check_whole(function.address)
         self._check_whole(function.physfn)
 
-    def _check_whole(self, address) -> None:
+    def _check_whole(self, address: model.Address | None) -> None:
         """Refuse a part of a function that a server holds.
 
         While the server is stopped, the function is bound to its driver again
@@ -233,7 +254,7 @@ class UnitChecks:
                 'it is kept for the server; move or delete the server to use '
                 'its parts')
 
-    def _check_parts(self, function) -> None:
+    def _check_parts(self, function: model.Function) -> None:
         """Refuse a card whose virtual functions a server holds.
 
         A reboot of the host has removed them, and its entry does not create
@@ -246,21 +267,22 @@ class UnitChecks:
                 'not there', 'name its virtual functions again with num_vfs, '
                 'and restart nova-compute; or move or delete the server')
 
-    def _check_withheld(self, functions, not_strict) -> None:
+    def _check_withheld(self, functions: Functions,
+                        not_strict: model.Withheld | None) -> None:
         """Refuse withheld functions, and the VFs of withheld cards.
 
-        :param not_strict: why the unit is withheld as a whole, or false
+        :param not_strict: why the unit is withheld as a whole
         """
         found = {address: self._withheld[address] for function in functions
                  for address in (function.address, function.physfn)
-                 if address in self._withheld}
+                 if address and address in self._withheld}
         if found or not_strict:
             # One reason must not hide another, which may last longer.
             raise WithheldUnit((*itertools.chain(*found.values()),
-                                *[not_strict] * bool(not_strict)),
+                                *([not_strict] if not_strict else [])),
                                next(iter(found), None))
 
-    def _check_lost(self, pool, function) -> None:
+    def _check_lost(self, pool: kinds.Pool, function: model.Function) -> None:
         """Refuse other uses of a card while a held mdev is missing.
 
         A reboot of the host has removed it, and no entry creates it again.
@@ -273,7 +295,8 @@ class UnitChecks:
                     'name its mdev_type again, and restart nova-compute; or '
                     'move or delete the server')
 
-    def _check_isolation(self, functions, pool, entry) -> None:
+    def _check_isolation(self, functions: Functions, pool: kinds.Pool,
+                         entry: spec_entry.Entry) -> None:
         if isinstance(functions[0].address, model.ParentName):
             raise kinds.Refused('it is on no PCI bus',
                                 'name the mdev_type that it has to create')
@@ -291,7 +314,8 @@ class UnitChecks:
             raise kinds.Refused('it is in no IOMMU group')
         self._check_groups(functions)
 
-    def _check_each(self, functions) -> None:
+    def _check_each(self, functions: collections.abc.Iterable[
+            model.Function]) -> None:
         for function in functions:
             try:
                 self._check_function(function)
@@ -299,7 +323,7 @@ class UnitChecks:
                 refused.because_of = function.address
                 raise
 
-    def _check_groups(self, unit) -> None:
+    def _check_groups(self, unit: Functions) -> None:
         """Refuse a part of an IOMMU group, and one that mixes cards."""
         together = {function.address for function in unit}
         for function in {f.iommu_group: f for f in unit}.values():
@@ -327,7 +351,7 @@ class UnitChecks:
                     f'{hazard.reason}; devices are offered anyway, as '
                     f'{unsafe_host.OPTION} says')
 
-    def _check_function(self, function) -> None:
+    def _check_function(self, function: model.Function) -> None:
         if function.unreadable:
             raise kinds.Refused('it cannot be read')
         if function.is_bridge:
@@ -335,7 +359,8 @@ class UnitChecks:
                 'it is a bridge', 'take it out of device_spec'
                 if function.address in self._named else
                 'put the card into a slot that has an IOMMU group of its own')
-        if function.address.domain > MAX_DOMAIN:
+        if isinstance(function.address, model.PciAddress) and (
+                function.address.domain > MAX_DOMAIN):
             raise kinds.Refused('its PCI domain is above ffff, which libvirt '
                                 'cannot name')
         if function.use:
@@ -358,7 +383,7 @@ class UnitChecks:
                 'remove them, or name their type in device_spec')
         self._check_claims(function)
 
-    def _check_claims(self, function) -> None:
+    def _check_claims(self, function: model.Function) -> None:
         """Refuse functions that another program claims, or their card."""
         ours = self._named.get(function.address)
         for claim in self._foreign:
@@ -373,7 +398,7 @@ class UnitChecks:
                     f'{claim.label} claims its physical function '
                     f'{function.physfn}', 'leave the card to one of the two')
 
-    def _check_driver(self, unit, managed) -> None:
+    def _check_driver(self, unit: Functions, managed: bool) -> None:
         """Refuse denied functions, and unmanaged ones without vfio driver."""
         for function in unit:
             if not managed and not function.vfio:
@@ -386,20 +411,23 @@ class UnitChecks:
             if function.denied and not function.vfio:
                 raise kinds.Refused(*_DENIED, function.address)
 
-    def _check_reset(self, functions, entry) -> None:
+    def _check_reset(self, functions: Functions,
+                     entry: spec_entry.Entry) -> None:
         unit = tuple(function.address for function in functions)
         if not reset_methods.ways(unit, self._functions, entry.reset):
             raise kinds.Refused(*reset_methods.why_not_resettable(
                 unit, self._functions, entry.reset))
 
-    def _report_reset(self, unit, entry) -> None:
+    def _report_reset(self, unit: model.Unit,
+                      entry: spec_entry.Entry) -> None:
         """Report a unit that is offered without a reset."""
         if not reset_methods.ways(unit, self._functions, entry.reset):
             self._problems.append(
                 f'{unit[0]} ({self._functions[unit[0]].ids}): cannot be reset '
                 f'by itself, and is offered as {entry.label} says')
 
-    def _check_use(self, unit, entry) -> None:
+    def _check_use(self, unit: Functions,
+                   entry: spec_entry.Entry) -> None:
         """Report the console of the host, and VFs that guests may not use."""
         for function in unit:
             if function.console:
@@ -413,7 +441,8 @@ class UnitChecks:
                     'mediated devices; name one of its types as mdev_type if '
                     'a guest cannot use the function itself')
 
-    def _check_named_with(self, named, functions, pool, entry) -> None:
+    def _check_named_with(self, named: model.Function, functions: Functions,
+                          pool: kinds.Pool, entry: spec_entry.Entry) -> None:
         """Refuse a unit if an entry does not name all its functions."""
         unnamed = [function for function in functions
                    if entry not in self._named.get(function.address, ())]
@@ -431,7 +460,8 @@ class UnitChecks:
                 f'{what} {together.describe(unnamed)}, {which}',
                 self._remedy(functions, pool, [entry, *others]))
 
-    def _remedy(self, functions, pool, entries) -> str:
+    def _remedy(self, functions: Functions, pool: kinds.Pool,
+                entries: collections.abc.Sequence[spec_entry.Entry]) -> str:
         """Return what helps if an entry does not name all of a unit.
 
         :param entries: it, and others that name some of the unit
@@ -452,7 +482,7 @@ class UnitChecks:
         return together.remedy(functions, entries, steps)
 
 
-def _check_whole_device(pool, functions) -> None:
+def _check_whole_device(pool: kinds.Pool, functions: Functions) -> None:
     """Refuse one_time_use for parts of a device, whose use is not tracked."""
     if pool.mdevs or len(set(pool.units)) > 1 or functions[0].physfn:
         raise kinds.Refused(
@@ -460,7 +490,7 @@ def _check_whole_device(pool, functions) -> None:
             'this is a part of one', 'take one_time_use out of its entry')
 
 
-def _check_data(functions, entry) -> None:
+def _check_data(functions: Functions, entry: spec_entry.Entry) -> None:
     """Refuse disks, as a reset does not erase them, unless allowed."""
     for function in functions:
         if function.class_code >> 8 == _DISK and not (
@@ -474,6 +504,6 @@ def _check_data(functions, entry) -> None:
                 function.address)
 
 
-def is_managed(entry, pool) -> bool:
+def is_managed(entry: spec_entry.Entry, pool: kinds.Pool) -> bool:
     return next((managed for managed in (entry.managed, pool.managed)
                  if managed is not None), True)

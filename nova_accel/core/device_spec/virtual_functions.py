@@ -27,14 +27,15 @@ class Change:
     :param before: the number that it has now
     """
 
-    card: model.PciAddress
+    card: model.Address
     number: int
     before: int
 
 
 def wanted(card: model.Function, entry: spec_entry.Entry) -> int:
     """Return how many virtual functions an entry asks a card to have."""
-    return card.total_vfs if entry.num_vfs == entry_keys.ALL else entry.num_vfs
+    return (card.total_vfs if entry.num_vfs == entry_keys.ALL
+            else entry.num_vfs or 0)
 
 
 def needed(card: model.Function,
@@ -63,13 +64,13 @@ def choose(card: model.Function,
 
 def plan(functions: collections.abc.Sequence[model.Function],
          entries: collections.abc.Sequence[spec_entry.Entry],
-         foreign: collections.abc.Sequence[spec_entry.Entry] = (),
+         foreign: collections.abc.Sequence[spec_entry.Claim] = (),
          held: collections.abc.Container[model.Address] = (),
          ) -> tuple[list[Change], list[errors.DeviceError]]:
     """Return the changes to make, and a problem for each that is refused.
 
     :param functions: every PCI function of the machine
-    :param foreign: entries by which another program claims devices
+    :param foreign: what another program claims
     :param held: the addresses that domains hold
     """
     changes, problems = [], []
@@ -96,7 +97,11 @@ def plan(functions: collections.abc.Sequence[model.Function],
     return changes, problems
 
 
-def _change(card, entry, functions, foreign, held, least) -> Change:
+def _change(card: model.Function, entry: spec_entry.Entry,
+            functions: collections.abc.Iterable[model.Function],
+            foreign: collections.abc.Sequence[spec_entry.Claim],
+            held: collections.abc.Container[model.Address],
+            least: int) -> Change:
     number = wanted(card, entry)
     if number > card.total_vfs:
         raise _error(card, entry, f'it can have {card.total_vfs}',
@@ -118,7 +123,10 @@ def _change(card, entry, functions, foreign, held, least) -> Change:
                   max(card.num_vfs, len(vfs)))
 
 
-def _why_not(function, foreign, held) -> tuple[str, str]:
+def _why_not(function: model.Function,
+             foreign: collections.abc.Iterable[spec_entry.Claim],
+             held: collections.abc.Container[model.Address],
+             ) -> tuple[str, str]:
     """Return why a function must not be removed, and the remedy."""
     at = function.address
     claim = next((claim for claim in foreign if claim.matches(function)),
@@ -137,7 +145,8 @@ def _why_not(function, foreign, held) -> tuple[str, str]:
     return '', ''
 
 
-def _error(card, entry, reason, remedy) -> errors.DeviceError:
+def _error(card: model.Function, entry: spec_entry.Entry, reason: str,
+           remedy: str) -> errors.DeviceError:
     return errors.DeviceError(
         f'device {card.address} ({card.ids})',
         f'it keeps {_vfs(card.num_vfs)}, though {entry.label} says num_vfs '

@@ -33,6 +33,7 @@ def plan(located: collections.abc.Iterable[model.Location],
     return dict(sorted((location.cpuless_node, cells[location.numa_node])
                        for location in located
                        if location.cpuless_node is not None
+                       and location.numa_node is not None
                        and location.numa_node in cells))
 
 

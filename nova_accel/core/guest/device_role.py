@@ -71,33 +71,34 @@ def roles(held: hostdev.Hostdevs, buses: guest_buses.GuestBuses,
     switches: dict[str, int] = {}
     found = []
     for device in held:
-        group, provider = naming.parse_alias(device.alias)
-        item = items[device]
-        function = functions.get(device.address,
-                                 functions.get(cards[device]))
+        item, card = items[device], cards[device]
+        function = functions.get(device.address) or (
+            functions.get(card) if card else None)
         location = function.location if function else model.Location()
         found.append(DeviceRole(
-            device.alias, names.get(group, '' if group == naming.NO_GROUP
-                                    else group),
-            item.region.resource_class if item else '', provider,
-            device.guest_address and buses.position(device.guest_address),
-            location, _node(location, here.host), function,
-            location.switch and switches.setdefault(location.switch,
-                                                    len(switches)),
-            domains.get(str(cards[device])),
+            device.alias, names.get(
+                device.group, '' if device.group == naming.NO_GROUP
+                else device.group),
+            item.region.resource_class if item else '', device.provider,
+            buses.position(device.guest_address) if device.guest_address
+            else None, location, _node(location, here.host), function,
+            switches.setdefault(location.switch, len(switches))
+            if location.switch else None, domains.get(str(card)),
             bool(item and item.region.live_migratable)))
     return tuple(found)
 
 
-def _card(device, item, functions) -> model.Address | None:
+def _card(device: hostdev.Hostdev, item: inventory.Offered | None,
+          functions: model.Functions) -> model.Address | None:
     """Return the card of a device, as link domains name it."""
     if item:
         return item.device.address
     function = functions.get(device.address)
-    return device.card or function and (function.physfn or function.address)
+    return device.card or (
+        function.physfn or function.address if function else None)
 
 
-def _node(location, host) -> int | None:
+def _node(location: model.Location, host: model.Host) -> int | None:
     if location.cpuless_node is not None:
         return location.cpuless_node
     return host.only_node if location.numa_node is None else location.numa_node

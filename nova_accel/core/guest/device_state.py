@@ -78,6 +78,8 @@ def describe(device: hostdev.Hostdev, host: model.Host,
         text = _model(functions.get(device.address), functions)
         return (f'{item.region.variant} of {text}'
                 if item and item.region.variant else text)
+    if item is None:
+        return _model(None, functions)
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
     return f'mdev {item.region.variant} of {_model(parent, functions)}'
@@ -139,13 +141,13 @@ def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
     :returns: the destination's hostdev by the source's alias
     :raises errors.AssignmentError: if a hostdev of either side has no match
     """
-    free: dict[tuple[str, str], list] = collections.defaultdict(list)
+    free: dict[tuple[str, str], list[hostdev.Hostdev]] = (
+        collections.defaultdict(list))
     for device in hostdevs:
-        group, _provider = naming.parse_alias(device.alias)
-        free[group, describe(device, host, offered)].append(device)
+        free[device.group, describe(device, host, offered)].append(device)
     pairs = {}
     for alias, wanted in described.items():
-        group, _provider = naming.parse_alias(alias)
+        group, _provider = naming.parse_alias(alias) or ('', '')
         if not free[group, wanted]:
             instead = [f'{device.address} is {text}'
                        for (name, text), devices in free.items()
@@ -163,11 +165,13 @@ def pair(described: collections.abc.Mapping[str, str], hostdevs: Hostdevs,
     return pairs
 
 
-def _model(function: model.Function | None, functions) -> str:
+def _model(function: model.Function | None,
+           functions: model.Functions) -> str:
     if function is None:
         return 'a missing device'
     # A virtual function has the firmware of its card.
-    firmware = functions.get(function.physfn, function).firmware_text
+    card = model.card_of(function, functions) or function
+    firmware = card.firmware_text
     subsystem = (f' {function.subsystem_vendor_id}:'
                  f'{function.subsystem_product_id}'
                  if function.subsystem_vendor_id else '')

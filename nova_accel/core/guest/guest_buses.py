@@ -23,6 +23,9 @@ MAIN_ROOTS = frozenset({'pcie-root', 'pci-root'})
 EXTRA_ROOTS = frozenset({'pcie-expander-bus'})
 _ROOTS = MAIN_ROOTS | EXTRA_ROOTS | {'pci-expander-bus'}
 
+# One of the fields below is named model.
+_Address = model.PciAddress
+
 # PCI's limit of the buses below all roots.
 _MAX_BUSES = 256
 
@@ -40,7 +43,7 @@ class Controller:
 
     index: int
     model: str
-    address: model.PciAddress | None = None
+    address: _Address | None = None
     number: int | None = None
     cell: int | None = None
 
@@ -83,13 +86,14 @@ class GuestBuses:
             return None
         steps = [_step(address)]
         bus = self._by_index.get(address.bus)
-        while bus and bus.model not in _ROOTS:
+        while bus and bus.address and bus.model not in _ROOTS:
             steps.append(_step(bus.address))
             bus = self._by_index.get(bus.address.bus)
         root = self._numbers[bus.index] if bus else 0
         return Position(
             dataclasses.replace(address, domain=0, bus=number),
-            '/'.join([f'{root:02x}', *reversed(steps)]), bus and bus.cell)
+            '/'.join([f'{root:02x}', *reversed(steps)]),
+            bus.cell if bus else None)
 
     @functools.cached_property
     def _numbers(self) -> dict[int, int]:
@@ -116,12 +120,13 @@ class GuestBuses:
     @functools.cached_property
     def _children(self) -> dict[int, list[Controller]]:
         """The bridges on each bus, by slot and function."""
-        found = collections.defaultdict(list)
-        for each in self._by_index.values():
-            if each.address and each.model not in _ROOTS:
-                found[each.address.bus].append(each)
-        for bridges in found.values():
-            bridges.sort(key=lambda each: each.address)
+        below = sorted(((each.address, each)
+                        for each in self._by_index.values()
+                        if each.address and each.model not in _ROOTS),
+                       key=lambda pair: pair[0])
+        found: dict[int, list[Controller]] = {}
+        for address, each in below:
+            found.setdefault(address.bus, []).append(each)
         return found
 
 

@@ -39,7 +39,8 @@ class Cell:
 
 
 def build(server: str, roles: collections.abc.Iterable[device_role.DeviceRole],
-          cells: collections.abc.Iterable[Cell] = (), nccl: str = '') -> dict:
+          cells: collections.abc.Iterable[Cell] = (), nccl: str = '',
+          ) -> dict[str, object]:
     """Return the document, to be written as JSON.
 
     :param server: uuid of the server
@@ -49,7 +50,7 @@ def build(server: str, roles: collections.abc.Iterable[device_role.DeviceRole],
     for role in roles:
         requests[role.group].append(role)
     names = _names(requests)
-    document: dict = {
+    document: dict[str, object] = {
         'apiVersion': API_VERSION, 'kind': KIND,
         'metadata': {'name': server, 'uid': server, 'generation': 1},
         'requests': [{'name': names[group], 'devices': [
@@ -76,13 +77,15 @@ def _names(groups: collections.abc.Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _device(role: device_role.DeviceRole, name: str, server: str) -> dict:
+def _device(role: device_role.DeviceRole, name: str, server: str,
+            ) -> dict[str, object]:
     return {'name': name, 'driver': DRIVER, 'pool': server, 'attributes': {
         key: {'int' if isinstance(value, int) else 'string': value}
         for key, value in _attributes(role) if value not in (None, '')}}
 
 
-def _attributes(role):
+def _attributes(role: device_role.DeviceRole) -> collections.abc.Iterator[
+        tuple[str, str | int | None]]:
     yield 'group', role.group
     yield 'resourceClass', role.resource_class
     if role.position:

@@ -20,6 +20,7 @@ RCCL has the same parser.
 import collections.abc
 import dataclasses
 import re
+import typing
 
 from nova_accel.core import model
 from nova_accel.core import pci_class
@@ -43,6 +44,11 @@ MAX_CHILDREN = 32
 #: for each GPU and network port.
 MAX_ELEMENTS = 128
 
+_Number = typing.TypeVar('_Number', int, float)
+
+
+_Attributes = dict[str, str]
+
 
 @dataclasses.dataclass
 class _Element:
@@ -52,7 +58,7 @@ class _Element:
     """
 
     tag: str
-    attributes: dict[str, str] = dataclasses.field(default_factory=dict)
+    attributes: _Attributes = dataclasses.field(default_factory=dict)
     children: dict[collections.abc.Hashable, '_Element'] = dataclasses.field(
         default_factory=dict)
 
@@ -87,19 +93,17 @@ def render(roles: collections.abc.Iterable[device_role.DeviceRole],
     :raises ValueError: if NCCL could not read the file; the text has the
         reason
     """
-    listed = {(role.position.cell if has_cells else 0, role.position.address):
-              role for role in roles if _is_used(role)
-              and (role.position.cell is not None or not has_cells)}
-    nodes = {role.numa_node for role in listed.values()}
+    listed, nodes = _certain(roles, has_cells)
     if not listed or not has_cells and (len(nodes) > 1 or None in nodes):
         return ''
     functions = {str(function.address): function
                  for function in host.functions}
-    system, numbers = _Element('system', {'version': '1'}), {}
-    for (cell, address), role in sorted(listed.items(),
-                                        key=lambda item: item[0]):
+    system = _Element('system', {'version': '1'})
+    numbers: dict[tuple[int, str], int] = {}
+    for (cell, address), function in sorted(listed.items(),
+                                            key=lambda item: item[0]):
         above = system.child(cell, 'cpu', numaid=str(cell))
-        for port in model.switches(role.function.location.ports):
+        for port in model.switches(function.location.ports):
             link = _link(functions.get(port), functions)
             if len(link) == 2:
                 number = numbers.setdefault((cell, port), len(numbers))
@@ -107,16 +111,29 @@ def render(roles: collections.abc.Iterable[device_role.DeviceRole],
                     _SWITCHES, *divmod(number, 32), 0)),
                     **{'class': _BRIDGE_CLASS}, **link)
         above.child(address, 'pci', busid=str(address),
-                    **{'class': f'0x{role.function.class_code:06x}'},
-                    **_link(role.function, functions))
+                    **{'class': f'0x{function.class_code:06x}'},
+                    **_link(function, functions))
     text = '\n'.join([*system.lines(), ''])
     check(text)
     return text
 
 
-def _is_used(role) -> bool:
-    return bool(role.position and role.function and not role.moves
-                and role.function.class_code >> 16 in pci_class.NCCL)
+def _certain(roles: collections.abc.Iterable[device_role.DeviceRole],
+             has_cells: bool) -> tuple[
+                 dict[tuple[int, model.PciAddress], model.Function],
+                 set[int | None]]:
+    """Return functions by cell and address in the guest, and their nodes."""
+    functions: dict[tuple[int, model.PciAddress], model.Function] = {}
+    nodes: set[int | None] = set()
+    for role in roles:
+        if not (role.position and role.function) or role.moves or (
+                role.function.class_code >> 16 not in pci_class.NCCL):
+            continue
+        cell = role.position.cell if has_cells else 0
+        if cell is not None:
+            functions[cell, role.position.address] = role.function
+            nodes.add(role.numa_node)
+    return functions, nodes
 
 
 def _link(function: model.Function | None,
@@ -130,14 +147,21 @@ def _link(function: model.Function | None,
         return {}
     ends = [functions.get(str(function.physfn), function),
             *map(functions.get, function.location.ports[-1:])]
-    speeds = [end and end.max_link_speed for end in ends]
-    widths = [end and end.max_link_width for end in ends]
+    speed = _least([end.max_link_speed if end else None for end in ends])
+    width = _least([end.max_link_width if end else None for end in ends])
     found = {}
-    if all(speeds) and min(speeds) in _SPEEDS:
-        found['link_speed'] = _speed(min(speeds))
-    if all(widths):
-        found['link_width'] = str(min(widths))
+    if speed in _SPEEDS:
+        found['link_speed'] = _speed(speed)
+    if width:
+        found['link_width'] = str(width)
     return found
+
+
+def _least(numbers: collections.abc.Collection[_Number | None],
+           ) -> _Number | None:
+    """Return the least number, None if one is unknown."""
+    known = [number for number in numbers if number]
+    return min(known) if len(known) == len(numbers) else None
 
 
 def _speed(number: float) -> str:
@@ -242,13 +266,13 @@ def _check_element(above: _Element, element: _Element) -> None:
         raise ValueError(f'{name} is empty')
 
 
-def _check_device(name, attributes) -> None:
+def _check_device(name: str, attributes: _Attributes) -> None:
     if (attributes['busid'].startswith(f'{_SWITCHES:04x}:')
             or int(attributes['class'], 16) >> 16 not in pci_class.NCCL):
         raise ValueError(f'{name} is no device that NCCL uses')
 
 
-def _check_switch(name, attributes) -> None:
+def _check_switch(name: str, attributes: _Attributes) -> None:
     if (not attributes['busid'].startswith(f'{_SWITCHES:04x}:')
             or attributes['class'] != _BRIDGE_CLASS
             or not _OPTIONAL <= attributes.keys()):

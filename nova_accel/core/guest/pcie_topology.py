@@ -23,7 +23,6 @@ import itertools
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
-from nova_accel.core import naming
 from nova_accel.core.guest import guest_buses
 from nova_accel.core.placement import inventory
 
@@ -43,6 +42,10 @@ _FUNCTIONS = 8
 
 #: Slots below the upstream port of a switch.
 _SLOTS = 32
+
+
+#: The addresses of the hostdevs below one root port: one, or a switch's.
+_Branch = list[model.Address]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +75,9 @@ def locate(hostdevs: hostdev.Hostdevs, host: model.Host,
              for function in host.functions}
     located = {}
     for device in hostdevs:
-        parsed = naming.parse_alias(device.alias)
-        item = offered.get(parsed[1]) if parsed else None
-        location = known.get(device.address, item and item.device.location)
+        item = offered.get(device.provider)
+        location = known.get(device.address,
+                             item.device.location if item else None)
         if location and item and item.region.live_migratable:
             # Nova does not know the guest cells of nodes without CPUs, and
             # would not bind them to a node of the destination.
@@ -110,7 +113,7 @@ def plan(located: collections.abc.Mapping[model.Address, model.Location],
         elif switches and location.switch:
             others.setdefault(location.switch, []).append(address)
     room = min(_BUSES - _OTHERS, _BUSES - first_index)
-    fitting = []
+    fitting: list[tuple[int, list[_Branch]]] = []
     for key in sorted(groups)[:_MOST]:
         branches = list(_fitting(_branches(
             groups[key], located if switches else {}), room - 1))
@@ -122,13 +125,18 @@ def plan(located: collections.abc.Mapping[model.Address, model.Location],
     return _Numbering(first_index).plan(fitting, [*_fitting(loose, room)])
 
 
-def _cell(location, cells) -> int | None:
+def _cell(location: model.Location,
+          cells: collections.abc.Mapping[int, int]) -> int | None:
     """Return the guest's cell of a location, None for none."""
-    return cells.get(location.cpuless_node, cells.get(location.numa_node))
+    return next((cells[node]
+                 for node in (location.cpuless_node, location.numa_node)
+                 if node is not None and node in cells), None)
 
 
-def _branches(addresses, located):
-    """Return what is below each root port: one hostdev, or a switch's.
+def _branches(addresses: collections.abc.Iterable[model.Address],
+              located: collections.abc.Mapping[model.Address, model.Location],
+              ) -> list[_Branch]:
+    """Return what is below each root port.
 
     :param located: of those that may be behind a switch
     """
@@ -140,17 +148,18 @@ def _branches(addresses, located):
     return [branch for found in members.values() for branch in _chunks(found)]
 
 
-def _chunks(members):
+def _chunks(members: list[model.Address]) -> list[_Branch]:
     return [members[first:first + _SLOTS]
             for first in range(0, len(members), _SLOTS)]
 
 
-def _size(branch) -> int:
+def _size(branch: _Branch) -> int:
     """Return the number of buses, and of controllers, of a branch."""
     return 1 if len(branch) == 1 else 2 + len(branch)
 
 
-def _fitting(branches, room):
+def _fitting(branches: collections.abc.Iterable[_Branch], room: int,
+             ) -> collections.abc.Iterator[_Branch]:
     """Yield the branches, or parts of them, that have enough bus numbers."""
     for branch in branches:
         if _size(branch) > room:
@@ -170,7 +179,8 @@ class _Numbering:
         self._controllers: list[guest_buses.Controller] = []
         self._places: dict[model.Address, model.PciAddress] = {}
 
-    def plan(self, groups, loose) -> Plan:
+    def plan(self, groups: list[tuple[int, list[_Branch]]],
+             loose: collections.abc.Iterable[_Branch]) -> Plan:
         """Return the plan.
 
         :param groups: cell and branches of each root bus to add
@@ -189,7 +199,8 @@ class _Numbering:
             self._add_branch(branch, None)
         return Plan(tuple(self._controllers), self._places)
 
-    def _add_branch(self, branch, address) -> None:
+    def _add_branch(self, branch: _Branch,
+                    address: model.PciAddress | None) -> None:
         port = self._add('pcie-root-port', address)
         if len(branch) == 1:
             self._places[branch[0]] = model.PciAddress(0, port, 0, 0)
@@ -201,8 +212,9 @@ class _Numbering:
                              model.PciAddress(0, upstream, slot, 0))
             self._places[hostdev_address] = model.PciAddress(0, port, 0, 0)
 
-    def _add(self, model_name, address=None, **facts) -> int:
+    def _add(self, model_name: str, address: model.PciAddress | None = None,
+             number: int | None = None, cell: int | None = None) -> int:
         index = next(self._index)
         self._controllers.append(guest_buses.Controller(
-            index, model_name, address, **facts))
+            index, model_name, address, number, cell))
         return index

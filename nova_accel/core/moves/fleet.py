@@ -13,6 +13,9 @@ from nova_accel.core.solver import arrange
 #: How a server moves: its guest runs on, or is stopped.
 LIVE, COLD = 'live', 'cold'
 
+#: All that tells a server from others, for one purpose.
+Look = tuple[collections.abc.Hashable, ...]
+
 #: Policies of Nova's server groups. The soft ones exclude no host.
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 

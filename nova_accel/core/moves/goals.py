@@ -77,20 +77,20 @@ class Drain(Goal):
         self._host = host
         self.closed = frozenset([host])
 
-    def held_up(self, fleet):
+    def held_up(self, fleet: fleets.Fleet) -> list[fleets.Server]:
         return [server for uuid in fleet.on[self._host]
                 if (server := fleet.servers[uuid]).obstacle]
 
-    def units(self, fleet):
+    def units(self, fleet: fleets.Fleet) -> collections.Counter[str]:
         needed: collections.Counter[str] = collections.Counter()
         for uuid in fleet.on[self._host]:
             needed.update(fleet.counts(uuid))
         return needed
 
-    def missing(self, state, most):
+    def missing(self, state: states.State, most: int) -> int:
         return len(state.at(self._host).servers)
 
-    def leaving(self, state, most):
+    def leaving(self, state: states.State, most: int) -> Sets:
         return sorted(
             ((uuid,) for uuid in state.at(self._host).servers),
             key=lambda servers: _size(state.fleet, servers))
@@ -108,7 +108,7 @@ class _Known:
 
     most: int
     costs: collections.abc.Mapping[str, tuple[int, ...] | None]
-    hosts: collections.Counter
+    hosts: collections.Counter[tuple[int, ...] | None]
     leaving: list[_Leaving]
 
 
@@ -124,16 +124,16 @@ class Room(Goal):
         self._rooms, self._count, self._host = rooms, count, host
         self._known: dict[fleets.Fleet, _Known] = {}
 
-    def parts(self):
+    def parts(self) -> list[Goal]:
         return [*(Room(self._rooms, count, self._host)
                   for count in range(1, self._count)), self]
 
-    def units(self, fleet):
+    def units(self, fleet: fleets.Fleet) -> collections.Counter[str]:
         return collections.Counter({
             name: self._count * amount
             for name, amount in self._rooms.counts.items()})
 
-    def missing(self, state, most):
+    def missing(self, state: states.State, most: int) -> int:
         known = self._present(state, most)
         hosts = known.hosts.copy()
         for name, found in state.changed.items():
@@ -142,14 +142,16 @@ class Room(Goal):
         # For each number of servers, the least moves on the hosts so far.
         least = [0, *[_NEVER] * self._count]
         for costs, number in hosts.items():
-            for _host in range(min(number, self._count) if costs else 0):
+            if costs is None:
+                continue
+            for _host in range(min(number, self._count)):
                 least = [0, *(min(least[servers], *(
                     least[servers - more] + costs[more - 1]
                     for more in range(1, servers + 1)))
                     for servers in range(1, self._count + 1))]
         return least[-1]
 
-    def leaving(self, state, most):
+    def leaving(self, state: states.State, most: int) -> Sets:
         present = (one for one in self._present(state, most).leaving
                    if len(one[1]) <= most and one[2] not in state.changed)
         return (servers for _size, servers, _name in heapq.merge(
@@ -186,8 +188,7 @@ class Room(Goal):
             ``most`` servers are enough for one
         """
         costs = tuple(
-            len(min(self._sets(found, more, most), key=len,
-                    default=[None] * _NEVER))
+            min(map(len, self._sets(found, more, most)), default=_NEVER)
             for more in range(1, self._count + 1)
         ) if self._is_target(found, most) else (_NEVER,)
         return costs if costs[0] <= most else None
@@ -223,14 +224,14 @@ class Passing(Goal):
         self._goal = goal
         self.closed = goal.closed
 
-    def units(self, fleet):
+    def units(self, fleet: fleets.Fleet) -> collections.Counter[str]:
         return self._goal.units(fleet)
 
-    def missing(self, state, most):
+    def missing(self, state: states.State, most: int) -> int:
         return max(self._goal.missing(state, most),
                    len(state.at(fleets.SPARE).servers))
 
-    def leaving(self, state, most):
+    def leaving(self, state: states.State, most: int) -> Sets:
         return [*self._goal.leaving(state, most),
                 *((uuid,) for uuid in state.at(fleets.SPARE).servers)]
 

@@ -20,6 +20,9 @@ _MAX_STEPS = 2_500
 
 #: Units by provider.
 Units = collections.abc.Mapping[str, int]
+#: Ways to move, each with the request then, and the models that it requires of
+#: devices.
+Ways = tuple[tuple[str, flavor_request.Request, frozenset[str]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Nodes:
     def __init__(self, fleet: fleets.Fleet, check: collections.abc.Callable[
             [], None] = lambda: None) -> None:
         self.fleet, self._check = fleet, check
-        self._known: dict[tuple, Node] = {}
+        self._known: dict[tuple[str, frozenset[str], frozenset[
+            tuple[str, Arrival]]], Node] = {}
 
     def of(self, name: str, gone: frozenset[str] = frozenset(),
            come: frozenset[tuple[str, Arrival]] = frozenset()) -> 'Node':
@@ -74,9 +78,10 @@ class Node:
         self._come = dict(come)
         self.fleet = nodes.fleet
         self.host = self.fleet.hosts[name]
-        self._arrivals: dict[tuple, Arrival | None] = {}
+        self._arrivals: dict[tuple[flavor_request.Request, Ways],
+                             Arrival | None] = {}
         self._rooms: dict[room.Rooms, int] = {}
-        self._ways: dict[str, tuple] = {}
+        self._ways: dict[str, Ways] = {}
         self._amounts: dict[str, list[int]] = {}
         self._vacated: dict[collections.abc.Hashable, tuple[
             int, list[tuple[str, ...]]]] = {}
@@ -137,7 +142,8 @@ class Node:
             found.subtract(self.fleet.held(uuid).resources)
         return found
 
-    def _change(self, of) -> collections.Counter[str]:
+    def _change(self, of: collections.abc.Callable[[str], Units],
+                ) -> collections.Counter[str]:
         """Return what the servers that have left had."""
         found: collections.Counter[str] = collections.Counter()
         for uuid in self._gone:
@@ -219,13 +225,8 @@ class Node:
         return Arrival(way, tuple(sorted(found.taken.items())),
                        (found.room.left, found.room.broken))
 
-    def ways(self, uuid: str) -> tuple[tuple[
-            str, flavor_request.Request, frozenset[str]], ...]:
-        """Return how a server here can move, the preferred way first.
-
-        :returns: each way, the request then, and the models that it requires
-            of devices
-        """
+    def ways(self, uuid: str) -> Ways:
+        """Return how a server here can move, the preferred way first."""
         if uuid not in self._ways:
             server = self.fleet.servers[uuid]
             models = self._models_if_live(uuid)
@@ -288,14 +289,16 @@ class Node:
             return []
         known, found = self._vacated.get(what, (-1, []))
         if known < most:
-            found = list(self._smallest(counts, most, is_enough))
+            found = self._smallest(counts, most, is_enough)
             self._vacated[what] = most, found
         return [servers for servers in found if len(servers) <= most]
 
-    def _smallest(self, counts, most, is_enough):
+    def _smallest(self, counts: collections.abc.Mapping[str, int], most: int,
+                  is_enough: collections.abc.Callable[['Node'], bool],
+                  ) -> list[tuple[str, ...]]:
         """Return the sets of :meth:`vacated`."""
         found: list[tuple[str, ...]] = []
-        enough: list[collections.Counter] = []
+        enough: list[collections.Counter[fleets.Look]] = []
         for size in range(min(most, len(self.movable)) + 1):
             if () in found:
                 break
@@ -313,7 +316,7 @@ class Node:
         return found
 
     @functools.cached_property
-    def _alike(self) -> dict[tuple, list[str]]:
+    def _alike(self) -> dict[fleets.Look, list[str]]:
         """The servers that can move, by their look."""
         found = collections.defaultdict(list)
         for uuid in self.movable:
@@ -332,7 +335,7 @@ class Node:
                 yield tuple(uuid for look, count in counts.items()
                             for uuid in alike[look][:count])
 
-    def _look(self, uuid: str) -> tuple:
+    def _look(self, uuid: str) -> fleets.Look:
         """Return all that tells a server from others on this host."""
         server, held = self.fleet.servers[uuid], self.fleet.held(uuid)
         return (server.wanted, server.ways, server.zone, server.group,

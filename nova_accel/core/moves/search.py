@@ -33,13 +33,18 @@ _WIDTH, _QUICK_SETS, _QUICK_STEPS = 3, 30, 200
 class Move:
     """One server goes to another host.
 
-    :param way: live or cold
+    :param arrival: what it gets there
     """
 
     server: fleets.Server
     source: str
     destination: str
-    way: str
+    arrival: node.Arrival
+
+    @property
+    def way(self) -> str:
+        """How it gets there, live or cold."""
+        return self.arrival.way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Search:
         self._way = _Way.QUICK
         self._limit = self._examined = self._steps = 0
         #: By the look of a server, the hosts that admit it before any move.
-        self._present: dict[tuple, list[Place]] = {}
+        self._present: dict[fleets.Look, list[Place]] = {}
         #: States from which so many moves are too few.
         self._failed: dict[tuple[_Way, frozenset[node.Node]], int] = {}
 
@@ -147,9 +152,8 @@ class Search:
                 if found is None:
                     return None
                 for move in found:
-                    uuid = move.server.uuid
-                    state = state.after(uuid, move.destination, state.arrival(
-                        uuid, state.at(move.destination)))
+                    state = state.after(move.server.uuid, move.destination,
+                                        move.arrival)
                 moves += found
         finally:
             self._goal = whole
@@ -204,7 +208,7 @@ class Search:
             found = self._moves(state.after(uuid, at.name, arrival), left - 1)
             if found is not None:
                 return [Move(self._fleet.servers[uuid], state.host_of(uuid),
-                             at.name, arrival.way), *found]
+                             at.name, arrival), *found]
         if self._way != _Way.QUICK:
             self._failed[key] = left
         return None
@@ -224,7 +228,7 @@ class Search:
         has_groups = any(self._fleet.servers[uuid].group for uuid in wanted)
 
         @functools.cache
-        def places(uuid):
+        def places(uuid: str) -> list[Place]:
             found = self._places(state, uuid)
             return (found if spare or has_groups
                     else list(_unlike(found, targets)))

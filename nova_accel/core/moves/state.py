@@ -65,7 +65,7 @@ class State:
         hosts = self._hosts_of_group(server)
         return hosts is None or host.name in hosts
 
-    def look(self, uuid: str) -> tuple:
+    def look(self, uuid: str) -> fleets.Look:
         """Return all that tells which hosts a server may go to."""
         server = self.fleet.servers[uuid]
         source = self.at(self.host_of(uuid))

@@ -65,16 +65,16 @@ def dumps(device: model.Device, links: model.Links,
     :param only_node: the NUMA node of a Device that does not report one
     """
     address = str(device.address)
-    parts = {level.key: level.part(device.location)
-             for level in model.LEVELS}
-    if parts['numa_node'] is None:
-        parts['numa_node'] = only_node
+    place = model.Place.at(device.location, address)
+    if place.numa_node is None:
+        place = dataclasses.replace(place, numa_node=only_node)
     ids = re.fullmatch('([0-9a-f]{4}):([0-9a-f]{4})', device.ids)
     return frozenset((
         *(f'{_PREFIX}PCI_{vendor}_{product}'.upper()
-          for vendor, product in [ids.groups()] * bool(ids)),
-        *(f'{_PREFIX}{key}_{_encoded(part)}'.upper()
-          for key, part in parts.items() if part is not None),
+          for vendor, product in ([ids.groups()] if ids else ())),
+        *(f'{_PREFIX}{level.key}_{_encoded(part)}'.upper()
+          for level, part in zip(model.LEVELS, place.parts, strict=True)
+          if part is not None),
         *(f'{_PREFIX}ISLAND_{number}'
           for number, _size in _sets(links.islands, address)),
         *(f'{_PREFIX}PARTITION_{number}_OF_{size}'
@@ -116,8 +116,9 @@ def _sets(sets: tuple[frozenset[str], ...], address: str,
             yield number, len(addresses)
 
 
-def _matches(pattern: re.Pattern, traits: collections.abc.Iterable[str],
-             ) -> collections.abc.Iterator[re.Match]:
+def _matches(pattern: re.Pattern[str],
+             traits: collections.abc.Iterable[str],
+             ) -> collections.abc.Iterator[re.Match[str]]:
     return filter(None, map(pattern.fullmatch, traits))
 
 

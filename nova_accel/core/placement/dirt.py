@@ -51,12 +51,12 @@ def is_trait(name: str) -> bool:
     return name in (TRAIT, CLEAN, FREE) or _function(name) is not None
 
 
-def read(existing: collections.abc.Iterable,
+def read(existing: collections.abc.Iterable[inventory.Existing],
          cleaned: collections.abc.Set[model.PciAddress] = frozenset(),
          ) -> dict[str, frozenset[model.PciAddress]]:
     """Return the dirty functions, as Placement knows them.
 
-    :param existing: our providers in Placement, ``providers.Existing``
+    :param existing: our providers in Placement
     :param cleaned: functions that are clean, which Placement does not know
     """
     found = {provider.uuid: frozenset(filter(None, map(
@@ -84,7 +84,8 @@ def functions_of(item: inventory.Offered,
                  ) -> frozenset[model.PciAddress]:
     """Return the functions of those units of which any function is held."""
     return frozenset(address for unit in item.region.units
-                     if not held.isdisjoint(unit) for address in unit)
+                     if not held.isdisjoint(unit) for address in unit
+                     if isinstance(address, model.PciAddress))
 
 
 def in_use(offered: collections.abc.Iterable[inventory.Offered],
@@ -98,7 +99,7 @@ def in_use(offered: collections.abc.Iterable[inventory.Offered],
                      if item.region.is_single and item.uuid in dirt)
 
 
-def _is_reserved(provider) -> bool:
+def _is_reserved(provider: inventory.Existing) -> bool:
     return any(values.get('reserved')
                for name, values in provider.inventory.items()
                if naming.class_of_units(name))

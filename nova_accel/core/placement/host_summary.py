@@ -13,7 +13,7 @@ import bisect
 import collections
 import collections.abc
 import dataclasses
-import itertools
+import functools
 import json
 import threading
 import zlib
@@ -49,6 +49,11 @@ _ITEM_SIZE = 256
 
 _NONE = model.Links()
 
+#: A Region of a card: the number of its name, total and free units.
+_Region = tuple[int | None, int, int]
+#: The JSON of a string, of which only the top is certain to be an object.
+_Tables = collections.abc.Mapping[str, object]
+
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
@@ -79,19 +84,20 @@ def dumps(offered: collections.abc.Iterable[inventory.Offered],
     :returns: ASCII: JSON, or a compressed form of long JSON
     """
     items = tuple(offered)
-    for write in (lambda items: _dumps(items, held, links, cpuless_nodes),
-                  lambda items: _dumps(items, held, links, cpuless_nodes,
-                                       coarse=True),
-                  lambda items: _dumps(items, held),
-                  lambda items: _dumps(items, held, coarse=True)):
+    whole = functools.partial(_dumps, held=held, links=links,
+                              cpuless_nodes=cpuless_nodes)
+    short = functools.partial(_dumps, held=held)
+    shortest = functools.partial(short, coarse=True)
+    for write in (whole, functools.partial(whole, coarse=True), short,
+                  shortest):
         if text := _fitting(write(items)):
             return text
     # The size need not grow with each item, but bisect has checked that the
     # result fits.
     count = bisect.bisect_left(
         range(1, len(items)), True,
-        key=lambda count: not _fitting(write(items[:count])))
-    return _fitting(write(items[:count]))
+        key=lambda count: not _fitting(shortest(items[:count])))
+    return _fitting(shortest(items[:count]))
 
 
 def loads(text: object, root: object) -> Summary:
@@ -116,9 +122,9 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
 
     :param coarse: whether to reduce places to the NUMA node
     """
-    places: dict[tuple, int] = {}
+    places: dict[tuple[int | str | None, ...], int] = {}
     names: dict[str, int] = {}
-    cards: dict[str, tuple] = {}
+    cards: dict[str, tuple[str, int, list[_Region]]] = {}
     for item in items:
         address = str(item.device.address)
         place = model.Place.at(item.device.location, address).parts
@@ -142,7 +148,8 @@ def _dumps(items: collections.abc.Iterable[inventory.Offered],
         separators=(',', ':'))
 
 
-def _sets(sets, numbers) -> list[list[int | str]]:
+def _sets(sets: collections.abc.Iterable[frozenset[str]],
+          numbers: collections.abc.Mapping[str, int]) -> list[list[int | str]]:
     # Keep cards without Regions: without them a partition would be another.
     return [[numbers.get(address, address) for address in sorted(addresses)]
             for addresses in sets]
@@ -223,11 +230,12 @@ def _unpacked(text: str) -> bytes | str:
     return plain
 
 
-def _summary(tables: dict, root: str) -> Summary:
+def _summary(tables: _Tables, root: str) -> Summary:
     places: dict[str, model.Place] = {}
     units: dict[str, tuple[int, int]] = {}
-    rows, names = _table(tables, 'places'), _table(tables, 'names')
-    cards = _table(tables, 'cards')
+    rows, cards = _table(tables, 'places'), _table(tables, 'cards')
+    names = {number: name for number, name in _table(tables, 'names').items()
+             if isinstance(name, str)}
     for card in cards.values():
         match card:
             case [str(address), int(number), list(regions),
@@ -235,24 +243,27 @@ def _summary(tables: dict, root: str) -> Summary:
                 place = _place(rows.get(number), address)
             case _:
                 continue
-        for region in regions if place else ():
+        if place is None:
+            continue
+        for region in regions:
             match region:
-                case [int() | None as number, int(total), int(free),
+                case [int() | None as name, int(total), int(free),
                       *_later] if max(abs(total), abs(free)) < _TOO_MANY:
-                    provider = _provider(root, address, number, names)
+                    provider = _provider(root, address, name, names)
                     if provider:
                         places[provider] = place
                         units[provider] = total, free
     addresses = {number: card[0] for number, card in cards.items()
                  if isinstance(card, list) and card}
+    partitions, islands, faulty = (
+        tuple(_named(_table(tables, name).values(), addresses))
+        for name in ('partitions', 'islands', 'faulty'))
     return Summary(places, units, model.Links(
-        *(tuple(_named(_table(tables, name).values(), addresses))
-          for name in ('partitions', 'islands')), frozenset().union(
-              *_named(_table(tables, 'faulty').values(), addresses))),
+        partitions, islands, frozenset[str]().union(*faulty)),
         dict(_pairs(_table(tables, 'cpuless_nodes').values())))
 
 
-def _pairs(rows: collections.abc.Iterable,
+def _pairs(rows: collections.abc.Iterable[object],
            ) -> collections.abc.Iterator[tuple[int, int]]:
     for row in rows:
         match row:
@@ -260,7 +271,7 @@ def _pairs(rows: collections.abc.Iterable,
                 yield node, nearest
 
 
-def _table(tables: dict, name: str) -> dict[int, object]:
+def _table(tables: _Tables, name: str) -> dict[int, object]:
     table = tables.get(name)
     return dict(enumerate(table)) if isinstance(table, list) else {}
 
@@ -268,28 +279,27 @@ def _table(tables: dict, name: str) -> dict[int, object]:
 def _place(row: object, address: str) -> model.Place | None:
     match row:
         case [int() | None as node, *inner]:
-            parts = itertools.chain(
-                (part if isinstance(part, str) else None for part in inner),
-                itertools.repeat(None))
-            return model.Place(node, *itertools.islice(
-                parts, len(model.LEVELS) - 1), address)
+            root, switch = (part if isinstance(part, str) else None
+                            for part in [*inner, None, None][:2])
+            return model.Place(node, root, switch, address)
     return None
 
 
 def _provider(root: str, address: str, number: int | None,
-              names: dict[int, object]) -> str:
+              names: collections.abc.Mapping[int, str]) -> str:
     """Return the uuid of a Region's provider, '' if data is malformed."""
-    name = None if number is None else names.get(number)
-    if number is not None and not isinstance(name, str):
+    if number is not None and number not in names:
         return ''
     try:
-        return naming.provider_uuid(root, address, name)
+        return naming.provider_uuid(
+            root, address, None if number is None else names[number])
     except ValueError:
         # The root is no uuid, or the text has invalid characters.
         return ''
 
 
-def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
+def _named(sets: collections.abc.Iterable[object],
+           addresses: collections.abc.Mapping[int, object],
            ) -> collections.abc.Iterator[frozenset[str]]:
     """Yield the sets whose members are all known, and no partial sets."""
     for members in sets:
@@ -297,6 +307,7 @@ def _named(sets: collections.abc.Iterable, addresses: dict[int, object],
             continue
         named = [addresses.get(member) if isinstance(member, int) else member
                  for member in members]
-        if named and all(address and isinstance(address, str)
-                         for address in named):
-            yield frozenset(named)
+        known = [address for address in named
+                 if address and isinstance(address, str)]
+        if known and len(known) == len(named):
+            yield frozenset(known)

@@ -4,6 +4,7 @@
 import collections.abc
 import dataclasses
 import functools
+import typing
 
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -75,6 +76,22 @@ class Offered:
                          if isinstance(address, model.PciAddress))
 
 
+#: Inventories by resource class, in the form of Placement's API.
+Inventories = collections.abc.Mapping[
+    str, collections.abc.Mapping[str, typing.Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Existing:
+    """The present state of one provider in Placement."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    inventory: Inventories
+    traits: frozenset[str]
+
+
 class NodeInventory:
     """The Regions that a compute node offers, with their providers.
 
@@ -142,10 +159,10 @@ def find_by_alias(items: collections.abc.Iterable[Offered], alias: str,
     something else. So the variant and the kind of address must match too.
 
     :param items: all that the Host offers
-    :param alias: the device's alias, one of ours
+    :param alias: the device's alias
     :param address: address of the device
     """
-    _group, uuid = naming.parse_alias(alias)
+    _group, uuid = naming.parse_alias(alias) or ('', '')
     found = None
     for item in items:
         if not _is_made_alike(item.region, alias, address):

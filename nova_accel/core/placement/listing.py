@@ -169,7 +169,7 @@ def _host(root: Json, below: list[_Provider], summary: Json) -> Host:
              if provider.parent == root['uuid']}
     traits = summary.get('traits', ())
     versions = firmware.loads(traits)
-    regions = collections.defaultdict(list)
+    regions: dict[str, list[Units]] = collections.defaultdict(list)
     for provider in below:
         card = provider.uuid if provider.uuid in cards else provider.parent
         regions[card].extend(_units(provider))

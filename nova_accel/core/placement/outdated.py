@@ -14,18 +14,18 @@ from nova_accel.core.placement import device_traits
 from nova_accel.core.placement import listing
 from nova_accel.core.placement import providers
 
+#: Returns the traits of a provider, by its uuid.
+Traits = collections.abc.Callable[[str], collections.abc.Collection[str]]
+
 
 def find(ours: collections.abc.Iterable[listing.Json],
          marked: collections.abc.Container[str],
-         traits: collections.abc.Callable[[str],
-                                          collections.abc.Collection[str]],
-         ) -> list[str]:
+         traits: Traits) -> list[str]:
     """Return the uuids of these compute nodes, by the names of their devices.
 
     :param ours: the providers with our trait, as Placement's API shows them
     :param marked: uuids of the compute nodes with the marking unit
-    :param traits: returns the traits of a provider; called for devices of
-        marked compute nodes
+    :param traits: called for devices of marked compute nodes
     """
     found: dict[str, None] = {}
     for provider in sorted(ours, key=lambda provider: provider['name']):
@@ -38,7 +38,7 @@ def find(ours: collections.abc.Iterable[listing.Json],
     return list(found)
 
 
-def _is_old_device(provider: listing.Json, traits) -> bool:
+def _is_old_device(provider: listing.Json, traits: Traits) -> bool:
     """Whether a provider of a PCI device lacks the trait of its ids."""
     address, _region = naming.parse_provider_name(provider['name'])
     if (provider['parent_provider_uuid'] != provider['root_provider_uuid']

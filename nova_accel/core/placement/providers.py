@@ -48,6 +48,9 @@ _OF_OFFERED = REASONS - set(WITHHELD.values())
 
 #: Amounts by resource class.
 Units = collections.abc.Mapping[str, int]
+#: Returns the trait of :data:`REASONS` of a provider that is not offered.
+Why = collections.abc.Callable[[inventory.Existing], str]
+_Inventories = inventory.Inventories
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +82,6 @@ class Provider:
 
 
 @dataclasses.dataclass(frozen=True)
-class Existing:
-    """The present state of one provider in Placement."""
-
-    uuid: str
-    name: str
-    parent: str | None
-    inventory: collections.abc.Mapping[str, collections.abc.Mapping]
-    traits: frozenset[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class Put:
     """Create a provider, or update it to the desired state."""
 
@@ -105,7 +97,7 @@ class Reserve:
 
     uuid: str
     name: str
-    inventory: collections.abc.Mapping[str, collections.abc.Mapping]
+    inventory: _Inventories
     traits: frozenset[str]
     is_new: bool = True
 
@@ -154,7 +146,8 @@ def desired(inventory: inventory.NodeInventory,
     return tuple(tree)
 
 
-def _traits(item, disputed, dirty) -> frozenset[str]:
+def _traits(item: inventory.Offered, disputed: Units, dirty: dirt.Dirt,
+            ) -> frozenset[str]:
     """Return the traits of the provider that has a Region's units."""
     return naming.OUR_TRAITS.union(
         item.region.traits,
@@ -165,14 +158,15 @@ def _traits(item, disputed, dirty) -> frozenset[str]:
         if item.uuid in dirty else ())
 
 
-def _reserved(item, disputed, in_use) -> int:
+def _reserved(item: inventory.Offered, disputed: Units,
+              in_use: frozenset[str]) -> int:
     """Return the number of a Region's units to reserve."""
     region = item.region
     return region.size if item.uuid in in_use else (
         region.size - region.total + disputed.get(item.uuid, 0))
 
 
-def withheld(existing: collections.abc.Iterable[Existing],
+def withheld(existing: collections.abc.Iterable[inventory.Existing],
              ) -> frozenset[tuple[str, model.WithheldState]]:
     """Return the states that providers have for withheld units, by uuid.
 
@@ -218,7 +212,7 @@ def classes(inventory: inventory.NodeInventory,
 
 
 def stuck(wanted: collections.abc.Iterable[Provider],
-          existing: collections.abc.Iterable[Existing],
+          existing: collections.abc.Iterable[inventory.Existing],
           allocated: collections.abc.Callable[[str], Units],
           ) -> dict[str, Units]:
     """Return the allocations of providers that must not be changed for them.
@@ -237,24 +231,19 @@ def stuck(wanted: collections.abc.Iterable[Provider],
     return found
 
 
-def reason_not_offered(inventory: inventory.NodeInventory,
-             ) -> collections.abc.Callable[['Existing'], str]:
-    """Return a function that says why a Host does not offer a provider.
-
-    :returns: a function from a provider to its trait of :data:`REASONS`
-    """
+def reason_not_offered(inventory: inventory.NodeInventory) -> Why:
+    """Return a function that says why a Host does not offer a provider."""
     reasons = {naming.provider_uuid(inventory.node.uuid, function.address):
                NOT_NAMED for function in inventory.host.functions}
     reasons.update(dict.fromkeys(inventory.withheld, REFUSED))
     # A Region has the reason of its Device.
     return lambda provider: reasons.get(
-        provider.uuid, reasons.get(provider.parent, MISSING))
+        provider.uuid, reasons.get(provider.parent or '', MISSING))
 
 
-def reason_class_not_offered(why: collections.abc.Callable[['Existing'], str],
-                             devices: collections.abc.Iterable['Existing'],
-                             held: collections.abc.Mapping[str, Units],
-                   ) -> collections.abc.Callable[['Existing'], str]:
+def reason_class_not_offered(
+        why: Why, devices: collections.abc.Iterable[inventory.Existing],
+        held: collections.abc.Mapping[str, Units]) -> Why:
     """Return a function that says why a class is not offered.
 
     The reason is that of the devices that servers still hold of the class.
@@ -263,7 +252,7 @@ def reason_class_not_offered(why: collections.abc.Callable[['Existing'], str],
     :param devices: the providers of Devices and Regions
     :param held: the result of :func:`stuck` for these
     """
-    def reason(provider):
+    def reason(provider: inventory.Existing) -> str:
         unit = naming.unit_class(
             naming.class_of_provider(provider.name) or '')
         reasons = {why(device) for device in devices
@@ -274,9 +263,9 @@ def reason_class_not_offered(why: collections.abc.Callable[['Existing'], str],
 
 
 def diff(wanted: collections.abc.Iterable[Provider],
-         existing: collections.abc.Iterable[Existing],
+         existing: collections.abc.Iterable[inventory.Existing],
          stuck: collections.abc.Container[str],
-         why: collections.abc.Callable[[Existing], str],
+         why: Why,
          dirty: dirt.Dirt = dirt.NONE) -> tuple[Change, ...]:
     """Return the changes that lead to the desired providers.
 
@@ -305,9 +294,9 @@ def diff(wanted: collections.abc.Iterable[Provider],
     return tuple(changes)
 
 
-def _removals(now: collections.abc.Mapping[str, Existing], kept: set[str],
+def _removals(now: dict[str, inventory.Existing], kept: set[str],
               stuck: collections.abc.Container[str],
-              why: collections.abc.Callable[[Existing], str],
+              why: Why,
               dirty: dirt.Dirt) -> collections.abc.Iterator[Change]:
     """Yield the changes for existing providers that are not wanted.
 
@@ -326,13 +315,13 @@ def _removals(now: collections.abc.Mapping[str, Existing], kept: set[str],
             yield Remove(provider.uuid, provider.name)
 
 
-def _loses_its_class(before: Existing, wanted: Provider) -> bool:
+def _loses_its_class(before: inventory.Existing, wanted: Provider) -> bool:
     # Ignore other classes: they come from provider.yaml.
     return bool(before.inventory) and not (
         set(wanted.inventory) & set(before.inventory))
 
 
-def _adapted(wanted: Provider, before: Existing) -> Provider:
+def _adapted(wanted: Provider, before: inventory.Existing) -> Provider:
     """Return a provider that keeps its drain and its max_unit.
 
     A server can hold more than the new total. To move it, Nova writes its
@@ -348,12 +337,13 @@ def _adapted(wanted: Provider, before: Existing) -> Provider:
         filter(drain.is_trait, before.traits)))
 
 
-def _is_as_wanted(existing: Existing | None, wanted: Provider) -> bool:
+def _is_as_wanted(existing: inventory.Existing | None,
+                  wanted: Provider) -> bool:
     return (existing is not None and existing.traits == wanted.traits
             and _plain(existing.inventory) == _plain(wanted.inventory))
 
 
-def _reserve(provider: Existing, reason: str, dirty: dirt.Dirt,
+def _reserve(provider: inventory.Existing, reason: str, dirty: dirt.Dirt,
              ) -> collections.abc.Iterator[Reserve]:
     # Leave out what provider.yaml adds. Nova adds it again, and fails if it is
     # there already.
@@ -376,7 +366,7 @@ def _reserve(provider: Existing, reason: str, dirty: dirt.Dirt,
         yield Reserve(provider.uuid, provider.name, inventory, traits, is_new)
 
 
-def _our_inventory(provider: Existing) -> dict[str, collections.abc.Mapping]:
+def _our_inventory(provider: inventory.Existing) -> _Inventories:
     """Return a provider's inventory of units, or of its class."""
     return {resource_class: values for resource_class, values
             in provider.inventory.items()
@@ -384,9 +374,9 @@ def _our_inventory(provider: Existing) -> dict[str, collections.abc.Mapping]:
             or resource_class == naming.class_of_provider(provider.name)}
 
 
-def _plain(inventory) -> dict:
+def _plain(inventories: _Inventories) -> dict[str, list[object]]:
     # Placement's answers have more fields than we set.
     fields = ('total', 'reserved', 'min_unit', 'max_unit', 'step_size',
               'allocation_ratio')
     return {resource_class: [values.get(field) for field in fields]
-            for resource_class, values in inventory.items()}
+            for resource_class, values in inventories.items()}

@@ -25,8 +25,9 @@ MICROVERSION = '1.36'
 
 def providers(get: Get, **query: str) -> list[listing.Json]:
     """Return the resource providers that match a query."""
-    return get('/resource_providers?' + parse.urlencode(query)
-               )['resource_providers']
+    found: list[listing.Json] = get(
+        '/resource_providers?' + parse.urlencode(query))['resource_providers']
+    return found
 
 
 def root(get: Get, name: str) -> listing.Json:
@@ -72,9 +73,11 @@ def summaries(get: Get, **query: str) -> dict[str, listing.Json]:
     :param query: more conditions; without any, Placement may limit the number
         of compute nodes
     """
-    return get('/allocation_candidates?' + parse.urlencode(
-        {'resources': f'{naming.HOST_CLASS}:1', **query})
+    found: dict[str, listing.Json] = get(
+        '/allocation_candidates?' + parse.urlencode({
+            'resources': f'{naming.HOST_CLASS}:1', **query})
     )['provider_summaries']
+    return found
 
 
 def host(get: Get, name: str) -> listing.Host:
@@ -89,18 +92,21 @@ def host(get: Get, name: str) -> listing.Host:
     return host
 
 
-def allocations(get: Get, provider: str,
-                ) -> collections.abc.Mapping[str, listing.Json]:
+def allocations(get: Get, provider: str) -> dict[str, listing.Json]:
     """Return the allocations of a provider, by consumer."""
-    return get(f'/resource_providers/{provider}/allocations')['allocations']
+    found: dict[str, listing.Json] = get(
+        f'/resource_providers/{provider}/allocations')['allocations']
+    return found
 
 
 def project(get: Get, consumer: str) -> str:
     """Return the project of a consumer, '' if it has no allocations."""
-    return get(f'/allocations/{consumer}').get('project_id', '')
+    return str(get(f'/allocations/{consumer}').get('project_id', ''))
 
 
 def inventory(get: Get, units: listing.Units) -> listing.Json:
     """Return the inventory of the units of a Region."""
     name = naming.unit_class(units.resource_class)
-    return get(f'/resource_providers/{units.provider}/inventories/{name}')
+    found: listing.Json = get(
+        f'/resource_providers/{units.provider}/inventories/{name}')
+    return found

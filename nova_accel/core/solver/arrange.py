@@ -18,6 +18,8 @@ from nova_accel.core.solver import explain
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
 
+_Groups = collections.abc.Mapping[str, device_profile.Group]
+
 
 @dataclasses.dataclass(frozen=True)
 class AvailableUnits:
@@ -96,7 +98,7 @@ class Arrangement:
         return self.cost[0] if self.cost else 0
 
 
-def arrange(groups: collections.abc.Mapping[str, device_profile.Group],
+def arrange(groups: _Groups,
             available: collections.abc.Sequence[AvailableUnits],
             rules: collections.abc.Sequence[affinity.Rule] = (),
             around: HostContext = HostContext(),
@@ -160,8 +162,11 @@ def _of_all(failed: list[Arrangement]) -> Arrangement:
         is_final=all(found.is_final for found in failed))
 
 
-def _arrange(groups, available, rules, around, pack, budget,
-             with_reason) -> Arrangement:
+def _arrange(groups: _Groups,
+             available: collections.abc.Sequence[AvailableUnits],
+             rules: collections.abc.Sequence[affinity.Rule],
+             around: HostContext, pack: bool, budget: search_budget.Budget,
+             with_reason: bool) -> Arrangement:
     """Choose a provider for every group; the groups have no alternatives."""
     unusable = _unusable(groups, rules)
     if unusable:
@@ -198,18 +203,22 @@ def _objection(reason: explain.Reason,
                        rule=rule, shortage=reason.shortage)
 
 
-def _usable(available, classes) -> list[AvailableUnits]:
+def _usable(available: collections.abc.Iterable[AvailableUnits],
+            classes: collections.abc.Container[str]) -> list[AvailableUnits]:
     return sorted((units for units in available
                    if units.resource_class in classes and units.free > 0),
                   key=_sort_key)
 
 
-def _sort_key(units: AvailableUnits):
+def _sort_key(units: AvailableUnits) -> tuple[
+        float, str, str, int, int, str]:
     return (units.rank, units.place.device, units.resource_class, units.free,
             units.total, units.provider)
 
 
-def _unusable(groups, rules) -> Arrangement | None:
+def _unusable(groups: _Groups,
+              rules: collections.abc.Iterable[affinity.Rule],
+              ) -> Arrangement | None:
     """Return an objection to a request that no host can serve, or None."""
     if len(groups) > search.MAX_DEMANDS:
         return Arrangement(
@@ -236,30 +245,30 @@ def _number(values: collections.abc.Iterable[str]) -> dict[str, int]:
     return {value: index for index, value in enumerate(sorted(values))}
 
 
-class _Numbers(dict):
-    """Numbers of names in the order of first use; None for no name."""
+class _Numbers(dict[object, int]):
+    """Numbers of names in the order of first use."""
 
-    def __missing__(self, name):
-        if name is None or name == '':
-            return None
+    def __missing__(self, name: object) -> int:
         self[name] = number = len(self)
         return number
 
 
-def _numbered(parts, inner, only_node) -> tuple[int | None, ...]:
-    node, *others = parts
-    return (only_node if node is None else node,
-            *(numbers[part] for numbers, part in zip(inner, others,
-                                                     strict=True)))
+def _numbered(place: model.Place, inner: list[_Numbers],
+              only_node: int | None) -> tuple[int | None, ...]:
+    _node, *others = place.parts
+    return (only_node if place.numa_node is None else place.numa_node,
+            *(None if part in (None, '') else numbers[part]
+              for numbers, part in zip(inner, others, strict=True)))
 
 
-def _traits(groups) -> set[str]:
+def _traits(groups: _Groups) -> set[str]:
     return {trait for group in groups.values() for trait in group.traits}
 
 
-def _problem(groups, classes, available, rules, around,
-             pack) -> csp.Problem:
-    classes, traits = _number(classes), _number(_traits(groups))
+def _problem(groups: _Groups, names: collections.abc.Iterable[str],
+             available: list[AvailableUnits], rules: list[affinity.Rule],
+             around: HostContext, pack: bool) -> csp.Problem:
+    classes, traits = _number(names), _number(_traits(groups))
     # NUMA nodes keep their numbers, which the guest's are compared with.
     inner, devices = [_Numbers() for _key in csp.PARTS[1:]], _Numbers()
     asked = frozenset(traits)
@@ -267,7 +276,7 @@ def _problem(groups, classes, available, rules, around,
         classes[units.resource_class],
         frozenset(traits[trait] for trait in units.traits & asked),
         units.free, units.free >= units.total > 0,
-        _numbered(units.place.parts, inner, around.only_node),
+        _numbered(units.place, inner, around.only_node),
         devices[units.place.device]) for units in available)
     index = {name: number for number, name in enumerate(groups)}
     return csp.Problem(
@@ -284,7 +293,8 @@ def _problem(groups, classes, available, rules, around,
         bool(around.links.faulty), pack)
 
 
-def _demand(group, classes, traits) -> csp.Demand:
+def _demand(group: device_profile.Group, classes: dict[str, int],
+            traits: dict[str, int]) -> csp.Demand:
     [(name, amount)] = group.resources.items()
     return csp.Demand(classes[name], amount, tuple(
         (traits[trait], strength == device_profile.REQUIRED)
@@ -292,6 +302,7 @@ def _demand(group, classes, traits) -> csp.Demand:
         if trait not in naming.OUR_TRAITS))
 
 
-def _sets(sets, devices) -> tuple[frozenset[int], ...]:
+def _sets(sets: collections.abc.Iterable[frozenset[str]],
+          devices: _Numbers) -> tuple[frozenset[int], ...]:
     return tuple(frozenset(devices[device] for device in sorted(one))
                  for one in sets if one)

@@ -3,6 +3,7 @@
 
 import collections
 import collections.abc
+import itertools
 
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import propagation
@@ -11,7 +12,8 @@ from nova_accel.core.solver import propagation
 _MAX_PARTS = 8
 
 
-def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
+def cost(view: csp.View,
+         chosen: collections.abc.Sequence[int]) -> tuple[int, ...]:
     """Return the cost of an answer, the most important part first.
 
     The parts are: the penalty of soft constraints; the numbers of NUMA nodes,
@@ -37,7 +39,8 @@ def cost(view: csp.View, chosen: list[int]) -> tuple[int, ...]:
                 *view.broken(spots['device']), opened, *left)))
 
 
-def _penalty(view, constraint, chosen) -> int:
+def _penalty(view: csp.View, constraint: csp.Constraint,
+             chosen: collections.abc.Sequence[int]) -> int:
     sources = [chosen[member] for member in constraint.members]
     values = view.counted_values(constraint)
     return constraint.weight * (
@@ -46,7 +49,7 @@ def _penalty(view, constraint, chosen) -> int:
         + sum(view.nodes_missed(constraint, index) for index in sources))
 
 
-def floor(view, domains) -> tuple[int, ...]:
+def floor(view: csp.View, domains: csp.Domains) -> tuple[int, ...]:
     """Return a lower bound of the penalty and closeness of any answer."""
     penalty = 0
     for constraint in view.problem.constraints:
@@ -71,7 +74,7 @@ def floor(view, domains) -> tuple[int, ...]:
                        for key in csp.PARTS))
 
 
-def least_broken(view, domains) -> tuple[int, ...]:
+def least_broken(view: csp.View, domains: csp.Domains) -> tuple[int, ...]:
     """Return, by size, a lower bound of the sets that any answer breaks."""
     least = [0] * len(view.sizes)
     for amount, sources in _needed(view, domains, range(len(domains))):
@@ -86,15 +89,20 @@ def least_broken(view, domains) -> tuple[int, ...]:
     return tuple(least)
 
 
-def _fewest(view, domains, members, spots) -> int:
+def _fewest(view: csp.View, domains: csp.Domains,
+            members: collections.abc.Iterable[int],
+            spots: list[csp.Spot]) -> int:
     """Return the least number of spots that have enough units."""
     return max((_spots_for(view, amount, sources, spots) for amount, sources
                 in _needed(view, domains, members)), default=1)
 
 
-def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
+def _needed(view: csp.View, domains: csp.Domains,
+            members: collections.abc.Iterable[int],
+            ) -> list[tuple[int, set[int]]]:
     """Return, for each resource class, the amount and possible sources."""
-    wanted, sources = collections.Counter(), collections.defaultdict(set)
+    wanted: collections.Counter[int] = collections.Counter()
+    sources: dict[int, set[int]] = collections.defaultdict(set)
     seen = set()
     for member in members:
         demand = view.problem.demands[member]
@@ -105,9 +113,10 @@ def _needed(view, domains, members) -> list[tuple[int, set[int]]]:
     return [(amount, sources[name]) for name, amount in wanted.items()]
 
 
-def _spots_for(view, amount, sources, spots) -> int:
+def _spots_for(view: csp.View, amount: int, sources: set[int],
+               spots: list[csp.Spot]) -> int:
     """Return the least number of spots that have an amount of free units."""
-    free = collections.Counter()
+    free: collections.Counter[csp.Spot] = collections.Counter()
     for index in sources:
         free[spots[index]] += view.sources[index].free
     count = 0
@@ -119,14 +128,14 @@ def _spots_for(view, amount, sources, spots) -> int:
     return count
 
 
-def domains_by_part(view, domains,
-                    ) -> collections.abc.Iterator[list[list[int]]]:
+def domains_by_part(view: csp.View, domains: csp.Domains,
+                    ) -> collections.abc.Iterator[csp.Domains]:
     """Yield the domains, limited to a part of the host that may suffice."""
     wanted = propagation.needs(view, domains, range(len(domains)))
-    sources = sorted(set().union(*domains))
+    sources = sorted(set(itertools.chain(*domains)))
     keys = csp.LINKS, *reversed(csp.PARTS)
     for key in ('device', *keys) if view.problem.pack else keys:
-        tried = set()
+        tried: set[tuple[int, ...]] = set()
         for rank, part in sorted(_parts(view, key, sources)):
             if len(tried) >= _MAX_PARTS:
                 break
@@ -136,12 +145,13 @@ def domains_by_part(view, domains,
                 yield propagation.within(domains, set(part))
 
 
-def _parts(view, key, sources) -> list[tuple[tuple[int, ...], list[int]]]:
+def _parts(view: csp.View, key: str, sources: list[int],
+           ) -> list[tuple[tuple[int, ...], list[int]]]:
     """Return the sources of each part of the host, with the part's rank.
 
     The lower the rank, the better it is to take units from that part.
     """
-    parts = collections.defaultdict(list)
+    parts: dict[csp.Spot, list[int]] = collections.defaultdict(list)
     for index in sources:
         if key != csp.LINKS:
             parts[view.spots[key][index]].append(index)
@@ -155,7 +165,7 @@ def _parts(view, key, sources) -> list[tuple[tuple[int, ...], list[int]]]:
     return [(_rank(view, key, part), part) for part in parts.values()]
 
 
-def _rank(view, key, part) -> tuple[int, ...]:
+def _rank(view: csp.View, key: str, part: list[int]) -> tuple[int, ...]:
     sign = 1 if view.problem.pack else -1
     first = part[0]
     return (

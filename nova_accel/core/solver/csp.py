@@ -17,6 +17,10 @@ LINKS = 'link_domain'
 #: The levels of a host's topology, the widest first.
 PARTS = tuple(level.key for level in model.LEVELS)
 LEVELS = (*PARTS, 'device')
+#: A part of the host, or a device.
+Spot = collections.abc.Hashable
+#: For each demand, the sources that may serve it.
+Domains = list[list[int]]
 #: Levels at which the part of a source can be unknown.
 UNCERTAIN = tuple(level.key for level in model.LEVELS if not level.optional)
 
@@ -120,7 +124,7 @@ def _union(linked: list[Constraint]) -> Constraint:
 class View:
     """Immutable lookup tables for the sources of a problem."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.sources = problem.sources
         self.sets = problem.partitions + problem.islands
@@ -131,12 +135,13 @@ class View:
         #: By key, the place of each source for counting closeness.
         self.spots = self._spots()
         #: By key and spot, the free units.
-        self.free = {key: collections.Counter() for key in self.spots}
+        self.free: dict[str, collections.Counter[Spot]] = {
+            key: collections.Counter() for key in self.spots}
         for key, spots in self.spots.items():
             for spot, source in zip(spots, self.sources, strict=True):
                 self.free[key][spot] += source.free
         #: By device, whether no server holds any unit of it.
-        self.fresh: dict[int, bool] = {}
+        self.fresh: dict[Spot, bool] = {}
         for source in self.sources:
             self.fresh[source.device] = (
                 source.fresh and self.fresh.get(source.device, True))
@@ -149,8 +154,8 @@ class View:
         """The parts of the host; only a search needs them."""
         return _Tree(self)
 
-    def _values(self) -> dict[str, list]:
-        values: dict[str, list] = {
+    def _values(self) -> dict[str, list[Spot]]:
+        values: dict[str, list[Spot]] = {
             key: [_value(source.parts[depth], source.device)
                   for source in self.sources]
             for depth, key in enumerate(PARTS)}
@@ -159,8 +164,8 @@ class View:
                          for source in self.sources]
         return values
 
-    def _spots(self) -> dict[str, list]:
-        spots: dict[str, list] = {
+    def _spots(self) -> dict[str, list[Spot]]:
+        spots: dict[str, list[Spot]] = {
             key: [source.parts[depth] for source in self.sources]
             for depth, key in enumerate(PARTS)}
         for depth, level in enumerate(model.LEVELS):
@@ -175,27 +180,27 @@ class View:
                         for source in self.sources]
         return spots
 
-    def _components(self) -> dict[int, int]:
+    def _components(self) -> dict[Spot, int]:
         """By device, a number that all devices linked to it share."""
         parent = {source.device: source.device for source in self.sources}
         for devices in self.sets:
             parent.update({device: device for device in devices})
 
-        def root(device):
+        def root(device: int) -> int:
             while parent[device] != device:
                 device = parent[device]
             return device
 
         for devices in self.sets:
-            first, *others = sorted(devices) or [None]
-            for other in others:
-                low, high = sorted((root(first), root(other)))
+            members = sorted(devices)
+            for other in members[1:]:
+                low, high = sorted((root(members[0]), root(other)))
                 parent[high] = low
         return {device: root(device) for device in parent}
 
-    def _whole(self) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    def _whole(self) -> tuple[dict[Spot, int], list[tuple[int, int]]]:
         """Return the unused sets by device, and all sets by size."""
-        whole: dict[int, int] = collections.defaultdict(int)
+        whole: dict[Spot, int] = collections.defaultdict(int)
         sizes: dict[int, int] = collections.defaultdict(int)
         # A set that is declared twice counts once.
         for number, devices in enumerate(dict.fromkeys(self.sets)):
@@ -206,7 +211,7 @@ class View:
                         whole[device] |= 1 << number
         return dict(whole), sorted(sizes.items(), reverse=True)
 
-    def broken(self, devices: collections.abc.Iterable[int],
+    def broken(self, devices: collections.abc.Iterable[Spot],
                before: int = 0) -> list[int]:
         """Return how many unused sets of each size these devices break.
 
@@ -230,7 +235,8 @@ class View:
             for asked, nodes in ((constraint.guest, self.problem.guest),
                                  (constraint.network, self.problem.network)))
 
-    def may_grow(self, devices: collections.abc.Set, more: int) -> bool:
+    def may_grow(self, devices: collections.abc.Set[Spot],
+                 more: int) -> bool:
         """Whether a set is legal, or can be with up to more members added."""
         return (len(devices) == 1
                 or any(devices <= island for island in self.problem.islands)
@@ -238,7 +244,7 @@ class View:
                        and len(partition) - len(devices) <= more
                        for partition in self.problem.partitions))
 
-    def counted_values(self, constraint: Constraint) -> list:
+    def counted_values(self, constraint: Constraint) -> list[Spot]:
         """Return, by source, the values that :meth:`shortfall` counts."""
         if constraint.same and constraint.key == LINKS:
             return self.spots['device']
@@ -247,12 +253,12 @@ class View:
             return self.spots[constraint.key]
         return self.values[constraint.key]
 
-    def shortfall(self, constraint: Constraint, values: collections.abc.Sized,
-                  count: int, more: int) -> int:
+    def shortfall(self, constraint: Constraint,
+                  values: collections.abc.Set[Spot], count: int,
+                  more: int) -> int:
         """Return by how much members miss a constraint, or 0.
 
-        :param values: of the members, without duplicates; devices for
-            ``same link_domain``
+        :param values: of the members; devices for ``same link_domain``
         :param count: how many members have these values
         :param more: how many members are not assigned yet
         """
@@ -265,8 +271,12 @@ class View:
         return max(1, len({self.component[device] for device in values}) - 1)
 
 
-def _value(value, device):
+def _value(value: Spot | None, device: int) -> Spot:
     return ('device', device) if value is None else value
+
+
+# The part of a source at each level, with the parts around it.
+_Path = tuple[tuple[int | None, ...], ...]
 
 
 class _Tree:
@@ -278,22 +288,23 @@ class _Tree:
         level, and of the source; parts that look alike have the same number
     """
 
-    def __init__(self, view: View):
+    def __init__(self, view: View) -> None:
         sources = view.sources
-        paths = [tuple((*source.parts, source.device)[:depth + 1]
+        paths: list[_Path] = [tuple((*source.parts, source.device)[:depth + 1]
                        for depth in range(len(LEVELS))) for source in sources]
+        self.paths: list[tuple[int, ...]] = [()] * len(sources)
+        self.shapes: list[tuple[int, ...]] = []
         if not self._is_tree(sources, paths):
-            self.paths, self.shapes = [()] * len(sources), []
             return
-        numbers: dict = {}
+        numbers: dict[Spot, int] = {}
         self.paths = [tuple(numbers.setdefault(part, len(numbers))
                             for part in path) for path in paths]
         self.shapes = self._shapes(view)
 
     @staticmethod
-    def _is_tree(sources, paths) -> bool:
+    def _is_tree(sources: tuple[Source, ...], paths: list[_Path]) -> bool:
         """Whether every known place is inside one place of the level above."""
-        above: dict = {}
+        above: dict[Spot, Spot] = {}
         for source, path in zip(sources, paths, strict=True):
             for depth, value in enumerate((*source.parts, source.device)):
                 if value is not None and above.setdefault(
@@ -301,10 +312,10 @@ class _Tree:
                     return False
         return True
 
-    def _shapes(self, view):
-        numbers: dict = {}
+    def _shapes(self, view: View) -> list[tuple[int, ...]]:
+        numbers: dict[Spot, int] = {}
 
-        def number(*shape):
+        def number(*shape: collections.abc.Hashable) -> int:
             return numbers.setdefault(shape, len(numbers))
 
         leaves = [number(source.resource_class, source.traits, source.free)
@@ -313,7 +324,7 @@ class _Tree:
         below = collections.defaultdict(list)
         for path, leaf in zip(self.paths, leaves, strict=True):
             below[path[-1]].append(leaf)
-        shape = {}
+        shape: dict[int, int] = {}
         for depth in reversed(range(len(LEVELS))):
             for part in dict.fromkeys(path[depth] for path in self.paths):
                 shape[part] = number(depth, marks[part],
@@ -325,10 +336,10 @@ class _Tree:
         return [(*(shape[part] for part in path), leaf)
                 for path, leaf in zip(self.paths, leaves, strict=True)]
 
-    def _marks(self, view) -> dict:
+    def _marks(self, view: View) -> dict[int, collections.abc.Hashable]:
         """Return, by part, what tells it from others with equal contents."""
         member_of = self._member_of(view.problem)
-        marks: dict = {}
+        marks: dict[int, collections.abc.Hashable] = {}
         for source, path in zip(view.sources, self.paths, strict=True):
             marks[path[-1]] = view.fresh[source.device], tuple(
                 member_of[source.device])
@@ -340,7 +351,8 @@ class _Tree:
                               node in (view.problem.network or ()))
         return marks
 
-    def _member_of(self, problem) -> dict[int, list[tuple[int, ...]]]:
+    def _member_of(self,
+                   problem: Problem) -> dict[int, list[tuple[int, ...]]]:
         """Return, by device, the partitions and islands that have it.
 
         A set is named by its kind, the level of the smallest part of the host
@@ -349,13 +361,14 @@ class _Tree:
         """
         paths = {source.device: path for source, path in zip(
             problem.sources, self.paths, strict=True)}
-        numbers: collections.Counter = collections.Counter()
-        member_of = collections.defaultdict(list)
+        numbers: collections.Counter[Spot] = collections.Counter()
+        member_of: dict[int, list[tuple[int, ...]]] = (
+            collections.defaultdict(list))
         for is_island, sets in enumerate((problem.partitions,
                                           problem.islands)):
             for devices in sets:
                 known = sorted(filter(paths.get, devices))
-                part = os.path.commonprefix(list(map(paths.get, known)))
+                part = os.path.commonprefix([paths[each] for each in known])
                 for device in known:
                     member_of[device].append((
                         is_island, len(part), numbers[part],

@@ -19,6 +19,10 @@ PLACES = {**{level.key: (level.title, level.plural)
           'link_domain': ('link domain', 'link domains')}
 
 
+# Names of resource classes or traits, by number.
+_Names = tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Shortage:
     """What a host lacks, in numbers that can be compared between hosts.
@@ -75,16 +79,17 @@ def gave_up(steps: int) -> str:
     return words
 
 
-@search_budget.remembered
-def _explain(problem, classes, traits, steps):
+@search_budget.Remembered
+def _explain(problem: csp.Problem, classes: _Names, traits: _Names,
+             steps: search_budget.Steps) -> Reason:
     view = csp.View(problem)
     if not search.is_possible(view, (), steps):
         return _shortage(view, classes, traits)
     possible = set()
     for number, constraint in enumerate(problem.constraints):
         # Solve constraints about equal demands once.
-        question = dataclasses.replace(constraint, members=tuple(
-            problem.demands[member] for member in constraint.members))
+        question = dataclasses.replace(constraint, members=()), tuple(
+            problem.demands[member] for member in constraint.members)
         if constraint.weight or question in possible:
             continue
         if not search.is_possible(view, (constraint,), steps):
@@ -94,10 +99,10 @@ def _explain(problem, classes, traits, steps):
                   'all together')
 
 
-def _shortage(view, classes, traits) -> Reason:
+def _shortage(view: csp.View, classes: _Names, traits: _Names) -> Reason:
     """Return the reason where units or traits are short."""
     demands = view.problem.demands
-    wanted = collections.Counter()
+    wanted: collections.Counter[int] = collections.Counter()
     for demand in demands:
         wanted[demand.resource_class] += demand.amount
     for name, amount in wanted.items():
@@ -119,7 +124,8 @@ def _shortage(view, classes, traits) -> Reason:
         'the free units cannot serve all its groups at once')
 
 
-def _shortage_of(view, need, classes, traits) -> Reason | None:
+def _shortage_of(view: csp.View, need: propagation.Need, classes: _Names,
+                 traits: _Names) -> Reason | None:
     """Return the same for equal demands alone, or None."""
     demand, count, sources = need
     name = classes[demand.resource_class]
@@ -142,7 +148,7 @@ def _shortage_of(view, need, classes, traits) -> Reason | None:
     return None
 
 
-def _times(demand: csp.Demand, count: int, classes) -> str:
+def _times(demand: csp.Demand, count: int, classes: _Names) -> str:
     name = classes[demand.resource_class]
     return (f'{count} free {name}' if demand.amount == 1 else
             _from_one_region(demand, count, f'free {name}'))
@@ -158,15 +164,15 @@ def _are_free(number: int) -> str:
     return f'{errors.count(number, "is", "are")} free'
 
 
-def _having(demand: csp.Demand, traits) -> str:
+def _having(demand: csp.Demand, traits: _Names) -> str:
     """Return the words for the traits of a demand, '' for none."""
     return ' ' * bool(demand.traits) + ' and '.join(
         f'{"with" if is_required else "without"} {traits[trait]}'
         for trait, is_required in demand.traits)
 
 
-def _asked(demands: collections.abc.Iterable[csp.Demand], classes,
-           traits) -> str:
+def _asked(demands: collections.abc.Iterable[csp.Demand], classes: _Names,
+           traits: _Names) -> str:
     """Return the words for the units of some demands."""
     amounts: collections.Counter[str] = collections.Counter()
     for demand in demands:
@@ -176,7 +182,8 @@ def _asked(demands: collections.abc.Iterable[csp.Demand], classes,
                         for name, amount in amounts.items())
 
 
-def _why(view, constraint, number, classes, traits) -> Reason:
+def _why(view: csp.View, constraint: csp.Constraint, number: int,
+         classes: _Names, traits: _Names) -> Reason:
     """Return the reason for a constraint that cannot be kept alone."""
     problem = view.problem
     most = _most(view, constraint)
@@ -205,7 +212,7 @@ def _why(view, constraint, number, classes, traits) -> Reason:
         tuple(near), is_unknown, have_failed), number)
 
 
-def _at_most(constraint, most: int) -> str:
+def _at_most(constraint: csp.Constraint, most: int) -> str:
     """Return the words for how many members can keep a constraint."""
     one, several = PLACES[constraint.key]
     if not constraint.same:
@@ -218,7 +225,7 @@ def _at_most(constraint, most: int) -> str:
     return f'at most {errors.count(most, "fits", "fit")} on one {one}'
 
 
-def _most(view, constraint) -> int:
+def _most(view: csp.View, constraint: csp.Constraint) -> int:
     """Return how many members can have one value, or distinct values."""
     domains = [[index for index in domain
                 if propagation.may_ever(view, constraint, index)]

@@ -12,6 +12,10 @@ import dataclasses
 from nova_accel.core import model
 from nova_accel.core.solver import arrange
 
+# The kind and the name of a place, and how many Devices of it are worth
+# something at least.
+_Place = tuple[str, int | str, int]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
@@ -43,7 +47,7 @@ def after(available: collections.abc.Collection[arrange.AvailableUnits],
     classes = {units.resource_class for units in available
                if taken.get(units.provider)}
     left = 0.
-    frees: dict[tuple, list[float]] = collections.defaultdict(
+    frees: dict[_Place, list[float]] = collections.defaultdict(
         lambda: [0., 0.])
     for units in available:
         if units.resource_class in classes:
@@ -56,7 +60,7 @@ def after(available: collections.abc.Collection[arrange.AvailableUnits],
                 free[0] += before
                 free[1] += after_it
     return Room(left, sum(
-        _worth(place, before, links) - _worth(place, after_it, links)
+        _worth(place, before) - _worth(place, after_it)
         for place, (before, after_it) in frees.items()
         if before != after_it))
 
@@ -69,27 +73,25 @@ def free_share(units: collections.abc.Collection[tuple[int, int]]) -> float:
     return sum(_part(*each) for each in units) / max(1, len(units))
 
 
-_PARTITION = 'partition'
-
-
 def _part(total: int, free: int) -> float:
     # Other hosts may report any numbers, also some too large for a float.
     return min(max(free, 0), total) / total if total > 0 else 0.
 
 
-def _places(place, links) -> collections.abc.Iterator[tuple]:
-    yield 'device', place.device
+def _places(place: model.Place,
+            links: model.Links) -> collections.abc.Iterator[_Place]:
+    yield 'device', place.device, 0
     for level, part in zip(model.LEVELS, place.parts, strict=True):
         if part is not None:
-            yield level.key, part
-    for key, sets in (('island', links.islands),
-                      (_PARTITION, links.partitions)):
-        for number, addresses in enumerate(sets):
-            if place.device in addresses:
-                yield key, number
+            yield level.key, part, 0
+    for number, addresses in enumerate(links.islands):
+        if place.device in addresses:
+            yield 'island', number, 0
+    for number, addresses in enumerate(links.partitions):
+        if place.device in addresses:
+            yield 'partition', number, len(addresses)
 
 
-def _worth(place, free: float, links) -> float:
-    if place[0] == _PARTITION and free < len(links.partitions[place[1]]):
-        return 0.
-    return free * free
+def _worth(place: _Place, free: float) -> float:
+    _kind, _name, least = place
+    return free * free if free >= least else 0.

@@ -3,11 +3,12 @@
 
 import collections
 import collections.abc
+import itertools
 
 from nova_accel.core.solver import csp
 
 
-def fitting(view: csp.View) -> list[list[int]]:
+def fitting(view: csp.View) -> csp.Domains:
     """Return, for each demand, the sources that fit it.
 
     Equal demands share one list, here and in all domains made from it. Callers
@@ -26,7 +27,7 @@ def fitting(view: csp.View) -> list[list[int]]:
 
 def narrow(view: csp.View,
            constraints: collections.abc.Iterable[csp.Constraint],
-           ) -> list[list[int]] | None:
+           ) -> csp.Domains | None:
     """Return, for each demand, the sources that hard constraints leave.
 
     A source that is left out is in no answer; one that stays may be in none.
@@ -39,7 +40,7 @@ def narrow(view: csp.View,
         fit = [index for index in range(len(view.sources))
                if may_ever(view, constraint, index)]
         _keep(domains, constraint.members, set(fit))
-    before = None
+    before: list[int] | None = None
     while before != (before := [len(domain) for domain in domains]):
         if not (all(domains)
                 and suffices(view, needs(view, domains, range(len(domains))))
@@ -60,7 +61,8 @@ def may_ever(view: csp.View, constraint: csp.Constraint,
                 csp.PARTS.index(constraint.key)] is not None)
 
 
-def _keep(domains, members, sources: set[int]) -> None:
+def _keep(domains: csp.Domains, members: collections.abc.Iterable[int],
+          sources: set[int]) -> None:
     """Remove all but these sources from the domains of some demands."""
     kept: dict[int, list[int]] = {}
     for member in members:
@@ -72,23 +74,26 @@ def _keep(domains, members, sources: set[int]) -> None:
         domains[member] = kept[id(domain)]
 
 
-def within(domains, sources: set[int]) -> list[list[int]]:
+def within(domains: csp.Domains, sources: set[int]) -> csp.Domains:
     """Return the domains limited to these sources."""
     domains = list(domains)
     _keep(domains, range(len(domains)), sources)
     return domains
 
 
-#: Each different demand, how often it is made, and its possible sources.
-Needs = list[tuple[csp.Demand, int, set[int]]]
+#: A demand, how often it is made, and its possible sources.
+Need = tuple[csp.Demand, int, set[int]]
+#: One for each different demand.
+Needs = list[Need]
 
 
-def needs(view: csp.View, domains, members) -> Needs:
+def needs(view: csp.View, domains: csp.Domains,
+          members: collections.abc.Iterable[int]) -> Needs:
     """Return what some demands need, equal demands together."""
     kinds = collections.defaultdict(list)
     for member in members:
         kinds[view.problem.demands[member]].append(member)
-    return [(demand, len(equal), set().union(*{
+    return [(demand, len(equal), set[int]().union(*{
         id(domains[member]): domains[member] for member in equal}.values()))
         for demand, equal in kinds.items()]
 
@@ -123,9 +128,10 @@ def units(view: csp.View, demand: csp.Demand,
 
 
 def places(view: csp.View, constraint: csp.Constraint,
-           domains) -> list[set[int]]:
+           domains: csp.Domains) -> list[set[int]]:
     """Return sets of sources that may serve a "same" constraint together."""
-    sources = set().union(*(domains[member] for member in constraint.members))
+    sources = set(itertools.chain(*(
+        domains[member] for member in constraint.members)))
     if constraint.key == csp.LINKS:
         return _linked(view, sources, len(constraint.members))
     found = collections.defaultdict(set)
@@ -134,7 +140,7 @@ def places(view: csp.View, constraint: csp.Constraint,
     return list(found.values())
 
 
-def _linked(view, sources: set[int], most: int) -> list[set[int]]:
+def _linked(view: csp.View, sources: set[int], most: int) -> list[set[int]]:
     """Return the sources of each legal set of devices.
 
     :param most: the most devices of a partition, which is taken whole
@@ -142,22 +148,23 @@ def _linked(view, sources: set[int], most: int) -> list[set[int]]:
     by_device = collections.defaultdict(set)
     for index in sources:
         by_device[view.sources[index].device].add(index)
-    sets = [{device} for device in by_device]
+    sets: list[collections.abc.Set[int]] = [{device} for device in by_device]
     sets += view.problem.islands
     sets += [partition for partition in view.problem.partitions
              if partition <= by_device.keys() and len(partition) <= most]
-    return [set().union(*(by_device[device] for device in devices
-                          if device in by_device)) for devices in sets]
+    return [set[int]().union(*(by_device[device] for device in devices
+                               if device in by_device)) for devices in sets]
 
 
-def _narrow(view, constraint, domains) -> bool:
+def _narrow(view: csp.View, constraint: csp.Constraint,
+            domains: csp.Domains) -> bool:
     """Narrow the domains by one constraint; False if it cannot be kept."""
     if len(constraint.members) < 2:
         return True
     if not constraint.same:
         return matching(view, constraint, domains) == len(constraint.members)
     wanted = needs(view, domains, constraint.members)
-    left = set().union(*(
+    left = set[int]().union(*(
         sources for sources in places(view, constraint, domains)
         if suffices(view, wanted, sources)))
     _keep(domains, constraint.members, left)
@@ -165,15 +172,15 @@ def _narrow(view, constraint, domains) -> bool:
 
 
 def matching(view: csp.View, constraint: csp.Constraint,
-             domains) -> int:
+             domains: csp.Domains) -> int:
     """Return how many members of a "distinct" constraint can be apart."""
     values = view.values[constraint.key]
     possible = {member: dict.fromkeys(values[index]
                                       for index in domains[member])
                 for member in constraint.members}
-    owner: dict = {}
+    owner: dict[csp.Spot, int] = {}
 
-    def give(member, seen) -> bool:
+    def give(member: int, seen: set[csp.Spot]) -> bool:
         for value in possible[member]:
             if value not in owner:
                 owner[value] = member

@@ -60,7 +60,7 @@ def no_host(objections: collections.abc.Iterable[arrange.Arrangement]) -> str:
 
     :param objections: of all hosts
     """
-    nearest: dict[tuple, arrange.Arrangement] = {}
+    nearest: dict[tuple[object, ...], arrange.Arrangement] = {}
     each = [one for found in objections
             for one in found.objections or (found,)]
     for found in sorted(each, key=_nearness, reverse=True):
@@ -113,7 +113,7 @@ def _nearness(found: arrange.Arrangement) -> tuple[int, int]:
     return _stage(found), found.shortage.most if found.shortage else 0
 
 
-def _question(found: arrange.Arrangement) -> tuple:
+def _question(found: arrange.Arrangement) -> tuple[object, ...]:
     """Return what objections that differ in their numbers only share."""
     return found.rule, found.shortage and found.shortage.asked, (
         None if found.shortage else found.objection)

@@ -12,6 +12,7 @@ import collections.abc
 import dataclasses
 import math
 import operator
+import typing
 
 from nova_accel.core.solver import cost
 from nova_accel.core.solver import csp
@@ -31,6 +32,12 @@ _MAX_WHOLE_STEPS = 300
 _MAX_KEEPING_STEPS, _MAX_JOINED_STEPS = 200, 500
 
 _DEVICE = len(csp.PARTS)
+
+# How many chosen sources have a part of the host.
+_Uses = collections.Counter[csp.Spot]
+_State = tuple[collections.abc.Hashable, ...]
+# The shape of a part of the host, and what was taken of the parts inside.
+_Part = tuple[typing.Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +86,8 @@ def solve(problem: csp.Problem, steps: search_budget.Steps) -> Answer:
     return dataclasses.replace(best, is_final=not steps.are_spent)
 
 
-def _keeping_soft(view, steps) -> Answer | None:
+def _keeping_soft(view: csp.View,
+                  steps: search_budget.Steps) -> Answer | None:
     """Return an answer that keeps the soft constraints too, or None."""
     constraints = csp.merged(dataclasses.replace(constraint, weight=0)
                              for constraint in view.problem.constraints)
@@ -93,13 +101,15 @@ def _keeping_soft(view, steps) -> Answer | None:
     return answer if answer.sources is not None else None
 
 
-def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
+def _first(view: csp.View, domains: csp.Domains, floor: tuple[int, ...],
+           constraints: tuple[csp.Constraint, ...],
+           steps: search_budget.Steps, most: float = math.inf) -> Answer:
     """Return a first answer, inside one part of the host if possible.
 
     :param floor: the least that an answer can cost
     :param most: limit of the steps for searching the whole host
     """
-    best = None
+    best = Answer(None)
     if len(domains) > 1:
         for inside in cost.domains_by_part(view, domains):
             if steps.left <= steps.limit // 2:
@@ -107,15 +117,16 @@ def _first(view, domains, floor, constraints, steps, most=math.inf) -> Answer:
             best = _cheaper(best, _Search(
                 view, inside, constraints=constraints).run(
                     steps, _MAX_INSIDE_STEPS))
-    if best is not None and best.cost[:4] == floor:
+    if best.cost[:4] == floor:
         return best
     search = _Search(view, domains, constraints=constraints)
-    if best is None:
+    if best.sources is None:
         return search.run(steps, most, 2 * len(domains))
     return _cheaper(best, search.run(steps, _MAX_INSIDE_STEPS))
 
 
-def _without_links(view, domains, steps) -> Answer:
+def _without_links(view: csp.View, domains: csp.Domains,
+                   steps: search_budget.Steps) -> Answer:
     """Return a first answer, disregarding links.
 
     Links make parts of the host differ that look alike otherwise. The domains
@@ -130,7 +141,8 @@ def _without_links(view, domains, steps) -> Answer:
     return dataclasses.replace(answer, cost=cost.cost(view, answer.sources))
 
 
-def _improve(view, domains, floor, best: Answer, steps) -> Answer:
+def _improve(view: csp.View, domains: csp.Domains, floor: tuple[int, ...],
+             best: Answer, steps: search_budget.Steps) -> Answer:
     """Return a cheaper answer if one is found in few steps, or the best."""
     if best.cost[:4] != floor:
         best = _cheaper(best, _Search(view, domains, floor, best.cost).run(
@@ -160,28 +172,28 @@ def is_possible(view: csp.View,
     return answer.sources is not None or bool(answer.gave_up)
 
 
-def _cheaper(one: Answer | None, other: Answer) -> Answer | None:
+def _cheaper(one: Answer, other: Answer) -> Answer:
     if other.sources is None:
         return one
-    return other if one is None or other.cost < one.cost else one
+    return other if one.sources is None or other.cost < one.cost else one
 
 
 class _Tally:
     """The state of one constraint while its members are assigned."""
 
-    def __init__(self, view: csp.View, constraint: csp.Constraint):
+    def __init__(self, view: csp.View, constraint: csp.Constraint) -> None:
         self.view, self.constraint = view, constraint
         is_counted = constraint.weight or (
             constraint.same and constraint.key == csp.LINKS)
         self.values = (view.counted_values(constraint) if is_counted
                        else view.values[constraint.key])
-        self.counts: dict = {}
+        self.counts: dict[csp.Spot, int] = {}
         self.left = len(constraint.members)
         self.given = 0
         self._off = ([view.nodes_missed(constraint, index)
                       for index in range(len(view.sources))]
                      if constraint.guest or constraint.network else None)
-        self._misses: dict = {}
+        self._misses: dict[tuple[frozenset[csp.Spot], int], int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -212,7 +224,7 @@ class _Tally:
             added += self._off[index]
         return self.constraint.weight * added
 
-    def _missed(self, devices: frozenset[int], more: int) -> int:
+    def _missed(self, devices: frozenset[csp.Spot], more: int) -> int:
         """Return :meth:`.csp.View.unmet` of these devices."""
         question = devices, more
         if question not in self._misses:
@@ -245,8 +257,11 @@ class _Search:
     :param constraints: those to regard; default all of the problem
     """
 
-    def __init__(self, view: csp.View, domains, floor=(), bound=None,
-                 constraints=None):
+    def __init__(self, view: csp.View, domains: csp.Domains,
+                 floor: tuple[int, ...] = (),
+                 bound: tuple[int, ...] | None = None,
+                 constraints: tuple[csp.Constraint, ...] | None = None,
+                 ) -> None:
         self.view, self.domains, self.floor = view, domains, floor
         self.demands = view.problem.demands
         self.bound = bound and bound[:len(floor)]
@@ -255,18 +270,20 @@ class _Search:
         self._sign = 1 if view.problem.pack else -1
         self.order = _order(view, domains, constraints)
         self.tallies = [_Tally(view, constraint) for constraint in constraints]
-        self.tallies_of = [([], []) for _demand in self.demands]
+        self.tallies_of: list[tuple[list[_Tally], list[_Tally]]] = [
+            ([], []) for _demand in self.demands]
         for tally in self.tallies:
             for member in tally.constraint.members:
                 hard, soft = self.tallies_of[member]
                 (soft if tally.constraint.weight else hard).append(tally)
         self.taken: dict[int, int] = {}
-        self.used = {key: collections.Counter() for key in view.spots}
-        self.touched: collections.Counter = collections.Counter()
+        self.used: dict[str, _Uses] = {
+            key: collections.Counter() for key in view.spots}
+        self.touched: _Uses = collections.Counter()
         self.broken = [0]
         self.chosen: dict[int, int] = {}
         self.best: list[int] | None = None
-        self.seen: dict = {}
+        self.seen: dict[tuple[int, _State], tuple[int, ...]] = {}
         self.steps = 0
 
     def run(self, steps: search_budget.Steps, most: float, least: int = 0,
@@ -276,11 +293,11 @@ class _Search:
         :param most: the limit of steps
         :param least: the steps to take even if fewer are left
         """
-        self.steps = most = int(max(least, min(most, steps.left)))
+        self.steps = limit = int(max(least, min(most, steps.left)))
         self._descend(0, (0,) * (4 + len(self.view.sizes)))
-        steps.left -= most - self.steps
+        steps.left -= limit - self.steps
         if self.best is None:
-            return Answer(None, gave_up=(max(most, steps.limit)
+            return Answer(None, gave_up=(max(limit, steps.limit)
                                          if self.steps <= 0 else 0))
         return Answer(tuple(self.best), cost.cost(self.view, self.best))
 
@@ -313,7 +330,7 @@ class _Search:
             self.seen[position, self._state()] = ()
         return False
 
-    def _was_explored(self, position, cost) -> bool:
+    def _was_explored(self, position: int, cost: tuple[int, ...]) -> bool:
         """Whether an equal state was searched already, at no more cost."""
         if self.bound is None:
             # Save computing the state before any attempt has failed.
@@ -324,11 +341,11 @@ class _Search:
         self.seen[state] = cost
         return False
 
-    def _candidates(self, member):
+    def _candidates(self, member: int) -> list[tuple[tuple[int, ...], int]]:
         """Return the sources to try, the best first, with their cost."""
         amount = self.demands[member].amount
         hard, soft = self.tallies_of[member]
-        twins: set = set()
+        twins: set[collections.abc.Hashable] = set()
         candidates = []
         for index in self.domains[member]:
             free = self.view.sources[index].free - self.taken.get(index, 0)
@@ -344,14 +361,14 @@ class _Search:
         candidates.sort()
         return [(added, index) for added, _packing, index in candidates]
 
-    def _added_cost(self, soft, index):
+    def _added_cost(self, soft: list[_Tally], index: int) -> tuple[int, ...]:
         return (sum(tally.penalty(index) for tally in soft),
                 *(self.view.spots[key][index] not in self.used[key]
                   for key in csp.PARTS),
                 *(self._sign * number for number in self.view.broken(
                     (self.view.sources[index].device,), self.broken[-1])))
 
-    def _packing(self, index, amount):
+    def _packing(self, index: int, amount: int) -> list[int]:
         sign = self._sign
         device = self.view.sources[index].device
         left = [sign * (self.view.fresh[device] and
@@ -362,7 +379,7 @@ class _Search:
             left.append(sign * (free - amount))
         return left
 
-    def _twin_key(self, index):
+    def _twin_key(self, index: int) -> collections.abc.Hashable:
         """Return a key that is equal for sources that are equally good now."""
         path = self.view.tree.paths[index]
         if not path:
@@ -374,19 +391,21 @@ class _Search:
                 self.view.tree.shapes[index][depth:],
                 self.taken.get(index, 0))
 
-    def _state(self):
+    def _state(self) -> _State:
         """Return a key that is equal for states that go on alike."""
         paths, shapes = self.view.tree.paths, self.view.tree.shapes
         if not self.view.tree.shapes:
             return (frozenset(self.taken.items()), self._open_values(),
                     self._spots() if self.bound else None)
         marks = self._marks()
-        below: dict = collections.defaultdict(list)
+        below: dict[tuple[int, ...], list[_Part]] = (
+            collections.defaultdict(list))
         for index, amount in self.taken.items():
             below[paths[index]].append((shapes[index][4], amount))
         shape = {paths[index]: shapes[index] for index in self.taken}
         for depth in (3, 2, 1, 0):
-            above: dict = collections.defaultdict(list)
+            above: dict[tuple[int, ...], list[_Part]] = (
+                collections.defaultdict(list))
             for path, parts in below.items():
                 above[path[:-1]].append(
                     (shape[path][depth], tuple(sorted(parts)),
@@ -398,7 +417,7 @@ class _Search:
 
     def _marks(self) -> dict[int, tuple[int, ...]]:
         """Return, by part, the incomplete constraints with members in it."""
-        marks: dict[int, dict] = collections.defaultdict(dict)
+        marks: dict[int, dict[int, None]] = collections.defaultdict(dict)
         for number, tally in enumerate(self.tallies):
             if not tally.is_open or not (
                     tally.constraint.weight == 0 or self.bound):
@@ -415,18 +434,18 @@ class _Search:
         return {part: tuple(sorted(numbers))
                 for part, numbers in marks.items()}
 
-    def _open_values(self, only=None):
+    def _open_values(self, only: str | None = None) -> _State:
         return tuple(
             (number, frozenset(tally.counts))
             for number, tally in enumerate(self.tallies)
             if tally.is_open and (tally.constraint.weight == 0 or self.bound)
             and only in (None, tally.constraint.key))
 
-    def _spots(self):
+    def _spots(self) -> _State:
         return tuple(frozenset(self.used[key])
                      for key in csp.PARTS)
 
-    def _push(self, member, index):
+    def _push(self, member: int, index: int) -> None:
         self.chosen[member] = index
         self.taken[index] = (self.taken.get(index, 0)
                              + self.demands[member].amount)
@@ -438,7 +457,7 @@ class _Search:
             self.view.sources[index].device, 0))
         self.touched.update(self.view.tree.paths[index])
 
-    def _pop(self, member, index):
+    def _pop(self, member: int, index: int) -> None:
         del self.chosen[member]
         self.taken[index] -= self.demands[member].amount
         if not self.taken[index]:
@@ -452,18 +471,19 @@ class _Search:
             _drop(self.touched, part)
 
 
-def _drop(counter, key) -> None:
+def _drop(counter: _Uses, key: csp.Spot) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
-def _order(view, domains, constraints) -> list[int]:
+def _order(view: csp.View, domains: csp.Domains,
+           constraints: tuple[csp.Constraint, ...]) -> list[int]:
     """Return the demands in order: those with few sources first.
 
     The members of a hard "same" constraint follow each other.
     """
-    def ease(member):
+    def ease(member: int) -> tuple[int, int, int]:
         return (len(domains[member]),
                 -view.problem.demands[member].amount, member)
 
@@ -486,4 +506,4 @@ def _order(view, domains, constraints) -> list[int]:
 
 
 #: :func:`solve` with a cache.
-cached = search_budget.remembered(solve)
+cached = search_budget.Remembered(solve)

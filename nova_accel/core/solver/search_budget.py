@@ -8,9 +8,9 @@ search for an hour if all hosts are different and hard to search.
 
 import collections.abc
 import contextlib
-import functools
 import math
 import threading
+import typing
 
 import cachetools
 
@@ -38,7 +38,7 @@ class Steps:
     :ivar left: how many of them are left
     """
 
-    def __init__(self, limit: int = MAX_STEPS):
+    def __init__(self, limit: int = MAX_STEPS) -> None:
         self.limit = self.left = limit
 
     @property
@@ -55,7 +55,7 @@ class Budget:
     """
 
     def __init__(self, steps: float = math.inf, least: int = 0,
-                 most: int | None = None):
+                 most: int | None = None) -> None:
         self._left = steps
         self._least = least
         self.most = MAX_STEPS if most is None else most
@@ -77,53 +77,59 @@ class Budget:
         self._left = max(0, self._left - number)
 
 
-class _Known:
+_Asked = typing.TypeVar('_Asked', bound=collections.abc.Sized)
+_More = typing.TypeVarTuple('_More')
+_Answer = typing.TypeVar('_Answer')
+
+
+class _Known(typing.Generic[_Answer]):
     """A cached answer with the steps that it took.
 
     Both are one attribute, since threads write and read them together.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.found = None, Steps(0)
+        self.found: tuple[_Answer | None, Steps] = None, Steps(0)
 
 
-def remembered(function: collections.abc.Callable,
-               ) -> collections.abc.Callable:
-    """Cache the answers of a function; a cached answer costs no steps.
+class Remembered(typing.Generic[_Asked, *_More, _Answer]):
+    """A function whose answers are cached; a cached answer costs no steps.
 
-    If the steps of an answer ran out, and the budget now allows more, the
-    function is called again. Evict at random: the hosts of a fleet come in
-    the same order each time, so that with more hosts than the cache holds, a
-    least recently used cache would never have the next one.
+    It has a :class:`Budget` in place of the steps. If the steps of an answer
+    ran out, and the budget now allows more, the function is called again.
+    Evict at random: the hosts of a fleet come in the same order each time, so
+    that with more hosts than the cache holds, a least recently used cache
+    would never have the next one.
 
-    :param function: takes hashable arguments, the first of which has a
-        length, and :class:`Steps`
-    :returns: a function of the same arguments with a :class:`Budget` in place
-        of the steps
+    :param function: takes hashable arguments, and :class:`Steps` as the last
     """
-    memory = cachetools.RRCache(_MEMORY, getsizeof=lambda known: known.size)
-    lock = threading.Lock()
 
-    def recall(question) -> _Known:
-        with lock:
-            known = memory.get(question)
+    def __init__(self, function: collections.abc.Callable[
+            [_Asked, *_More, Steps], _Answer]) -> None:
+        self._function = function
+        self.memory: cachetools.RRCache[
+            tuple[_Asked, *_More], _Known[_Answer]] = cachetools.RRCache(
+                _MEMORY, getsizeof=lambda known: known.size)
+        self._lock = threading.Lock()
+
+    def _recall(self, asked: _Asked, *more: *_More) -> _Known[_Answer]:
+        question = asked, *more
+        with self._lock:
+            known = self.memory.get(question)
             if known is None:
-                known = _Known(1 + len(question[0]))
+                known = _Known(1 + len(asked))
                 with contextlib.suppress(ValueError):  # Larger than a cache.
-                    memory[question] = known
+                    self.memory[question] = known
             return known
 
-    @functools.wraps(function)
-    def ask(*question_and_budget):
-        *question, budget = question_and_budget
-        known, steps = recall(tuple(question)), budget.share()
+    def __call__(self, asked: _Asked,
+                 *more_and_budget: *tuple[*_More, Budget]) -> _Answer:
+        more, budget = more_and_budget[:-1], more_and_budget[-1]
+        known, steps = self._recall(asked, *more), budget.share()
         answer, taken = known.found
         if answer is None or taken.are_spent and taken.limit < steps.limit:
-            answer = function(*question, steps)
+            answer = self._function(asked, *more, steps)
             known.found = answer, steps
             budget.spend(steps)
         return answer
-
-    ask.memory = memory
-    return ask

@@ -12,6 +12,7 @@ This is the reference kind: it is an Enumerator and nothing else. The file::
 import collections.abc
 import json
 import os
+import typing
 
 import jsonschema
 
@@ -42,8 +43,11 @@ _SCHEMA = {
             'limit': {'type': 'integer', 'minimum': 1},
             'broken': {'type': 'string'}}}}}}
 
+#: A region of the file.
+_Region = dict[str, typing.Any]
 
-class Declared:
+
+class Declared(kind.Enumerator):
     """Enumerate the functions that a file puts into Regions."""
 
     def __init__(self, tree: trees.Tree):
@@ -71,7 +75,7 @@ class Declared:
         yield _pool(region, path, machine)
 
 
-def _load(path: str) -> list[dict]:
+def _load(path: str) -> list[_Region]:
     try:
         document = json.loads(safe_yaml.read(path, MAX_SIZE))
         jsonschema.validate(document, _SCHEMA)
@@ -94,7 +98,7 @@ def _normal(text: str) -> str:
         return text
 
 
-def _pool(region: dict, path: str, machine: kind.Machine) -> kind.Pool:
+def _pool(region: _Region, path: str, machine: kind.Machine) -> kind.Pool:
     try:
         functions = _read_functions(region['functions'])
         resource_class = _read_resource_class(

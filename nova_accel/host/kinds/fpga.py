@@ -26,23 +26,18 @@ from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
-from nova_accel.core.device_spec import command_words
 from nova_accel.core.placement import inventory
 from nova_accel.core.request import fpga
 from nova_accel.host import commands
 from nova_accel.host import fpga as reader
-from nova_accel.host import operations
+from nova_accel.host import fpga_program
+from nova_accel.host import operate
 from nova_accel.host import tree as trees
 
-PROGRAM, TIMEOUT = 'program', 'program_timeout'
-#: The value of ``program`` for the kernel's FPGA manager.
-MANAGER = 'fpga_manager'
-
-DEFAULT_TIMEOUT = 300
-MAX_TIMEOUT = 3600
-
-_PLACEHOLDERS = ('{bitstream}', '{address}', '{region}')
 _REGION = 'region'
+
+#: The PCI functions of a region.
+_Members = collections.abc.Collection[model.Address]
 
 _HEAL = ('program it by hand with a bitstream that works; or restart '
          'nova-compute once the region works again')
@@ -56,7 +51,7 @@ class _Place:
     :param variant: ``region0`` if the card has several regions, else ''
     """
 
-    card: model.PciAddress
+    card: model.Address
     variant: str = ''
 
     @property
@@ -109,15 +104,15 @@ class _Round:
     One reading for all regions, as one may be programmed between two readings.
 
     :param began: when the reading began, in seconds
-    :param shown: by PCI function
     """
 
     began: float
-    shown: collections.abc.Mapping[model.PciAddress, reader.Shown]
+    shown: reader.All
 
 
-class Regions:
-    """Enumerator and Preparer of FPGA regions."""
+class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
+              kind.Programmer):
+    """Finds and programs FPGA regions."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -130,7 +125,7 @@ class Regions:
         #: when it ended, in seconds.
         self._busy: dict[_Place, tuple[_Facts, float]] = {}
         #: One lock a card: its regions share one FPGA manager.
-        self._locks: dict[model.PciAddress, threading.Lock] = {}
+        self._locks: dict[model.Address, threading.Lock] = {}
         self._rounds: collections.abc.MutableMapping[kind.Machine, _Round] = (
             weakref.WeakKeyDictionary())
 
@@ -149,7 +144,8 @@ class Regions:
                 and not is_whole else (),
                 facts.ids) for card in map(machine.functions.get, cards)
                 if card)), orc.FPGA, programmed=True,
-            needs_driver=is_whole and bool(entry.setting(PROGRAM)))
+            needs_driver=is_whole and bool(
+                entry.setting(fpga_program.PROGRAM)))
         if fault and place.variant:
             # An empty Region, so that the others of the card keep theirs.
             yield dataclasses.replace(pool, units=())
@@ -184,10 +180,12 @@ class Regions:
         """Whether a region shows the function that the image programmed."""
         place, members = _region_of(device, item)
         known = self._programmed.get(place)
-        return bool(known and known.bitstream.image == image) and self._has(
-            place, members, self._read_facts(place, members),
-            dataclasses.replace(known.bitstream, shared=False,
-                                shared_with_others=False), project)
+        return (known is not None and known.bitstream.image == image
+                and self._has(place, members, self._read_facts(place, members),
+                              dataclasses.replace(known.bitstream,
+                                                  shared=False,
+                                                  shared_with_others=False),
+                              project))
 
     def forget(self, item: inventory.Offered) -> None:
         place = _Place(item.device.address, item.region.variant)
@@ -203,7 +201,8 @@ class Regions:
 
     # Reading
 
-    def _find(self, function, machine) -> tuple[_Facts, str, _Place]:
+    def _find(self, function: model.Function, machine: kind.Machine,
+              ) -> tuple[_Facts, str, _Place]:
         """Return the state of a function's region, its fault, and its place.
 
         :returns: the fault is the reason to withhold the region, or ''
@@ -222,8 +221,9 @@ class Regions:
             place, members, now.shown, is_card_busy)
         return facts, self._fault(place, facts, is_card_busy), place
 
-    def _read_facts(self, place, members, shown=None, is_card_busy=False,
-                    ) -> _Facts:
+    def _read_facts(self, place: _Place, members: _Members,
+                    shown: reader.All | None = None,
+                    is_card_busy: bool = False) -> _Facts:
         if shown is None:
             shown = reader.read(self._tree)
         units = [shown[address] for address in members if address in shown]
@@ -236,7 +236,8 @@ class Regions:
         return dataclasses.replace(facts, functions=before.functions,
                                    ids=facts.ids or before.ids)
 
-    def _fault(self, place, facts, is_card_busy) -> str:
+    def _fault(self, place: _Place, facts: _Facts,
+               is_card_busy: bool) -> str:
         """Return why a region is withheld, or ''."""
         failure = self._failures.get(place)
         if failure and facts != failure.facts and not (
@@ -248,16 +249,18 @@ class Regions:
 
     # Programming
 
-    def _has(self, place, members, facts, bitstream, project) -> bool:
+    def _has(self, place: _Place, members: _Members, facts: _Facts,
+             bitstream: fpga.Bitstream, project: str) -> bool:
         """Whether a region has a bitstream for a server of a project."""
         if (place in self._failures or facts.faults
                 # A guest that held the whole card can have programmed it.
                 or place.card in members):
             return False
         known = self._programmed.get(place)
-        is_ours = known is not None and (
-            known.bitstream.path, known.facts) == (bitstream.path, facts)
-        if not (bitstream.conflicting_servers or is_ours and (
+        if known and (known.bitstream.path, known.facts) != (
+                bitstream.path, facts):
+            known = None
+        if not (bitstream.conflicting_servers or known and (
                 bitstream.shared_with_others
                 or project and known.project == project)):
             # Any guest could leave something in the logic of the next one.
@@ -266,16 +269,17 @@ class Regions:
             return facts.functions == {bitstream.function}
         # The bitstream or the region has no function id. Rely on our own
         # programming of it, as long as other servers hold the region.
-        return bitstream.shared and is_ours
+        return bitstream.shared and known is not None
 
-    def _use(self, place, project) -> None:
+    def _use(self, place: _Place, project: str) -> None:
         """Note that a server gets a region."""
         known = self._programmed.get(place)
         if known and known.project != project:
             self._programmed[place] = dataclasses.replace(known, project='')
 
-    def _program(self, place, members, item, facts, bitstream,
-                 project) -> None:
+    def _program(self, place: _Place, members: _Members,
+                 item: inventory.Offered, facts: _Facts,
+                 bitstream: fpga.Bitstream, project: str) -> None:
         with self._as_busy(place, facts):
             try:
                 reason = self._run(place, members, item, bitstream)
@@ -296,26 +300,29 @@ class Regions:
             self._failures.pop(place, None)
             self._programmed[place] = _Programmed(bitstream, after, project)
 
-    def _run(self, place, members, item, bitstream) -> str:
+    def _run(self, place: _Place, members: _Members, item: inventory.Offered,
+             bitstream: fpga.Bitstream) -> str:
         """Program a bitstream; return what went wrong, or ''.
 
         :raises errors.AssignmentError: if programming did not begin
         """
         program = _program_of(item)
-        if program == MANAGER:
-            return self._by_manager(self._manager(place, members, item),
-                                    item, bitstream)
-        return self._by_command(program, place, item, bitstream)
+        if isinstance(program, tuple):
+            return self._by_command(program, place, item, bitstream)
+        return self._by_manager(self._manager(place, members, item), item,
+                                bitstream)
 
     @contextlib.contextmanager
-    def _as_busy(self, place, facts):
+    def _as_busy(self, place: _Place, facts: _Facts,
+                 ) -> collections.abc.Iterator[None]:
         self._busy[place] = facts, math.inf
         try:
             yield
         finally:
             self._busy[place] = facts, time.monotonic()
 
-    def _manager(self, place, members, item) -> str:
+    def _manager(self, place: _Place, members: _Members,
+                 item: inventory.Offered) -> str:
         """Return the name of the FPGA manager that programs a card."""
         try:
             return reader.manager(self._tree, _cards(
@@ -325,10 +332,11 @@ class Regions:
                 _thing(item), str(error),
                 'name a command in the entry\'s "program"') from None
 
-    def _by_manager(self, manager, item, bitstream) -> str:
+    def _by_manager(self, manager: str, item: inventory.Offered,
+                    bitstream: fpga.Bitstream) -> str:
         refused = ''
         try:
-            operations.of(self._tree).program_by_manager(manager,
+            operate.on(self._tree).program_by_manager(manager,
                                                          bitstream.path)
         except (OSError, ValueError) as error:
             refused = str(error)
@@ -341,10 +349,13 @@ class Regions:
         return '' if now == 'operating' else (
             f'{manager} is in state {errors.quote(now)}, not operating')
 
-    def _by_command(self, template, place, item, bitstream) -> str:
-        timeout = item.region.setting(TIMEOUT) or DEFAULT_TIMEOUT
+    def _by_command(self, template: tuple[str, ...], place: _Place,
+                    item: inventory.Offered, bitstream: fpga.Bitstream,
+                    ) -> str:
+        timeout = (item.region.setting(fpga_program.TIMEOUT)
+                   or fpga_program.DEFAULT_TIMEOUT)
         try:
-            code, output = operations.of(self._tree).program_by_command(
+            code, output = operate.on(self._tree).program_by_command(
                 list(template), bitstream.path, str(place.card),
                 str(place.number), timeout)
         except (OSError, ValueError) as error:
@@ -354,19 +365,21 @@ class Regions:
         return commands.describe(template[0], code, output, timeout)
 
 
-def _region_of(device, item) -> tuple[_Place, list]:
+def _region_of(device: hostdev.Hostdev, item: inventory.Offered,
+               ) -> tuple[_Place, list[model.Address]]:
     """Return the region of a guest's device, and its functions."""
     return _Place(item.device.address, item.region.variant), sorted({
         device.address, *(address for unit in item.region.units
                           for address in unit)})
 
 
-def _place(function, machine, shown) -> tuple[_Place, list]:
+def _place(function: model.Function, machine: kind.Machine,
+           shown: reader.All) -> tuple[_Place, _Members]:
     """Return the region that a function leads to, and all its functions."""
     if not function.physfn:
         # A card can have a function for guests and one for management.
         unit = machine.bundle(function)
-        return _Place(unit[0]), list(unit)
+        return _Place(unit[0]), unit
     vfs = sorted(other.address for other in machine.functions.values()
                  if other.physfn == function.physfn)
     card = shown.get(function.physfn, reader.Shown())
@@ -376,7 +389,9 @@ def _place(function, machine, shown) -> tuple[_Place, list]:
         vfs.index(function.address))), [function.address]
 
 
-def _facts(units, cards, is_card_busy) -> _Facts:
+def _facts(units: collections.abc.Collection[reader.Shown],
+           cards: collections.abc.Collection[reader.Shown],
+           is_card_busy: bool) -> _Facts:
     """Combine what the functions of a region and of its card show."""
     return _Facts(
         frozenset().union(*(unit.functions for unit in units)),
@@ -387,7 +402,8 @@ def _facts(units, cards, is_card_busy) -> _Facts:
            for fault in card.faults)))
 
 
-def _is_other_function(device, place, members) -> bool:
+def _is_other_function(device: hostdev.Hostdev, place: _Place,
+                       members: _Members) -> bool:
     """Whether a device is an additional function of a whole card.
 
     The card is programmed once, with its first function.
@@ -395,21 +411,23 @@ def _is_other_function(device, place, members) -> bool:
     return place.card in members and device.address != place.card
 
 
-def _cards(place, members, shown) -> list[reader.Shown]:
+def _cards(place: _Place, members: _Members,
+           shown: reader.All) -> list[reader.Shown]:
     """Return what the physical functions show."""
     return [shown[address] for address in (
         members if place.card in members else [place.card])
         if address in shown]
 
 
-def _thing(item) -> str:
+def _thing(item: inventory.Offered) -> str:
     """Return the name of a region in messages."""
     return (f'device {item.device.address} ({item.device.ids})'
             + (f', {item.region.variant}' if item.region.variant else ''))
 
 
-def _program_of(item):
-    program = item.region.setting(PROGRAM)
+def _program_of(item: inventory.Offered) -> fpga_program.Program:
+    program: fpga_program.Program | None = item.region.setting(
+        fpga_program.PROGRAM)
     if not program:
         raise errors.AssignmentError(
             _thing(item), 'is not programmed here: its entry in device_spec '
@@ -417,7 +435,8 @@ def _program_of(item):
     return program
 
 
-def _check_allocated(item, facts, traits) -> None:
+def _check_allocated(item: inventory.Offered, facts: _Facts,
+                     traits: collections.abc.Iterable[str]) -> None:
     """Check that the region still has the function of the allocation."""
     wanted = set(filter(fpga.is_function_trait, traits))
     has = item.region.traits | fpga.traits(
@@ -429,15 +448,16 @@ def _check_allocated(item, facts, traits) -> None:
             'now', 'program it again, or migrate the server')
 
 
-def _check_free(place, item, facts, bitstream) -> None:
+def _check_free(place: _Place, item: inventory.Offered, facts: _Facts,
+                bitstream: fpga.Bitstream) -> None:
     """Check that a bitstream may be programmed into a region."""
-    _program_of(item)
+    program = _program_of(item)
     if facts.on_card > 1 and not place.variant:
         raise errors.AssignmentError(
             _thing(item), f'has {facts.on_card} regions and is offered as a '
             'whole, so the region to program is unknown',
             'enable its virtual functions, and name these in device_spec')
-    if place.variant and not _names_region(_program_of(item)):
+    if place.variant and not fpga_program.names_region(program):
         raise errors.AssignmentError(
             _thing(item), 'is one of several regions, and the "program" of '
             'its entry does not say which', 'name a command with {region}')
@@ -449,11 +469,7 @@ def _check_free(place, item, facts, bitstream) -> None:
             + ', '.join(bitstream.conflicting_servers))
 
 
-def _names_region(program) -> bool:
-    return program != MANAGER and any('{region}' in word for word in program)
-
-
-def _outcome(facts, bitstream) -> str:
+def _outcome(facts: _Facts, bitstream: fpga.Bitstream) -> str:
     """Return what is wrong with a region after programming, or ''."""
     if facts.faults:
         return '; '.join(facts.faults)
@@ -465,24 +481,4 @@ def _outcome(facts, bitstream) -> str:
     return ''
 
 
-def _read_program(value: object) -> str | tuple[str, ...]:
-    if value == MANAGER:
-        return MANAGER
-    if not isinstance(value, list):
-        raise ValueError(f'is neither "{MANAGER}" nor a list of words')
-    words = command_words.read(value, _PLACEHOLDERS)
-    if '{bitstream}' not in command_words.used(words):
-        raise ValueError('has no {bitstream}')
-    return words
-
-
-def _read_timeout(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not (
-            1 <= value <= MAX_TIMEOUT):
-        raise ValueError(f'is not a number of seconds, 1 to {MAX_TIMEOUT}')
-    return value
-
-
-KIND = kind.Kind(open=Regions,
-                 keys={PROGRAM: _read_program, TIMEOUT: _read_timeout},
-                 programs=True)
+KIND = kind.Kind(open=Regions, keys=fpga_program.KEYS, programs=True)

@@ -18,7 +18,7 @@ from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import tree as trees
 
 TYPE = 'mdev_type'
@@ -30,8 +30,8 @@ API = 'vfio-pci'
 _MAX = 65536
 
 
-class Mdevs:
-    """Enumerator, Preparer and Inspector of mdevs."""
+class Mdevs(kind.Enumerator, kind.Suggester, kind.Preparer, kind.Inspector):
+    """Finds, creates and removes mdevs."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
@@ -55,18 +55,17 @@ class Mdevs:
                 'device_spec')
         ours = frozenset(map(model.MdevAddress, filter(
             naming.is_mdev_uuid, mdev_type.instances)))
-        is_known = (mdev_type.available is not None
-                    and mdev_type.available <= _MAX)
-        total = len(ours) + (mdev_type.available if is_known else 0)
+        available = mdev_type.available
+        is_known = available is not None and available <= _MAX
+        total = len(ours) + (available or 0 if is_known else 0)
         yield kind.Pool(((function.address,),) * total, wanted,
                         resource_class=orc.VGPU, mdevs=True, instances=ours,
                         limit=_limit(function, entry, machine))
         if not is_known:
             raise kind.Refused(f'its mdev type {wanted} ' + (
-                'has no readable available_instances'
-                if mdev_type.available is None else
-                f'has {mdev_type.available} available_instances, which is '
-                'no valid number'),
+                'has no readable available_instances' if available is None else
+                f'has {available} available_instances, which is no valid '
+                'number'),
                 'check available_instances of the type and the log of its '
                 'driver')
 
@@ -84,8 +83,8 @@ class Mdevs:
         why = 'no parent has an available instance'
         for parent in sorted({unit[0] for unit in item.region.units}):
             try:
-                operations.of(self._tree).create_mdev(
-                    str(parent), item.region.variant, address.uuid)
+                operate.on(self._tree).create_mdev(
+                    str(parent), item.region.variant, str(address))
             except OSError as error:
                 # Usually the parent is full; it may have filled up since it
                 # was read.
@@ -119,19 +118,20 @@ class Mdevs:
             return None
         return naming.is_mdev_uuid(address.uuid) and self._exists(address)
 
-    def release(self, address: model.MdevAddress) -> None:
-        operations.of(self._tree).remove_mdev(address.uuid)
+    def release(self, address: model.Address) -> None:
+        operate.on(self._tree).remove_mdev(str(address))
 
-    def _exists(self, address: model.MdevAddress) -> bool:
-        return address.uuid in self._tree.names('sys/bus/mdev/devices')
+    def _exists(self, address: model.Address) -> bool:
+        return str(address) in self._tree.names('sys/bus/mdev/devices')
 
 
-def _limit(function, entry, machine) -> int | None:
+def _limit(function: model.Function, entry: kind.Entry,
+           machine: kind.Machine) -> int | None:
     """Return how many mdevs of the entry's type nova_accel may create.
 
     Mdevs that other programs created count towards the entry's limit.
     """
-    limit = entry.setting(kind.LIMIT)
+    limit: int | None = entry.setting(kind.LIMIT)
     card = function.physfn or function.address
     return None if limit is None else max(0, limit - sum(
         not naming.is_mdev_uuid(instance)

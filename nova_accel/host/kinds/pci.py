@@ -13,7 +13,7 @@ from nova_accel.host import tree as trees
 from nova_accel.host.kinds import vgpu
 
 
-class Functions:
+class Functions(kind.Enumerator):
     """Enumerate each function with the others of its IOMMU group."""
 
     def __init__(self, tree: trees.Tree):

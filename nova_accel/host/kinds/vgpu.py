@@ -32,7 +32,7 @@ from nova_accel.core import hostdev
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core.placement import inventory
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import pci
 from nova_accel.host import tree as trees
 
@@ -70,35 +70,39 @@ class Type:
         return self.name or str(self.number)
 
 
-class VirtualGpus:
-    """Enumerator, Preparer and Inspector of vGPUs on VFs."""
+#: The vGPUs of a card by the entry of their type.
+_Counts = collections.Counter[kind.Entry | None]
+
+
+class VirtualGpus(kind.Enumerator, kind.Suggester, kind.Preparer,
+                  kind.Inspector):
+    """Finds vGPUs on VFs, and sets and clears their types."""
 
     def __init__(self, tree: trees.Tree):
         self._tree = tree
         # Numbers of types by card and name, remembered from earlier lists: a
         # full card lists none.
-        self._numbers: dict[tuple[model.PciAddress, str], int] = {}
+        self._numbers: dict[tuple[model.Address, str], int] = {}
         # VFs whose type could not be cleared, and why.
-        self._stuck: dict[model.PciAddress, str] = {}
+        self._stuck: dict[model.Address, str] = {}
         # The last Machine, and the vGPUs of its cards.
         self._counted: tuple[kind.Machine | None, dict[
-            model.PciAddress, collections.Counter]] = None, {}
+            model.Address, _Counts]] = None, {}
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
         """Offer a VF that has the type, or has none and can have it set."""
         wanted = _type_of_entry(entry)
-        self._check(function)
+        card = self._card(function)
         current = self._current(function.address)
-        listed = {} if current else self._creatable(function.physfn,
-                                                    function.address)
-        named = self._named(function, machine)
+        listed = {} if current else self._creatable(card, function.address)
+        named = self._named(function, card, machine)
         if not any(first is entry for first in named.values()):
             # An earlier entry names the same type.
             return
         is_available = (named.get(current) is entry if current
-                        else _is_listed(wanted, listed))
-        vgpus = self._vgpus(function.physfn, machine)
+                        else _number_of(wanted, listed) is not None)
+        vgpus = self._vgpus(card, machine)
         # A Pool without units, too, makes a Region: the Regions of a card,
         # and so the names of its providers, do not depend on the types in use.
         yield kind.Pool(((function.address,),) if is_available else (),
@@ -130,11 +134,12 @@ class VirtualGpus:
                 config: kind.DeviceConfig) -> None:
         """Set the vGPU type of a VF."""
         address, card = device.address, item.device
-        wanted = _type_of(item.region)
+        wanted: Type = item.region.setting(TYPE)
         try:
             current = self._current(address)
             numbers = {type_: self._number(type_, card.address, [address])
-                       for type_ in map(_type_of, card.regions) if type_}
+                       for region in card.regions
+                       if (type_ := _type_of(region))}
             if current and current == numbers[wanted]:
                 return
             if current and current not in numbers.values():
@@ -152,7 +157,7 @@ class VirtualGpus:
                 f'vGPU type {wanted} cannot be set: {refused.reason}',
                 refused.remedy) from None
 
-    def prepared(self, host: model.Host) -> set[model.PciAddress]:
+    def prepared(self, host: model.Host) -> set[model.Address]:
         """Return the VFs with a type that an entry names."""
         return {vf for device in host.devices for region in device.regions
                 if _type_of(region)
@@ -167,7 +172,7 @@ class VirtualGpus:
             return None
         return bool(self._current_or_0(address))
 
-    def release(self, address: model.PciAddress) -> None:
+    def release(self, address: model.Address) -> None:
         """Clear the type of a VF; withhold the VF if that fails."""
         try:
             if self._current(address):
@@ -179,10 +184,10 @@ class VirtualGpus:
                 f'{refused.reason}', refused.remedy) from None
         self._stuck.pop(address, None)
 
-    def _check(self, function: model.Function) -> None:
-        """Check that a function is a VF on which a type can be set.
+    def _card(self, function: model.Function) -> model.Address:
+        """Return the card of a VF.
 
-        :raises kind.Refused: if it is not
+        :raises kind.Refused: if no type can be set on the function
         """
         if function.mdev_types:
             raise kind.Refused('its driver creates mdevs on it',
@@ -198,24 +203,25 @@ class VirtualGpus:
         if stuck:
             raise kind.Refused(f'its vGPU type cannot be cleared: {stuck}',
                                'see which program has it open')
+        return function.physfn
 
-    def _named(self, function, machine) -> dict[int | Type, kind.Entry]:
+    def _named(self, function: model.Function, card: model.Address,
+               machine: kind.Machine) -> dict[int | Type, kind.Entry]:
         """Return the entries for a VF by the number of their type.
 
         By Type if the number is unknown; the first entry of each type.
         """
         found: dict[int | Type, kind.Entry] = {}
         for entry in machine.named.get(function.address, ()):
-            wanted = entry.setting(TYPE)
+            wanted: Type | None = entry.setting(TYPE)
             if wanted:
                 found.setdefault(self._number(
-                    wanted, function.physfn,
-                    (vf.address for vf in _vfs(function.physfn, machine)))
+                    wanted, card, (vf.address for vf in _vfs(card, machine)))
                     or wanted, entry)
         return found
 
-    def _vgpus(self, card: model.PciAddress, machine: kind.Machine,
-               ) -> collections.Counter[kind.Entry | None]:
+    def _vgpus(self, card: model.Address, machine: kind.Machine,
+               ) -> _Counts:
         """Count the vGPUs of a card by the entry of their type.
 
         None for types of no entry. They are read once for all VFs.
@@ -225,13 +231,13 @@ class VirtualGpus:
             self._counted = machine, (cards := {})
         if card not in cards:
             cards[card] = collections.Counter(
-                self._named(vf, machine).get(number)
+                self._named(vf, card, machine).get(number)
                 for vf in _vfs(card, machine)
                 if (number := self._current_or_0(vf.address)))
         return cards[card]
 
-    def _number(self, wanted: Type, card: model.PciAddress,
-                vfs: collections.abc.Iterable[model.PciAddress],
+    def _number(self, wanted: Type, card: model.Address,
+                vfs: collections.abc.Iterable[model.Address],
                 ) -> int | None:
         """Return the number of a type, or None if it was never listed.
 
@@ -244,14 +250,14 @@ class VirtualGpus:
                 self._creatable(card, vf)
         return wanted.number or self._numbers.get((card, wanted.name))
 
-    def _current_or_0(self, vf: model.PciAddress) -> int:
+    def _current_or_0(self, vf: model.Address) -> int:
         """As :meth:`_current`; 0 if it cannot be read."""
         try:
             return self._current(vf)
         except kind.Refused:
             return 0
 
-    def _current(self, vf: model.PciAddress) -> int:
+    def _current(self, vf: model.Address) -> int:
         """Return the number of a VF's type, 0 if none is set.
 
         :raises kind.Refused: if it cannot be read
@@ -262,7 +268,7 @@ class VirtualGpus:
                                'a number')
         return int(text)
 
-    def _creatable(self, card: model.PciAddress, vf: model.PciAddress,
+    def _creatable(self, card: model.Address, vf: model.Address,
                    ) -> dict[int, str]:
         """Return the types that can be set on a VF now: names by number.
 
@@ -280,7 +286,7 @@ class VirtualGpus:
                               for number, name in listed.items()})
         return listed
 
-    def _read(self, vf: model.PciAddress, name: str) -> str:
+    def _read(self, vf: model.Address, name: str) -> str:
         text = self._tree.text(f'{pci.path(self._tree, vf)}/{name}')
         if text is None:
             raise kind.Refused(f'its {name} cannot be read', 'check that '
@@ -288,18 +294,20 @@ class VirtualGpus:
                                'may say why not')
         return text
 
-    def _replace(self, vf, current, wanted, card) -> None:
+    def _replace(self, vf: model.Address, current: int, wanted: Type,
+                 card: model.Address) -> None:
         """Set a type on a VF; clear another type first."""
         if current:
             self._write(vf, 0)
         listed = self._creatable(card, vf)
-        if not _is_listed(wanted, listed):
+        number = _number_of(wanted, listed)
+        if number is None:
             raise kind.Refused(_text(listed), _remedy(listed))
-        self._write(vf, self._number(wanted, card, ()))
+        self._write(vf, number)
 
-    def _write(self, vf: model.PciAddress, number: int) -> None:
+    def _write(self, vf: model.Address, number: int) -> None:
         try:
-            operations.of(self._tree).set_vgpu_type(str(vf), number)
+            operate.on(self._tree).set_vgpu_type(str(vf), number)
         except OSError as error:
             raise kind.Refused(f'the driver says {error.strerror}') from None
         current = self._current(vf)
@@ -307,14 +315,13 @@ class VirtualGpus:
             raise kind.Refused(f'it is still {current}')
 
 
-def _vfs(card: model.PciAddress, machine: kind.Machine,
+def _vfs(card: model.Address, machine: kind.Machine,
          ) -> collections.abc.Iterator[model.Function]:
     return (function for function in machine.functions.values()
             if function.physfn == card)
 
 
-def _limit(entry: kind.Entry,
-           vgpus: collections.Counter[kind.Entry | None]) -> int | None:
+def _limit(entry: kind.Entry, vgpus: _Counts) -> int | None:
     """Return how many vGPUs of an entry fit on a card that lists its type.
 
     vGPUs of other entries take their share of what the types have in common:
@@ -324,7 +331,8 @@ def _limit(entry: kind.Entry,
     :param vgpus: the vGPUs of the card
     :returns: None if the entry does not say how many fit on an empty card
     """
-    limit, common = entry.setting(kind.LIMIT), _in_common(entry)
+    limit: int | None = entry.setting(kind.LIMIT)
+    common = _in_common(entry)
     if limit is None:
         return None
     taken = sum(fractions.Fraction(count, other.setting(kind.LIMIT))
@@ -341,8 +349,9 @@ def _in_common(entry: kind.Entry) -> str | None:
     :returns: the size of their GPU instances; '' for the whole card; None if
         unknown
     """
+    instance: str | None = entry.setting(INSTANCE)
     name = entry.setting(TYPE).name
-    return entry.setting(INSTANCE) or (
+    return instance or (
         '' if name and not _MIG_BACKED.search(name) else None)
 
 
@@ -351,7 +360,7 @@ def _type_of_entry(entry: kind.Entry) -> Type:
 
     :raises kind.Refused: if the entry is not usable for vGPUs
     """
-    wanted = entry.setting(TYPE)
+    wanted: Type | None = entry.setting(TYPE)
     if wanted is None:
         raise kind.Refused('its entry names no vGPU type',
                            f'add {TYPE} to the entry')
@@ -363,14 +372,15 @@ def _type_of_entry(entry: kind.Entry) -> Type:
 
 
 def _type_of(region: model.Region) -> Type | None:
-    return region.setting(TYPE)
+    wanted: Type | None = region.setting(TYPE)
+    return wanted
 
 
-def _is_listed(wanted: Type, listed: dict[int, str]) -> bool:
-    if wanted.number is None:
-        return wanted.name in listed.values()
-    return wanted.number in listed and wanted.name in (
-        '', listed[wanted.number])
+def _number_of(wanted: Type, listed: dict[int, str]) -> int | None:
+    """Return the number of a type, None if it is not listed."""
+    return next((number for number, name in listed.items()
+                 if wanted.number in (None, number)
+                 and wanted.name in ('', name)), None)
 
 
 def _text(listed: dict[int, str]) -> str:

@@ -100,7 +100,7 @@ def test_device_that_is_not_offered_has_not_recovered():
 
 
 def test_placement_has_the_states_of_a_provider():
-    existing = providers.Existing('u', 'n', 'p', {}, frozenset(
+    existing = inventory.Existing('u', 'n', 'p', {}, frozenset(
         {'CUSTOM_NOVA_ACCEL', 'CUSTOM_NOVA_ACCEL_UNHEALTHY',
          'CUSTOM_NOVA_ACCEL_DRAINED'}))
     assert providers.withheld([existing]) == {

@@ -13,6 +13,7 @@ import tempfile
 from oslo_config import cfg
 import pytest
 
+from nova_accel.host import operate
 from nova_accel.host import operations
 from nova_accel.host import privileged
 from nova_accel.host import tree as trees
@@ -43,9 +44,9 @@ def test_entry_points_take_the_arguments_of_their_operation(name):
 
 def test_live_sysfs_uses_the_privileged_operations(monkeypatch, tmp_path):
     tree = trees.Directory(tmp_path)
-    assert isinstance(operations.of(tree), operations.Operations)
+    assert isinstance(operate.on(tree), operations.Operations)
     monkeypatch.setattr(trees, 'is_live', lambda tree: True)
-    assert operations.of(tree) is privileged
+    assert operate.on(tree) is privileged
 
 
 @pytest.mark.skipif(' /sys sysfs ' not in pathlib.Path(

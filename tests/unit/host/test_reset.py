@@ -16,6 +16,7 @@ import pytest
 
 from nova_accel.core import model
 from nova_accel.core.device_spec import reset_methods
+from nova_accel.host import operate
 from nova_accel.host import operations
 from nova_accel.host import pci
 from nova_accel.host import reader
@@ -643,7 +644,7 @@ def test_whole_unit_is_unbound_before_one_of_its_buses_is_reset():
 def test_functions_of_several_iommu_groups_are_reset_together(groups):
     with _kernel(_machine([{'iommu_group': f'../x/{group}'}
                            for group in groups])) as kernel:
-        operations.of(kernel.tree).reset_by_vfio(_CARD)
+        operate.on(kernel.tree).reset_by_vfio(_CARD)
         assert kernel.resets == [_BY_VFIO]
 
 
@@ -657,7 +658,7 @@ def test_nothing_is_bound_for_invalid_functions(kernel, addresses, error):
     bind, bound = kernel.bind, []
     kernel.bind = lambda *names: bound.append(names) or bind(*names)
     with pytest.raises(error):
-        operations.of(kernel.tree).reset_by_vfio(addresses)
+        operate.on(kernel.tree).reset_by_vfio(addresses)
     assert (bound, _facts(kernel)) == ([], before)
 
 

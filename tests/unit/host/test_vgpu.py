@@ -20,7 +20,7 @@ from nova_accel.core.guest import device_state
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
 from nova_accel.host import loader
-from nova_accel.host import operations
+from nova_accel.host import operate
 from nova_accel.host import reader
 from nova_accel.host import recorder
 from nova_accel.host import tree as trees
@@ -677,7 +677,7 @@ def test_type_in_a_recording_raises():
     (VF, 1.0)])
 def test_invalid_function_or_number_raises(driven, function, number):
     with pytest.raises(ValueError):
-        operations.of(driven.tree).set_vgpu_type(function, number)
+        operate.on(driven.tree).set_vgpu_type(function, number)
     assert driven.manager.writes == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import device_traits
+from nova_accel.core.placement import inventory
 from nova_accel.core.placement import providers
 from tests.unit import build
 
@@ -132,12 +133,12 @@ def test_units_held_as_another_class_are_not_counted():
     ([providers.NOT_NAMED], providers.NOT_NAMED),
     ([], providers.NOT_NAMED)])
 def test_reason_of_a_class_is_that_of_its_held_devices(reasons, reason):
-    devices = [providers.Existing(name, name, build.ROOT, {}, frozenset())
+    devices = [inventory.Existing(name, name, build.ROOT, {}, frozenset())
                for name in [*reasons, providers.MISSING + ' of another class']]
     held = {name: {'CUSTOM_UNIT_OF_CUSTOM_GPU': 1} for name in reasons}
     why = providers.reason_class_not_offered(lambda device: device.name,
                                              devices, held)
-    assert why(providers.Existing(
+    assert why(inventory.Existing(
         'some uuid', 'host1_accel_CUSTOM_GPU', build.ROOT, {},
         frozenset())) == reason
 
@@ -165,9 +166,9 @@ class _Tree:
             match change:
                 case providers.Put(provider):
                     self._put(provider)
-                case providers.Reserve(uuid, _name, inventory, traits):
+                case providers.Reserve(uuid, _name, reserved, traits):
                     old = self.providers[uuid]
-                    self._set(uuid, old.name, old.parent, inventory, traits)
+                    self._set(uuid, old.name, old.parent, reserved, traits)
                 case providers.Remove(uuid, _name):
                     assert uuid not in self.allocated
                     assert not any(item.parent == uuid for item
@@ -183,14 +184,13 @@ class _Tree:
                        for name, values in provider.inventory.items()
                        if name in old.inventory)
         # Placement's answers have more fields than were put.
-        inventory = {name: dict(values, resource_provider_generation=7)
-                     for name, values in provider.inventory.items()}
-        self._set(provider.uuid, provider.name, provider.parent, inventory,
-                  provider.traits)
+        self._set(provider.uuid, provider.name, provider.parent, {
+            name: dict(values, resource_provider_generation=7)
+            for name, values in provider.inventory.items()}, provider.traits)
 
-    def _set(self, uuid, name, parent, inventory, traits):
-        self.providers[uuid] = providers.Existing(
-            uuid, name, parent, inventory, traits)
+    def _set(self, uuid, name, parent, inventories, traits):
+        self.providers[uuid] = inventory.Existing(
+            uuid, name, parent, inventories, traits)
 
     def has(self, wanted):
         """Return whether the tree has exactly the wanted providers."""

@@ -152,7 +152,7 @@ def test_fleet_larger_than_the_cache_is_cached_in_part(
     """The hosts come in the same order each time."""
     monkeypatch.setattr(search_budget, '_MEMORY', 200)
     asked = []
-    ask = search_budget.remembered(
+    ask = search_budget.Remembered(
         lambda question, _steps: asked.append(question) or question)
     fleet = [f'{number:09d}' for number in range(30)]
     for _request in range(10):
@@ -184,7 +184,7 @@ def test_late_incomplete_answer_of_a_thread_keeps_its_own_steps():
         def share(self):
             return Steps(int(self._left))
 
-    ask = search_budget.remembered(answer)
+    ask = search_budget.Remembered(answer)
     late = threading.Thread(target=ask, args=('question', Budget(1)))
     late.start()
     began.wait()
