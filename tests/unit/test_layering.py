@@ -27,6 +27,7 @@ _MAY = {
     'nova_claims': {'nova_accel.core', 'oslo_config'},
     'novas': set(),
     'group_hosts': {'nova', 'nova_accel.core'},
+    'moved_flavors': {'nova', 'nova_accel.core', 'oslo_log'},
     'numa_fit': {'nova', 'nova_accel.seams'},
     'seams': set(),
     'exposition': {'nova_accel.core', 'prometheus_client'},
