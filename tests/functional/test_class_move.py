@@ -91,7 +91,133 @@ class ClassMoveTest(cloud.Cloud):
             self._delete_server(server)
         self.assertEqual({}, self.usages())
 
+    def test_steps_that_nova_compute_did_not_finish(self):
+        server = self.boot(self.flavor('two'))
+        held = self.hostdevs(server)
+        for step in ('nova.objects.Instance.save',
+                     'nova.scheduler.client.report.SchedulerReportClient.'
+                     'post'):
+            with fixtures.MonkeyPatch(step, self.die):
+                self.switch()
+            self.assertEqual({_OLD: 2}, self.usages())
+            self._reboot_server(server, hard=True)
+            self.assertEqual(held, self.hostdevs(server))
+        self.rounds()
+        self.check_moved(server, 2)
+
+    def die(self, *_args, **_kwargs):
+        raise errors.AssignmentError('nova-compute', 'died')
+
+    def test_server_that_is_resized_follows(self):
+        for end in self._confirm_resize, self._revert_resize:
+            self.flags(device_spec=_entries(), moved_classes={},
+                       group='nova_accel')
+            self.restart_compute_service('compute1')
+            server = self.boot(self.flavor('old'))
+            self._resize_server(server, self.flavor('old'))
+            self.switch()
+            self.assertEqual({_OLD: 2}, self.usages())
+            end(server)
+            self.rounds()
+            self.check_moved(server)
+            self._delete_server(server)
+            self.rounds()
+
+    def test_moves_with_the_request_of_before(self):
+        """Nova keeps the request specification, with the old class."""
+        server = self.boot(self.flavor('old'))
+        self.switch()
+        self.start_compute('compute2')
+        self._migrate_server(server)
+        self._confirm_resize(server)
+        self.rounds()
+        self.check_moved(server, host='compute2')
+        self._shelve_server(server)
+        self._unshelve_server(server)
+        self.rounds()
+        host = self.api.get_server(server['id'])['OS-EXT-SRV-ATTR:host']
+        self.check_moved(server, host=host)
+        self.take_down(host)
+        self._evacuate_server(server)
+        there = {'compute1': 'compute2', 'compute2': 'compute1'}[host]
+        self.bring_back(host)
+        self.rounds()
+        self.check_moved(server, host=there)
+
+    def test_server_that_was_on_no_host(self):
+        server = self._shelve_server(self.boot(self.flavor('old')))
+        self.switch()
+        self._unshelve_server(server)
+        self.assertEqual(1, len(self.hostdevs(server)))
+        self.rounds()
+        self.check_moved(server)
+        self._resize_server(server, self.flavor('other'))
+        self._confirm_resize(server)
+        self.rounds()
+        self.check_moved(server, trait=_OTHER)
+
+    def test_server_from_a_host_that_is_not_switched(self):
+        server = self.boot(self.flavor('old'))
+        self.flags(device_spec=_entries(_NEW), moved_classes=_MOVES,
+                   group='nova_accel')
+        self.start_compute('compute2')
+        self._migrate_server(server)
+        self.assertEqual(1, len(self.hostdevs(server, 'compute2')))
+        self._confirm_resize(server)
+        self.rounds()
+        self.check_moved(server, host='compute2')
+
+    def test_entry_without_the_trait(self):
+        server = self.boot(self.flavor('old'))
+        entries = [{**json.loads(entry), 'traits': []}
+                   for entry in _entries(_NEW)]
+        self.flags(device_spec=[*map(json.dumps, entries)],
+                   moved_classes=_MOVES, group='nova_accel')
+        self.restart_compute_service('compute1')
+        self.rounds()
+        self.assertEqual({_OLD: 1}, self.usages())
+        self.assertIn(f'its entry lacks the trait {_OLD}',
+                      self.stdlog.logger.output)
+        self._reboot_server(server, hard=True)
+        self.assertEqual(1, len(self.hostdevs(server)))
+
     def _get_provider_inventory_totals(self):
         return {name: record['total'] for name, record in
                 self._get_provider_inventory(
                     self.class_provider(_NEW)).items()}
+
+
+class SharedTest(cloud.Cloud):
+    """Two servers have virtual functions of one card."""
+
+    OLD = ('{"vendor_id": "8086", "product_id": "37c9", '
+           '"resource_class": "CUSTOM_QAT"}',)
+    NEW = ('{"vendor_id": "8086", "product_id": "37c9", '
+           '"resource_class": "CUSTOM_CRYPTO", "traits": ["CUSTOM_QAT"]}')
+    DEVICE_SPEC = OLD
+
+    def test_servers_that_share_a_provider(self):
+        self.flags(sysfs_root=str(cloud.A100), group='nova_accel')
+        self.start_compute('compute1')
+        flavor = self.flavor(extra_spec={'resources:CUSTOM_QAT': '1'})
+        servers = [self.boot(flavor), self.boot(flavor)]
+        held = [*map(self.hostdevs, servers)]
+        provider = self.class_provider('CUSTOM_QAT')
+        self.flags(device_spec=[self.NEW], group='nova_accel',
+                   moved_classes={'CUSTOM_QAT': 'CUSTOM_CRYPTO'})
+        # One of them is in the middle of an operation: both wait.
+        self.set_task_state(servers[0], 'powering-off')
+        with fixtures.MonkeyPatch('nova.compute.manager.ComputeManager.'
+                                  '_init_instance', lambda *_args: None):
+            self.restart_compute_service('compute1')
+        self._run_periodics()
+        self.assertEqual({'CUSTOM_QAT': 2},
+                         self._get_provider_usages(provider))
+        self.set_task_state(servers[0], None)
+        for _round in range(3):
+            self._run_periodics()
+        for server, before in zip(servers, held, strict=True):
+            self.assertEqual([{'CUSTOM_CRYPTO': 1}],
+                             [*self.allocated(server).values()])
+            self.assertEqual(before, self.hostdevs(server))
+        self.assertEqual([], self.disagreements())
