@@ -22,6 +22,7 @@ from nova_accel.core.migration import cyborg
 from nova_accel.core.migration import pci
 from nova_accel.core.migration import plan
 from nova_accel.core.request import moved_classes
+from nova_accel.host import reader
 from nova_accel.osc import columns
 from nova_accel.profiles import document
 from nova_accel.profiles import store
@@ -159,9 +160,10 @@ class MigrateClass(_Migrate):
             self.app.LOG.warning(
                 'device_spec is not set here; run the command on a host of '
                 'each kind as well, so that the plan has its entries')
+        entries, broken = reader.parse(conf.device_spec)
         profiles, losses = _moved_profiles(conf.profile_dirs, moves)
         return classes.make(classes.Source(
-            conf.device_spec, profiles, losses, cloud.flavors(),
+            entries, profiles, [*broken, *losses], cloud.flavors(),
             cloud.servers()), moves, directory)
 
 

@@ -64,10 +64,13 @@ class ClassMover:
         changes, problems = class_move.outdated(here, classes_of,
                                                 moved_flavors.moves())
         lines += ((logging.WARNING, str(problem)) for problem in problems)
-        for group in class_move.together({
-                uuid: self._state.placement_client.allocations_of_provider(
-                    uuid) for uuid in changes}):
-            self._move(group, changes, domains, here, lines)
+        # At first, this run creates the provider of a new class.
+        if class_move.new_class_providers(
+                here.node.uuid, changes).keys() <= here.node.ours.keys():
+            for group in class_move.together({
+                    uuid: self._state.placement_client.
+                    allocations_of_provider(uuid) for uuid in changes}):
+                self._move(group, changes, domains, here, lines)
         self._findings.log(lines)
 
     def _move(self, group: class_move.Together, changes, domains, here,

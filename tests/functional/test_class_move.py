@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers move from a resource class per model to one class, as they run."""
 
+import contextlib
+import io
 import json
+import pathlib
 
 import fixtures
+from nova import context
 
+from nova_accel.cmd import main
 from nova_accel.core import errors
 from tests.functional import cloud
+from tests.functional import openstack
 
 _OLD, _NEW, _OTHER = cloud.GPU, 'CUSTOM_GPU', 'CUSTOM_GPU_OTHER'
 _MOVES = {_OLD: _NEW, _OTHER: _NEW}
@@ -16,7 +22,7 @@ _PAIRS = {_OLD: '4[34]', _OTHER: '8[34]'}
 def _entries(resource_class=None):
     """Return the entries of two pairs of GPUs: one class, or one for each."""
     return [json.dumps({
-        'vendor_id': '10de', 'address': {'bus': bus},
+        'vendor_id': '10de', 'address': {'bus': bus}, 'live_migratable': 'yes',
         'resource_class': resource_class or name,
         'traits': [name] if resource_class else []})
         for name, bus in _PAIRS.items()]
@@ -48,8 +54,11 @@ class ClassMoveTest(cloud.Cloud):
         self.rounds()
 
     def rounds(self):
-        for _round in range(3):
-            self._run_periodics()
+        for host in [*self.computes] * 3:
+            # All nova-computes of the harness share it.
+            self.flags(host=host)
+            self.computes[host].manager.update_available_resource(
+                context.get_admin_context())
 
     def check_moved(self, server, count=1, trait=_OLD, host='compute1'):
         allocated = self.allocated(server)
@@ -144,6 +153,20 @@ class ClassMoveTest(cloud.Cloud):
         self.rounds()
         self.check_moved(server, host=there)
 
+    def test_live_migration(self):
+        """From a host that is switched, and from one that is not."""
+        servers = [self.boot(self.flavor('old')) for _server in range(2)]
+        self.flags(device_spec=_entries(_NEW), moved_classes=_MOVES,
+                   group='nova_accel')
+        self.start_compute('compute2')
+        self._live_migrate(servers[0], host='compute2')
+        self.switch()
+        self._live_migrate(servers[1], host='compute2')
+        self.rounds()
+        for server in servers:
+            self.check_moved(server, host='compute2')
+        self._delete_server(servers[0])
+
     def test_server_that_was_on_no_host(self):
         server = self._shelve_server(self.boot(self.flavor('old')))
         self.switch()
@@ -180,6 +203,50 @@ class ClassMoveTest(cloud.Cloud):
                       self.stdlog.logger.output)
         self._reboot_server(server, hard=True)
         self.assertEqual(1, len(self.hostdevs(server)))
+
+    def migrate(self, *more):
+        """Run the command; return the servers that are still to be moved."""
+        path = pathlib.Path(self.useFixture(fixtures.TempDir()).path, 'conf')
+        path.write_text(f'[nova_accel]\nprofile_dirs = {self.profiles}\n'
+                        + ''.join(f'device_spec = {entry}\n'
+                                  for entry in _entries()))
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(0, main.main([
+                '--config-file', str(path), 'migrate', 'class', '--to', _NEW,
+                *_PAIRS, '--directory', self.files, '-f', 'json', *more]))
+        return {server['uuid']: server['effect']
+                for server in json.loads(out.getvalue())['servers']}
+
+    def test_command(self):
+        client = openstack.Openstack(
+            self.api.base_url, self.placement_fixture.endpoint, 'admin')
+        self.useFixture(fixtures.MockPatch(
+            'openstack.connect', return_value=client.cloud.sdk_connection))
+        self.files = self.useFixture(fixtures.TempDir()).path
+        plain = self.flavor(extra_spec={f'resources:{_OTHER}': '1'})
+        servers = [self.boot(self.flavor('two')), self.boot(plain),
+                   self._shelve_server(self.boot(plain))]
+        self.assertEqual({server['id'] for server in servers},
+                         self.migrate('--apply').keys())
+        self.switch()
+        for path in pathlib.Path(self.files).glob('*.yaml'):
+            path.replace(pathlib.Path(self.profiles, path.name))
+        # No profile is to be changed any more.
+        left = self.migrate('--apply', '--from', '6')
+        self.assertEqual([servers[2]['id']], [*left])
+        self.assertIn('when it is unshelved', left[servers[2]['id']])
+        self.assertEqual(
+            {f'resources:{_NEW}': '1', f'trait:{_OTHER}': 'required'},
+            self.api.api_get(f'/flavors/{plain}/os-extra_specs').body[
+                'extra_specs'])
+        self._unshelve_server(servers[2])
+        self.rounds()
+        self.assertEqual({}, self.migrate())
+        self.assertEqual({_NEW: 4}, self.usages())
+        self._delete_server(servers[1])
+        self.boot(plain)
+        self.assertEqual([], self.disagreements())
 
     def _get_provider_inventory_totals(self):
         return {name: record['total'] for name, record in

@@ -18,22 +18,20 @@ from nova_accel.core.device_spec import spec_entry
 from nova_accel.core.migration import plan
 from nova_accel.core.request import moved_classes
 
-_OPTION = '[nova_accel] device_spec'
-
 Problems = list[errors.AccelError]
 
 
 class Source(typing.NamedTuple):
     """What there is now.
 
-    :param device_spec: values of ``[nova_accel] device_spec``
+    :param entries: those of ``[nova_accel] device_spec``
     :param profiles: the texts with the new classes of files of profiles, by
         path; only those that change
-    :param problems: errors of the files that cannot be changed
+    :param problems: errors of entries and files that cannot be changed
     :param servers: all servers, or none if they are not known
     """
 
-    device_spec: collections.abc.Sequence[str]
+    entries: collections.abc.Sequence[spec_entry.Entry]
     profiles: collections.abc.Mapping[str, str]
     problems: collections.abc.Sequence[errors.AccelError]
     flavors: collections.abc.Sequence[plan.Flavor]
@@ -47,7 +45,7 @@ def make(source: Source, moves: moved_classes.Moves,
     :param directory: for the files
     """
     losses: Problems = [*source.problems]
-    items = _entries(source.device_spec, moves, losses)
+    items = [_item(entry, moves, losses) for entry in source.entries]
     changes = _flavors(source.flavors, moves, losses)
     moved = ','.join(f'{old}:{new}' for old, new in moves.items())
     files = {path: f'{directory}/{os.path.basename(path)}'
@@ -68,32 +66,21 @@ def make(source: Source, moves: moved_classes.Moves,
         if moved_classes.is_moved(_specs(server, source.flavors), moves)))
 
 
-def _entries(texts, moves, losses: Problems) -> list[plan.Json]:
-    """Return all entries; those of the classes have the new class."""
-    found = []
-    for number, text in enumerate(texts, 1):
-        label = f'{_OPTION} #{number}'
-        try:
-            items = spec_entry.load(text, label)
-            found += [_entry(item, label, moves, losses) for item in items]
-        except errors.AccelError as error:
-            losses.append(error)
-    return found
-
-
-def _entry(item, label: str, moves, losses: Problems) -> plan.Json:
-    parsed = spec_entry.parse(item, label, {})
-    old = parsed.resource_class or _default_class(parsed)
+def _item(entry: spec_entry.Entry, moves, losses: Problems) -> plan.Json:
+    """Return an entry as it is to be written."""
+    old = entry.resource_class or _default_class(entry)
     if old in moves:
-        return {**item, 'resource_class': moves[old], 'traits': sorted(
-            {*parsed.traits, moved_classes.trait(old)})}
-    if 'regions_file' in item or not old:
+        return {**entry.item, 'resource_class': moves[old], 'traits': sorted(
+            {*entry.traits, moved_classes.trait(old)})}
+    if 'regions_file' in entry.item:
         losses.append(errors.AccelError(
-            label, 'does not say itself which class its devices have',
-            'change its file' if 'regions_file' in item else
-            f'write an entry for each model, with one of '
-            f'{", ".join(moves)}'))
-    return item
+            entry.label, 'has a regions_file, which can name classes',
+            'change the classes and traits in the file'))
+    elif not old:
+        losses.append(errors.AccelError(
+            entry.label, 'does not say which class its devices have',
+            f'write an entry for each model, with one of {", ".join(moves)}'))
+    return dict(entry.item)
 
 
 def _default_class(entry: spec_entry.Entry) -> str:
