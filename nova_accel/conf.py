@@ -282,8 +282,8 @@ last valid content stays in use. Keep the files identical on every nova-api.
         'moved_classes', default={}, mutable=True,
         help="""
 Resource classes of devices that have become another class: pairs of the class
-of before and the new class. Used by nova-compute and nova-scheduler; set it to
-the same value on all hosts. For example::
+of before and the new class. Used by nova-api, nova-scheduler and nova-compute;
+set it to the same value for all of them. For example::
 
     moved_classes = CUSTOM_GPU_H100:CUSTOM_GPU,CUSTOM_GPU_A100:CUSTOM_GPU
 

@@ -137,14 +137,14 @@ def _switch_api(moved: str, files: collections.abc.Mapping[str, str],
     """Return the step from which on new servers get the new class."""
     return plan.Step(
         f'Add "[nova_accel] moved_classes = {moved}" to the nova.conf of each '
-        'nova-scheduler, and restart it. Copy the profiles to each host that '
-        'runs nova-api. From then on, new servers and servers that move get '
-        'the new class, on hosts that are switched',
+        'nova-api and nova-scheduler, and restart them. Copy the profiles to '
+        'each host that runs nova-api. From then on, new servers, and servers '
+        'that move, get the new class, on hosts that are switched',
         (*(shlex.join(['cp', new, path]) for path, new in files.items()),
-         'systemctl restart nova-scheduler', 'nova-accel profile check',
-         'nova-accel profile digest'),
-        ('remove moved_classes, and restart nova-scheduler',
-         *(f'restore {path}' for path in files)))
+         'systemctl restart nova-api nova-scheduler',
+         'nova-accel profile check', 'nova-accel profile digest'),
+        (*(f'restore {path}' for path in files),
+         'remove moved_classes, and restart nova-api and nova-scheduler'))
 
 
 def _finish(moves) -> plan.Step:

@@ -287,7 +287,8 @@ def migrate_class(run, files, folder):
         'name: n\ngroups: [{resources: {CUSTOM_NIC: 1}}]\n')
     options = files(flavors=FLAVORS, servers=SERVERS)
     return lambda *more, to='CUSTOM_GPU': run(
-        'migrate', 'class', '--to', to, 'CUSTOM_H100', 'CUSTOM_A100', *options, *more, conf='[nova_accel]\n'
+        'migrate', 'class', '--to', to, 'CUSTOM_H100', 'CUSTOM_A100',
+        *options, *more, conf='[nova_accel]\n'
         'device_spec = {"product_id": "2330", "resource_class": "h100"}\n'
         f'profile_dirs = {folder / "profiles"}\n')
 

@@ -53,55 +53,64 @@ def _answer(**records):
     return {'resource_provider_generation': 1, 'inventories': records}
 
 
+def _consumers(allocated, models):
+    """Return the answers of Placement for the consumers of providers."""
+    found = collections.defaultdict(lambda: {build.ROOT: {
+        'resources': {'VCPU': 2}}})
+    for uuid, amounts in allocated.items():
+        for name, amount in amounts.items():
+            for provider, unit in ((uuid, _UNIT(models[uuid])),
+                                   (_class_provider(models[uuid]),
+                                    models[uuid])):
+                found[name].setdefault(provider, {
+                    'resources': collections.Counter()})[
+                        'resources'][unit] += amount
+    return {name: {'allocations': held, 'project_id': 'p', 'user_id': 'u',
+                   'consumer_generation': 4} for name, held in found.items()}
+
+
+def _sums(written):
+    """Return amounts by class of a consumer, and by provider and class."""
+    by_class, by_provider = collections.Counter(), collections.Counter()
+    for provider, allocation in written['allocations'].items():
+        by_class.update(allocation['resources'])
+        by_provider.update({(provider, unit): amount for unit, amount
+                            in allocation['resources'].items()})
+    return by_class, by_provider
+
+
 @given(_allocated.filter(any), st.lists(st.sampled_from([*_MOVES]),
                                         min_size=6, max_size=6),
        st.integers(0, 3))
-def test_each_server_has_as_many_units_and_they_fit(allocated, models, free):
-    classes = dict(zip(_PROVIDERS, models, strict=True))
+def test_each_server_has_as_many_units_and_they_fit(allocated, names, free):
+    models = dict(zip(_PROVIDERS, names, strict=True))
     totals = {uuid: sum(consumers.values()) + 1
               for uuid, consumers in allocated.items()}
-    consumers = collections.defaultdict(lambda: collections.defaultdict(
-        lambda: {'resources': collections.Counter()}))
-    for uuid, amounts in allocated.items():
-        for name, amount in amounts.items():
-            for provider, unit in ((uuid, _UNIT(classes[uuid])),
-                                   (_class_provider(classes[uuid]),
-                                    classes[uuid])):
-                consumers[name][provider]['resources'][unit] += amount
-    for held in consumers.values():
-        held[build.ROOT]['resources'] = {'VCPU': 2}
-    answers = {name: {'allocations': held, 'project_id': 'p', 'user_id': 'u',
-                      'consumer_generation': 4}
-               for name, held in consumers.items()}
-    changes = {uuid: (classes[uuid], 'CUSTOM_GPU') for uuid in allocated}
-    known = {
-        **{uuid: _answer(**{_UNIT(classes[uuid]): _record(
-            totals[uuid], totals[uuid])}) for uuid in allocated},
-        _class_provider('CUSTOM_GPU'): _answer(
-            **{'CUSTOM_GPU': _record(free)} if free else {})}
-    payload = class_move.reshape(build.ROOT, changes, known, answers)
+    new = _class_provider('CUSTOM_GPU')
+    payload = class_move.reshape(
+        build.ROOT, {uuid: (models[uuid], 'CUSTOM_GPU') for uuid in allocated},
+        {**{uuid: _answer(**{_UNIT(models[uuid]): _record(total, total)})
+            for uuid, total in totals.items()},
+         new: _answer(**{'CUSTOM_GPU': _record(free)} if free else {})},
+        _consumers(allocated, models))
 
     used = collections.Counter()
     for name, written in payload['allocations'].items():
         assert written['consumer_generation'] == 4
-        by_class = collections.Counter()
-        for provider, allocation in written['allocations'].items():
-            for unit, amount in allocation['resources'].items():
-                used[provider, unit] += amount
-                by_class[unit] += amount
+        by_class, by_provider = _sums(written)
+        used += by_provider
         count = sum(amounts.get(name, 0) for amounts in allocated.values())
         assert by_class == {'VCPU': 2, 'CUSTOM_GPU': count,
                             _UNIT('CUSTOM_GPU'): count}
-    for (provider, unit), amount in used.items():
-        if provider != build.ROOT:
-            record = payload['inventories'][provider]['inventories'][unit]
-            assert amount <= record['total'] - record['reserved']
-    for uuid in allocated:
-        assert payload['inventories'][uuid]['inventories'].keys() == {
-            _UNIT('CUSTOM_GPU')}
-    grown = payload['inventories'][_class_provider('CUSTOM_GPU')][
-        'inventories']['CUSTOM_GPU']
-    assert grown['total'] == grown['max_unit'] == free + sum(totals.values())
+    records = {uuid: answer['inventories']
+               for uuid, answer in payload['inventories'].items()}
+    assert all(amount <= records[uuid][unit]['total']
+               - records[uuid][unit]['reserved']
+               for (uuid, unit), amount in used.items() if uuid != build.ROOT)
+    assert records.pop(new)['CUSTOM_GPU']['total'] == free + sum(
+        totals.values())
+    assert {tuple(found) for found in records.values()} == {
+        (_UNIT('CUSTOM_GPU'),)}
 
 
 @pytest.mark.parametrize('device, classes', [
