@@ -54,8 +54,8 @@ class ClassMoveTest(cloud.Cloud):
         self.rounds()
 
     def rounds(self):
+        """Run the periodic tasks of each nova-compute."""
         for host in [*self.computes] * 3:
-            # All nova-computes of the harness share it.
             self.flags(host=host)
             self.computes[host].manager.update_available_resource(
                 context.get_admin_context())
@@ -137,6 +137,8 @@ class ClassMoveTest(cloud.Cloud):
         self.switch()
         self.start_compute('compute2')
         self._migrate_server(server)
+        # All nova-computes of the harness share it; the source confirms.
+        self.flags(host='compute1')
         self._confirm_resize(server)
         self.rounds()
         self.check_moved(server, host='compute2')
@@ -188,6 +190,27 @@ class ClassMoveTest(cloud.Cloud):
         self._confirm_resize(server)
         self.rounds()
         self.check_moved(server, host='compute2')
+
+    def test_used_device_stays_reserved(self):
+        used = [[json.dumps({**json.loads(entry), 'one_time_use': 'yes'})
+                 for entry in _entries(name)] for name in (None, _NEW)]
+        self.flags(device_spec=used[0], group='nova_accel')
+        self.restart_compute_service('compute1')
+        server = self.boot(self.flavor('old'))
+        self.flags(device_spec=used[1], moved_classes=_MOVES,
+                   group='nova_accel')
+        self.restart_compute_service('compute1')
+        # The first run creates the class, and the second one moves the server.
+        self._run_periodics()
+        self.assertEqual({_NEW: 1}, self.usages())
+        [name] = self.allocated(server)
+        provider = self.providers()[name]['uuid']
+        self.assertEqual(1, self._get_provider_inventory(
+            provider)[_NEW]['reserved'])
+        self._delete_server(server)
+        self.rounds()
+        self.assertEqual(1, self._get_provider_inventory(
+            provider)[_NEW]['reserved'])
 
     def test_entry_without_the_trait(self):
         server = self.boot(self.flavor('old'))
