@@ -15,9 +15,9 @@ _PICTURE = (pathlib.Path(__file__).parent / 'source' / 'contributor'
             / 'packages.svg')
 
 #: Not drawn: modules that many import, and modules outside of packages.
-_ASIDE = {'__init__', 'conf', 'exposition', 'group_hosts', 'seams',
-          'safe_yaml', 'nova_claims', 'novas', 'numa_fit', 'testing', 'plugin',
-          'shim'}
+_ASIDE = {'__init__', 'conf', 'exposition', 'group_hosts', 'moved_flavors',
+          'seams', 'safe_yaml', 'nova_claims', 'novas', 'numa_fit', 'testing',
+          'plugin', 'shim'}
 _ASIDE_IN_CORE = [], ['__init__'], ['errors'], ['unknown_options']
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 150, 34, 24, 56, 12

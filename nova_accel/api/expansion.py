@@ -16,6 +16,7 @@ import nova.conf
 from oslo_log import log as logging
 
 from nova_accel import conf
+from nova_accel import moved_flavors
 from nova_accel import seams
 from nova_accel.core import errors
 from nova_accel.core.request import flavor_specs
@@ -34,11 +35,17 @@ class DeviceProfileRejected(exception.InvalidRequest):
 
 @seams.wrap(flavors, 'get_flavor_by_flavor_id')
 def get_flavor_by_flavor_id(original, *args, **kwargs):
-    """Load a flavor, and expand its profile if it is for a server."""
+    """Load a flavor; if it is for a server, expand its profile.
+
+    It also gets the resource classes of now, so that quotas count these.
+    """
     # Nova 34 has the context before the id, Nova 33 after it.
     flavor = original(*args, **kwargs)
     if kwargs.get('read_deleted') == 'no':
         expand(flavor)
+        flavor = moved_flavors.current(flavor)
+        # Mark them as loaded, so that Nova does not save them.
+        flavor.obj_reset_changes(['extra_specs'])
     return flavor
 
 
@@ -79,8 +86,6 @@ def expand(flavor) -> None:
         flavor.extra_specs = flavor_specs.expand(profile, flavor.extra_specs)
     except errors.ProfileError as error:
         raise DeviceProfileRejected(reason=str(error)) from None
-    # Mark them as loaded, so that Nova does not save them.
-    flavor.obj_reset_changes(['extra_specs'])
 
 
 def _unknown(name: str, profiles: store.Store) -> str:

@@ -6,6 +6,8 @@ nova.conf, and never touches a server.
 """
 
 import abc
+import json
+import os
 import pathlib
 import textwrap
 
@@ -15,10 +17,15 @@ from nova_accel.cmd import cloud_data
 from nova_accel.cmd import host as hosts
 from nova_accel.cmd import text
 from nova_accel.core import errors
+from nova_accel.core.migration import classes
 from nova_accel.core.migration import cyborg
 from nova_accel.core.migration import pci
 from nova_accel.core.migration import plan
+from nova_accel.core.request import moved_classes
+from nova_accel.host import reader
 from nova_accel.osc import columns
+from nova_accel.profiles import document
+from nova_accel.profiles import store
 
 _INPUTS = {
     'flavors': 'flavor list --all --long',
@@ -53,6 +60,7 @@ class _Migrate(text.ShowOne, metaclass=abc.ABCMeta):
         return parser
 
     def take_action(self, parsed_args):
+        self.parsed_args = parsed_args
         cloud = cloud_data.CloudData(
             {name: getattr(parsed_args, name) for name in self.inputs},
             parsed_args.os_cloud)
@@ -124,6 +132,64 @@ class MigrateCyborg(_Migrate):
         return cyborg.make(cyborg.Source(
             *cloud.profiles(), cloud.flavors(), cloud.requests(),
             cloud.servers()), directory)
+
+
+class MigrateClass(_Migrate):
+    """Plan the move from a resource class per model to one class.
+
+    The devices of each model get a trait with the name of its class. It exits
+    with 1 if something is not carried over.
+    """
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--to', required=True, metavar='CLASS',
+                            help='the one resource class')
+        parser.add_argument('classes', nargs='+', metavar='CLASS',
+                            help='a resource class of before')
+        return parser
+
+    def make_plan(self, cloud, directory):
+        conf = self.app.configuration(hosts.SERVICE).nova_accel
+        moves, problems = moved_classes.parse({
+            **conf.moved_classes, **dict.fromkeys(
+                self.parsed_args.classes, self.parsed_args.to)})
+        if problems:
+            raise problems[0]
+        if not conf.device_spec:
+            self.app.LOG.warning(
+                'device_spec is not set here; run the command on a host of '
+                'each kind as well, so that the plan has its entries')
+        entries, broken = reader.parse(conf.device_spec)
+        profiles, losses = _moved_profiles(conf.profile_dirs, moves)
+        return classes.make(classes.Source(
+            entries, profiles, [*broken, *losses], cloud.flavors(),
+            cloud.servers()), moves, directory)
+
+
+def _moved_profiles(directories, moves: moved_classes.Moves,
+                    ) -> tuple[dict[str, str], list[errors.AccelError]]:
+    """Return the texts of files of profiles that change, and errors."""
+    found, problems = {}, []
+    for path in _paths(directories):
+        try:
+            before = document.load(store.read_text(path), path)
+            after = moved_classes.document(before, moves)
+        except errors.ProfileError as error:
+            problems.append(errors.AccelError(
+                errors.path(path), f'is not changed: {error}', error.remedy))
+            continue
+        if after != before:
+            found[path] = (json.dumps(after[0], indent=2) + '\n'
+                           if path.endswith('.json') else yaml.safe_dump_all(
+                               after, sort_keys=False, allow_unicode=True))
+    return found, problems
+
+
+def _paths(directories) -> list[str]:
+    """Return the paths of the files of profiles."""
+    return [os.path.join(directory, name) for directory in directories
+            if os.path.isdir(directory) for name in store.names(directory)]
 
 
 def _write(file: plan.File) -> None:

@@ -13,27 +13,20 @@ that nova-compute did not finish is done in its next periodic run:
 4. Nova frees its PCI devices, and then forgets its PCI requests. Until then,
    the requests tell that this step is not done.
 
-Nova's lock of the server is held meanwhile, which operations of this host
-take. Some of them, such as the attachment of a volume, have no task state, and
-change the definition of the domain.
-
-Seams: ``nova.objects.Instance``; the lock of ``nova.utils.synchronized`` with
-the uuid of a server; ``nova.compute.manager.ComputeManager.rt`` with its
-``pci_tracker``: ``pci_devs``, ``to_be_removed_when_freed``, ``free_device``
-and ``save``.
+Seams: ``nova.objects.Instance``; ``nova.compute.manager.ComputeManager.rt``
+with its ``pci_tracker``: ``pci_devs``, ``to_be_removed_when_freed``,
+``free_device`` and ``save``.
 """
 
 import collections.abc
 
-from nova import context
 from nova import exception
 from nova import objects
-from oslo_concurrency import lockutils
 from oslo_log import log as logging
-from oslo_utils import excutils
 
 from nova_accel.compute import instance_state
 from nova_accel.compute import log_once
+from nova_accel.compute import server_flavor
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
 from nova_accel.core import holding
@@ -43,10 +36,6 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import flavor_specs
 
 LOG = logging.getLogger(__name__)
-
-#: Errors of a server with an operation that has just started.
-_BUSY = (lockutils.AcquireLockFailedException,
-         exception.InstanceUpdateConflict, exception.InstanceNotFound)
 
 
 class Adopter:
@@ -80,11 +69,9 @@ class Adopter:
             if not held or self._others.get(uuid) == held:
                 continue
             try:
-                # The caller holds the lock of Nova's resource tracker. An
-                # operation that has this lock may wait for that one.
-                with lockutils.lock(uuid, do_log=False, blocking=False):
+                with server_flavor.lock(uuid):
                     self._adopt(uuid, held, here, names)
-            except _BUSY as error:
+            except server_flavor.BUSY as error:
                 lines.append((logging.DEBUG, f'Server {uuid} is busy, and not '
                               f'taken over in this run: {error}'))
             except errors.AccelError as error:
@@ -96,7 +83,7 @@ class Adopter:
         self._findings.log(lines)
 
     def _adopt(self, uuid, held, here, names) -> None:
-        instance = _find(uuid)
+        instance = server_flavor.find(uuid, 'pci_devices', 'pci_requests')
         if instance and not instance_state.is_settled_here(instance):
             return
         if not instance or not _is_candidate(instance, held):
@@ -118,7 +105,7 @@ class Adopter:
             for item, functions in holding.dirty(plan.hostdevs, here):
                 # The request has made it free.
                 self._state.use(item, functions)
-            _write_flavor(instance, plan.extra_specs)
+            server_flavor.write(instance, plan.extra_specs)
         self._forget(instance, plan)
         LOG.info('Took over the server with its devices %s; its flavor asks '
                  'for them as %s', ', '.join(
@@ -150,16 +137,6 @@ class Adopter:
             instance.save()
 
 
-def _find(uuid: str):
-    """Return a server of Nova's database, or None."""
-    try:
-        return objects.Instance.get_by_uuid(
-            context.get_admin_context(), uuid, expected_attrs=[
-                'flavor', 'pci_devices', 'pci_requests'])
-    except exception.InstanceNotFound:
-        return None
-
-
 def _is_candidate(instance, held: hostdev.Hostdevs) -> bool:
     """Whether a server is to be taken over, or this is not finished.
 
@@ -176,32 +153,6 @@ def _alias_requests(instance) -> list:
     return [request for request in (
         instance.pci_requests.requests if instance.pci_requests else ())
         if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS]
-
-
-def _write_flavor(instance, extra_specs) -> None:
-    """Write the extra specs of a server's flavor, if no task has started.
-
-    :raises nova.exception.InstanceUpdateConflict: if one has started
-    """
-    before = instance.flavor.extra_specs
-    _set_extra_specs(instance, extra_specs)
-    # Assigned, so that save() compares it.
-    instance.task_state = None
-    try:
-        instance.save(expected_task_state=[None])
-    except exception.InstanceUpdateConflict:
-        # save() writes the flavor before it compares the state.
-        with excutils.save_and_reraise_exception():
-            instance.obj_reset_changes()
-            _set_extra_specs(instance, before)
-            instance.save()
-
-
-def _set_extra_specs(instance, extra_specs) -> None:
-    flavor = instance.flavor
-    flavor.extra_specs = dict(extra_specs)
-    # Assigned, so that save() writes it.
-    instance.flavor = flavor
 
 
 def _addresses(instance, held: hostdev.Hostdevs) -> set:

@@ -68,6 +68,7 @@ from oslo_utils import excutils
 
 from nova_accel.compute import adoption
 from nova_accel.compute import allocator
+from nova_accel.compute import class_mover
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
 from nova_accel.compute import log_once
@@ -103,7 +104,6 @@ from nova_accel.core import model
 from nova_accel.core.assignment import verify
 from nova_accel.core.placement import host_summary
 from nova_accel.core.placement import inventory
-from nova_accel.core.request import flavor_request
 from nova_accel.host import background
 from nova_accel.host import libvirt_xml
 
@@ -148,6 +148,7 @@ class LibvirtDriver(driver.LibvirtDriver):
         self._device_migration = live_migration.LiveMigration(
             self._host, self._state, self._allocator, self._reclamation)
         self._adopter = adoption.Adopter(self._state, virtapi)
+        self._class_mover = class_mover.ClassMover(self._state)
         self._auditor = audit.Auditor(self._state)
         self._announcer = announcer.Announcer(self._state)
         self._claims.on_end = self._announcer.operation_ended
@@ -222,6 +223,10 @@ class LibvirtDriver(driver.LibvirtDriver):
             host = self._reclamation.clear_up(node)
         with nonfatal.step('take over servers of [pci] alias or of Cyborg'):
             self._adopt(node, provider_tree)
+        with nonfatal.step('move servers to other resource classes'):
+            self._class_mover.move(
+                inventory.NodeInventory(self._local_host.read_cached(), node),
+                lambda uuid: provider_tree.data(uuid).inventory)
         with nonfatal.step('reattach missing devices to guests'):
             self._reattaching.run(self._reattach_missing)
         with nonfatal.step('audit the devices that servers hold'):
@@ -262,7 +267,7 @@ class LibvirtDriver(driver.LibvirtDriver):
     def nodes_for(self, flavor, allocations) -> frozenset[int]:
         """Return the NUMA nodes near the devices of a guest, for its claim."""
         with nonfatal.step('find the NUMA nodes of the devices of a server'):
-            request = flavor_request.parse(flavor.extra_specs)
+            request = instance_request.of_flavor(flavor)
             # Skip reading the host for a server without devices.
             return verify.numa_nodes(
                 request, placement.allocated(allocations),
@@ -317,7 +322,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             super().finish_revert_migration(
                 context, instance, network_info, migration, *args, **kwargs)
             # The instance has the metadata of the host that it leaves.
-            if any(flavor_request.parse(flavor.extra_specs).classes
+            if any(instance_request.of_flavor(flavor).classes
                    for flavor in (instance.flavor, instance.new_flavor)
                    if flavor):
                 self._rebuild_metadata(context, instance)

@@ -8,6 +8,7 @@ Seam: ``nova.objects.Instance.get_pci_devices`` and
 from nova import objects
 import nova.conf
 
+from nova_accel import moved_flavors
 from nova_accel.core import model
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import assign
@@ -25,7 +26,17 @@ def of(instance) -> flavor_request.Request:
 
     :param instance: nova.objects.Instance
     """
-    return flavor_request.parse(instance.flavor.extra_specs)
+    return of_flavor(instance.flavor)
+
+
+def of_flavor(flavor, image_traits=()) -> flavor_request.Request:
+    """Return the request of a flavor, with the resource classes of now.
+
+    :param flavor: nova.objects.Flavor
+    :param image_traits: the traits that the server's image requires
+    """
+    return flavor_request.parse(moved_flavors.extra_specs(flavor),
+                                image_traits)
 
 
 def wanted(instance, allocated: allocations.Allocations,
@@ -37,9 +48,8 @@ def wanted(instance, allocated: allocations.Allocations,
         this host: its ports still have functions of the source, and only the
         scheduler knows those of the destination
     """
-    request = flavor_request.parse(
-        instance.flavor.extra_specs,
-        flavor_specs.image_traits(instance.image_meta))
+    request = of_flavor(instance.flavor, flavor_specs.image_traits(
+        instance.image_meta))
     host = inventory.host
     guest = instance.numa_topology
     return assign.Wanted(

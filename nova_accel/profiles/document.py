@@ -61,7 +61,7 @@ def _name(document) -> str | None:
 
 
 def _documents(text, source, name) -> collections.abc.Iterator[typing.Any]:
-    for loaded in _load(text, source):
+    for loaded in load(text, source):
         if isinstance(loaded, dict) and 'device_profile' in loaded:
             loaded = loaded['device_profile']
         elif isinstance(loaded, dict) and 'device_profiles' in loaded:
@@ -79,7 +79,12 @@ def _is_bare_group(item: object) -> bool:
         'resources' in item or device_profile.is_cyborgs(item))
 
 
-def _load(text: str, source: str) -> list[typing.Any]:
+def load(text: str, source: str) -> list[typing.Any]:
+    """Return the documents of a file as they are written.
+
+    :param source: as for :func:`read`
+    :raises errors.ProfileError: if the file cannot be read
+    """
     try:
         loaded = (safe_yaml.load_json(text) if source.endswith('.json')
                   else safe_yaml.load_yaml(text))

@@ -75,7 +75,7 @@ class Store:
         for directory in self.directories:
             # problems() has those that cannot be listed.
             with contextlib.suppress(OSError):
-                if not _names(directory):
+                if not names(directory):
                     found.append(errors.ProfileError(
                         errors.path(directory), 'has no profile file (name '
                         f'ending in {", ".join(SUFFIXES)})'))
@@ -106,7 +106,7 @@ class Store:
         paths, problems = [], []
         for directory in self.directories:
             try:
-                names = _names(directory)
+                found = names(directory)
             except FileNotFoundError:
                 # The directory need not exist before the first profile.
                 continue
@@ -118,7 +118,7 @@ class Store:
                 paths.extend(path for path in self._files if path.startswith(
                     os.path.join(directory, '')))
                 continue
-            paths.extend(os.path.join(directory, name) for name in names)
+            paths.extend(os.path.join(directory, name) for name in found)
         return paths, problems
 
     def _update(self, path: str, file: _File) -> None:
@@ -162,7 +162,7 @@ class Store:
         return collected, duplicates
 
 
-def _names(directory: str) -> list[str]:
+def names(directory: str) -> list[str]:
     """Return the names of the profile files in a directory, sorted.
 
     :raises OSError: if it cannot be listed
@@ -177,6 +177,22 @@ def unreadable(path: str, error: OSError) -> errors.ProfileError:
                                f'cannot be read ({error.strerror})')
 
 
+def read_text(path: str) -> str:
+    """Return the text of one file.
+
+    :raises errors.ProfileError: if it cannot be used
+    :raises OSError: if it cannot be read
+    """
+    try:
+        return safe_yaml.read(path, document.MAX_BYTES)
+    except safe_yaml.TooLarge as error:
+        raise errors.ProfileError(
+            errors.path(path), str(error),
+            'split its profiles into several files') from None
+    except ValueError as error:
+        raise errors.ProfileError(errors.path(path), str(error)) from None
+
+
 def read_file(path: str) -> tuple[list[device_profile.Profile],
                                   list[errors.ProfileError]]:
     """Return the valid profiles of one file, and the errors of the others.
@@ -184,15 +200,7 @@ def read_file(path: str) -> tuple[list[device_profile.Profile],
     :raises errors.ProfileError: if the file as a whole cannot be used
     :raises OSError: if it cannot be read
     """
-    label = errors.path(path)
-    try:
-        text = safe_yaml.read(path, document.MAX_BYTES)
-    except safe_yaml.TooLarge as error:
-        raise errors.ProfileError(
-            label, str(error),
-            'split its profiles into several files') from None
-    except ValueError as error:
-        raise errors.ProfileError(label, str(error)) from None
+    label, text = errors.path(path), read_text(path)
     name, _suffix = os.path.splitext(os.path.basename(path))
     try:
         found, problems = document.read(text, label, name)

@@ -3,7 +3,8 @@
 
 nova-compute changes the flavor of such a server (:mod:`nova_accel.compute.
 adoption`), but has no access to the request specification of the server, which
-Nova uses for a later move. So correct it here, for each move.
+Nova uses for a later move. So correct it here, for each move. It does the same
+for resource classes that have become another class.
 
 Seams: ``nova.objects.RequestSpec``, ``InstanceMapping`` and ``Instance``.
 """
@@ -12,6 +13,7 @@ from nova import context
 from nova import exception
 from nova import objects
 
+from nova_accel import moved_flavors
 from nova_accel.core.assignment import adoption
 from nova_accel.core.request import flavor_specs
 
@@ -34,6 +36,7 @@ def correct(spec) -> None:
         spec.pci_requests.requests = [
             request for request in spec.pci_requests.requests
             if request.source != objects.InstancePCIRequest.FLAVOR_ALIAS]
+    spec.flavor = moved_flavors.current(spec.flavor)
 
 
 def _flavor(spec):

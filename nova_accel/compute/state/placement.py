@@ -23,10 +23,12 @@ from nova.compute import utils as compute_utils
 from nova.scheduler import utils
 from oslo_log import log as logging
 
+from nova_accel import moved_flavors
 from nova_accel.core import errors
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
+from nova_accel.core.assignment import class_move
 from nova_accel.core.placement import dirt
 from nova_accel.core.placement import firmware
 from nova_accel.core.placement import inventory
@@ -236,6 +238,36 @@ class PlacementClient:
                 **{key: known[key] for key in (
                     'project_id', 'user_id', 'consumer_generation')}})
 
+    def move_classes(self, root: str, changes: class_move.Changes,
+                     consumers: collections.abc.Collection[str]) -> None:
+        """Change the resource class of providers and of their allocations.
+
+        It is one request, as in :meth:`adopt`.
+
+        :param root: uuid of the compute node's provider
+        :param consumers: all consumers of these providers
+        :raises errors.AssignmentError: if Placement rejects the change
+        """
+        try:
+            for name in class_move.new_classes(changes):
+                # Placement does not know a class until its first use.
+                self._client.put(f'/resource_classes/{name}', {},
+                                 version='1.7')
+            why = self._post_reshaper(lambda: class_move.reshape(
+                root, changes, {uuid: self._inventories(uuid) for uuid in (
+                    *changes, *class_move.new_class_providers(root,
+                                                              changes))},
+                {uuid: self._client.get_allocs_for_consumer(
+                    context.get_admin_context(), uuid)
+                 for uuid in consumers}))
+        except (exception.ConsumerAllocationRetrievalFailed,
+                keystone.ClientException) as error:
+            why = str(error)
+        if why:
+            raise errors.AssignmentError(
+                'Placement', f'rejects the allocations of another class: '
+                f'{why}', 'nova-compute tries again')
+
     def _write_with_reserved(self, new: allocations.Allocations,
                              consumer: str, payload) -> str:
         """Write allocations, for which reserved units are made free.
@@ -244,11 +276,20 @@ class PlacementClient:
         :param payload: all allocations of the consumer, in Placement's form
         :returns: why Placement rejects them, or ''
         """
+        return self._post_reshaper(lambda: {
+            'inventories': {uuid: self._unreserved(uuid, amounts)
+                            for uuid, amounts in new.items()},
+            'allocations': {consumer: payload}})
+
+    def _post_reshaper(self, payload: collections.abc.Callable[[], dict],
+                       ) -> str:
+        """Change inventories and allocations in one request.
+
+        :param payload: returns the request; called again after a conflict
+        :returns: why Placement rejects it, or ''
+        """
         for _try in range(_TRIES):
-            answer = self._client.post('/reshaper', {
-                'inventories': {uuid: self._unreserved(uuid, amounts)
-                                for uuid, amounts in new.items()},
-                'allocations': {consumer: payload}}, version='1.30')
+            answer = self._client.post('/reshaper', payload(), version='1.30')
             if answer.status_code != 409 or (
                     'concurrent_update' not in answer.text):
                 break
@@ -278,13 +319,17 @@ class PlacementClient:
 
     def _unreserved(self, provider: str, amounts) -> dict:
         """Return a provider's inventories with fewer units reserved."""
-        known = self._client.get(
-            f'/resource_providers/{provider}/inventories').json()
+        known = self._inventories(provider)
         for name, amount in amounts.items():
             record = known.get('inventories', {}).get(name)
             if record:
                 record['reserved'] = max(0, record['reserved'] - amount)
         return known
+
+    def _inventories(self, provider: str) -> dict:
+        """Return a provider's inventories, in Placement's form."""
+        return self._client.get(
+            f'/resource_providers/{provider}/inventories').json()
 
     def move(self, source: str, target: str) -> None:
         """Give a server the allocations of a migration, instead of its own.
@@ -402,7 +447,8 @@ def allocated(found: collections.abc.Mapping[str, dict] | None,
 def requested_amounts(instance) -> dict[str, int]:
     """Return all that a server's flavor and image request, by class."""
     spec = objects.RequestSpec(
-        flavor=instance.flavor, image=instance.image_meta,
+        flavor=moved_flavors.current(instance.flavor),
+        image=instance.image_meta,
         is_bfv=compute_utils.is_volume_backed_instance(
             context.get_admin_context(), instance))
     return utils.ResourceRequest.from_request_spec(spec).merged_resources()

@@ -108,12 +108,15 @@ def write(directory: str, name: str, content: str | Json) -> Step:
                 file=File(path, content))
 
 
-def write_entries(directory: str,
-                  items: collections.abc.Iterable[Json]) -> Step:
-    """Return the step that writes entries as a part of nova.conf."""
+def write_entries(directory: str, items: collections.abc.Iterable[Json],
+                  options: collections.abc.Iterable[str] = ()) -> Step:
+    """Return the step that writes entries as a part of nova.conf.
+
+    :param options: lines with other options of the section
+    """
     return write(directory, ENTRIES, '\n'.join([
-        '[nova_accel]', *(f'device_spec = {json.dumps(item)}'
-                          for item in items), '']))
+        '[nova_accel]', *options, *(f'device_spec = {json.dumps(item)}'
+                                    for item in items), '']))
 
 
 def check_hosts(directory: str) -> Step:

@@ -193,8 +193,9 @@ def classes(inventory: inventory.NodeInventory,
     """
     regions = collections.defaultdict(list)
     for item in inventory.offered:
-        if item.uuid not in stuck:
-            regions[item.region.resource_class].append(item)
+        # A class of which all units are stuck has a provider without units.
+        regions[item.region.resource_class] += (
+            [] if item.uuid in stuck else [item])
     # Count stuck units in their class until they are released.
     kept: collections.Counter[str] = collections.Counter()
     for units in stuck.values():

@@ -227,6 +227,16 @@ def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
             } - naming.NOVAS_OWN_CLASSES
 
 
+def parse_key(key: str) -> tuple[str, str, str]:
+    """Return the parts of ``resources<suffix>:<class>`` or ``trait...``.
+
+    :returns: ``resources`` or ``trait``, the suffix, and a class or a trait;
+        '' three times for other keys
+    """
+    match = _KEY.fullmatch(key)
+    return (match[1], match[2] or '', match[3]) if match else ('', '', '')
+
+
 def amounts(extra_specs: collections.abc.Mapping[str, str],
             ) -> collections.Counter[str]:
     """Return how many units a flavor asks for, of each of :func:`classes`."""

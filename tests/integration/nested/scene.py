@@ -67,6 +67,19 @@ def leave_to_nova(tenant, machine, **products: str) -> None:
         & products.keys() and tenant.service(machine.host))
 
 
+def give_class(machine, new: str, *classes: str) -> None:
+    """Give the devices of some classes another one, and restart nova-compute.
+
+    :param classes: the classes of before, which become traits
+    """
+    text = _CONF.read_text()
+    for name in classes:
+        text = text.replace(f'"{name}"}}', f'"{new}", "traits": ["{name}"]}}')
+    machine.configure(f'{text}moved_classes = '
+                      + ','.join(f'{name}:{new}' for name in classes) + '\n')
+    machine.restart('nova-compute')
+
+
 def offer(tenant, machine, more: str = '') -> None:
     """Configure nova_accel's devices, and wait until Placement has them.
 

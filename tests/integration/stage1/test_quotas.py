@@ -4,49 +4,17 @@
 from openstack import exceptions
 import pytest
 
-from tests.integration.cloud import configuration
+from tests.integration.cloud import limits as unified_limits
 from tests.integration.stage1 import accelerators as views
 from tests.integration.stage1 import outer as machines
 
 GPU = machines.GPU
 
-_CONF = """
-[quota]
-driver = nova.quota.UnifiedLimitsDriver
-[oslo_limit]
-auth_type = password
-auth_url = {keystone}
-username = nova
-password = {password}
-user_domain_name = Default
-system_scope = all
-endpoint_id = {endpoint}
-"""
-_SERVICES = ('nova-api', 'nova-conductor')
-
-
 @pytest.fixture(scope='module')
 def limits(cloud, outer, tenant):
     """Limit each project to three GPUs and one hundred servers."""
-    keystone = cloud.connection.identity
-    nova = keystone.find_service('nova')
-    endpoint = next(keystone.endpoints(service_id=nova.id,
-                                       interface='public'))
-    cloud.run('openstack', 'role', 'add', '--user', 'nova', '--system', 'all',
-              'reader')
-    made = [keystone.create_registered_limit(
-        service_id=nova.id, region_id='RegionOne', resource_name=name,
-        default_limit=limit)
-        for name, limit in (('servers', 100), (f'class:{GPU}', 3))]
-    cloud.configure('nova', _CONF.format(
-        keystone=configuration.KEYSTONE, password=configuration.PASSWORD,
-        endpoint=endpoint.id), 'limits')
-    cloud.restart(*_SERVICES)
-    yield made
-    cloud.configure('nova', '', 'limits')
-    cloud.restart(*_SERVICES)
-    for limit in made:
-        keystone.delete_registered_limit(limit)
+    with unified_limits.unified(cloud, {'servers': 100, f'class:{GPU}': 3}):
+        yield
 
 
 def test_server_over_the_limit_is_refused(limits, accelerators):

@@ -272,3 +272,50 @@ def test_missing_credentials_are_an_error(run, folder, monkeypatch):
     code, out, err = run('migrate', 'pci', conf=CONF)
     assert (code, out, err.count('\n')) == (1, '', 1)
     assert 'or name files' in err
+
+
+@pytest.fixture
+def migrate_class(run, files, folder):
+    """Call ``migrate class`` with files."""
+    (folder / 'profiles').mkdir()
+    (folder / 'profiles' / 'gpu.yaml').write_text(
+        'name: gpu\ngroups: [{resources: {CUSTOM_H100: 1}}]\n---\n'
+        'name: nic\ngroups: [{resources: {CUSTOM_NIC: 1}}]\n')
+    (folder / 'profiles' / 'one.json').write_text(json.dumps(
+        {'name': 'one', 'groups': [{'resources:CUSTOM_A100': '1'}]}))
+    (folder / 'profiles' / 'nic.yaml').write_text(
+        'name: n\ngroups: [{resources: {CUSTOM_NIC: 1}}]\n')
+    options = files(flavors=FLAVORS, servers=SERVERS)
+    return lambda *more, to='CUSTOM_GPU': run(
+        'migrate', 'class', '--to', to, 'CUSTOM_H100', 'CUSTOM_A100',
+        *options, *more, conf='[nova_accel]\n'
+        'device_spec = {"product_id": "2330", "resource_class": "h100"}\n'
+        f'profile_dirs = {folder / "profiles"}\n')
+
+
+def test_profiles_of_all_forms_get_one_class(migrate_class, folder):
+    assert migrate_class('--apply')[0] == 0
+    written = folder / 'nova-accel-migration'
+    assert sorted(path.name for path in written.iterdir()) == [
+        'gpu.yaml', 'nova_accel.conf', 'one.json']
+    assert {profile.name: [(dict(group.resources), dict(group.traits))
+                           for group in profile.groups]
+            for profile in store.Store([str(written)]).all()} == {
+        'gpu': [({'CUSTOM_GPU': 1}, {'CUSTOM_H100': 'required'})],
+        'nic': [({'CUSTOM_NIC': 1}, {})],
+        'one': [({'CUSTOM_GPU': 1}, {'CUSTOM_A100': 'required'})]}
+    assert migrate_class('--apply')[0] == 0
+
+
+def test_profile_and_classes_that_cannot_be_moved(migrate_class, folder):
+    (folder / 'profiles' / 'bad.yaml').write_text('[')
+    (folder / 'profiles' / 'not.yaml').write_text(
+        'name: x\ngroups: [{resources: {CUSTOM_H100: 1}, '
+        'traits: {CUSTOM_H100: forbidden}}]\n')
+    code, out, _err = migrate_class()
+    assert code == 1
+    for name in ('bad', 'not'):
+        assert f'! {folder}/profiles/{name}.yaml: is not changed: ' in out
+    code, _out, err = migrate_class(to='CUSTOM_A100')
+    assert code == 1
+    assert 'CUSTOM_A100 is moved itself' in err

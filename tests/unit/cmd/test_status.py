@@ -344,7 +344,7 @@ def test_broken_profile_fails(check, profiles, text, words):
 def test_unreadable_directory_of_profiles_fails(check, profiles, monkeypatch):
     def refuse(path):
         raise PermissionError(13, 'Permission denied')
-    monkeypatch.setattr('nova_accel.profiles.store._names', refuse)
+    monkeypatch.setattr('nova_accel.profiles.store.names', refuse)
     assert check('Device profiles',
                  f'[nova_accel]\nprofile_dirs = {profiles}\n') == (
         FAILURE, f'{profiles}: cannot be listed (Permission denied)')

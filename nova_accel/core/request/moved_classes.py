@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resource classes that have become one class, with a trait for each of them.
+
+The trait has the name of the class of before. The extra specs of a flavor, and
+a device profile, then ask for the new class and this trait. Servers of before
+keep the extra specs that they were created with, so each service changes them
+where it reads them.
+"""
+
+import collections.abc
+
+from nova_accel.core import errors
+from nova_accel.core import naming
+from nova_accel.core.request import device_profile
+from nova_accel.core.request import flavor_specs
+
+#: The option of nova.conf.
+OPTION = '[nova_accel] moved_classes'
+
+#: New classes by the class of before.
+Moves = collections.abc.Mapping[str, str]
+
+
+def parse(option: collections.abc.Mapping[str, str],
+          ) -> tuple[dict[str, str], list[errors.AccelError]]:
+    """Return the moves of the option, and what is wrong with the others.
+
+    :param option: new classes by the class of before, as they are written
+    """
+    written = {naming.normalise_resource_class(old):
+               naming.normalise_resource_class(new)
+               for old, new in option.items()}
+    moves, problems = {}, []
+    for old, new in written.items():
+        if why := _why_not(old, new, written):
+            problems.append(errors.AccelError(
+                f'{OPTION}, {errors.plain(old)}:{errors.plain(new)}', why,
+                'correct it; servers of before keep their class until then'))
+        else:
+            moves[old] = new
+    return moves, problems
+
+
+def _why_not(old: str, new: str, written) -> str:
+    for name in (old, new):
+        if not naming.is_resource_class(name):
+            return f'{errors.quote(name)} is not a class that devices can have'
+    if new in written:
+        return f'{new} is moved itself'
+    if naming.is_own_trait(trait(old)):
+        return f'no entry can have the trait {trait(old)}'
+    return ''
+
+
+def trait(old: str) -> str:
+    """Return the trait of the devices that had a class."""
+    return naming.normalise_trait(old)
+
+
+def is_moved(extra_specs: collections.abc.Mapping[str, str],
+             moves: Moves) -> bool:
+    """Whether extra specs ask for a class of before."""
+    return bool(moves) and not moves.keys().isdisjoint(
+        flavor_specs.classes(extra_specs))
+
+
+def rewrite(extra_specs: collections.abc.Mapping[str, str],
+            moves: Moves) -> dict[str, str]:
+    """Return extra specs that ask for the new classes.
+
+    :param extra_specs: of a flavor; or a group of a profile of Cyborg
+    :raises errors.ProfileError: if they cannot ask for the same
+    """
+    specs = dict(extra_specs)
+    for key in extra_specs:
+        kind, suffix, name = flavor_specs.parse_key(key)
+        if kind == 'resources' and name in moves:
+            del specs[key]
+            for added, value in (
+                    (f'resources{suffix}:{moves[name]}', extra_specs[key]),
+                    (f'trait{suffix}:{trait(name)}',
+                     device_profile.REQUIRED)):
+                _add(specs, added, value, key)
+            _check_alone(extra_specs, suffix, name, moves)
+    return specs
+
+
+def document(loaded, moves: Moves):
+    """Return the documents of a file of profiles with the new classes.
+
+    :param loaded: what the file contains, at any level
+    :raises errors.ProfileError: as :func:`rewrite`
+    """
+    if isinstance(loaded, list):
+        return [document(item, moves) for item in loaded]
+    if not isinstance(loaded, dict):
+        return loaded
+    found = rewrite(loaded, moves) if device_profile.is_cyborgs(
+        loaded) else loaded
+    resources = found.get('resources')
+    if isinstance(resources, dict) and not moves.keys().isdisjoint(resources):
+        return _group(found, resources, moves)
+    return {key: document(value, moves) for key, value in found.items()}
+
+
+def _group(group, resources, moves):
+    """Return a group in our format with the new classes."""
+    flat = rewrite({
+        **{f'resources:{name}': amount for name, amount in resources.items()},
+        **{f'trait:{name}': strength
+           for name, strength in (group.get('traits') or {}).items()}}, moves)
+    found = {'resources': {}, 'traits': {}}
+    for key, value in flat.items():
+        kind, _suffix, name = flavor_specs.parse_key(key)
+        found['traits' if kind == 'trait' else kind][name] = value
+    return {**group, **found}
+
+
+def _add(specs, key: str, value, instead_of: str) -> None:
+    # A change of a flavor that was interrupted has left the same.
+    if specs.setdefault(key, value) != value:
+        raise errors.ProfileError(
+            errors.quote(instead_of), f'would become {key}={value}, and there '
+            f'is {key}={errors.plain(str(specs[key]))}',
+            'write a profile for both')
+
+
+def _check_alone(specs, suffix: str, name: str, moves) -> None:
+    """Check that a group asks for one class of before, as traits are for all.
+
+    :raises errors.ProfileError: if it does not
+    """
+    others = [key for key in specs
+              if flavor_specs.parse_key(key)[:2] == ('resources', suffix)
+              and moves.get(flavor_specs.parse_key(key)[2]) == moves[name]]
+    if len(others) > 1:
+        raise errors.ProfileError(
+            ' and '.join(sorted(others)), f'would become one request for '
+            f'{moves[name]}, whose devices had all traits',
+            'write a profile with a group for each')
