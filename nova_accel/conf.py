@@ -282,19 +282,19 @@ last valid content stays in use. Keep the files identical on every nova-api.
     cfg.DictOpt(
         'moved_classes', default={}, mutable=True,
         help="""
-Resource classes of devices that have become another class: pairs of the class
-of before and the new class. Used by nova-api, nova-scheduler and nova-compute;
-set it to the same value for all of them. For example::
+Resource classes of devices that have become another class: pairs of the old
+class and the new one. Used by nova-api, nova-scheduler and nova-compute; set
+it to the same value for all of them. For example::
 
     moved_classes = CUSTOM_GPU_H100:CUSTOM_GPU,CUSTOM_GPU_A100:CUSTOM_GPU
 
 Entries of ``device_spec`` have to give the new class to these devices, and a
-trait with the name of the class of before: ``CUSTOM_GPU_H100``. Flavors that
-still ask for the class of before get a device of the new class with this
-trait. nova-compute changes the allocations and the flavors of the servers that
-have such devices, while they run. Nova keeps the request of a server as it
-was, so leave the option in nova.conf as long as there are servers that were
-created before. ``nova-accel migrate class`` plans the change.
+trait with the name of the old class: ``CUSTOM_GPU_H100``. Flavors that still
+ask for the old class get a device of the new class with this trait.
+nova-compute changes the allocations and the flavors of the servers that have
+such devices, while they run. Nova keeps the request of a server as it was, so
+leave the option in nova.conf as long as there are servers that were created
+before. ``nova-accel migrate class`` plans the change.
 """),
     cfg.StrOpt(
         'link_domains', default='', mutable=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors of servers that ask for resource classes of before.
+"""Flavors of servers that ask for old resource classes.
 
 A server keeps its flavor, and Nova keeps its request specification. Both name
 the classes that there were when the server was created
@@ -25,7 +25,7 @@ def moves() -> moved_classes.Moves:
 
 
 def extra_specs(flavor) -> collections.abc.Mapping[str, str]:
-    """Return the extra specs of a flavor with the classes of now.
+    """Return the extra specs of a flavor with the new classes.
 
     :param flavor: nova.objects.Flavor
     """
@@ -40,7 +40,7 @@ def extra_specs(flavor) -> collections.abc.Mapping[str, str]:
 
 
 def current(flavor):
-    """Return a flavor, or a copy of it with the classes of now.
+    """Return a flavor, or a copy of it with the new classes.
 
     :param flavor: nova.objects.Flavor
     """

@@ -37,7 +37,7 @@ class DeviceProfileRejected(exception.InvalidRequest):
 def get_flavor_by_flavor_id(original, *args, **kwargs):
     """Load a flavor; if it is for a server, expand its profile.
 
-    It also gets the resource classes of now, so that quotas count these.
+    It also gets the new resource classes, so that quotas count these.
     """
     # Nova 34 has the context before the id, Nova 33 after it.
     flavor = original(*args, **kwargs)

@@ -146,7 +146,7 @@ class MigrateClass(_Migrate):
         parser.add_argument('--to', required=True, metavar='CLASS',
                             help='the one resource class')
         parser.add_argument('classes', nargs='+', metavar='CLASS',
-                            help='a resource class of before')
+                            help='an old resource class')
         return parser
 
     def make_plan(self, cloud, directory):

@@ -2,7 +2,7 @@
 """Gives servers the resource classes that their devices have now.
 
 An entry can give another class to devices that servers have. Their providers
-then keep the class of before, reserved, until the servers have left. With the
+then keep the old class, reserved, until the servers have left. With the
 option ``moved_classes``, servers change to the new class while they run:
 
 1. The flavor of the server gets the request for the new class, if no task of
@@ -104,7 +104,7 @@ class ClassMover:
 
 @contextlib.contextmanager
 def _settled(uuid: str) -> collections.abc.Iterator[None]:
-    """Hold the lock of a server that has the flavor of now.
+    """Hold the lock of a server that has the new flavor.
 
     :raises errors.AssignmentError: if it is between two states
     """

@@ -30,7 +30,7 @@ def of(instance) -> flavor_request.Request:
 
 
 def of_flavor(flavor, image_traits=()) -> flavor_request.Request:
-    """Return the request of a flavor, with the resource classes of now.
+    """Return the request of a flavor, with the new resource classes.
 
     :param flavor: nova.objects.Flavor
     :param image_traits: the traits that the server's image requires

@@ -92,7 +92,7 @@ class ClassMoveTest(cloud.Cloud):
         self.assertEqual({_NEW: 4}, self._get_provider_inventory_totals())
         self._reboot_server(pair, hard=True)
         self.assertEqual(held[0], self.hostdevs(pair))
-        # A flavor that still asks for the class of before.
+        # A flavor that still asks for the old class.
         last = self.boot(self.flavor('other'))
         self.check_moved(last, trait=_OTHER)
         self.boot(self.flavor('other'), 'ERROR')

@@ -29,7 +29,7 @@ def outdated(here: inventory.NodeInventory,
                  [str], collections.abc.Collection[str]],
              moves: moved_classes.Moves,
              ) -> tuple[dict[str, tuple[str, str]], list[errors.AccelError]]:
-    """Return the providers with a class of before, and those that stay so.
+    """Return the providers with an old class, and those that stay so.
 
     :param classes_of: returns the classes of a provider's inventory
     """

@@ -116,7 +116,7 @@ def _limits(moves) -> plan.Step:
     return plan.Step(
         'If Keystone has limits of these classes, register limits of '
         + ', '.join(f'class:{new}' for new in sorted(set(moves.values())))
-        + '. Give each project the sum of its limits of before',
+        + '. Give each project the sum of its old limits',
         tuple(f'openstack {kind} list --service nova --resource-name '
               f'class:{old}' for old in moves
               for kind in ('registered limit', 'limit')))

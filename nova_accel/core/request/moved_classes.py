@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resource classes that have become one class, with a trait for each of them.
 
-The trait has the name of the class of before. The extra specs of a flavor, and
-a device profile, then ask for the new class and this trait. Servers of before
+The trait has the name of the old class. The extra specs of a flavor, and
+a device profile, then ask for the new class and this trait. Old servers
 keep the extra specs that they were created with, so each service changes them
 where it reads them.
 """
@@ -17,7 +17,7 @@ from nova_accel.core.request import flavor_specs
 #: The option of nova.conf.
 OPTION = '[nova_accel] moved_classes'
 
-#: New classes by the class of before.
+#: New classes by the old class.
 Moves = collections.abc.Mapping[str, str]
 
 
@@ -25,7 +25,7 @@ def parse(option: collections.abc.Mapping[str, str],
           ) -> tuple[dict[str, str], list[errors.AccelError]]:
     """Return the moves of the option, and what is wrong with the others.
 
-    :param option: new classes by the class of before, as they are written
+    :param option: new classes by the old class, as they are written
     """
     written = {naming.normalise_resource_class(old):
                naming.normalise_resource_class(new)
@@ -35,7 +35,7 @@ def parse(option: collections.abc.Mapping[str, str],
         if why := _why_not(old, new, written):
             problems.append(errors.AccelError(
                 f'{OPTION}, {errors.plain(old)}:{errors.plain(new)}', why,
-                'correct it; servers of before keep their class until then'))
+                'correct it; old servers keep their class until then'))
         else:
             moves[old] = new
     return moves, problems
@@ -59,7 +59,7 @@ def trait(old: str) -> str:
 
 def is_moved(extra_specs: collections.abc.Mapping[str, str],
              moves: Moves) -> bool:
-    """Whether extra specs ask for a class of before."""
+    """Whether extra specs ask for an old class."""
     return bool(moves) and not moves.keys().isdisjoint(
         flavor_specs.classes(extra_specs))
 
@@ -126,7 +126,7 @@ def _add(specs, key: str, value, instead_of: str) -> None:
 
 
 def _check_alone(specs, suffix: str, name: str, moves) -> None:
-    """Check that a group asks for one class of before, as traits are for all.
+    """Check that a group asks for one old class, as traits are for all.
 
     :raises errors.ProfileError: if it does not
     """

@@ -70,7 +70,7 @@ def leave_to_nova(tenant, machine, **products: str) -> None:
 def give_class(machine, new: str, *classes: str) -> None:
     """Give the devices of some classes another one, and restart nova-compute.
 
-    :param classes: the classes of before, which become traits
+    :param classes: the old classes, which become traits
     """
     text = _CONF.read_text()
     for name in classes:

@@ -60,7 +60,7 @@ def test_guest_keeps_running_with_its_devices(
     assert (card.resets, card.scratch) == (resets, card.WRITTEN)
     assert inside.hostdevs(server.id) == aliases
     assert inside.disagreements() == []
-    # Flavors of before and of now have one limit.
+    # Old and new flavors have one limit.
     for resources in {'CUSTOM_GPU': 1}, {'CUSTOM_CARD': 1}:
         with pytest.raises(exceptions.ForbiddenException,
                            match='class:CUSTOM_CARD'):
@@ -69,7 +69,7 @@ def test_guest_keeps_running_with_its_devices(
     server.act('reboot_server', 'HARD')
     server.restarted(before.boot)
     assert server.has(**AFTER) == sorted(aliases)
-    # Nova has kept the request of before.
+    # Nova has kept the old request.
     server.act('shelve_server', status='SHELVED_OFFLOADED',
                meanwhile=('ACTIVE', 'SHELVED'))
     server.act('unshelve_server', meanwhile=('SHELVED_OFFLOADED',))

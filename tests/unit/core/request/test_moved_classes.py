@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavors and profiles that ask for classes of before."""
+"""Flavors and profiles that ask for old classes."""
 
 import collections
 
@@ -56,7 +56,7 @@ _GROUPS = st.lists(st.builds(
 
 @given(_GROUPS)
 def test_servers_and_profiles_change_alike(groups):
-    """A server of before asks for what a new one asks for."""
+    """An old server asks for what a new one asks for."""
     def expand(document):
         return flavor_specs.expand(device_profile.parse(document, 'test'), {})
 
