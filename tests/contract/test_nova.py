@@ -102,15 +102,12 @@ OVERRIDDEN = {
     'post_live_migration_at_destination': ['context', 'instance'],
     'rollback_live_migration_at_destination': ['context', 'instance'],
 }
-OUR_OWN = {'nodes_for', '_adopt', '_check_present', '_node', '_prepare',
-           '_prepare_to_resume', '_reattach', '_reattach_missing',
-           '_rebuild_metadata', 'refresh_providers'}
-OUR_ATTRIBUTES = {'_adopter', '_allocator', '_auditor', '_claims',
-                  '_device_migration', '_domains', '_holders',
+OUR_OWN = {'nodes_for', '_new_state', '_node', '_rebuild_metadata',
+           'refresh_providers'}
+OUR_ATTRIBUTES = {'_announcer', '_claims', '_device_migration',
                   '_guest_config', '_guest_roles', '_guest_start',
-                  '_incomplete_guests', '_local_host', '_use',
-                  '_placement_client', '_preparation', '_reattaching',
-                  '_reclamation', '_state'}
+                  '_operations', '_periodic', '_read_node', '_state',
+                  '_suspension'}
 
 
 @pytest.mark.parametrize('name', OVERRIDDEN)

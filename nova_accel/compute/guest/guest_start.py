@@ -9,6 +9,7 @@ import collections.abc
 import contextlib
 
 from nova_accel.compute import faults
+from nova_accel.compute.devices import guest_devices
 from nova_accel.compute.devices import use as uses
 from nova_accel.compute.guest import guest_roles
 from nova_accel.compute.state import device_claims
@@ -21,18 +22,16 @@ Callback = collections.abc.Callable[[], None]
 class GuestStart:
     """The steps around the start of a guest.
 
-    :param prepare: prepares the devices of a guest; gets the hostdevs, the
-        instance and the context
     :param roles: tells the guest what its devices are
     """
 
     def __init__(self, claims: device_claims.DeviceClaims,
                  use: uses.Use,
-                 prepare: collections.abc.Callable[..., None],
+                 devices: guest_devices.GuestDevices,
                  roles: guest_roles.GuestRoles) -> None:
         self._claims = claims
         self._use = use
-        self._prepare = prepare
+        self._devices = devices
         self._roles = roles
 
     @contextlib.contextmanager
@@ -62,6 +61,6 @@ class GuestStart:
                     # Unrescue starts the guest from its old XML. If it does
                     # not start, Nova undefines the domain.
                     self._claims.ensure_claimed(instance, held, keep=True)
-                self._prepare(held, instance, context)
+                self._devices.prepare(held, instance, context)
             yield (self._roles.with_document(xml, instance) if held
                    else xml), defined

@@ -8,6 +8,7 @@ and ``MIN_VFIO_PCI_VARIANT_QEMU_VERSION``;
 
 import collections.abc
 import contextlib
+import typing
 
 from nova import exception
 from nova.virt.libvirt import driver
@@ -17,7 +18,10 @@ from oslo_utils import excutils
 from nova_accel.compute import allocator
 from nova_accel.compute import faults
 from nova_accel.compute import instance_request
+from nova_accel.compute.devices import guest_devices
 from nova_accel.compute.devices import reclaim
+from nova_accel.compute.devices import use as uses
+from nova_accel.compute.guest import migration_message
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.core import errors
@@ -55,17 +59,23 @@ class LiveMigration:
     def __init__(self, libvirt: libvirt_host.Host,
                  state: node_state.NodeState,
                  allocator: allocator.Allocator,
-                 reclamation: reclaim.Reclamation) -> None:
+                 reclamation: reclaim.Reclamation,
+                 devices: guest_devices.GuestDevices,
+                 use: uses.Use) -> None:
         self._host = libvirt
         self._state = state
         self._allocator = allocator
         self._reclamation = reclamation
+        self._devices = devices
+        self._use = use
         self._claims = state.claims
 
+    @refusal()
     def describe(self, instance) -> dict[hostdev.Hostdev, str]:
         """Describe the devices of a server's guest for the destination.
 
-        :raises errors.AssignmentError: if their state cannot move
+        :raises nova.exception.MigrationPreCheckError: if their state cannot
+            move
         """
         running = hostdev.ours(self._state.domains.attached(instance.uuid))
         device_state.check_complete(running, self._claims.held(instance))
@@ -77,7 +87,58 @@ class LiveMigration:
         return {device: device_state.describe(device, here.host, here.by_uuid)
                 for device in running}
 
-    def check_without(self, instance, allocations) -> None:
+    @contextlib.contextmanager
+    def check_at_destination(self, instance, data, allocations,
+                             ) -> collections.abc.Iterator[
+                                 collections.abc.Callable[[typing.Any], None]]:
+        """Choose and claim equal devices; end the claim if Nova refuses.
+
+        :param data: nova.objects.LibvirtLiveMigrateData of the source
+        :param allocations: in Placement's form
+        :returns: writes the chosen devices into the message of Nova
+        :raises nova.exception.MigrationPreCheckError: if there are none
+        """
+        announced = migration_message.take_announced(data)
+        pairs: dict[str, hostdev.Hostdev] = {}
+        with refusal(), instance.mutated_migration_context():
+            if announced:
+                pairs = self._choose(instance, allocations, announced)
+            else:
+                self._check_without(instance, allocations)
+
+        def answer(message) -> None:
+            if pairs:
+                migration_message.answer(message, pairs, {
+                    alias: address
+                    for alias, (address, _text) in announced.items()})
+
+        try:
+            yield answer
+        except Exception:
+            with excutils.save_and_reraise_exception():
+                self._claims.release(instance.uuid)
+
+    @contextlib.contextmanager
+    def pre_live_migration(self, instance, context, data,
+                           ) -> collections.abc.Iterator[None]:
+        """Prepare the chosen devices; store which of them are dirty.
+
+        :param context: of the request
+        :param data: nova.objects.LibvirtLiveMigrateData
+        :raises nova.exception.MigrationPreCheckError: if that fails
+        """
+        planned = migration_message.planned_hostdevs(data)
+        if planned:
+            with refusal():
+                self._accept(instance, planned)
+                self._devices.prepare(planned, instance, context)
+        yield
+        if planned:
+            # From now on, libvirt can start the guest here.
+            with refusal():
+                self._use.store(planned)
+
+    def _check_without(self, instance, allocations) -> None:
         """Check that a server has no devices if its host announced none.
 
         :raises errors.AssignmentError: if it has
@@ -90,8 +151,8 @@ class LiveMigration:
                 f'server {instance.uuid}', 'the source host sent no '
                 'description of its devices')
 
-    def choose(self, instance, allocations, announced: Announced,
-               ) -> dict[str, hostdev.Hostdev]:
+    def _choose(self, instance, allocations, announced: Announced,
+                ) -> dict[str, hostdev.Hostdev]:
         """Choose and claim devices that match those of the source.
 
         :returns: the destination's devices, by alias of the source's
@@ -119,7 +180,7 @@ class LiveMigration:
                 self._claims.release(instance.uuid)
         return found
 
-    def accept(self, instance, planned: hostdev.Hostdevs) -> None:
+    def _accept(self, instance, planned: hostdev.Hostdevs) -> None:
         """Claim and reset the devices that the source says were chosen here.
 
         :raises errors.AccelError: if they were not, or cannot be reset

@@ -67,6 +67,8 @@ def announce(data, described: collections.abc.Mapping[hostdev.Hostdev, str],
     :param data: nova.objects.LibvirtLiveMigrateData
     :param described: the description of each hostdev
     """
+    if not described:
+        return
     known = data.source_mdev_types if 'source_mdev_types' in data else {}
     # Nova lists our mdevs as well, but must not choose targets for them.
     ours = {str(device.address) for device in described}
