@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova_accel.cmd import placement
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import model
 from nova_accel.core.assignment import consistency
 from nova_accel.core.placement import inventory
@@ -64,7 +64,7 @@ def held(conf: cfg.ConfigOpts) -> set[model.Address]:
             connection, libvirt).values() for device in hostdevs}
 
 
-def _read(connection, libvirt) -> holding.Held:
+def _read(connection, libvirt) -> held_devices.Held:
     return libvirt_xml.read(connection.listAllDomains(
         libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
         | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)

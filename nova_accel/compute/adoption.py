@@ -29,7 +29,7 @@ from nova_accel.compute import log_once
 from nova_accel.compute import server_flavor
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import adoption
 from nova_accel.core.placement import inventory
@@ -102,7 +102,7 @@ class Adopter:
             self._state.placement_client.adopt(
                 uuid, plan.allocated, adoption.foreign_providers(
                     addresses, names(), here.node))
-            for item, functions in holding.dirty(plan.hostdevs, here):
+            for item, functions in held_devices.dirty(plan.hostdevs, here):
                 # The request has made it free.
                 self._state.use(item, functions)
             server_flavor.write(instance, plan.extra_specs)

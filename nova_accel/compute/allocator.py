@@ -15,7 +15,7 @@ from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
 from nova_accel.compute.state import reverts
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import allocations
 from nova_accel.core.assignment import ownership
@@ -201,7 +201,7 @@ class Allocator:
             # The server keeps its devices; the audit reports them.
             LOG.warning('%s', error, instance=instance)
             return {}
-        for item, functions in holding.dirty(held, here):
+        for item, functions in held_devices.dirty(held, here):
             # Restoring has made it free for a moment.
             self._state.use(item, functions)
         return allocated

@@ -26,7 +26,7 @@ from nova_accel.compute import log_once
 from nova_accel.compute import server_flavor
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core.assignment import class_move
 from nova_accel.core.placement import inventory
@@ -91,7 +91,7 @@ class ClassMover:
                                  for uuid in group.providers},
                 group.consumers)
             for uuid in group.consumers:
-                for item, functions in holding.dirty(domains[uuid], here):
+                for item, functions in held_devices.dirty(domains[uuid], here):
                     # The request has made it free.
                     self._state.use(item, functions)
             LOG.info('The devices %s of %s have another resource class now: '

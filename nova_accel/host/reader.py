@@ -7,7 +7,7 @@ import dataclasses
 import typing
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import model
 from nova_accel.core.device_spec import discovery
 from nova_accel.core.device_spec import policy as policies
@@ -65,7 +65,7 @@ def read(tree: trees.Tree,
          foreign: collections.abc.Sequence[spec_entry.Claim] = (),
          kinds: discovery.Enumerators | None = None,
          links: model.Links | None = None,
-         held: collections.abc.Callable[[], holding.Held] = dict,
+         held: collections.abc.Callable[[], held_devices.Held] = dict,
          policy: policies.Policy = policies.DEFAULT,
          switched: Locate | None = None,
          states: collections.abc.Iterable[State] = ()) -> model.Host:
@@ -84,7 +84,7 @@ def read_machine(tree: trees.Tree,
                  foreign: collections.abc.Sequence[spec_entry.Claim] = (),
                  kinds: discovery.Enumerators | None = None,
                  links: model.Links | None = None,
-                 held: collections.abc.Callable[[], holding.Held] = dict,
+                 held: collections.abc.Callable[[], held_devices.Held] = dict,
                  policy: policies.Policy = policies.DEFAULT,
                  switched: Locate | None = None) -> Offer:
     """Read a machine once, and return a function from entries to a Host.

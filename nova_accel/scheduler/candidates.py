@@ -110,31 +110,31 @@ class Candidate(dict):
 
 
 def available(host_state, answer: Answer,
-              given: collections.abc.Mapping[str, int] = {},
+              earlier: collections.abc.Mapping[str, int] = {},
               ) -> tuple[arrange.AvailableUnits, ...]:
     """Return the available units of a host's Regions, from the summaries.
 
     :param host_state: nova.scheduler.host_manager.HostState
-    :param given: units by provider that earlier servers of the request got
+    :param earlier: units by provider that earlier servers of the request got
     """
     return units(answer.ours(host_state.uuid), summary(host_state).places,
-                 given)
+                 earlier)
 
 
 def units(providers: collections.abc.Mapping[str, dict],
           places: collections.abc.Mapping[str, model.Place] = {},
-          given: collections.abc.Mapping[str, int] = {},
+          earlier: collections.abc.Mapping[str, int] = {},
           ) -> tuple[arrange.AvailableUnits, ...]:
     """Return the available units of our providers of one host.
 
     :param providers: their summaries by uuid
     :param places: by provider, as far as they are known
-    :param given: as for :func:`available`
+    :param earlier: as for :func:`available`
     """
     return tuple(
         arrange.AvailableUnits(
             uuid, resource_class, frozenset(provider['traits']),
-            usage['capacity'] - usage['used'] - given.get(uuid, 0),
+            usage['capacity'] - usage['used'] - earlier.get(uuid, 0),
             places.get(uuid) or model.Place.at(model.Location(), uuid),
             usage['capacity'])
         for uuid, provider in providers.items()

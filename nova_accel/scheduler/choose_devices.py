@@ -50,13 +50,13 @@ class Choice:
 
     def fill(self, candidate: candidates.Candidate,
              answer: candidates.Answer, steps: search_budget.Budget,
-             given: collections.abc.Mapping[str, int] = {},
+             earlier: collections.abc.Mapping[str, int] = {},
              chance: random.Random | None = None,
              ) -> arrange.Arrangement | None:
         """Choose devices, and write them into the candidate's allocations.
 
         :param steps: budget of the search
-        :param given: units by provider that earlier servers of the request
+        :param earlier: units by provider that earlier servers of the request
             got
         :param chance: selects among equally good devices; None for the first
         :returns: the arrangement, with an objection if there is none; None if
@@ -71,7 +71,7 @@ class Choice:
                 objection='its nova-compute does not report devices; check '
                 'that its compute_driver is accel.LibvirtDriver',
                 kind='driver')
-        available = candidates.available(self.host_state, answer, given)
+        available = candidates.available(self.host_state, answer, earlier)
         if chance:
             available = tuple(dataclasses.replace(units, rank=chance.random())
                               for units in available)

@@ -49,7 +49,7 @@ class HostSearch:
                   for candidate in self.host_state.allocation_candidates]
         self._found = [
             (candidate, self._choice.fill(candidate, self.answer, steps,
-                                          self._siblings.given))
+                                          self._siblings.units))
             for candidate in copies]
 
     @property

@@ -20,11 +20,11 @@ _ATTRIBUTE = 'nova_accel_siblings'
 class Siblings:
     """The devices of one host that servers of the request already got.
 
-    :ivar given: units by provider
+    :ivar units: their number by provider
     """
 
     def __init__(self, host_state):
-        self.given: collections.Counter[str] = collections.Counter()
+        self.units: collections.Counter[str] = collections.Counter()
         self._count = host_state.num_instances
         self._first: dict = {}
 
@@ -40,7 +40,7 @@ class Siblings:
 
     def _count_in(self, count: int) -> None:
         if count > self._count:
-            self.given.update(choose_devices.devices(self._first))
+            self.units.update(choose_devices.devices(self._first))
         self._count = count
 
     def expect(self, candidates: list[dict]) -> None:

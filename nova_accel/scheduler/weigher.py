@@ -118,6 +118,6 @@ def _room(host_state) -> fragmentation.Room:
         return fragmentation.Room(left=0., broken=0.)
     return fragmentation.after(
         candidates.available(host_state, answer,
-                             multi_create.Siblings.of(host_state).given),
+                             multi_create.Siblings.of(host_state).units),
         choose_devices.devices(host_state.allocation_candidates[0]),
         candidates.summary(host_state).links)

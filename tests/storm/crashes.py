@@ -6,7 +6,7 @@ A server keeps its devices. Servers in ERROR are not checked.
 
 import collections
 
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from tests.functional import faults
 from tests.storm import storm
 
@@ -151,7 +151,7 @@ class CrashStorm(storm.Storm):
         """Check that each server holds as many units as it has allocated."""
         held = collections.Counter()
         for host in storm.HOSTS:
-            for _uuid, device in holding.each(self.held_by_domain(host)):
+            for _uuid, device in held_devices.each(self.held_by_domain(host)):
                 held[device.provider,
                      rightly[host, str(device.address)]] += 1
         promised = collections.Counter()

@@ -3,7 +3,7 @@
 
 from nova_accel.compute import nonfatal
 from nova_accel.compute.state import node_state
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 
 
@@ -28,6 +28,6 @@ class Use:
             if unreadable and held:
                 raise unreadable
             dirt = self._state.local_host.dirt
-            for item, functions in holding.dirty(held, here):
+            for item, functions in held_devices.dirty(held, here):
                 if not functions <= dirt.in_placement(item.uuid):
                     self._state.use(item, functions)

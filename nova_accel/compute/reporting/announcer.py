@@ -20,7 +20,7 @@ from nova_accel.compute import instance_request
 from nova_accel.compute import notifications
 from nova_accel.compute.state import node_state
 from nova_accel.core import changes
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.placement import inventory
@@ -43,7 +43,7 @@ class Announcer:
         self._held: _Held | None = None
         self._lock = threading.Lock()
 
-    def start(self, held: holding.Held) -> None:
+    def start(self, held: held_devices.Held) -> None:
         """Take the devices that servers hold as announced.
 
         :param held: what libvirt's domains hold
@@ -134,7 +134,7 @@ class Announcer:
                     is_begin, len(now), here)
 
 
-def _ours(held: holding.Held) -> _Held:
+def _ours(held: held_devices.Held) -> _Held:
     return {uuid: _by_address(hostdevs) for uuid, hostdevs in held.items()}
 
 

@@ -21,7 +21,7 @@ from nova_accel.compute.state import kept_claims
 from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import claim as claims
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core.assignment import allocations
@@ -526,6 +526,6 @@ def _count_mdevs(held, except_for: str, offered) -> dict[str, int]:
     for uuid, devices in held:
         if uuid != except_for:
             others[uuid] += devices
-    found = holding.by_region(others, offered)
-    return {item.uuid: len(holding.holders(found[item.uuid]))
+    found = held_devices.by_region(others, offered)
+    return {item.uuid: len(held_devices.holders(found[item.uuid]))
             for item in offered if item.region.mdevs}

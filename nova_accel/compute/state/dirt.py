@@ -4,7 +4,7 @@
 import collections.abc
 import threading
 
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.placement import inventory
@@ -37,8 +37,8 @@ class Dirt:
     :ivar is_known: whether Placement has told the dirty functions
     """
 
-    def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
-                 ) -> None:
+    def __init__(self, held: collections.abc.Callable[
+            [], held_devices.Held] = dict) -> None:
         self._held = held
         self._node = inventory.Node('', '')
         #: In use, which Placement may not know.
@@ -196,7 +196,7 @@ class Dirt:
         if not dirty:
             return {}
         held = {device.address
-                for _uuid, device in holding.each(self._held())}
+                for _uuid, device in held_devices.each(self._held())}
         with self._lock:
             return {address: self._why(address) for address in dirty - held}
 

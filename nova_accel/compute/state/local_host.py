@@ -17,7 +17,7 @@ from nova_accel.compute.state import drains
 from nova_accel.compute.state import firmware
 from nova_accel.compute.state import health
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import kind
 from nova_accel.core import model
 from nova_accel.core.device_spec import changed_spec
@@ -60,8 +60,8 @@ class LocalHost:
     :ivar switches: the partitions of the fabric manager
     """
 
-    def __init__(self, held: collections.abc.Callable[[], holding.Held] = dict,
-                 ) -> None:
+    def __init__(self, held: collections.abc.Callable[
+            [], held_devices.Held] = dict) -> None:
         conf.register_opts(CONF)
         conf.log_unknown(CONF, LOG)
         self._held = held

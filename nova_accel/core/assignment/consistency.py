@@ -11,7 +11,7 @@ import dataclasses
 import functools
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -60,7 +60,7 @@ class Snapshot:
     offered: collections.abc.Mapping[str, inventory.Offered]
     known: collections.abc.Mapping[str, str]
     allocated: collections.abc.Mapping[str, collections.abc.Mapping[str, int]]
-    held: holding.Held
+    held: held_devices.Held
     classes: collections.abc.Mapping[str, collections.abc.Set[str]] = (
         dataclasses.field(default_factory=dict))
     consumers: collections.abc.Mapping[str, collections.abc.Sequence[str]] = (
@@ -86,10 +86,10 @@ class Snapshot:
         return {refusal.address: refusal for refusal in self.host.refusals}
 
     @functools.cached_property
-    def given(self) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
+    def by_provider(self) -> dict[str, list[tuple[str, hostdev.Hostdev]]]:
         """Domains and hostdevs by the provider that the alias names."""
         found = collections.defaultdict(list)
-        for uuid, device in holding.each(self.held):
+        for uuid, device in held_devices.each(self.held):
             found[device.provider].append((uuid, device))
         return found
 
@@ -97,7 +97,7 @@ class Snapshot:
 def gather(inventory: inventory.NodeInventory,
            read_allocations: collections.abc.Callable[
                [str], collections.abc.Mapping[str, listing.Json]],
-           held: collections.abc.Callable[[], holding.Held],
+           held: collections.abc.Callable[[], held_devices.Held],
            only: collections.abc.Container[str] | None = None) -> Snapshot:
     """Return the Snapshot of one compute node.
 
@@ -173,8 +173,8 @@ def _held_twice(snapshot: Snapshot) -> collections.abc.Iterator[Finding]:
     ours = snapshot.functions | {
         device.address for hostdevs in snapshot.held.values()
         for device in hostdev.ours(hostdevs)}
-    for address, uuids in holding.holders(
-            holding.each(snapshot.held)).items():
+    for address, uuids in held_devices.holders(
+            held_devices.each(snapshot.held)).items():
         if address in ours and len(uuids) > 1:
             yield Finding(
                 f'device {address}',
@@ -191,12 +191,12 @@ def held_without_allocations(
 
     :param only: the providers to look at, if not all
     """
-    found = holding.by_region(snapshot.held, snapshot.offered.values())
+    found = held_devices.by_region(snapshot.held, snapshot.offered.values())
     for item in snapshot.offered.values():
         if only is not None and item.uuid not in only:
             continue
         held = found[item.uuid]
-        units = holding.units(held, item)
+        units = held_devices.units(held, item)
         allocated = sum(snapshot.allocated.get(item.uuid, {}).values())
         # A driver can offer fewer mdevs of a type than exist.
         excess = min(len(units), item.region.size) - allocated
@@ -209,7 +209,7 @@ def held_without_allocations(
                 remedy, item.uuid, excess)
 
 
-def _explain(held: holding.Pairs,
+def _explain(held: held_devices.Pairs,
              units: collections.abc.Mapping[model.Unit, set[str]],
              item: inventory.Offered, snapshot: Snapshot) -> tuple[str, str]:
     """Return which domains hold too much of a Region, and the remedy."""
@@ -218,14 +218,14 @@ def _explain(held: holding.Pairs,
                  or everyone)
     names = ', '.join(sorted(strangers))
     addresses = {address for unit in units for address in unit}
-    given_as = {device.provider for uuid, device in held
-                if uuid in strangers and device.address in addresses}
-    if item.uuid not in given_as and all(
-            snapshot.allocated.get(provider) for provider in given_as):
+    named = {device.provider for uuid, device in held
+             if uuid in strangers and device.address in addresses}
+    if item.uuid not in named and all(
+            snapshot.allocated.get(provider) for provider in named):
         # An entry has changed, and so have the names of its Regions.
         have = 'has' if len(strangers) == 1 else 'have'
         return (f'{names} {have} allocations of it as ' + ', '.join(sorted(
-            snapshot.known.get(provider, provider) for provider in given_as)),
+            snapshot.known.get(provider, provider) for provider in named)),
             'no action needed, it is kept for the server; or restore the '
             'entry')
     return (f'{names} should not have it',
@@ -272,7 +272,7 @@ def _allocated_not_held(snapshot: Snapshot,
                         ) -> collections.abc.Iterator[Finding]:
     """Find units that are allocated and that no server holds."""
     for provider, allocated in snapshot.allocated.items():
-        units = _units_given_as(provider, snapshot)
+        units = _units_named_by(provider, snapshot)
         has = collections.Counter(uuid for uuids in units.values()
                                   for uuid in uuids)
         lacking = ', '.join(sorted(
@@ -299,13 +299,13 @@ def _of_its_units(number: int) -> str:
     return errors.count(number, 'of its units is', 'of its units are')
 
 
-def _units_given_as(provider: str, snapshot: Snapshot,
+def _units_named_by(provider: str, snapshot: Snapshot,
                     ) -> dict[model.Unit, set[str]]:
     """Return domains by unit that was assigned from a provider."""
-    held = snapshot.given.get(provider, [])
-    units = holding.units(held, snapshot.offered.get(provider))
+    held = snapshot.by_provider.get(provider, [])
+    units = held_devices.units(held, snapshot.offered.get(provider))
     known = {address for unit in units for address in unit}
-    return units | holding.units(
+    return units | held_devices.units(
         ((uuid, device) for uuid, device in held
          if device.address not in known), None)
 

@@ -14,7 +14,7 @@ import functools
 import itertools
 
 from nova_accel.core import claim as claims
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import model
 from nova_accel.core import naming
 from nova_accel.core.assignment import allocations
@@ -41,7 +41,7 @@ class Holders:
     :param new: the addresses of ``hostdevs`` that servers have not had yet
     """
 
-    hostdevs: holding.Held = dataclasses.field(default_factory=dict)
+    hostdevs: held_devices.Held = dataclasses.field(default_factory=dict)
     allocated: collections.abc.Mapping[
         str, collections.abc.Sequence[allocations.Allocations]] = (
             dataclasses.field(default_factory=dict))
@@ -56,7 +56,7 @@ class Holders:
     def addresses(self) -> frozenset[model.Address]:
         """The addresses that are held, as far as they are known."""
         return frozenset(device.address
-                         for _uuid, device in holding.each(self.hostdevs))
+                         for _uuid, device in held_devices.each(self.hostdevs))
 
     def justifies(self, consumer: str, claim: claims.Claim) -> bool:
         """Whether a server without a domain keeps what it claims.
@@ -79,7 +79,7 @@ class Holders:
 
     def counts(self, offered: Offers) -> dict[str, int]:
         """Return the number of held units by provider."""
-        units = holding.counts(offered, self.hostdevs)
+        units = held_devices.counts(offered, self.hostdevs)
         for server in self.allocated:
             for item, lacking in self._lacking(server, offered):
                 units[item.uuid] = min(item.region.size,
@@ -150,14 +150,14 @@ class Holders:
         concerned = [item for item in offered if any(
             provider in allocated for allocated in every
             for provider in _providers(item))]
-        holds = holding.by_region(
+        holds = held_devices.by_region(
             {server: self.hostdevs.get(server, ())}, offered
             ) if concerned else {}
         for item in concerned:
             amount = sum(allocations.count_units(
                 allocated.get(provider, {}), item.region.resource_class)
                 for allocated in every for provider in _providers(item))
-            lacking = amount - len(holding.units(holds[item.uuid], item))
+            lacking = amount - len(held_devices.units(holds[item.uuid], item))
             if lacking > 0:
                 yield item, lacking
 

@@ -5,7 +5,7 @@ import collections
 import collections.abc
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -194,7 +194,7 @@ def _make_up(devices: collections.abc.Collection[hostdev.Hostdev],
 
 def _count_units(devices: collections.abc.Iterable[hostdev.Hostdev],
                  item: inventory.Offered | None) -> int:
-    return len(holding.units([('', device) for device in devices], item))
+    return len(held_devices.units([('', device) for device in devices], item))
 
 
 def rebuild_allocations(hostdevs: hostdev.Hostdevs,
@@ -227,7 +227,7 @@ def rebuild_allocations(hostdevs: hostdev.Hostdevs,
 def numa_nodes(request: flavor_request.Request,
                allocated: allocations.Allocations,
                inventory: inventory.NodeInventory,
-               held: collections.abc.Callable[[], holding.Held],
+               held: collections.abc.Callable[[], held_devices.Held],
                ) -> frozenset[int]:
     """Return the NUMA nodes that the guest must be near to.
 
@@ -254,8 +254,8 @@ def numa_nodes(request: flavor_request.Request,
 
 def _nodes_with_room(amounts: collections.abc.Mapping[str, int],
                      offered: collections.abc.Collection[inventory.Offered],
-                     held: holding.Held) -> frozenset[int]:
-    taken = holding.counts(offered, held)
+                     held: held_devices.Held) -> frozenset[int]:
+    taken = held_devices.counts(offered, held)
     free: dict[int, collections.Counter[str]] = collections.defaultdict(
         collections.Counter)
     for item in offered:

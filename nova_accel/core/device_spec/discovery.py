@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -42,7 +42,7 @@ def offer(functions: collections.abc.Iterable[model.Function],
           problems: collections.abc.Iterable[str] = (),
           withheld: collections.abc.Mapping[
               model.Address, collections.abc.Sequence[model.Withheld]] = {},
-          held: collections.abc.Callable[[], holding.Held] = dict,
+          held: collections.abc.Callable[[], held_devices.Held] = dict,
           hazards: collections.abc.Sequence[unsafe_host.Hazard] = (),
           policy: policies.Policy = policies.DEFAULT,
           architecture: str = '') -> model.Host:

@@ -12,7 +12,7 @@ import functools
 import itertools
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import kind as kinds
 from nova_accel.core import model
@@ -81,7 +81,7 @@ class UnitChecks:
     def __init__(self, machine: machines.Machine, problems: list[str],
                  foreign: collections.abc.Sequence[spec_entry.Claim],
                  withheld: Withheld,
-                 held: collections.abc.Callable[[], holding.Held],
+                 held: collections.abc.Callable[[], held_devices.Held],
                  hazards: collections.abc.Sequence[unsafe_host.Hazard],
                  policy: policies.Policy, architecture: str) -> None:
         self._machine = machine
@@ -97,7 +97,7 @@ class UnitChecks:
 
     @functools.cached_property
     def _hostdevs(self) -> hostdev.Hostdevs:
-        return tuple(device for _uuid, device in holding.each(
+        return tuple(device for _uuid, device in held_devices.each(
             self._ask_held()))
 
     @functools.cached_property

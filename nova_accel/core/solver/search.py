@@ -189,7 +189,7 @@ class _Tally:
                        else view.values[constraint.key])
         self.counts: dict[csp.Spot, int] = {}
         self.left = len(constraint.members)
-        self.given = 0
+        self.assigned = 0
         self._off = ([view.nodes_missed(constraint, index)
                       for index in range(len(view.sources))]
                      if constraint.guest or constraint.network else None)
@@ -197,7 +197,7 @@ class _Tally:
 
     @property
     def is_open(self) -> bool:
-        return 0 < self.given < len(self.constraint.members)
+        return 0 < self.assigned < len(self.constraint.members)
 
     def allows(self, index: int) -> bool:
         value, counts = self.values[index], self.counts
@@ -214,7 +214,7 @@ class _Tally:
         if not self.constraint.same:
             added = int(value in self.counts)
         elif self.constraint.key != csp.LINKS:
-            added = int(self.given and value not in self.counts)
+            added = int(self.assigned and value not in self.counts)
         else:
             devices = frozenset(self.counts)
             added = self._missed(devices | {value}, self.left - 1)
@@ -236,7 +236,7 @@ class _Tally:
     def push(self, index: int) -> None:
         value = self.values[index]
         self.counts[value] = self.counts.get(value, 0) + 1
-        self.given += 1
+        self.assigned += 1
         self.left -= 1
 
     def pop(self, index: int) -> None:
@@ -244,7 +244,7 @@ class _Tally:
         self.counts[value] -= 1
         if not self.counts[value]:
             del self.counts[value]
-        self.given -= 1
+        self.assigned -= 1
         self.left += 1
 
 

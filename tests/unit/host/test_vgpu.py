@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import naming
 from nova_accel.core.assignment import consistency
@@ -711,14 +711,14 @@ def test_vf_held_as_one_type_is_not_counted_for_another(driven, ready):
     record = {SERVER: (held(item, VF),)}
     assert findings(host, {item.uuid: {SERVER: 1}}, record) == ()
     offered_ = build.inventory(host).offered
-    counts = holding.counts(offered_, record)
+    counts = held_devices.counts(offered_, record)
     assert {uuid for uuid, count in counts.items() if count} == {item.uuid}
     free = host_summary.loads(host_summary.dumps(offered_, counts),
                               build.ROOT).units
     assert free[item.uuid] == (8, 7)
     # A domain that is not Nova's takes it from both.
     other = {SERVER: (hostdev.Hostdev(build.address(VF), 'x'),)}
-    assert sum(holding.counts(offered_, other).values()) == 2 - ready
+    assert sum(held_devices.counts(offered_, other).values()) == 2 - ready
 
 
 def test_missing_type_does_not_affect_a_server_with_another():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import pytest
 
 from nova_accel.core import errors
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -277,7 +277,7 @@ def test_held_mdevs_are_counted_by_their_alias():
     item = _item(4)
     held = {_ME: _assign(item, 2), _OTHER: (hostdev.Hostdev(
         model.MdevAddress(str(uuid.uuid4())), ''),)}
-    assert holding.counts([item], held) == {item.uuid: 2}
+    assert held_devices.counts([item], held) == {item.uuid: 2}
 
 
 def _virtual(name='mtty', *types):

@@ -4,7 +4,7 @@
 from unittest import mock
 import uuid
 
-from nova_accel.core import holding
+from nova_accel.core import held_devices
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.core import naming
@@ -29,12 +29,13 @@ def _held(cards):
 
 def test_units_are_counted_for_each_of_many_regions():
     offered, held = _held(64)
-    assert holding.counts(offered, held) == {item.uuid: 1 for item in offered}
+    assert held_devices.counts(offered, held) == {
+        item.uuid: 1 for item in offered}
 
 
 def test_alias_of_each_hostdev_is_parsed_once():
     offered, held = _held(64)
     with mock.patch.object(naming, 'parse_alias',
                            wraps=naming.parse_alias) as parse:
-        holding.counts(offered, held)
+        held_devices.counts(offered, held)
     assert parse.call_count == len(held)
