@@ -67,9 +67,9 @@ from nova_accel.compute import allocator
 from nova_accel.compute import class_mover
 from nova_accel.compute import instance_request
 from nova_accel.compute import nonfatal
-from nova_accel.compute import operations
 from nova_accel.compute import patches
 from nova_accel.compute import periodic
+from nova_accel.compute import server_operations
 from nova_accel.compute.devices import fabric_partitions
 from nova_accel.compute.devices import firmware_probes
 from nova_accel.compute.devices import guest_devices
@@ -126,7 +126,7 @@ class LibvirtDriver(driver.LibvirtDriver):
             self._host, state, chooser, reclamation, devices, dirt)
         self._announcer = announcer.Announcer(state)
         self._claims.on_end = self._announcer.operation_ended
-        self._operations = operations.Operations(
+        self._operations = server_operations.ServerOperations(
             state, chooser, devices, self._announcer, self._host)
         self._periodic = periodic.Periodic(state, periodic.Parts(
             devices, self._suspension, reclamation, probes, fabric,

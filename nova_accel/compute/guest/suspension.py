@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the devices of a guest are detached, and attached again.
 
-As in :mod:`nova_accel.compute.operations`, the driver calls Nova's method in
+As in :mod:`nova_accel.compute.server_operations`, the driver calls Nova's method in
 the context that the method of the same name returns.
 """
 

@@ -32,7 +32,7 @@ Context = collections.abc.Iterator[None]
 _UNDEFINING = (task_states.REBUILDING, task_states.RESIZE_MIGRATING)
 
 
-class Operations:
+class ServerOperations:
     """The operations that claim or release the devices of a server."""
 
     def __init__(self, state: node_state.NodeState,
