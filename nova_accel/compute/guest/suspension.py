@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """When the devices of a guest are detached, and attached again.
 
-As in :mod:`nova_accel.compute.server_operations`, the driver calls Nova's method in
-the context that the method of the same name returns.
+As in :mod:`nova_accel.compute.server_operations`, the driver calls Nova's
+method in the context that the method of the same name returns.
 """
 
 import collections.abc
