@@ -100,7 +100,8 @@ class CrashStorm(storm.Storm):
         for operation in operations:
             server = servers.get(operation.server)
             if not server or operation.name not in KEEPING or (
-                    server['status'] == 'ERROR'):
+                    server['status'] == 'ERROR') or (
+                    self._is_left_by_a_resize(server['id'])):
                 continue
             had, has = before[server['id']], after[server['id']]
             if had != has and had:
