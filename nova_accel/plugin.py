@@ -11,8 +11,8 @@ from nova_accel.core.errors import AccelError
 from nova_accel.core.errors import AssignmentError
 from nova_accel.core.errors import DeviceError
 from nova_accel.core.errors import quote
-from nova_accel.core.fabric.definition import Definition
 from nova_accel.core.fabric.manager import NAMESPACE as FABRIC_NAMESPACE
+from nova_accel.core.fabric.manager import Definition
 from nova_accel.core.fabric.manager import Fabric
 from nova_accel.core.fabric.manager import FabricError
 from nova_accel.core.fabric.manager import FabricManager
@@ -37,6 +37,7 @@ from nova_accel.core.kind import Programmer
 from nova_accel.core.kind import Reader
 from nova_accel.core.kind import Refused
 from nova_accel.core.kind import Suggester
+from nova_accel.core.kind import Tree
 from nova_accel.core.kind import read_limit
 from nova_accel.core.model import Address
 from nova_accel.core.model import Device
@@ -49,7 +50,6 @@ from nova_accel.core.model import Unit
 from nova_accel.core.placement.inventory import Offered
 from nova_accel.core.request.fpga import Bitstream
 from nova_accel.host.pci import path as function_path
-from nova_accel.host.tree import Tree
 from nova_accel.host.tree import is_live
 from nova_accel.host.tree import mount as sysfs_path
 

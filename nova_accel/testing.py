@@ -482,7 +482,7 @@ class FabricTests(_TestCase):
                     fabric_manager.Failure.NOT_SUPPORTED), error
         assert self._active() == kept
 
-    def _settings(self) -> definition.Definition:
+    def _settings(self) -> fabric_manager.Definition:
         settings = definition.parse(self._option,
                                     loader.load_fabric_managers())
         assert settings is not None

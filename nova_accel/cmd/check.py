@@ -4,9 +4,12 @@
 nova-compute runs the same audit periodically, and logs its findings.
 """
 
+import collections.abc
 import contextlib
 import functools
 import importlib
+import types
+import typing
 
 from oslo_config import cfg
 
@@ -37,12 +40,11 @@ def audit(host: model.Host, name: str | None, get: queries.Get,
         return name, compare(host, libvirt, connection, get, name)
 
 
-def compare(host: model.Host, libvirt, connection, get: queries.Get,
-            name: str,
+def compare(host: model.Host, libvirt: types.ModuleType,
+            connection: typing.Any, get: queries.Get, name: str,
             ) -> tuple[consistency.Finding, ...]:
     """Return the findings of an audit.
 
-    :param libvirt: the module
     :param connection: libvirt.virConnect
     :param get: reads from Placement
     :param name: name of the compute node
@@ -64,13 +66,14 @@ def held(conf: cfg.ConfigOpts) -> set[model.Address]:
             connection, libvirt).values() for device in hostdevs}
 
 
-def _read(connection, libvirt) -> held_devices.Held:
+def _read(connection: typing.Any, libvirt: types.ModuleType,
+          ) -> held_devices.Held:
     return libvirt_xml.read(connection.listAllDomains(
         libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE
         | libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE), libvirt)
 
 
-def _load_libvirt():
+def _load_libvirt() -> types.ModuleType:
     try:
         libvirt = importlib.import_module('libvirt')
     except ImportError as error:
@@ -84,7 +87,8 @@ def _load_libvirt():
 
 
 @contextlib.contextmanager
-def _connect(libvirt, conf: cfg.ConfigOpts):
+def _connect(libvirt: types.ModuleType, conf: cfg.ConfigOpts,
+             ) -> collections.abc.Iterator[typing.Any]:
     conf.register_opt(cfg.StrOpt('connection_uri', default=''), 'libvirt')
     connection = libvirt.openReadOnly(conf.libvirt.connection_uri
                                       or 'qemu:///system')
@@ -95,7 +99,8 @@ def _connect(libvirt, conf: cfg.ConfigOpts):
 
 
 @contextlib.contextmanager
-def _translated_errors(libvirt):
+def _translated_errors(libvirt: types.ModuleType,
+                       ) -> collections.abc.Iterator[None]:
     """Raise exceptions of libvirt as AccelError."""
     try:
         yield

@@ -6,10 +6,13 @@ nova.conf, and never touches a server.
 """
 
 import abc
+import argparse
+import collections.abc
 import json
 import os
 import pathlib
 import textwrap
+import typing
 
 import yaml
 
@@ -38,9 +41,9 @@ _INPUTS = {
 class _Migrate(text.ShowOne, metaclass=abc.ABCMeta):
     """Show a plan; with --apply, also do steps of it."""
 
-    inputs = ('flavors', 'servers')
+    inputs: tuple[str, ...] = ('flavors', 'servers')
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--directory', metavar='DIR', default='nova-accel-migration',
@@ -59,7 +62,7 @@ class _Migrate(text.ShowOne, metaclass=abc.ABCMeta):
                 f'{_INPUTS[name]} -f json" (default: ask the API)')
         return parser
 
-    def take_action(self, parsed_args):
+    def take_action(self, parsed_args: argparse.Namespace) -> text.Output:
         self.parsed_args = parsed_args
         cloud = cloud_data.CloudData(
             {name: getattr(parsed_args, name) for name in self.inputs},
@@ -75,7 +78,9 @@ class _Migrate(text.ShowOne, metaclass=abc.ABCMeta):
                   directory: str) -> plan.Plan:
         """Return the plan."""
 
-    def lines(self, names, data):
+    def lines(self, names: collections.abc.Sequence[str],
+              data: collections.abc.Iterable[typing.Any],
+              ) -> collections.abc.Iterator[str]:
         for value in data:
             yield from value.human_readable().splitlines()
 
@@ -105,7 +110,8 @@ class MigratePci(_Migrate):
     It exits with 1 if something is not carried over.
     """
 
-    def make_plan(self, cloud, directory):
+    def make_plan(self, cloud: cloud_data.CloudData,
+                  directory: str) -> plan.Plan:
         conf = self.app.configuration(hosts.SERVICE).pci
         if not conf.device_spec and not conf.alias:
             raise errors.AccelError(
@@ -128,7 +134,8 @@ class MigrateCyborg(_Migrate):
 
     inputs = ('profiles', 'flavors', 'arqs', 'servers')
 
-    def make_plan(self, cloud, directory):
+    def make_plan(self, cloud: cloud_data.CloudData,
+                  directory: str) -> plan.Plan:
         return cyborg.make(cyborg.Source(
             *cloud.profiles(), cloud.flavors(), cloud.requests(),
             cloud.servers()), directory)
@@ -141,7 +148,7 @@ class MigrateClass(_Migrate):
     with 1 if something is not carried over.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--to', required=True, metavar='CLASS',
                             help='the one resource class')
@@ -149,7 +156,8 @@ class MigrateClass(_Migrate):
                             help='an old resource class')
         return parser
 
-    def make_plan(self, cloud, directory):
+    def make_plan(self, cloud: cloud_data.CloudData,
+                  directory: str) -> plan.Plan:
         conf = self.app.configuration(hosts.SERVICE).nova_accel
         moves, problems = moved_classes.parse({
             **conf.moved_classes, **dict.fromkeys(
@@ -167,7 +175,8 @@ class MigrateClass(_Migrate):
             cloud.servers()), moves, directory)
 
 
-def _moved_profiles(directories, moves: moved_classes.Moves,
+def _moved_profiles(directories: collections.abc.Iterable[str],
+                    moves: moved_classes.Moves,
                     ) -> tuple[dict[str, str], list[errors.AccelError]]:
     """Return the texts of files of profiles that change, and errors."""
     found, problems = {}, []
@@ -186,7 +195,7 @@ def _moved_profiles(directories, moves: moved_classes.Moves,
     return found, problems
 
 
-def _paths(directories) -> list[str]:
+def _paths(directories: collections.abc.Iterable[str]) -> list[str]:
     """Return the paths of the files of profiles."""
     return [os.path.join(directory, name) for directory in directories
             if os.path.isdir(directory) for name in store.names(directory)]
@@ -237,7 +246,7 @@ def _as_columns(planned: plan.Plan, done: frozenset[int],
     }
 
 
-def _listed(title: str, lines) -> list[str]:
+def _listed(title: str, lines: collections.abc.Iterable[str]) -> list[str]:
     found = [*lines]
     return ['', title, *found] if found else []
 

@@ -164,6 +164,31 @@ class Machine(typing.Protocol):
         """
 
 
+class Tree(typing.Protocol):
+    """The files of a machine, live or recorded.
+
+    Paths are relative to its root, such as ``sys/bus/pci/devices``. No method
+    raises: entries that disappear, loops and unreadable files are common in
+    sysfs, and are treated as missing.
+    """
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def text(self, path: str) -> str | None:
+        """Return a file's content, or None if it cannot be read.
+
+        At most :data:`nova_accel.host.tree.MAX_FILE` bytes, in proc
+        :data:`nova_accel.host.tree.MAX_PROC`.
+        """
+
+    def link(self, path: str) -> str | None:
+        """Return the target of a symbolic link as written, or None."""
+
+    def has(self, path: str) -> bool:
+        """Whether a path exists, even if the file cannot be read."""
+
+
 class Enumerator(typing.Protocol):
     """Finds the units of a function."""
 
@@ -277,8 +302,7 @@ class Examiner(typing.Protocol):
 class Kind:
     """A kind: the object that an entry point names.
 
-    :param open: called with the tree of a machine
-        (:class:`nova_accel.host.tree.Tree`); returns an Enumerator of it
+    :param open: called with the Tree of a machine; returns an Enumerator of it
     :param keys: Readers of the keys that only entries of this kind can have;
         an entry with one of them is of this kind
     :param naming: those of ``keys`` that name devices, such as a file that
@@ -294,7 +318,7 @@ class Kind:
         bitstream does not start with a device of another kind
     """
 
-    open: collections.abc.Callable[[typing.Any], Enumerator]
+    open: collections.abc.Callable[[Tree], Enumerator]
     keys: collections.abc.Mapping[str, Reader] = dataclasses.field(
         default_factory=dict)
     naming: tuple[str, ...] = ()

@@ -109,9 +109,9 @@ def normalise_trait(text: str) -> str:
     return name if name in _standard_traits() else _custom(name)
 
 
-def default_resource_class(function: model.Function) -> str:
+def default_resource_class(vendor_id: str, product_id: str) -> str:
     """Return the default class of a device, the same as in Nova."""
-    return f'CUSTOM_PCI_{function.vendor_id}_{function.product_id}'.upper()
+    return f'CUSTOM_PCI_{vendor_id}_{product_id}'.upper()
 
 
 def unit_class(resource_class: str) -> str:

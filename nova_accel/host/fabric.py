@@ -19,6 +19,7 @@ from nova_accel.core.fabric import manager
 from nova_accel.core.fabric import module_map
 from nova_accel.host import commands
 from nova_accel.host import loader
+from nova_accel.host import operate
 
 LOG = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ class _Checked:
     def __init__(self, fabric: manager.Fabric) -> None:
         self._fabric = fabric
 
-    def __getattr__(self, name: str) -> collections.abc.Callable:
-        def call(*args):
+    def __getattr__(self, name: str,
+                    ) -> collections.abc.Callable[..., typing.Any]:
+        def call(*args: typing.Any) -> typing.Any:
             try:
                 return getattr(self._fabric, name)(*args)
             except manager.FabricError:
@@ -77,20 +79,20 @@ class Switches:
     :param operations: returns the operations on the machine
     :param kept: the file with the cards by module, None for none
     :param writes: whether that file is written
-    :ivar fabric: the manager's Fabric, None if none is configured or it
-        cannot be used
     """
 
-    def __init__(self, operations: collections.abc.Callable[[], typing.Any],
-                 kept: str | os.PathLike | None = None,
+    def __init__(self,
+                 operations: collections.abc.Callable[[], operate.Operations],
+                 kept: str | os.PathLike[str] | None = None,
                  writes: bool = True) -> None:
         self._operations = operations
-        self._kept = kept and pathlib.Path(kept)
+        self._kept = pathlib.Path(kept) if kept else None
         self._writes = writes
         self._text = ''
-        self._settings: definition.Definition | None = None
+        self._settings = definition.NONE
         self._unusable: errors.AccelError | None = None
-        self._known: module_map.Known | None = None
+        self._known = module_map.Known()
+        self._is_loaded = False
         self._asked: frozenset[model.PciAddress] = frozenset()
         self._not_told: list[str] = []
         self._ask_again = -math.inf
@@ -99,7 +101,7 @@ class Switches:
         self._links_unknown = ''
         self._silent = ''
         self._next = -math.inf
-        self.fabric: manager.Fabric | None = None
+        self._fabric: manager.Fabric | None = None
 
     def configure(self, text: str) -> errors.AccelError | None:
         """Take over the value of the option.
@@ -107,13 +109,15 @@ class Switches:
         :returns: why it cannot be used, None if it can
         """
         if text != self._text:
-            settings = opened = unusable = None
+            settings, opened = definition.NONE, None
+            unusable: errors.AccelError | None = None
             try:
                 managers = loader.load_fabric_managers()
-                settings = definition.parse(text, managers)
-                if settings:
-                    opened = _Checked(managers[settings.manager].open(
-                        settings, self._operations()))
+                if parsed := definition.parse(text, managers):
+                    settings = parsed
+                    opened = typing.cast(manager.Fabric, _Checked(
+                        managers[settings.manager].open(
+                            settings, self._operations())))
             except errors.AccelError as error:
                 unusable = error
             except Exception as error:
@@ -121,7 +125,7 @@ class Switches:
                 unusable = errors.EntryError(
                     definition.OPTION,
                     f'its manager cannot be opened: {error!r}')
-            self._settings, self.fabric = settings, opened
+            self._settings, self._fabric = settings, opened
             self._unusable = unusable
             self._partitions, self._silent = None, ''
             self._failed, self._links_unknown = (), ''
@@ -135,7 +139,7 @@ class Switches:
 
         If it does not answer, those that it listed before are kept.
         """
-        if self.fabric is not None and not self.is_left_alone:
+        if self._fabric is not None and not self.is_left_alone:
             with contextlib.suppress(manager.FabricError):
                 self.ask()
 
@@ -144,21 +148,31 @@ class Switches:
         """Whether the manager hung a moment ago."""
         return time.monotonic() < self._next
 
-    def ask(self) -> None:
-        """Ask the manager for its partitions.
+    @property
+    def fabric(self) -> manager.Fabric:
+        """The manager's Fabric.
 
-        :raises manager.FabricError: if it does not answer, or the option
-            cannot be used
+        :raises manager.FabricError: if the option is not set, or cannot be
+            used
         """
-        if self.fabric is None:
+        if self._fabric is None:
             why = self._unusable or errors.EntryError(definition.OPTION,
                                                       'is not set')
             raise manager.FabricError(manager.Failure.NOT_SUPPORTED,
                                       why.thing, why.reason, why.remedy)
+        return self._fabric
+
+    def ask(self) -> None:
+        """Ask the manager for its partitions.
+
+        :raises manager.FabricError: if it does not answer, or as
+            :attr:`fabric`
+        """
+        fabric = self.fabric
         began = time.monotonic()
         try:
-            self._partitions = tuple(self.fabric.partitions())
-            self._failed, self._links_unknown = self._failed_links()
+            self._partitions = tuple(fabric.partitions())
+            self._failed, self._links_unknown = _failed_links(fabric)
             self._silent = ''
         except manager.FabricError as error:
             self._silent = str(error)
@@ -174,7 +188,7 @@ class Switches:
 
         :param functions: those of the machine
         """
-        if self.fabric is None:
+        if self._fabric is None:
             return located.NONE
         if self._partitions is None and not self._silent:
             self.refresh()
@@ -201,22 +215,8 @@ class Switches:
         return {function.address: _UNLISTED for function in functions
                 if str(function.address) in unlisted}
 
-    def _failed_links(self) -> tuple[
-            collections.abc.Sequence[manager.FailedLinks], str]:
-        """Return the failed links, and why they are not known, or ''.
-
-        They are only said to have failed: partitions can be activated without
-        knowing.
-        """
-        try:
-            return self.fabric.failed_links(), ''
-        except manager.FabricError as error:
-            if error.failure in _SILENT:
-                raise
-            return (), ('' if error.failure is manager.Failure.NOT_SUPPORTED
-                        else str(error))
-
-    def _learn(self, functions) -> list[str]:
+    def _learn(self, functions: collections.abc.Collection[model.Function],
+               ) -> list[str]:
         """Learn the cards by module from the driver of the host.
 
         The command is run when it can see cards that it could not before, and
@@ -225,8 +225,8 @@ class Switches:
         :returns: why that failed
         """
         machine = module_map.cards(functions)
-        if self._known is None:
-            self._known = self._load()
+        if not self._is_loaded:
+            self._known, self._is_loaded = self._load(), True
             if self._known.cards != machine:
                 self._known = module_map.Known(cards=machine)
         if not self._settings.modules_command:
@@ -250,7 +250,7 @@ class Switches:
                                   f'{str(error) or repr(error)}']
         return self._not_told
 
-    def _know(self, **facts) -> None:
+    def _know(self, **facts: typing.Any) -> None:
         """Keep facts that are new, also for the next nova-compute."""
         known = dataclasses.replace(self._known, **facts)
         if known != self._known:
@@ -283,3 +283,19 @@ class Switches:
                         'are not known after a restart of nova-compute while '
                         'the GPUs are bound to vfio-pci: %s', self._kept,
                         error)
+
+
+def _failed_links(fabric: manager.Fabric) -> tuple[
+        collections.abc.Sequence[manager.FailedLinks], str]:
+    """Return the failed links, and why they are not known, or ''.
+
+    They are only said to have failed: partitions can be activated without
+    knowing.
+    """
+    try:
+        return fabric.failed_links(), ''
+    except manager.FabricError as error:
+        if error.failure in _SILENT:
+            raise
+        return (), ('' if error.failure is manager.Failure.NOT_SUPPORTED
+                    else str(error))

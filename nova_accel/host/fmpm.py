@@ -6,23 +6,23 @@ told their virtual functions, which only its SDK can do.
 """
 
 import collections.abc
-import typing
 
 from nova_accel.core import model
 from nova_accel.core.fabric import definition
 from nova_accel.core.fabric import fmpm
 from nova_accel.core.fabric import manager
+from nova_accel.host import operate
 
 
-class Fmpm:
+class Fmpm(manager.Fabric):
     """The Fabric of a machine.
 
     :param settings: of ``[nova_accel] fabric_manager``
-    :param operations: those on the machine, :mod:`nova_accel.host.operations`
+    :param operations: those on the machine
     """
 
-    def __init__(self, settings: definition.Definition,
-                 operations: typing.Any) -> None:
+    def __init__(self, settings: manager.Definition,
+                 operations: operate.Operations) -> None:
         self._text = settings.text
         self._operations = operations
 

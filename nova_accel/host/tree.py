@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read access to a live /sys or to a recording of one.
-
-A Tree has four methods. Each takes a path relative to the machine's root, such
-as ``sys/bus/pci/devices``: names of a directory, text of a file, target of a
-link, and whether the path exists. None of them raises: entries that disappear,
-loops and unreadable files are common in sysfs, and are treated as missing.
-"""
+"""Read access to a live /sys or to a recording of one."""
 
 import collections
 import collections.abc
@@ -23,6 +17,7 @@ import typing
 import zlib
 
 from nova_accel.core import errors
+from nova_accel.core import kind
 
 #: Most bytes that are read of a file. Attributes of sysfs are at most a page
 #: (Documentation/filesystems/sysfs).
@@ -52,23 +47,7 @@ _SYSFS_MAGIC = 0x62656572
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Tree(typing.Protocol):
-    """The files of a machine that the reader reads."""
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a directory, sorted."""
-
-    def text(self, path: str) -> str | None:
-        """Return a file's content, or None if it cannot be read.
-
-        At most :data:`MAX_FILE` bytes, in proc :data:`MAX_PROC`.
-        """
-
-    def link(self, path: str) -> str | None:
-        """Return the target of a symbolic link as written, or None."""
-
-    def has(self, path: str) -> bool:
-        """Whether a path exists, even if the file cannot be read."""
+Tree = kind.Tree
 
 
 def follow(tree: Tree, path: str) -> str:

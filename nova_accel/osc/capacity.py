@@ -2,6 +2,7 @@
 """``openstack accel capacity``: what is used, what is left, what is stranded.
 """
 
+import argparse
 import collections
 import collections.abc
 import typing
@@ -14,6 +15,7 @@ from nova_accel.core.capacity import usage
 from nova_accel.core.capacity import view
 from nova_accel.core.placement import listing
 from nova_accel.core.solver import reasons
+from nova_accel.osc import cloud
 from nova_accel.osc import columns
 from nova_accel.osc import profiles
 from nova_accel.osc import progress
@@ -22,7 +24,9 @@ _USAGE = 'Resource Class', 'Total', 'Used', 'Free', 'Withheld', 'Reasons'
 _PROFILE = ('Profile', 'Servers', 'Fits', 'Free', 'Stranded', 'Withheld',
             'Reasons')
 
-_Table = tuple[collections.abc.Sequence[str], list[tuple]]
+_Hosts = collections.abc.Collection[listing.Host]
+_Row = tuple[typing.Any, ...]
+_Table = tuple[collections.abc.Sequence[str], list[_Row]]
 
 
 class ListCapacity(command.Lister):
@@ -33,7 +37,7 @@ class ListCapacity(command.Lister):
     memory and disk can limit the number of servers further.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--by', choices=sorted(_TABLES), default='class',
@@ -47,23 +51,26 @@ class ListCapacity(command.Lister):
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = cloud.of(self)
         hosts = ([client.host(parsed_args.host)] if parsed_args.host
                  else client.hosts())
         return _TABLES[parsed_args.by](client, hosts, parsed_args)
 
 
-def _by_class(client, hosts, options) -> _Table:
+def _by_class(client: cloud.Cloud, hosts: _Hosts,
+              options: argparse.Namespace) -> _Table:
     return _USAGE, _rows(client, [((), hosts)], options)
 
 
-def _by_host(client, hosts, options) -> _Table:
+def _by_host(client: cloud.Cloud, hosts: _Hosts,
+             options: argparse.Namespace) -> _Table:
     return ('Host', *_USAGE), _rows(
         client, [((host.name,), [host]) for host in hosts], options)
 
 
-def _by_aggregate(client, hosts, options) -> _Table:
+def _by_aggregate(client: cloud.Cloud, hosts: _Hosts,
+                  options: argparse.Namespace) -> _Table:
     """Nova mirrors the hosts of its aggregates in Placement."""
     aggregates = client.compute.aggregates()
     members = client.members(aggregates.values())
@@ -75,7 +82,8 @@ def _by_aggregate(client, hosts, options) -> _Table:
         options)
 
 
-def _by_project(client, hosts, options) -> _Table:
+def _by_project(client: cloud.Cloud, hosts: _Hosts,
+                options: argparse.Namespace) -> _Table:
     return ('Project', 'Resource Class', 'Used', 'Servers'), [
         (project, name, sum(units.values()), len(units))
         for (project, name), units in sorted(
@@ -83,7 +91,9 @@ def _by_project(client, hosts, options) -> _Table:
         if options.resource_class in (None, name)]
 
 
-def _rows(client, parts, options) -> list[tuple]:
+def _rows(client: cloud.Cloud,
+          parts: collections.abc.Iterable[tuple[_Row, _Hosts]],
+          options: argparse.Namespace) -> list[_Row]:
     """Return the rows of parts of the cloud.
 
     :param parts: the first columns and the hosts of each
@@ -103,8 +113,9 @@ def _rows(client, parts, options) -> list[tuple]:
 
 
 def _by_resource_class(hosts: collections.abc.Iterable[listing.Host],
-                       options) -> dict[str, list[listing.Units]]:
-    found = collections.defaultdict(list)
+                       options: argparse.Namespace,
+                       ) -> dict[str, list[listing.Units]]:
+    found: dict[str, list[listing.Units]] = collections.defaultdict(list)
     for host in hosts:
         for _device, units in host.units:
             if options.resource_class in (None, units.resource_class):
@@ -112,7 +123,8 @@ def _by_resource_class(hosts: collections.abc.Iterable[listing.Host],
     return dict(found)
 
 
-def _by_profile(client, hosts, options) -> _Table:
+def _by_profile(client: cloud.Cloud, hosts: _Hosts,
+                options: argparse.Namespace) -> _Table:
     found = profiles.find(client.compute, options.profile_dir)
     regions = _by_resource_class(hosts, options)
     totals = client.totals(sum(regions.values(), []))
@@ -137,7 +149,7 @@ def _by_profile(client, hosts, options) -> _Table:
 
 def _profile_row(profile: profiles.Profile, rooms: room.Rooms,
                  groups: room.Alike, amounts: usage.Usage,
-                 ) -> tuple[typing.Any, ...]:
+                 ) -> _Row:
     servers, stranded = rooms.total(groups)
     why: collections.Counter[str] = collections.Counter(amounts.withheld)
     hosts = []
@@ -152,7 +164,8 @@ def _profile_row(profile: profiles.Profile, rooms: room.Rooms,
             columns.Hosts(hosts))
 
 
-def withheld(client, hosts: collections.abc.Iterable[listing.Host],
+def withheld(client: cloud.Cloud,
+             hosts: collections.abc.Iterable[listing.Host],
              classes: collections.abc.Container[str]) -> columns.Counted:
     """Return the units of some classes that are withheld, by reason."""
     found = [units for host in hosts for _device, units in host.units
@@ -175,7 +188,8 @@ def alike(hosts: collections.abc.Iterable[listing.Host],
 
     :param closed: why hosts get no new servers, by name
     """
-    found = collections.defaultdict(list)
+    found: dict[tuple[view.View, str], list[str]] = collections.defaultdict(
+        list)
     for host in hosts:
         found[view.of(host), closed.get(host.name, '')].append(host.name)
     return dict(found)

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """``openstack accel explain``: would a server get its devices now."""
 
+import argparse
 import collections
+import collections.abc
 
 from osc_lib.command import command
 
 from nova_accel.core import errors
 from nova_accel.core import host_domain
 from nova_accel.core.capacity import room
+from nova_accel.core.placement import listing
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
 from nova_accel.core.solver import reasons
 from nova_accel.osc import capacity
+from nova_accel.osc import cloud
 from nova_accel.osc import columns
+from nova_accel.osc import compute
 from nova_accel.osc import profiles
+
+#: The room of hosts that look alike, by their names.
+_Found = collections.abc.Mapping[tuple[str, ...], room.Room]
 
 
 class Explain(command.ShowOne):
@@ -23,7 +31,7 @@ class Explain(command.ShowOne):
     scheduler can rule out hosts as well.
     """
 
-    def get_parser(self, prog_name):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         group = parser.add_mutually_exclusive_group(required=True)
         group.add_argument('--profile', metavar='<profile>',
@@ -39,8 +47,8 @@ class Explain(command.ShowOne):
         profiles.add_options(parser)
         return parser
 
-    def take_action(self, parsed_args):
-        client = self.app.client_manager.nova_accel
+    def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
+        client = cloud.of(self)
         wanted = _request(client.compute, parsed_args)
         hosts = ([client.host(parsed_args.host)] if parsed_args.host
                  else client.hosts())
@@ -60,7 +68,7 @@ class Explain(command.ShowOne):
                  in capacity.alike(hosts, closed).items()}
         servers = sum(len(names) * each.servers
                       for names, each in found.items())
-        return zip(*{
+        return self.dict2columns({
             'request': _name(parsed_args),
             'fits': bool(servers),
             'servers': servers,
@@ -72,16 +80,17 @@ class Explain(command.ShowOne):
             'hosts': _hosts(found) if parsed_args.long else _by_reason(found),
             **({'host_domains': _by_domain(found, domains)}
                if wanted.same_domain else {}),
-        }.items(), strict=True)
+        })
 
 
-def _name(options) -> str:
+def _name(options: argparse.Namespace) -> str:
     return next(f'{word} {errors.plain(name)}' for word, name in (
         ('profile', options.profile), ('flavor', options.flavor),
         ('server', options.server)) if name)
 
 
-def _request(nova, options) -> flavor_request.Request:
+def _request(nova: compute.Compute, options: argparse.Namespace,
+             ) -> flavor_request.Request:
     if options.profile:
         return profiles.contents(nova, options.profile,
                                  options.profile_dir).request()
@@ -93,7 +102,9 @@ def _request(nova, options) -> flavor_request.Request:
                                server.image_traits)
 
 
-def _domains(client, hosts) -> dict[str, host_domain.Names]:
+def _domains(client: cloud.Cloud,
+             hosts: collections.abc.Collection[listing.Host],
+             ) -> dict[str, host_domain.Names]:
     """Return the host domains of compute nodes, by name."""
     aggregates = client.compute.domains()
     members = client.members(aggregates)
@@ -102,7 +113,9 @@ def _domains(client, hosts) -> dict[str, host_domain.Names]:
         for uuid, metadata in aggregates.items())
 
 
-def _by_domain(found, domains) -> columns.Counted:
+def _by_domain(found: _Found,
+               domains: collections.abc.Mapping[str, host_domain.Names],
+               ) -> columns.Counted:
     """Return how many servers fit in each host domain."""
     rooms = host_domain.total_rooms(
         {name: host_domain.Room(each.servers, each.servers)
@@ -112,7 +125,8 @@ def _by_domain(found, domains) -> columns.Counted:
                             for name in sorted(rooms)])
 
 
-def _by_alternative(wanted, found) -> columns.Counted:
+def _by_alternative(wanted: flavor_request.Request, found: _Found,
+                    ) -> columns.Counted:
     """Return how many servers would get each alternative, one by one."""
     servers: collections.Counter[int] = collections.Counter()
     for names, each in found.items():
@@ -123,8 +137,8 @@ def _by_alternative(wanted, found) -> columns.Counted:
         for number, name in enumerate(wanted.alternatives)])
 
 
-def _by_reason(found) -> columns.Counted:
-    hosts = collections.Counter()
+def _by_reason(found: _Found) -> columns.Counted:
+    hosts: collections.Counter[tuple[bool, str]] = collections.Counter()
     for names, each in found.items():
         hosts[not each.servers, reasons.clause(each.obstacle)
               if not each.servers else 'devices are free'] += len(names)
@@ -133,7 +147,7 @@ def _by_reason(found) -> columns.Counted:
         in sorted(hosts.items(), key=lambda item: (item[0][0], -item[1]))])
 
 
-def _hosts(found) -> columns.Hosts:
+def _hosts(found: _Found) -> columns.Hosts:
     return columns.Hosts(sorted((
         capacity.outlook([name], each)
         for names, each in found.items() for name in names),

@@ -27,6 +27,10 @@ MAX_PROFILES = 4096
 # Errors of a profile that are compared, to report the plainest one.
 _MAX_ERRORS = 100
 
+# An error of a validator. Its type in jsonschema also has errors of which
+# nothing is known.
+_Error = typing.Any
+
 
 def read(text: str, source: str, name: str = '',
          ) -> tuple[list[device_profile.Profile], list[errors.ProfileError]]:
@@ -55,12 +59,13 @@ def read(text: str, source: str, name: str = '',
     return found, problems
 
 
-def _name(document) -> str | None:
+def _name(document: object) -> str | None:
     name = document.get('name') if isinstance(document, dict) else None
     return name if isinstance(name, str) else None
 
 
-def _documents(text, source, name) -> collections.abc.Iterator[typing.Any]:
+def _documents(text: str, source: str, name: str,
+               ) -> collections.abc.Iterator[typing.Any]:
     for loaded in load(text, source):
         if isinstance(loaded, dict) and 'device_profile' in loaded:
             loaded = loaded['device_profile']
@@ -100,7 +105,7 @@ def load(text: str, source: str) -> list[typing.Any]:
         raise errors.ProfileError(source, 'is nested too deep') from None
 
 
-def _check_numbers(document, source) -> None:
+def _check_numbers(document: object, source: str) -> None:
     """Reject integers with more digits than Python converts to a string.
 
     YAML reads them if they are hexadecimal, and jsonschema fails on them.
@@ -113,7 +118,7 @@ def _check_numbers(document, source) -> None:
             'has a number with too many digits') from None
 
 
-def _check_shape(document, source) -> None:
+def _check_shape(document: typing.Any, source: str) -> None:
     groups = document.get('groups') if isinstance(document, dict) else None
     validator = (_CYBORGS if device_profile.is_cyborg_document(groups)
                  else _OURS)
@@ -124,20 +129,21 @@ def _check_shape(document, source) -> None:
                                   _why(error), _remedy(error))
 
 
-def _where(document, source, path) -> str:
+def _where(document: object, source: str,
+           path: collections.abc.Iterable[str | int]) -> str:
     where = source
     if isinstance(document, dict) and 'name' in document:
         where = f'profile {errors.quote(document["name"])} in {source}'
-    path = list(path)
-    if path[:1] == ['groups'] and len(path) > 1:
-        where += f', group {path[1]}'
-        path = path[2:]
-    for key in path:
+    keys = list(path)
+    if keys[:1] == ['groups'] and len(keys) > 1:
+        where += f', group {keys[1]}'
+        keys = keys[2:]
+    for key in keys:
         where += f', {errors.plain(str(key))}'
     return where
 
 
-def _why(error) -> str:
+def _why(error: _Error) -> str:
     """Return the reason; jsonschema's messages repeat the whole document."""
     value, limit = errors.quote(error.instance), error.validator_value
     match error.validator:
@@ -164,12 +170,13 @@ def _why(error) -> str:
     return f'{value} is not valid'
 
 
-def _missing_key(error) -> str:
-    return next(key for key in error.validator_value
-                if key not in error.instance)
+def _missing_key(error: _Error) -> str:
+    found: str = next(key for key in error.validator_value
+                      if key not in error.instance)
+    return found
 
 
-def _unknown_key(error) -> object:
+def _unknown_key(error: _Error) -> object:
     known = error.schema.get('properties', ())
     prefixes = tuple(pattern[1:] for pattern
                      in error.schema.get('patternProperties', ()))
@@ -177,7 +184,7 @@ def _unknown_key(error) -> object:
                 if key not in known and not str(key).startswith(prefixes))
 
 
-def _expected_text(path) -> str:
+def _expected_text(path: collections.abc.Sequence[str | int]) -> str:
     """Return what a string at this path of a document must be."""
     if path[-1] != 'name':
         return f'an amount between 1 and {device_profile.MAX_AMOUNT}'
@@ -188,7 +195,7 @@ def _expected_text(path) -> str:
             'underscores')
 
 
-def _remedy(error) -> str:
+def _remedy(error: _Error) -> str:
     if (error.validator, error.validator_value) == ('type', 'string') and (
             not isinstance(error.instance, (dict, list, type(None)))):
         # YAML reads 0123 as a number, and 2026-01-01 as a date.

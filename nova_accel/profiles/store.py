@@ -23,7 +23,7 @@ SUFFIXES = ('.yaml', '.yml', '.json')
 class _File:
     """The last valid profiles of a file, and its current problems."""
 
-    signature: tuple | None = None
+    signature: safe_yaml.Signature | None = None
     profiles: tuple[device_profile.Profile, ...] = ()
     problems: tuple[errors.ProfileError, ...] = ()
 
@@ -103,7 +103,8 @@ class Store:
         self._problems = tuple(problems)
 
     def _paths(self) -> tuple[list[str], list[errors.ProfileError]]:
-        paths, problems = [], []
+        paths: list[str] = []
+        problems = []
         for directory in self.directories:
             try:
                 found = names(directory)
@@ -144,7 +145,9 @@ class Store:
         file.profiles, file.problems = tuple(kept.values()), tuple(problems)
 
     @staticmethod
-    def _collect(files):
+    def _collect(files: collections.abc.Mapping[str, _File],
+                 ) -> tuple[dict[str, device_profile.Profile],
+                            list[errors.ProfileError]]:
         owners: dict[str, str] = {}
         collected: dict[str, device_profile.Profile] = {}
         duplicates = []

@@ -68,7 +68,7 @@ class Cleaning:
                             'it, but no entry names a cleaner for it',
                             node.ours[uuid])
 
-    def _cleanable(self, item, host) -> set[model.PciAddress]:
+    def _cleanable(self, item, host) -> set[model.Address]:
         """Return the dirty functions that the cleaner of a Region cleans.
 
         A card that a server had as a whole is not cleaned by its virtual
@@ -176,7 +176,7 @@ def _together(item) -> collections.abc.Iterable[model.Unit]:
     return dict.fromkeys(item.region.units)
 
 
-def _places(item, unit, functions) -> list[tuple[model.PciAddress, str]]:
+def _places(item, unit, functions) -> list[tuple[model.Address, str]]:
     """Return the addresses of what is cleaned, each with its region's number.
 
     :param functions: all functions of the machine by address

@@ -23,7 +23,7 @@ CONF = nova.conf.CONF
 
 
 #: A device, and the name of the command that tells its firmware.
-_Asked = tuple[model.PciAddress, str]
+_Asked = tuple[model.Address, str]
 
 
 class FirmwareProbes:
@@ -89,7 +89,7 @@ class FirmwareProbes:
                     self._run(device, name)
         self._local_host.invalidate()
 
-    def _run(self, device: model.PciAddress, name: str) -> None:
+    def _run(self, device: model.Address, name: str) -> None:
         text = failure = ''
         try:
             probe = conf.policy(CONF).probes[name]

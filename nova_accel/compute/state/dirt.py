@@ -171,7 +171,7 @@ class Dirt:
                           if function.physfn in found)}
 
     def cleanable(self, functions: collections.abc.Iterable[model.Function],
-                  ) -> dict[model.PciAddress, set[model.PciAddress]]:
+                  ) -> dict[model.Address, set[model.Address]]:
         """Return the functions to clean, and those that are clean then.
 
         The virtual functions of a card that are not there any more are clean
@@ -182,7 +182,7 @@ class Dirt:
         with self._lock:
             dirty = self._functions()
         there = {function.address for function in functions} if dirty else ()
-        found: dict[model.PciAddress, set[model.PciAddress]] = {}
+        found: dict[model.Address, set[model.Address]] = {}
         for address, card in dirty.items():
             place = address if address in there else card
             if place and place in there:

@@ -22,13 +22,13 @@ class Firmware:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: The compared physical functions, with the Devices that they are of.
-        self._devices: dict[model.PciAddress, model.PciAddress] = {}
+        self._devices: dict[model.Address, model.PciAddress] = {}
         #: Names of the commands that tell the firmware of functions: one or
         #: more of each Device.
-        self.probes: dict[model.PciAddress, str] = {}
+        self.probes: dict[model.Address, str] = {}
         #: By function and command what it has printed, or '' and why there is
         #: nothing.
-        self._probed: dict[tuple[model.PciAddress, str], tuple[str, str]] = {}
+        self._probed: dict[tuple[model.Address, str], tuple[str, str]] = {}
         self._saved: firmware.Known = frozenset()
         self._known: firmware.Known = frozenset()
 
@@ -46,7 +46,7 @@ class Firmware:
         return self.withheld(here.host.functions) != before
 
     def withheld(self, functions: collections.abc.Iterable[model.Function],
-                 ) -> dict[model.PciAddress, model.Withheld]:
+                 ) -> dict[model.Address, model.Withheld]:
         """Return the cards whose firmware has changed or cannot be probed.
 
         A version that sysfs does not show at present is not compared.
@@ -56,11 +56,13 @@ class Firmware:
                 firmware.Version(function.address, source,
                                  firmware.encode(text),
                                  self._devices[function.address])
-                for function in functions if function.address in self._devices
+                for function in functions
+                if isinstance(function.address, model.PciAddress)
+                and function.address in self._devices
                 for source, text in self._shown(function)))
             return self._withheld()
 
-    def probed(self, device: model.PciAddress, probe: str, text: str,
+    def probed(self, device: model.Address, probe: str, text: str,
                failure: str = '') -> None:
         """Take over what a command has printed about a function.
 
@@ -82,7 +84,7 @@ class Firmware:
         if text:
             yield firmware.of_probe(probe), text
 
-    def _withheld(self) -> dict[model.PciAddress, model.Withheld]:
+    def _withheld(self) -> dict[model.Address, model.Withheld]:
         """As :meth:`withheld`. The caller holds the lock."""
         found = {device: model.Withheld(
             failure, _UNKNOWN_REMEDY, model.WithheldState.FIRMWARE_UNKNOWN)
@@ -97,8 +99,8 @@ class Firmware:
 
 
 def _compared(here: inventory.NodeInventory,
-              ) -> tuple[dict[model.PciAddress, model.PciAddress],
-                         dict[model.PciAddress, str]]:
+              ) -> tuple[dict[model.Address, model.PciAddress],
+                         dict[model.Address, str]]:
     """Return the functions to compare, with their Devices; and the probes.
 
     Virtual functions and mdevs have the firmware of their card.
@@ -106,7 +108,8 @@ def _compared(here: inventory.NodeInventory,
     there = {function.address: function for function in here.host.functions}
     cards = {address: function.physfn or address
              for address, function in there.items()}
-    devices, probes = {}, {}
+    devices: dict[model.Address, model.PciAddress] = {}
+    probes: dict[model.Address, str] = {}
     for item in here.offered:
         device, probe = item.device.address, item.region.firmware_probe
         if probe is not None and isinstance(device, model.PciAddress):

@@ -28,7 +28,7 @@ from nova_accel.host import loader
 from nova_accel.host import operate
 from nova_accel.host import reader
 from nova_accel.host import reset
-from nova_accel.host import tree
+from nova_accel.host import tree as trees
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ class LocalHost:
     of functions. Resets and logged messages are remembered.
 
     :param held: returns what domains hold
-    :ivar tree: the sysfs tree; None until it could be opened
     :ivar resets: the state of resets; units whose reset failed are withheld
     :ivar drains: the devices that an operator drains, which are withheld
     :ivar dirt: the functions that were not cleaned since a server had them,
@@ -73,7 +72,7 @@ class LocalHost:
         self.switches = fabric.Switches(
             lambda: operate.beside(self.tree),
             fabric.kept(CONF.state_path, CONF.host))
-        self.tree: tree.Tree | None = None
+        self._tree: trees.Tree | None = None
         self._opening = threading.Lock()
         self._kinds: dict[str, kind.Enumerator] = {}
         self._findings_log = log_once.LogOnce(LOG)
@@ -81,7 +80,7 @@ class LocalHost:
         self._state = object()
         self._texts: tuple[str, ...] | None = None
         self._entries: tuple[list[spec_entry.Entry],
-                             list[errors.AccelError]] | None = None
+                             list[errors.EntryError]] | None = None
         self._refused: errors.AccelError | None = None
         self._last = self._state, -math.inf, model.Host()
 
@@ -165,21 +164,21 @@ class LocalHost:
         return CONF.nova_accel.fabric_manager.strip()
 
     def entries(self) -> tuple[list[spec_entry.Entry],
-                               list[errors.AccelError]]:
+                               list[errors.EntryError]]:
         """Return the entries of nova.conf, and the errors in them.
 
         If nova.conf was read again, and a change needs a restart, they are
         those of before.
         """
-        texts = tuple(CONF.nova_accel.device_spec)
-        if texts != self._texts:
+        texts, used = tuple(CONF.nova_accel.device_spec), self._entries
+        if used is None or texts != self._texts:
             entries, broken = reader.parse(texts)
-            self._refused = self._entries and changed_spec.refusal(
-                self._entries[0], entries, broken)
-            if not self._refused:
-                self._entries = entries, broken
+            self._refused = used and changed_spec.refusal(
+                used[0], entries, broken)
+            if used is None or not self._refused:
+                used = self._entries = entries, broken
             self._texts = texts
-        return self._entries
+        return used
 
     def preparers(self) -> dict[str, kind.Preparer]:
         """Return the kinds whose devices have to be prepared, by name."""
@@ -194,28 +193,33 @@ class LocalHost:
     def _read(self, states: collections.abc.Iterable[reader.State],
               ) -> tuple[model.Host, list[errors.AccelError]]:
         """Return the Host, and the errors in entries and link domains."""
-        self._open()
+        tree = self.tree
         entries, broken = self.entries()
         links, unusable = reader.parse_links(CONF.nova_accel.link_domains)
-        unusable += filter(None, [
-            self.switches.configure(self.fabric_manager())])
-        return reader.read(self.tree, entries, nova_claims.claims(CONF),
+        misconfigured = self.switches.configure(self.fabric_manager())
+        return reader.read(tree, entries, nova_claims.claims(CONF),
                            self._kinds, links, self._held,
                            conf.policy(CONF), self.switches.locate,
                            states=states), [
-            *broken, *unusable, *conf.broken_commands(CONF)]
+            *broken, *unusable, *filter(None, [misconfigured]),
+            *conf.broken_commands(CONF)]
 
-    def _open(self) -> None:
-        """Open the tree and the kinds once: kinds keep state."""
+    @property
+    def tree(self) -> trees.Tree:
+        """The sysfs tree, opened once with the kinds: kinds keep state.
+
+        :raises errors.TreeError: if ``sysfs_root`` cannot be read
+        """
         with self._opening:
-            if self.tree is None:
+            if self._tree is None:
                 try:
-                    opened = tree.open_tree(CONF.nova_accel.sysfs_root)
+                    opened = trees.open_tree(CONF.nova_accel.sysfs_root)
                 except errors.TreeError as error:
                     self._findings_log.log([(logging.ERROR, str(error))])
                     raise
                 self._kinds = loader.open_all(opened)
-                self.tree = opened
+                self._tree = opened
+            return self._tree
 
 
 def _level(refusals: collections.abc.Iterable[model.Refusal]) -> int:

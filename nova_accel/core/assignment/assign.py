@@ -15,9 +15,9 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_specs
+from nova_accel.core.request import profile_group
 from nova_accel.core.solver import arrange
 
-_Groups = collections.abc.Mapping[str, device_profile.Group]
 #: The Regions of this host, by provider.
 _Here = collections.abc.Mapping[str, inventory.Offered]
 
@@ -39,7 +39,7 @@ class Wanted:
         whose reset failed
     """
 
-    groups: _Groups
+    groups: profile_group.Groups
     rules: tuple[affinity.Rule, ...] = ()
     around: arrange.HostContext = arrange.HostContext()
     counts: collections.abc.Mapping[str, int] = dataclasses.field(
@@ -103,7 +103,7 @@ def names_devices(allocated: allocations.Allocations,
 
 
 def with_other_units(
-        groups: _Groups,
+        groups: profile_group.Groups,
         counts: collections.abc.Mapping[str, int],
         regions: collections.abc.Collection[
             model.Region | arrange.AvailableUnits],
@@ -131,7 +131,7 @@ def with_other_units(
             max(0, amount - asked[resource_class])))}}
 
 
-def _traits(groups: _Groups, resource_class: str,
+def _traits(groups: profile_group.Groups, resource_class: str,
             regions: collections.abc.Iterable[
                 model.Region | arrange.AvailableUnits],
             ) -> collections.abc.Iterator[collections.abc.Mapping[str, str]]:
@@ -272,7 +272,7 @@ def _available(item: inventory.Offered, free: int) -> arrange.AvailableUnits:
         item.region.total)
 
 
-def _arrange(groups: _Groups,
+def _arrange(groups: profile_group.Groups,
              available: collections.abc.Sequence[arrange.AvailableUnits],
              wanted: Wanted, booked: collections.Counter[str],
              ) -> arrange.Arrangement:
@@ -288,7 +288,7 @@ def _arrange(groups: _Groups,
                            wanted.around, wanted.pack)
 
 
-def _groups_of_units(groups: _Groups,
+def _groups_of_units(groups: profile_group.Groups,
                      chosen: collections.abc.Mapping[str, str],
                      ) -> dict[str, list[str]]:
     """Return by provider the group of each unit that is assigned from it."""

@@ -3,14 +3,14 @@
 
 import collections.abc
 
-from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
+from nova_accel.core.request import profile_group
 from nova_accel.core.solver import arrange
 from nova_accel.core.solver import search_budget
 
 
 def choose(wanted: flavor_request.Request,
-           groups: collections.abc.Mapping[str, device_profile.Group],
+           groups: profile_group.Groups,
            available: collections.abc.Sequence[arrange.AvailableUnits],
            around: arrange.HostContext, pack: bool,
            budget: search_budget.Budget,

@@ -143,16 +143,17 @@ def new_class_providers(root: str, changes: Changes) -> dict[str, str]:
     return inventory.counting(root, (new for _old, new in changes.values()))
 
 
-def _amounts(answered) -> dict[str, dict[str, int]]:
+def _amounts(answered: Json) -> dict[str, dict[str, int]]:
     return {uuid: allocation['resources']
             for uuid, allocation in answered.items()}
 
 
-def _moved(root, changes, answered):
+def _moved(root: str, changes: Changes, answered: Json,
+           ) -> tuple[allocations.Allocations, allocations.Allocations]:
     """Return what a consumer gets, and what it has no more."""
-    more: dict[str, collections.Counter] = collections.defaultdict(
+    more: dict[str, collections.Counter[str]] = collections.defaultdict(
         collections.Counter)
-    less: dict[str, collections.Counter] = collections.defaultdict(
+    less: dict[str, collections.Counter[str]] = collections.defaultdict(
         collections.Counter)
     for provider, amounts in _amounts(answered).items():
         if provider not in changes:
@@ -197,4 +198,5 @@ def _known(answered: Json) -> collections.abc.Mapping[str, Json]:
         raise errors.AssignmentError(
             'resource provider', 'is not known to Placement yet',
             'wait for the next run')
-    return answered['inventories']
+    found: dict[str, Json] = answered['inventories']
+    return found

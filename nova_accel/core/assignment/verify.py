@@ -14,6 +14,7 @@ from nova_accel.core.placement import inventory
 from nova_accel.core.request import affinity
 from nova_accel.core.request import device_profile
 from nova_accel.core.request import flavor_request
+from nova_accel.core.request import profile_group
 
 
 def includes_our_devices(request: flavor_request.Request,
@@ -131,7 +132,7 @@ def _of_devices(request: flavor_request.Request,
 
 def _match_groups(
         groups: collections.abc.Mapping[str, list[hostdev.Hostdev]],
-        asked: collections.abc.Mapping[str, device_profile.Group],
+        asked: profile_group.Groups,
         offered: collections.abc.Mapping[str, inventory.Offered]) -> bool:
     """Whether devices are what a flavor's groups ask for."""
     return groups.keys() == asked.keys() and all(

@@ -261,7 +261,8 @@ def _region(entry: spec_entry.Entry, pool: kinds.Pool,
             function: model.Function) -> model.Region:
     """Return the Region of a Pool, without units."""
     resource_class = (entry.resource_class or pool.resource_class
-                      or naming.default_resource_class(function))
+                      or naming.default_resource_class(
+                          function.vendor_id, function.product_id))
     managed = unit_checks.is_managed(entry, pool)
     traits = entry.traits.union(
         pool.traits, [naming.ONE_TIME_USE_TRAIT] * entry.one_time_use)

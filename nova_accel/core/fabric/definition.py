@@ -2,9 +2,7 @@
 """``[nova_accel] fabric_manager``: how the host's fabric manager is asked."""
 
 import collections.abc
-import dataclasses
 import json
-import typing
 
 from nova_accel.core import errors
 from nova_accel.core import model
@@ -18,33 +16,15 @@ OPTION = '[nova_accel] fabric_manager'
 #: The manager of a definition that names none.
 DEFAULT = 'fmpm'
 
+#: That of a host where the option is not set.
+NONE = manager.Definition(DEFAULT, {})
+
 _EXAMPLE = ('write for example {"command": ["/usr/bin/fmpm"], '
             '"modules_command": ["/usr/bin/nvidia-smi", "-q", "-x"]}')
 
 
-@dataclasses.dataclass(frozen=True)
-class Definition:
-    """The value of the option.
-
-    :param manager: the name of its entry point
-    :param modules: the PCI address of the card on each module, as the
-        operator configured it
-    :param modules_command: the words of a command that prints them while the
-        host's driver has the cards, () for none
-    :param settings: the values of the manager's own keys
-    :param text: the value of the option
-    """
-
-    manager: str
-    modules: collections.abc.Mapping[int, model.PciAddress]
-    modules_command: tuple[str, ...] = ()
-    settings: collections.abc.Mapping[str, typing.Any] = dataclasses.field(
-        default_factory=dict)
-    text: str = ''
-
-
 def parse(text: str, managers: collections.abc.Mapping[
-        str, manager.FabricManager]) -> Definition | None:
+        str, manager.FabricManager]) -> manager.Definition | None:
     """Return the definition, None if the option is not set.
 
     :param text: a JSON object
@@ -65,7 +45,8 @@ def parse(text: str, managers: collections.abc.Mapping[
             OPTION, 'does not tell which card each module is',
             'add "modules" or "modules_command"')
     own = {key: found.pop(key) for key in _READERS}
-    return Definition(**{**own, 'manager': name}, settings=found, text=text)
+    return manager.Definition(**{**own, 'manager': name}, settings=found,
+                              text=text)
 
 
 def modules_command(text: str) -> tuple[str, ...]:

@@ -55,6 +55,9 @@ _OPTIONS = {LIST: '-l', ACTIVATE: '-a', DEACTIVATE: '-d',
 
 _Failure = manager.Failure
 
+# An object of JSON.
+_Object = dict[str, typing.Any]
+
 #: By what Fabric Manager returns (nv_fm_types.h).
 _FAILURES = {
     -1: (_Failure.UNKNOWN_PARTITION, 'BADPARAM'),
@@ -204,12 +207,12 @@ def _load(output: str) -> typing.Any:
     return json.loads(output[output.find('{'):output.rfind('}') + 1])
 
 
-def _returned(code: int, output: str) -> int | None:
-    """Return what Fabric Manager returned, None if it was not asked."""
+def _returned(code: int, output: str) -> int:
+    """Return what Fabric Manager returned, 0 if it was not asked."""
     if match := re.search(r'fmReturn: (-?\d{1,9})', output):
         return int(match[1])
     # fmpm ends with 1 if its arguments are wrong, and less by a signal.
-    return code - 256 if code > 127 else None
+    return code - 256 if code > 127 else 0
 
 
 def _last_line(output: str) -> str:
@@ -218,18 +221,18 @@ def _last_line(output: str) -> str:
     return next(iter(list(lines)[-1:]), '')[-300:]
 
 
-def _member(item: dict) -> manager.Member:
+def _member(item: _Object) -> manager.Member:
     return manager.Member(_number(item['physicalId']),
                           _address(item.get('pciBusId', '')),
                           _count(item, 'numNvLinksAvailable'),
                           _count(item, 'maxNumNvLinks'))
 
 
-def _count(item: dict, key: str) -> int | None:
+def _count(item: _Object, key: str) -> int | None:
     return _number(item[key]) if key in item else None
 
 
-def _list(item: dict, key: str, count: str) -> list:
+def _list(item: _Object, key: str, count: str) -> list[typing.Any]:
     """Return a list of an output, which also has its length."""
     found = item[key]
     if not isinstance(found, list) or len(found) != item[count]:

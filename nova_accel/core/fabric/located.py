@@ -187,7 +187,9 @@ def locate(partitions: collections.abc.Sequence[manager.Partition],
                              for text in problems))
 
 
-def _faulty(partition: manager.Partition, usable, failed) -> frozenset[str]:
+def _faulty(partition: manager.Partition,
+            usable: collections.abc.Mapping[int, str],
+            failed: collections.abc.Container[str]) -> frozenset[str]:
     """Return the cards with failed links that a partition needs.
 
     A card alone needs no links.

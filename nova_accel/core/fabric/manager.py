@@ -42,8 +42,8 @@ class Member:
     @property
     def has_failed_links(self) -> bool:
         """Whether it has fewer links than it should have."""
-        return None not in (self.links, self.max_links) and (
-            self.links < self.max_links)
+        return (self.links is not None and self.max_links is not None
+                and self.links < self.max_links)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,17 +178,37 @@ class Fabric(typing.Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class Definition:
+    """The value of ``[nova_accel] fabric_manager``.
+
+    :param manager: the name of its entry point
+    :param modules: the PCI address of the card on each module, as the
+        operator configured it
+    :param modules_command: the words of a command that prints them while the
+        host's driver has the cards, () for none
+    :param settings: the values of the manager's own keys
+    :param text: the value of the option
+    """
+
+    manager: str
+    modules: collections.abc.Mapping[int, model.PciAddress]
+    modules_command: tuple[str, ...] = ()
+    settings: collections.abc.Mapping[str, typing.Any] = dataclasses.field(
+        default_factory=dict)
+    text: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
 class FabricManager:
     """A fabric manager: the object that an entry point names.
 
-    :param open: called with the settings of ``[nova_accel] fabric_manager``
-        (:class:`nova_accel.core.fabric.definition.Definition`) and the
-        operations on the machine (:mod:`nova_accel.host.operations`); returns
-        its Fabric. It must not ask the manager yet
+    :param open: called with the value of the option and the operations on the
+        machine (:class:`nova_accel.host.operate.Operations`); returns its
+        Fabric. It must not ask the manager yet
     :param keys: readers of the keys that only this manager has in the option
     """
 
-    open: collections.abc.Callable[[typing.Any, typing.Any], Fabric]
+    open: collections.abc.Callable[[Definition, typing.Any], Fabric]
     keys: command_option.Readers = dataclasses.field(default_factory=dict)
 
 

@@ -82,7 +82,9 @@ def visible(functions: collections.abc.Iterable[model.Function],
             ) -> frozenset[model.PciAddress]:
     """Return the GPUs that the command can see now."""
     return frozenset(function.address for function in functions
-                     if function.is_nvidia_gpu and function.driver == _DRIVER)
+                     if isinstance(function.address, model.PciAddress)
+                     and function.is_nvidia_gpu
+                     and function.driver == _DRIVER)
 
 
 def read(output: str) -> dict[int, model.PciAddress]:

@@ -41,7 +41,9 @@ def needed(found: located.Located, cards: collections.abc.Iterable[str],
     return chosen
 
 
-def _cover(cards: Cards, sets) -> tuple[manager.Partition, ...] | None:
+def _cover(cards: Cards,
+           sets: collections.abc.Iterable[tuple[manager.Partition, Cards]],
+           ) -> tuple[manager.Partition, ...] | None:
     """Return the fewest of disjoint sets that have all cards, None if none.
 
     :param sets: pairs of a partition and its cards, the largest ones first

@@ -63,10 +63,12 @@ def make(source: Source, moves: moved_classes.Moves,
               _finish(moves)]
     return plan.Plan(tuple(steps), tuple(losses), tuple(
         (server, _effect(server)) for server in source.servers
-        if moved_classes.is_moved(_specs(server, source.flavors), moves)))
+        if moved_classes.is_moved(plan.extra_specs(server, source.flavors),
+                                  moves)))
 
 
-def _item(entry: spec_entry.Entry, moves, losses: Problems) -> plan.Json:
+def _item(entry: spec_entry.Entry, moves: moved_classes.Moves,
+          losses: Problems) -> plan.Json:
     """Return an entry as it is to be written."""
     old = entry.resource_class or _default_class(entry)
     if old in moves:
@@ -86,14 +88,15 @@ def _item(entry: spec_entry.Entry, moves, losses: Problems) -> plan.Json:
 def _default_class(entry: spec_entry.Entry) -> str:
     """Return the class of an entry without ``resource_class``, if known."""
     if {'mdev_type', 'vgpu_type'} & entry.item.keys():
-        return orc.VGPU
+        return str(orc.VGPU)
     if entry.vendor_id and entry.product_id:
-        return naming.normalise_resource_class(
-            f'PCI_{entry.vendor_id}_{entry.product_id}')
+        return naming.default_resource_class(entry.vendor_id,
+                                             entry.product_id)
     return ''
 
 
-def _flavors(flavors, moves, losses: Problems,
+def _flavors(flavors: collections.abc.Iterable[plan.Flavor],
+             moves: moved_classes.Moves, losses: Problems,
              ) -> collections.abc.Iterator[plan.Change]:
     """Yield the changes of flavors that ask for a class themselves."""
     for flavor in flavors:
@@ -111,7 +114,7 @@ def _flavors(flavors, moves, losses: Problems,
                 tuple(sorted(before.keys() - after.keys())))
 
 
-def _limits(moves) -> plan.Step:
+def _limits(moves: moved_classes.Moves) -> plan.Step:
     """Return the step without which new servers exceed a limit of 0."""
     return plan.Step(
         'If Keystone has limits of these classes, register limits of '
@@ -147,19 +150,11 @@ def _switch_api(moved: str, files: collections.abc.Mapping[str, str],
          'remove moved_classes, and restart nova-api and nova-scheduler'))
 
 
-def _finish(moves) -> plan.Step:
+def _finish(moves: moved_classes.Moves) -> plan.Step:
     return plan.Step(
         'When the command lists no server below any more, delete the limits '
         f'of {", ".join(moves)}. Leave moved_classes in nova.conf: Nova '
         'keeps the request of each server as it was')
-
-
-def _specs(server: plan.Server, flavors) -> collections.abc.Mapping[str, str]:
-    """Return the extra specs of a server, or those of its flavor."""
-    if server.extra_specs is not None:
-        return server.extra_specs
-    return next((flavor.extra_specs for flavor in flavors
-                 if server.flavor in (flavor.name, flavor.uuid)), {})
 
 
 def _effect(server: plan.Server) -> str:

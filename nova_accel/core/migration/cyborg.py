@@ -139,9 +139,10 @@ def document(profile: device_profile.Profile) -> plan.Json:
             'groups': groups}
 
 
-def _entries(profiles, losses: list[errors.AccelError]) -> list[plan.Json]:
+def _entries(profiles: collections.abc.Iterable[device_profile.Profile],
+             losses: list[errors.AccelError]) -> list[plan.Json]:
     """Return the entries for the devices that profiles ask for."""
-    found: dict[tuple, plan.Json] = {}
+    found: dict[tuple[str, str, str], plan.Json] = {}
     for profile in profiles:
         for index, group in enumerate(profile.groups):
             entry = _entry(group)
@@ -172,7 +173,7 @@ def _entry(group: device_profile.Group) -> plan.Json | None:
     return None
 
 
-def _unknown(profile, index: int,
+def _unknown(profile: device_profile.Profile, index: int,
              group: device_profile.Group) -> errors.AccelError:
     [resource_class] = group.resources
     traits = ', '.join(name for name, strength in group.traits.items()
@@ -201,7 +202,8 @@ def _flavors(source: Source, losses: list[errors.AccelError]) -> str:
     return f'the flavors {", ".join(names)}' if names else 'no flavor'
 
 
-def _server(uuid: str, servers, requests: list[Request]) -> plan.Server:
+def _server(uuid: str, servers: collections.abc.Iterable[plan.Server],
+            requests: list[Request]) -> plan.Server:
     known = next((server for server in servers if server.uuid == uuid),
                  plan.Server(uuid))
     return known._replace(host=known.host or requests[0].host)

@@ -64,6 +64,10 @@ class Alias(typing.NamedTuple):
     numa_policy: str
 
 
+#: Aliases by name.
+Aliases = collections.abc.Mapping[str, Alias]
+
+
 class _Request(typing.NamedTuple):
     """What an alias asks for, as a group of a profile has it."""
 
@@ -84,7 +88,8 @@ def make(source: Source, directory: str) -> plan.Plan:
         entries = [*map(_marked, entries)]
     profiles, changes = _flavors(source.flavors, aliases, entries, losses)
     servers = [server for server in source.servers
-               if _asked_by(server, source.flavors)]
+               if flavor_specs.ALIAS_KEY in plan.extra_specs(
+                   server, source.flavors)]
     steps = [
         *(plan.write(directory, f'{name}.yaml', document)
           for name, document in profiles.items()),
@@ -103,7 +108,8 @@ def make(source: Source, directory: str) -> plan.Plan:
          'is switched') for server in servers))
 
 
-def _host_steps(entries, directory) -> collections.abc.Iterator[plan.Step]:
+def _host_steps(entries: collections.abc.Collection[Entry], directory: str,
+                ) -> collections.abc.Iterator[plan.Step]:
     if entries:
         yield plan.write_entries(directory, [entry.item for entry in entries])
         yield plan.check_hosts(directory)
@@ -115,7 +121,8 @@ def _host_steps(entries, directory) -> collections.abc.Iterator[plan.Step]:
             'on another host; add the devices to [pci] device_spec again')
 
 
-def _entries(texts, losses: Problems) -> list[Entry]:
+def _entries(texts: collections.abc.Iterable[str], losses: Problems,
+             ) -> list[Entry]:
     """Return the entries that name the same devices."""
     found = []
     for number, text in enumerate(texts, 1):
@@ -133,7 +140,7 @@ def _entries(texts, losses: Problems) -> list[Entry]:
     return found
 
 
-def _entry(item, label: str) -> Entry:
+def _entry(item: typing.Any, label: str) -> Entry:
     keys = set(item) if isinstance(item, dict) else set()
     if network := sorted(keys & spec_entry.NETWORK_KEYS):
         raise errors.EntryError(
@@ -150,7 +157,8 @@ def _marked(entry: Entry) -> Entry:
         entry.parsed.traits | {LIVE_MIGRATABLE})}, entry.parsed.label)
 
 
-def _aliases(texts, losses: Problems) -> dict[str, Alias]:
+def _aliases(texts: collections.abc.Iterable[str], losses: Problems,
+             ) -> dict[str, Alias]:
     """Return the aliases by name."""
     found: dict[str, Alias] = {}
     for number, text in enumerate(texts, 1):
@@ -175,7 +183,9 @@ def _aliases(texts, losses: Problems) -> dict[str, Alias]:
     return found
 
 
-def _flavors(flavors, aliases, entries, losses: Problems):
+def _flavors(flavors: collections.abc.Iterable[plan.Flavor], aliases: Aliases,
+             entries: collections.abc.Collection[Entry], losses: Problems,
+             ) -> tuple[dict[str, plan.Json], list[plan.Change]]:
     """Return the documents of profiles by name, and the changes of flavors."""
     profiles: dict[str, plan.Json] = {}
     changes = []
@@ -196,9 +206,11 @@ def _flavors(flavors, aliases, entries, losses: Problems):
     return profiles, changes
 
 
-def _unique(document, profiles) -> str:
+def _unique(document: plan.Json,
+            profiles: collections.abc.Mapping[str, plan.Json]) -> str:
     """Return the name of a profile; equal profiles have one name."""
-    name, number = document['name'], 1
+    name: str = document['name']
+    number = 1
     while profiles.get(name, {}).get('groups') not in (None,
                                                        document['groups']):
         number += 1
@@ -206,8 +218,9 @@ def _unique(document, profiles) -> str:
     return name
 
 
-def _profile(flavor: plan.Flavor, aliases, entries,
-             losses: Problems) -> plan.Json:
+def _profile(flavor: plan.Flavor, aliases: Aliases,
+             entries: collections.abc.Collection[Entry], losses: Problems,
+             ) -> plan.Json:
     """Return the document of a flavor's profile.
 
     :raises errors.AccelError: if there is none that asks for the same
@@ -235,7 +248,7 @@ def _profile(flavor: plan.Flavor, aliases, entries,
     return document
 
 
-def _asked(text: str, aliases) -> list[tuple[Alias, int]]:
+def _asked(text: str, aliases: Aliases) -> list[tuple[Alias, int]]:
     """Return the aliases in an extra spec, ``a:2,b:1``, and their counts."""
     found = []
     for part in text.split(','):
@@ -252,7 +265,9 @@ def _asked(text: str, aliases) -> list[tuple[Alias, int]]:
     return found
 
 
-def _group(alias: Alias, count: int, entries, numa: str | None) -> plan.Json:
+def _group(alias: Alias, count: int,
+           entries: collections.abc.Collection[Entry], numa: str | None,
+           ) -> plan.Json:
     requests = [request for spec in alias.specs
                 for request in _requests(spec, entries)]
     first, *others = requests
@@ -269,7 +284,8 @@ def _group(alias: Alias, count: int, entries, numa: str | None) -> plan.Json:
             **({'numa': numa} if numa else {})}
 
 
-def _requests(spec: plan.Json, entries) -> list[_Request]:
+def _requests(spec: plan.Json, entries: collections.abc.Collection[Entry],
+              ) -> list[_Request]:
     """Return what a spec of an alias asks for, once for each class."""
     traits = {naming.normalise_trait(name): device_profile.REQUIRED
               for name in str(spec.get('traits') or '').split(',')
@@ -281,7 +297,8 @@ def _requests(spec: plan.Json, entries) -> list[_Request]:
     return [_Request(name, traits) for name in _classes(spec, entries)]
 
 
-def _classes(spec: plan.Json, entries) -> list[str]:
+def _classes(spec: plan.Json, entries: collections.abc.Collection[Entry],
+             ) -> list[str]:
     """Return the resource classes of the devices that a spec stands for."""
     if spec.get('resource_class'):
         return [naming.normalise_resource_class(str(spec['resource_class']))]
@@ -292,24 +309,25 @@ def _classes(spec: plan.Json, entries) -> list[str]:
                  if _has_ids(entry.parsed, meant, others)}
         if found:
             break
-    return sorted(name or naming.default_resource_class(meant)
+    return sorted(name or naming.default_resource_class(*meant)
                   for name in found or {None})
 
 
-def _ids(spec: plan.Json) -> spec_entry.Entry:
-    """Return an Entry that names the ids of an alias."""
+def _ids(spec: plan.Json) -> tuple[str, str]:
+    """Return the ids of vendor and product that an alias names."""
     for claim in spec_entry.parse_foreign([json.dumps(spec)], 'alias'):
         if claim.vendor_id and claim.product_id:
-            return claim
+            return claim.vendor_id, claim.product_id
     raise errors.AccelError(
         f'alias {errors.plain(spec["name"])}', 'has neither vendor_id and '
         'product_id nor resource_class', 'correct it')
 
 
-def _has_ids(entry: spec_entry.Entry, meant: spec_entry.Entry, others) -> bool:
+def _has_ids(entry: spec_entry.Entry, meant: tuple[str, str],
+             others: tuple[None, ...]) -> bool:
     """Whether an entry has the ids that are meant, or others."""
-    return (entry.vendor_id in (meant.vendor_id, *others)
-            and entry.product_id in (meant.product_id, *others))
+    return all(named in (one, *others) for named, one in zip(
+        (entry.vendor_id, entry.product_id), meant, strict=True))
 
 
 def _numa(flavor: plan.Flavor, alias: Alias, total: int,
@@ -352,16 +370,9 @@ def _guest_nodes(specs: collections.abc.Mapping[str, str]) -> int:
                or specs.get('hw:cpu_policy') in ('dedicated', 'mixed'))
 
 
-def _asked_by(server: plan.Server, flavors) -> bool:
-    """Whether a server has devices by an alias."""
-    specs = server.extra_specs
-    if specs is None:
-        specs = next((flavor.extra_specs for flavor in flavors
-                      if server.flavor in (flavor.name, flavor.uuid)), {})
-    return flavor_specs.ALIAS_KEY in specs
-
-
-def _server_steps(servers, changes) -> collections.abc.Iterator[plan.Step]:
+def _server_steps(servers: collections.abc.Collection[plan.Server],
+                  changes: collections.abc.Iterable[plan.Change],
+                  ) -> collections.abc.Iterator[plan.Step]:
     """Yield a step for each flavor that servers with devices have."""
     for change in changes:
         found = [server.uuid for server in servers if server.flavor in (

@@ -101,6 +101,15 @@ class Plan(typing.NamedTuple):
     servers: tuple[tuple[Server, str], ...] = ()
 
 
+def extra_specs(server: Server, flavors: collections.abc.Iterable[Flavor],
+                ) -> collections.abc.Mapping[str, str]:
+    """Return the extra specs of a server, or those of its flavor."""
+    if server.extra_specs is not None:
+        return server.extra_specs
+    return next((flavor.extra_specs for flavor in flavors
+                 if server.flavor in (flavor.name, flavor.uuid)), {})
+
+
 def write(directory: str, name: str, content: str | Json) -> Step:
     """Return the step that writes a file."""
     path = f'{directory}/{name}'

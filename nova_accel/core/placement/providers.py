@@ -51,6 +51,7 @@ Units = collections.abc.Mapping[str, int]
 #: Returns the trait of :data:`REASONS` of a provider that is not offered.
 Why = collections.abc.Callable[[inventory.Existing], str]
 _Inventories = inventory.Inventories
+_Offered = inventory.Offered
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +192,7 @@ def classes(inventory: inventory.NodeInventory,
     :param held: units by provider that are withheld, and that servers have;
         allocated units need not be reserved
     """
-    regions = collections.defaultdict(list)
+    regions: dict[str, list[_Offered]] = collections.defaultdict(list)
     for item in inventory.offered:
         # A class of which all units are stuck has a provider without units.
         regions[item.region.resource_class] += (

@@ -17,9 +17,11 @@ import re
 
 from nova_accel.core import errors
 from nova_accel.core import model
+from nova_accel.core.request import profile_group
 
 #: How strong a rule is.
-REQUIRED, PREFERRED, OFF = 'required', 'preferred', 'off'
+REQUIRED, PREFERRED, OFF = (profile_group.REQUIRED, profile_group.PREFERRED,
+                            profile_group.OFF)
 
 #: What a rule can be about, as in :class:`nova_accel.core.model.Place`. The
 #: devices of a link domain have links to each other (NVLink, xGMI).
@@ -68,7 +70,7 @@ class Rule:
     groups: tuple[str, ...]
     weight: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         thing = f'affinity {errors.quote(self.key)}'
         if self.key not in KEYS:
             raise errors.ProfileError(thing, 'there is no such key',
@@ -106,7 +108,7 @@ class Rule:
         """Relation and key, ``same numa_node``."""
         return f'{_SAME if self.same else _DISTINCT} {self.key}'
 
-    def __str__(self):
+    def __str__(self) -> str:
         names = [(f'{_GROUP}{first}' if first == last else
                   f'{_GROUP}{first}-{last}')
                  for first, last in _ranges(self.members)]
@@ -118,7 +120,7 @@ class Rule:
 
 def dumps(rules: collections.abc.Iterable[Rule]) -> dict[str, str]:
     """Return the rules as extra specs, which :func:`loads` reads."""
-    values = []
+    values: list[str] = []
     for head, similar in itertools.groupby(rules, key=_head):
         values += _values(head, [_members(rule) for rule in similar])
     return {f'{PREFIX}{index}': value for index, value in enumerate(values)}
@@ -151,7 +153,7 @@ def has_member(rules: collections.abc.Iterable[Rule], member: str) -> bool:
     return any(member in rule.groups for rule in rules)
 
 
-def numa_rules(groups: collections.abc.Mapping,
+def numa_rules(groups: profile_group.Groups,
                written: collections.abc.Iterable[Rule] = (),
                ) -> tuple[Rule, ...]:
     """Return the groups' key ``numa`` as rules.
@@ -161,7 +163,6 @@ def numa_rules(groups: collections.abc.Mapping,
     guest. Of groups that a written rule prefers to be apart, one only should:
     a default must not weaken a written rule.
 
-    :param groups: nova_accel.core.request.device_profile.Group by name
     :param written: the other rules of the profile
     """
     required = tuple(name for name, group in groups.items()
@@ -178,7 +179,8 @@ def numa_rules(groups: collections.abc.Mapping,
     return tuple(rules)
 
 
-def _apart(required, written) -> set[str]:
+def _apart(required: collections.abc.Container[str],
+           written: collections.abc.Iterable[Rule]) -> set[str]:
     """Return all but one of the groups that each preferred rule separates.
 
     The one is a group that requires its NUMA node, if there is such a group.
@@ -215,7 +217,8 @@ def _members(rule: Rule) -> str:
     return ','.join([*numbers, *rule.groups[len(rule.members):]])
 
 
-def _ranges(names) -> list[tuple[int, int]]:
+def _ranges(names: collections.abc.Iterable[str],
+            ) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for number in (int(name.removeprefix(_GROUP)) for name in names):
         if found and found[-1][1] == number - 1:
@@ -244,7 +247,8 @@ def _pieces(text: str) -> collections.abc.Iterator[str]:
     yield text
 
 
-def _numbered(extra_specs) -> list[tuple[int, str]]:
+def _numbered(extra_specs: collections.abc.Mapping[str, str],
+              ) -> list[tuple[int, str]]:
     found = []
     for key, value in extra_specs.items():
         if not key.startswith(PREFIX):

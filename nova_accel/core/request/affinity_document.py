@@ -33,10 +33,15 @@ MAX_RULES = 256
 #: if the group has a ``count``.
 Names = collections.abc.Mapping[str | int, tuple[str, ...]]
 
+#: An item of a checked document's affinity section.
+Item = collections.abc.Mapping[str, typing.Any]
 
-def parse(written: collections.abc.Sequence[
-        collections.abc.Mapping[str, typing.Any]], names: Names,
-        where: str) -> tuple[affinity.Rule, ...]:
+#: The rules that the profile's other keys imply, with the key.
+Implied = collections.abc.Mapping[affinity.Rule, str]
+
+
+def parse(written: collections.abc.Iterable[Item], names: Names,
+          where: str) -> tuple[affinity.Rule, ...]:
     """Return the rules of a checked document's affinity section.
 
     :param where: the profile, for messages
@@ -53,12 +58,10 @@ def parse(written: collections.abc.Sequence[
     return tuple(rules)
 
 
-def check(rules: collections.abc.Iterable[affinity.Rule],
-          others: collections.abc.Mapping[affinity.Rule, str],
+def check(rules: collections.abc.Iterable[affinity.Rule], others: Implied,
           where: str) -> None:
     """Refuse required rules that contradict each other.
 
-    :param others: the rules that the profile's other keys imply, with the key
     :raises errors.ProfileError: naming the rules that contradict each other
     """
     required = [rule for rule in (*rules, *others) if not rule.weight]
@@ -76,7 +79,8 @@ def check(rules: collections.abc.Iterable[affinity.Rule],
                 'leave one of them out, or write "policy: preferred"')
 
 
-def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
+def _rules(item: Item, names: Names, here: str,
+           ) -> collections.abc.Iterator[affinity.Rule]:
     same = 'same' in item
     if same == ('distinct' in item):
         raise errors.ProfileError(
@@ -100,7 +104,8 @@ def _rules(item, names, here) -> collections.abc.Iterator[affinity.Rule]:
         yield _rule(key, same, groups, weight, here)
 
 
-def _rule(key, same, groups, weight, here) -> affinity.Rule:
+def _rule(key: str, same: bool, groups: tuple[str, ...], weight: int,
+          here: str) -> affinity.Rule:
     try:
         return affinity.Rule(key, same, groups, weight)
     except errors.ProfileError as error:
@@ -108,12 +113,12 @@ def _rule(key, same, groups, weight, here) -> affinity.Rule:
         raise errors.ProfileError(here, error.reason, error.remedy) from None
 
 
-def _all(names) -> list[int]:
+def _all(names: Names) -> list[int]:
     """Return the index of every group."""
     return [name for name in names if isinstance(name, int)]
 
 
-def _weight(item, here) -> int:
+def _weight(item: Item, here: str) -> int:
     if item.get('policy', 'required') == 'preferred':
         return int(item.get('weight', 1))
     if 'weight' in item:
@@ -123,8 +128,8 @@ def _weight(item, here) -> int:
     return 0
 
 
-def _members(name, names, here) -> tuple[str, ...]:
-    if name in (affinity.GUEST, affinity.NETWORK):
+def _members(name: str | int, names: Names, here: str) -> tuple[str, ...]:
+    if isinstance(name, str) and name in (affinity.GUEST, affinity.NETWORK):
         return (name,)
     if name not in names:
         known = ', '.join(str(known) for known in names)
@@ -134,7 +139,8 @@ def _members(name, names, here) -> tuple[str, ...]:
     return names[name]
 
 
-def _sets(members, each, here) -> list[tuple[str, ...]]:
+def _sets(members: collections.abc.Sequence[tuple[str, ...]], each: bool,
+          here: str) -> list[tuple[str, ...]]:
     """Return the groups of each rule that an item stands for."""
     if not each:
         # A group that is named twice counts once.
@@ -149,7 +155,8 @@ def _sets(members, each, here) -> list[tuple[str, ...]]:
     return list(zip(*members, strict=True))
 
 
-def _together(rules) -> dict[str, str]:
+def _together(rules: collections.abc.Iterable[affinity.Rule],
+              ) -> dict[str, str]:
     """Return a representative of each member of ``same`` rules.
 
     Members that chains of rules join have the same one. "Same" is transitive.
@@ -157,7 +164,7 @@ def _together(rules) -> dict[str, str]:
     """
     parent: dict[str, str] = {}
 
-    def find(name):
+    def find(name: str) -> str:
         while parent.setdefault(name, name) != name:
             name = parent[name]
         return name
@@ -168,7 +175,9 @@ def _together(rules) -> dict[str, str]:
     return {name: find(name) for name in parent}
 
 
-def _pair(apart, together) -> tuple[str, str] | None:
+def _pair(apart: affinity.Rule,
+          together: collections.abc.Mapping[str, str],
+          ) -> tuple[str, str] | None:
     """Return two members of a ``distinct`` rule that ``same`` rules join."""
     first: dict[str, str] = {}
     for name in apart.members:
@@ -178,7 +187,8 @@ def _pair(apart, together) -> tuple[str, str] | None:
     return None
 
 
-def _words(rules, pair, others) -> str:
+def _words(rules: collections.abc.Sequence[affinity.Rule],
+           pair: tuple[str, str], others: Implied) -> str:
     """Describe the rules that join two groups."""
     chain = _chain(rules, *pair)
     if len(chain) == 1:
@@ -191,7 +201,8 @@ def _words(rules, pair, others) -> str:
             f'{len(chain)} rules')
 
 
-def _chain(rules, one: str, other: str) -> tuple[affinity.Rule, ...]:
+def _chain(rules: collections.abc.Sequence[affinity.Rule], one: str,
+           other: str) -> tuple[affinity.Rule, ...]:
     """Return the shortest chain of rules that joins two groups."""
     chains: list[tuple[str, tuple[affinity.Rule, ...]]] = [(one, ())]
     seen = {one}
@@ -206,5 +217,5 @@ def _chain(rules, one: str, other: str) -> tuple[affinity.Rule, ...]:
     return ()
 
 
-def _by(rule, others) -> str:
+def _by(rule: affinity.Rule, others: Implied) -> str:
     return f' by {others[rule]}' if rule in others else ''

@@ -18,12 +18,13 @@ import math
 from nova_accel.core import errors
 from nova_accel.core.request import affinity
 from nova_accel.core.request import fpga
+from nova_accel.core.request import profile_group
 
 #: The most combinations of alternatives in a profile. A host that has the
 #: devices of none is searched for each of them.
 MAX_COMBINATIONS = 16
 
-#: Alternatives as :attr:`.device_profile.Group.any_of` has them.
+#: Alternatives as :attr:`.profile_group.Group.any_of` has them.
 AnyOf = tuple[tuple[str, ...], ...]
 
 
@@ -55,10 +56,10 @@ def parse(written: collections.abc.Iterable[collections.abc.Iterable[str]],
     return any_of
 
 
-def check(groups: collections.abc.Sequence, per: str, where: str) -> None:
+def check(groups: collections.abc.Sequence[profile_group.Group], per: str,
+          where: str) -> None:
     """Check the alternatives of all groups of a profile together.
 
-    :param groups: of :class:`.device_profile.Group`, here and below
     :param per: its ``per``, or ''
     :raises errors.ProfileError: naming the profile
     """
@@ -77,8 +78,8 @@ def check(groups: collections.abc.Sequence, per: str, where: str) -> None:
             f'{MAX_COMBINATIONS} are tried', 'write fewer alternatives')
 
 
-def combinations(groups: collections.abc.Mapping,
-                 ) -> collections.abc.Iterator[collections.abc.Mapping]:
+def combinations(groups: profile_group.Groups,
+                 ) -> collections.abc.Iterator[dict[str, profile_group.Group]]:
     """Yield the groups with each combination of alternatives, best first.
 
     :returns: groups that have no alternatives
@@ -89,7 +90,7 @@ def combinations(groups: collections.abc.Mapping,
                if group.any_of else group for name, group in groups.items()}
 
 
-def names(groups: collections.abc.Mapping) -> list[str]:
+def names(groups: profile_group.Groups) -> list[str]:
     """Return what tells the combinations apart, in order.
 
     :returns: their traits as text, such as ``CUSTOM_A100``; empty if there are
@@ -105,22 +106,25 @@ def text(one: collections.abc.Iterable[str]) -> str:
     return '+'.join(one) or 'any'
 
 
-def _choosing(groups: collections.abc.Iterable) -> list:
+def _choosing(groups: collections.abc.Iterable[profile_group.Group],
+              ) -> list[profile_group.Group]:
     """Return the different groups that have alternatives."""
-    found: list = []
+    found: list[profile_group.Group] = []
     for group in groups:
         if group.any_of and group not in found:
             found.append(group)
     return found
 
 
-def _chosen(choosing) -> collections.abc.Iterator[AnyOf]:
+def _chosen(choosing: collections.abc.Iterable[profile_group.Group],
+            ) -> collections.abc.Iterator[AnyOf]:
     """Yield an alternative of each group, in each combination."""
     # A flavor can have more than a profile: its keys can be written by hand.
     return itertools.islice(itertools.product(
         *(group.any_of for group in choosing)), MAX_COMBINATIONS)
 
 
-def _with(group, one: collections.abc.Iterable[str]):
+def _with(group: profile_group.Group, one: collections.abc.Iterable[str],
+          ) -> profile_group.Group:
     return dataclasses.replace(group, any_of=(), traits={
         **group.traits, **dict.fromkeys(one, affinity.REQUIRED)})

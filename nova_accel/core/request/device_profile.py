@@ -21,6 +21,7 @@ from nova_accel.core.request import affinity
 from nova_accel.core.request import affinity_document
 from nova_accel.core.request import alternatives
 from nova_accel.core.request import fpga
+from nova_accel.core.request import profile_group
 
 REQUIRED, PREFERRED, OFF = (affinity.REQUIRED, affinity.PREFERRED,
                             affinity.OFF)
@@ -46,31 +47,10 @@ MAX_ALTERNATIVES = 8
 #: ``per: host``: each host offers its first alternative that fits.
 CLOUD, HOST = 'cloud', 'host'
 
+Group = profile_group.Group
+
 # The only ``accel:`` keys that Cyborg ever acted on.
 _BITSTREAM, _FUNCTION = 'bitstream_id', 'function_id'
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Units that are taken from one resource provider.
-
-    :param resources: amount by resource class; one class if it is a group of
-        a document
-    :param traits: ``required`` or ``forbidden`` by trait
-    :param numa: whether the group shares one NUMA node with the profile's
-        other groups, and with the guest if that has a NUMA topology:
-        ``required``, ``preferred`` or ``off``
-    :param bitstream: uuid of the Glance image to program into the device, or
-        ''
-    :param any_of: alternatives, the best first: the traits that each of them
-        requires besides; empty if there are none
-    """
-
-    resources: collections.abc.Mapping[str, int]
-    traits: collections.abc.Mapping[str, str]
-    numa: str = PREFERRED
-    bitstream: str = ''
-    any_of: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +131,8 @@ def parse(document: collections.abc.Mapping[str, typing.Any],
                    HOST if per == HOST else '')
 
 
-def _implied(groups, policy) -> dict[affinity.Rule, str]:
-    """Return the rules that other keys imply, with the key."""
+def _implied(groups: collections.abc.Iterable[Group], policy: str | None,
+             ) -> affinity_document.Implied:
     named = {group_name(index): group for index, group in enumerate(groups)}
     found = dict.fromkeys(affinity.numa_rules(named), 'numa')
     if policy == ISOLATE:
@@ -161,7 +141,8 @@ def _implied(groups, policy) -> dict[affinity.Rule, str]:
     return found
 
 
-def _add_name(names, name, index, here) -> None:
+def _add_name(names: dict[str | int, tuple[str, ...]], name: str | None,
+              index: int, here: str) -> None:
     if name in (affinity.GUEST, affinity.NETWORK) or name and re.fullmatch(
             rf'{GROUP}\d+', name):
         raise errors.ProfileError(here, f'the name {name} is reserved',
@@ -189,32 +170,34 @@ def _canonical(key: str) -> str:
     return f'{prefix}:{rest.strip()}' if rest else key
 
 
-def _by_prefix(written, here: str) -> dict[str, dict[str, str]]:
+def _by_prefix(written: collections.abc.Mapping[str, typing.Any], here: str,
+               ) -> dict[str, dict[str, typing.Any]]:
     """Split the keys of a Cyborg group: values by prefix and name."""
     keys = [_canonical(key) for key in written]
     if len(set(keys)) < len(keys):
         raise errors.ProfileError(here, 'has a key twice')
-    found = collections.defaultdict(dict)
+    found: dict[str, dict[str, typing.Any]] = collections.defaultdict(dict)
     for key, value in zip(keys, written.values(), strict=True):
         prefix, name = key.split(':', 1)
         found[prefix][name] = value
     return found
 
 
-def _group(written, cyborgs: bool, here: str) -> Group:
+def _group(written: collections.abc.Mapping[str, typing.Any], cyborgs: bool,
+           here: str) -> Group:
+    any_of: collections.abc.Sequence[collections.abc.Sequence[str]] = ()
     if cyborgs:
         parts = _by_prefix(written, here)
-        resources, traits, numa = parts['resources'], parts['trait'], PREFERRED
-        any_of = ()
+        asked, traits, numa = parts['resources'], parts['trait'], PREFERRED
         bitstream, function = (parts['accel'].get(key)
                                for key in (_BITSTREAM, _FUNCTION))
     else:
-        resources, traits = written['resources'], written.get('traits', {})
+        asked, traits = written['resources'], written.get('traits', {})
         # The schema allows false, which is how YAML reads a bare off.
         numa = written.get('numa', PREFERRED) or OFF
         bitstream, function = written.get('bitstream'), written.get('function')
         any_of = written.get('any_of', ())
-    resources = {name: int(amount) for name, amount in resources.items()}
+    resources = {name: int(amount) for name, amount in asked.items()}
     _check_resources(resources, here)
     _check_traits({**dict.fromkeys(itertools.chain(*any_of), REQUIRED),
                    **traits}, here)
@@ -231,7 +214,7 @@ def _group(written, cyborgs: bool, here: str) -> Group:
                  alternatives.parse(any_of, traits, here))
 
 
-def _id(value, key: str, here: str) -> str:
+def _id(value: object, key: str, here: str) -> str:
     try:
         return fpga.read_id(str(value).strip())
     except ValueError as error:
@@ -240,7 +223,8 @@ def _id(value, key: str, here: str) -> str:
             if key == 'bitstream' else '') from None
 
 
-def _with_function(traits, function: str, here: str) -> dict[str, str]:
+def _with_function(traits: collections.abc.Mapping[str, str], function: str,
+                   here: str) -> dict[str, str]:
     trait = fpga.function_trait(function)
     if traits.get(trait, REQUIRED) != REQUIRED:
         raise errors.ProfileError(
@@ -248,7 +232,8 @@ def _with_function(traits, function: str, here: str) -> dict[str, str]:
     return {**traits, trait: REQUIRED}
 
 
-def _check_resources(resources, here: str) -> None:
+def _check_resources(resources: collections.abc.Mapping[str, int],
+                     here: str) -> None:
     if not resources:
         raise errors.ProfileError(here, 'asks for no resource',
                                   'give it a resource class')
@@ -276,7 +261,8 @@ def _check_resources(resources, here: str) -> None:
             'write a group for each class, joined by affinity "same: device"')
 
 
-def _check_traits(traits, here: str) -> None:
+def _check_traits(traits: collections.abc.Mapping[str, str],
+                  here: str) -> None:
     for name, strength in traits.items():
         if name in naming.OUR_TRAITS and strength == FORBIDDEN:
             raise errors.ProfileError(

@@ -147,5 +147,6 @@ def parse(extra_specs: collections.abc.Mapping[str, str],
 
 
 @functools.lru_cache(maxsize=256)
-def _parse(items, image_traits) -> Request:
+def _parse(items: frozenset[tuple[str, str]], image_traits: frozenset[str],
+           ) -> Request:
     return Request(dict(items), image_traits)

@@ -9,8 +9,10 @@ the three services.
 
 import collections
 import collections.abc
+import dataclasses
 import itertools
 import re
+import typing
 
 from nova_accel.core import errors
 from nova_accel.core import naming
@@ -18,6 +20,9 @@ from nova_accel.core.request import affinity
 from nova_accel.core.request import affinity_document
 from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
+
+#: The extra specs of a flavor.
+ExtraSpecs = collections.abc.Mapping[str, str]
 
 #: The key that operators write.
 PROFILE_KEY = 'accel:device_profile'
@@ -70,7 +75,7 @@ _OURS = re.compile(rf'_({device_profile.GROUP}\d+)')
 
 
 def expand(profile: device_profile.Profile,
-           extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
+           extra_specs: ExtraSpecs) -> dict[str, str]:
     """Return the extra specs of a flavor with its profile expanded.
 
     Consecutive equal groups become one request for all their units. So
@@ -127,7 +132,7 @@ class Groups(dict[str, device_profile.Group]):
         self.traits = traits
 
 
-def read(extra_specs: collections.abc.Mapping[str, str],
+def read(extra_specs: ExtraSpecs,
          image_traits: collections.abc.Iterable[str] = ()) -> Groups:
     """Return the groups of an expanded flavor, by name (``ACCEL0``), sorted.
 
@@ -135,7 +140,7 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         Nova adds to the unsuffixed request
     """
     found = _parts(extra_specs)
-    unsuffixed = found.pop('', {'traits': {}})['traits']
+    unsuffixed = found.pop('', _Parts()).traits
     ours = {match[1]: found.pop(suffix) for suffix in list(found)
             if (match := _OURS.fullmatch(suffix))}
     groups = {}
@@ -144,15 +149,15 @@ def read(extra_specs: collections.abc.Mapping[str, str],
         group = _group(extra_specs, name, ours[name], count)
         groups.update(dict.fromkeys(_names(name, count), group))
     return Groups(groups, tuple(
-        device_profile.Group(found[suffix]['resources'],
-                             _valid(found[suffix]['traits']),
+        device_profile.Group(found[suffix].resources,
+                             _valid(found[suffix].traits),
                              device_profile.OFF)
         for suffix in sorted(found)), {
             **_valid(unsuffixed),
             **dict.fromkeys(image_traits, device_profile.REQUIRED)})
 
 
-def names(extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
+def names(extra_specs: ExtraSpecs) -> dict[str, str]:
     """Return the names that the profile gives to groups, by ``ACCEL0``."""
     found = {}
     for key, name in extra_specs.items():
@@ -163,12 +168,12 @@ def names(extra_specs: collections.abc.Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def has_alternatives(extra_specs: collections.abc.Mapping[str, str]) -> bool:
+def has_alternatives(extra_specs: ExtraSpecs) -> bool:
     """Whether any group of an expanded flavor has alternatives."""
     return any(key.startswith(ANY_KEY) for key in extra_specs)
 
 
-def pinned(extra_specs: collections.abc.Mapping[str, str],
+def pinned(extra_specs: ExtraSpecs,
            alternative: int) -> dict[str, str]:
     """Return the extra specs with one of the alternatives only.
 
@@ -187,15 +192,17 @@ def pinned(extra_specs: collections.abc.Mapping[str, str],
     return found
 
 
-def image_traits(image) -> list[str]:
+def image_traits(image: typing.Any) -> list[str]:
     """Return the traits that a server's image requires, for :func:`read`.
 
     :param image: nova.objects.ImageMeta, or None if the server has no image
     """
-    return image.properties.get('traits_required', []) if image else []
+    found: list[str] = (image.properties.get('traits_required', [])
+                        if image else [])
+    return found
 
 
-def rules(extra_specs: collections.abc.Mapping[str, str],
+def rules(extra_specs: ExtraSpecs,
           ) -> tuple[affinity.Rule, ...]:
     """Return the affinity rules of an expanded flavor.
 
@@ -206,7 +213,7 @@ def rules(extra_specs: collections.abc.Mapping[str, str],
     return written + affinity.numa_rules(read(extra_specs), written)
 
 
-def same_domain(extra_specs: collections.abc.Mapping[str, str]) -> str:
+def same_domain(extra_specs: ExtraSpecs) -> str:
     """Return ``required``, ``preferred``, or '' if the flavor asks for none.
 
     :raises errors.ProfileError: for another value
@@ -220,7 +227,7 @@ def same_domain(extra_specs: collections.abc.Mapping[str, str]) -> str:
     return value
 
 
-def classes(extra_specs: collections.abc.Mapping[str, str]) -> set[str]:
+def classes(extra_specs: ExtraSpecs) -> set[str]:
     """Return the resource classes asked for that devices may have."""
     return {match[3] for key in extra_specs
             if (match := _KEY.fullmatch(key)) and match[1] == 'resources'
@@ -237,30 +244,40 @@ def parse_key(key: str) -> tuple[str, str, str]:
     return (match[1], match[2] or '', match[3]) if match else ('', '', '')
 
 
-def amounts(extra_specs: collections.abc.Mapping[str, str],
+def amounts(extra_specs: ExtraSpecs,
             ) -> collections.Counter[str]:
     """Return how many units a flavor asks for, of each of :func:`classes`."""
     found: collections.Counter[str] = collections.Counter()
     for parts in _parts(extra_specs).values():
-        found.update(parts['resources'])
+        found.update(parts.resources)
     return collections.Counter({name: found[name]
                                 for name in classes(extra_specs)
                                 if found[name]})
 
 
-def _parts(extra_specs) -> dict[str, dict]:
-    """Return amounts and traits by suffix; '' for the unsuffixed request."""
-    found: dict[str, dict] = {}
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """The amounts by resource class of a group of a flavor, and its traits.
+
+    The values of the traits are not checked.
+    """
+
+    resources: dict[str, int] = dataclasses.field(default_factory=dict)
+    traits: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _parts(extra_specs: ExtraSpecs) -> dict[str, _Parts]:
+    """Return the groups by suffix; '' for the unsuffixed request."""
+    found: dict[str, _Parts] = {}
     for key, value in extra_specs.items():
         match = _KEY.fullmatch(key)
         if not match:
             continue
-        parts = found.setdefault(match[2] or '',
-                                 {'resources': {}, 'traits': {}})
+        parts = found.setdefault(match[2] or '', _Parts())
         if match[1] == 'trait':
-            parts['traits'][match[3]] = value
+            parts.traits[match[3]] = value
         elif (number := _number(value)) is not None:
-            parts['resources'][match[3]] = number
+            parts.resources[match[3]] = number
     return found
 
 
@@ -273,7 +290,7 @@ def _number(text: str) -> int | None:
         return None
 
 
-def _valid(traits) -> dict[str, str]:
+def _valid(traits: collections.abc.Mapping[str, str]) -> dict[str, str]:
     """Drop traits with other values, as Nova does with a warning."""
     return {trait: strength for trait, strength in traits.items()
             if strength in (device_profile.REQUIRED, device_profile.FORBIDDEN)}
@@ -310,19 +327,21 @@ def _group_keys(name: str, group: device_profile.Group,
     return keys
 
 
-def _group(specs, name, parts, count) -> device_profile.Group:
+def _group(specs: ExtraSpecs, name: str, parts: _Parts, count: int,
+           ) -> device_profile.Group:
     prefix = f'{FORBIDDEN_KEY}{name}:'
     forbidden = {key.removeprefix(prefix): device_profile.FORBIDDEN
                  for key in specs if key.startswith(prefix)}
     return device_profile.Group(
         {resource_class: amount // count
-         for resource_class, amount in parts['resources'].items()},
-        {**parts['traits'], **forbidden},
+         for resource_class, amount in parts.resources.items()},
+        {**parts.traits, **forbidden},
         specs.get(NUMA_KEY + name, device_profile.OFF),
         specs.get(BITSTREAM_KEY + name, ''), tuple(_any_of(specs, name)))
 
 
-def _any_of(specs, name: str) -> collections.abc.Iterator[tuple[str, ...]]:
+def _any_of(specs: ExtraSpecs, name: str,
+            ) -> collections.abc.Iterator[tuple[str, ...]]:
     for number in range(device_profile.MAX_ALTERNATIVES):
         written = specs.get(f'{ANY_KEY}{name}-{number}')
         if written is None:
@@ -330,7 +349,7 @@ def _any_of(specs, name: str) -> collections.abc.Iterator[tuple[str, ...]]:
         yield tuple(filter(None, written.split(',')))
 
 
-def _count(specs, name: str) -> int:
+def _count(specs: ExtraSpecs, name: str) -> int:
     number = _number(specs.get(COUNT_KEY + name, '1'))
     return min(max(number or 1, 1), _MAX_COUNT)
 
@@ -344,7 +363,8 @@ def _index(name: str) -> int:
     return int(name.removeprefix(device_profile.GROUP))
 
 
-def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
+def _rules(thing: str, profile: device_profile.Profile, own: ExtraSpecs,
+           ) -> tuple[affinity.Rule, ...]:
     names = tuple(device_profile.group_name(index)
                   for index in range(len(profile.groups)))
     policy = own.get('group_policy', profile.group_policy)
@@ -358,7 +378,7 @@ def _rules(thing, profile, own) -> tuple[affinity.Rule, ...]:
     return (*profile.rules, *isolated)
 
 
-def _is_for_placement(thing, own, added) -> bool:
+def _is_for_placement(thing: str, own: ExtraSpecs, added: ExtraSpecs) -> bool:
     """Whether the flavor's own group_policy stays in its extra specs.
 
     Without the key, nova-scheduler sends group_policy=none to Placement.
@@ -379,7 +399,7 @@ def _is_for_placement(thing, own, added) -> bool:
     return not repeated
 
 
-def _check_switches(thing, profile) -> None:
+def _check_switches(thing: str, profile: device_profile.Profile) -> None:
     """Check that a guest has bus numbers for the switches, on any host."""
     count = sum(amount for group in profile.groups
                 for amount in group.resources.values())
@@ -391,7 +411,8 @@ def _check_switches(thing, profile) -> None:
             'remove guest_switches, or ask for fewer devices')
 
 
-def _check_conflicts(thing, profile, own, added) -> None:
+def _check_conflicts(thing: str, profile: device_profile.Profile,
+                     own: ExtraSpecs, added: ExtraSpecs) -> None:
     wanted = {name for group in profile.groups for name in group.resources}
     for key in own:
         match = _KEY.fullmatch(key)
@@ -406,12 +427,12 @@ def _check_conflicts(thing, profile, own, added) -> None:
                 'would write', 'remove it from the flavor')
 
 
-def _suffixes(specs) -> set[str]:
+def _suffixes(specs: ExtraSpecs) -> set[str]:
     return {match[2] for key in specs
             if (match := _KEY.fullmatch(key)) and match[2]}
 
 
-def _check_size(thing, specs) -> None:
+def _check_size(thing: str, specs: ExtraSpecs) -> None:
     for key, value in specs.items():
         if max(len(key), len(value)) > MAX_LENGTH:
             raise errors.ProfileError(

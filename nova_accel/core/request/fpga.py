@@ -148,13 +148,15 @@ def from_image(image: str, path: str,
 
 
 def relevant_properties(properties: collections.abc.Mapping[str, object],
-           ) -> dict[str, str]:
+                        ) -> dict[str, str]:
     """Return the properties of an image that :func:`from_image` reads."""
     return {key: value for key, value in properties.items()
             if key in _KEYS and isinstance(value, str)}
 
 
-def _declared_id(image, properties, keys) -> str:
+def _declared_id(image: str,
+                 properties: collections.abc.Mapping[str, object],
+                 keys: collections.abc.Iterable[str]) -> str:
     key, value = _first(properties, keys)
     try:
         return read_id(str(value).strip()) if value else ''
@@ -164,6 +166,7 @@ def _declared_id(image, properties, keys) -> str:
             'set it to the id that the bitstream was made with') from None
 
 
-def _first(properties, keys) -> tuple[str, object]:
+def _first(properties: collections.abc.Mapping[str, object],
+           keys: collections.abc.Iterable[str]) -> tuple[str, object]:
     return next(((key, properties[key]) for key in keys
                  if properties.get(key)), ('', ''))

@@ -8,6 +8,7 @@ where it reads them.
 """
 
 import collections.abc
+import typing
 
 from nova_accel.core import errors
 from nova_accel.core import naming
@@ -30,7 +31,8 @@ def parse(option: collections.abc.Mapping[str, str],
     written = {naming.normalise_resource_class(old):
                naming.normalise_resource_class(new)
                for old, new in option.items()}
-    moves, problems = {}, []
+    moves: dict[str, str] = {}
+    problems = []
     for old, new in written.items():
         if why := _why_not(old, new, written):
             problems.append(errors.AccelError(
@@ -41,7 +43,7 @@ def parse(option: collections.abc.Mapping[str, str],
     return moves, problems
 
 
-def _why_not(old: str, new: str, written) -> str:
+def _why_not(old: str, new: str, written: Moves) -> str:
     for name in (old, new):
         if not naming.is_resource_class(name):
             return f'{errors.quote(name)} is not a class that devices can have'
@@ -85,7 +87,7 @@ def rewrite(extra_specs: collections.abc.Mapping[str, str],
     return specs
 
 
-def document(loaded, moves: Moves):
+def document(loaded: typing.Any, moves: Moves) -> typing.Any:
     """Return the documents of a file of profiles with the new classes.
 
     :param loaded: what the file contains, at any level
@@ -103,20 +105,23 @@ def document(loaded, moves: Moves):
     return {key: document(value, moves) for key, value in found.items()}
 
 
-def _group(group, resources, moves):
+def _group(group: collections.abc.Mapping[str, typing.Any],
+           resources: collections.abc.Mapping[str, typing.Any], moves: Moves,
+           ) -> dict[str, typing.Any]:
     """Return a group in our format with the new classes."""
     flat = rewrite({
         **{f'resources:{name}': amount for name, amount in resources.items()},
         **{f'trait:{name}': strength
            for name, strength in (group.get('traits') or {}).items()}}, moves)
-    found = {'resources': {}, 'traits': {}}
+    found: dict[str, dict[str, typing.Any]] = {'resources': {}, 'traits': {}}
     for key, value in flat.items():
         kind, _suffix, name = flavor_specs.parse_key(key)
         found['traits' if kind == 'trait' else kind][name] = value
     return {**group, **found}
 
 
-def _add(specs, key: str, value, instead_of: str) -> None:
+def _add(specs: dict[str, str], key: str, value: str, instead_of: str,
+         ) -> None:
     # A change of a flavor that was interrupted has left the same.
     if specs.setdefault(key, value) != value:
         raise errors.ProfileError(
@@ -125,7 +130,8 @@ def _add(specs, key: str, value, instead_of: str) -> None:
             'write a profile for both')
 
 
-def _check_alone(specs, suffix: str, name: str, moves) -> None:
+def _check_alone(specs: collections.abc.Mapping[str, str], suffix: str,
+                 name: str, moves: Moves) -> None:
     """Check that a group asks for one old class, as traits are for all.
 
     :raises errors.ProfileError: if it does not

@@ -13,12 +13,11 @@ from nova_accel.core import naming
 from nova_accel.core.request import affinity
 from nova_accel.core.request import alternatives
 from nova_accel.core.request import device_profile
+from nova_accel.core.request import profile_group
 from nova_accel.core.solver import csp
 from nova_accel.core.solver import explain
 from nova_accel.core.solver import search
 from nova_accel.core.solver import search_budget
-
-_Groups = collections.abc.Mapping[str, device_profile.Group]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Arrangement:
         return self.cost[0] if self.cost else 0
 
 
-def arrange(groups: _Groups,
+def arrange(groups: profile_group.Groups,
             available: collections.abc.Sequence[AvailableUnits],
             rules: collections.abc.Sequence[affinity.Rule] = (),
             around: HostContext = HostContext(),
@@ -162,7 +161,7 @@ def _of_all(failed: list[Arrangement]) -> Arrangement:
         is_final=all(found.is_final for found in failed))
 
 
-def _arrange(groups: _Groups,
+def _arrange(groups: profile_group.Groups,
              available: collections.abc.Sequence[AvailableUnits],
              rules: collections.abc.Sequence[affinity.Rule],
              around: HostContext, pack: bool, budget: search_budget.Budget,
@@ -216,7 +215,7 @@ def _sort_key(units: AvailableUnits) -> tuple[
             units.total, units.provider)
 
 
-def _unusable(groups: _Groups,
+def _unusable(groups: profile_group.Groups,
               rules: collections.abc.Iterable[affinity.Rule],
               ) -> Arrangement | None:
     """Return an objection to a request that no host can serve, or None."""
@@ -261,11 +260,12 @@ def _numbered(place: model.Place, inner: list[_Numbers],
               for numbers, part in zip(inner, others, strict=True)))
 
 
-def _traits(groups: _Groups) -> set[str]:
+def _traits(groups: profile_group.Groups) -> set[str]:
     return {trait for group in groups.values() for trait in group.traits}
 
 
-def _problem(groups: _Groups, names: collections.abc.Iterable[str],
+def _problem(groups: profile_group.Groups,
+             names: collections.abc.Iterable[str],
              available: list[AvailableUnits], rules: list[affinity.Rule],
              around: HostContext, pack: bool) -> csp.Problem:
     classes, traits = _number(names), _number(_traits(groups))

@@ -242,7 +242,8 @@ def test_changed_option_is_taken_over(machine):
     assert machine.switches.configure(machine.option) is None
     assert len(machine.switches.locate(_functions()).cards) == 4
     assert machine.switches.configure('') is None
-    assert machine.switches.fabric is None
+    with pytest.raises(manager.FabricError, match='is not set'):
+        machine.switches.ask()
 
 
 def test_manager_of_another_package_that_fails(machine, monkeypatch):
