@@ -4,7 +4,8 @@
 Nova's resource tracker holds a lock during its periodic run, which every boot
 and every deletion needs. The kernel can block for a long time: a minute for
 each reset method of a card that does not answer, and, when an mdev is removed,
-until no program has it open.
+until no program has it open. No library is used: futurist would queue a second
+task, and here it must not be started.
 """
 
 import collections.abc

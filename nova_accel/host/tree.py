@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read access to a live /sys or to a recording of one."""
+"""Read access to a live /sys or to a recording of one.
+
+No library is used: pyudev reads only the machine that it runs on.
+"""
 
 import collections
 import collections.abc

@@ -7,7 +7,8 @@ it. A frame joins the devices of a partition. Letters and patterns tell the
 same as the colours, and a browser describes the cell under the pointer.
 
 Source: W3C, "Scalable Vector Graphics (SVG) 2", and "Media Queries Level 5"
-for ``prefers-color-scheme``.
+for ``prefers-color-scheme``. No library is used: svgwrite is not maintained,
+and others draw plots.
 """
 
 import collections

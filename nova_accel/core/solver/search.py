@@ -5,6 +5,9 @@ A backtracking search, the hardest demand first. Three things keep it short.
 :mod:`.propagation` removes sources that cannot be in any answer. Of sources
 that look alike, it tries one. It does not enter a state again from which it
 found no answer, nor a state that looks like it.
+
+No library is used: python-constraint has no soft constraints, and OR-Tools is
+not in Debian and would add 30 MB to each host.
 """
 
 import collections
