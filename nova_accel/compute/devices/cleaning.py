@@ -36,6 +36,8 @@ class Cleaning:
         self._dirt = state.local_host.dirt
         self._resets = state.local_host.resets
         self._claims = state.claims
+        # Units whose earlier cleaner has left a process; each is logged once.
+        self._waiting: set[model.Unit] = set()
 
     def take_requests(self, here: inventory.NodeInventory) -> None:
         """Do what an operator asks for: clean devices, or free them.
@@ -127,16 +129,20 @@ class Cleaning:
         try:
             with self._claims.set_aside(unit, is_short=False) as is_free:
                 if is_free:
-                    LOG.info('Cleaning device %s with cleaner %s', unit[0],
-                             item.region.cleaner)
+                    if unit not in self._waiting:
+                        LOG.info('Cleaning device %s with cleaner %s', unit[0],
+                                 item.region.cleaner)
                     try:
                         failure = self._run(item, places)
                     finally:
                         # Cleaners leave traces of their own in registers.
                         self._resets.used(unit)
+            self._waiting.discard(unit)
         except BlockingIOError:
-            LOG.info('Device %s is cleaned later: a process of an earlier '
-                     'cleaner still exists', unit[0])
+            if unit not in self._waiting:
+                LOG.info('Device %s is cleaned later: a process of an earlier '
+                         'cleaner still exists', unit[0])
+            self._waiting.add(unit)
         except Exception as error:
             # '' would tell that the device is clean.
             failure = str(error) or repr(error)
