@@ -187,10 +187,10 @@ def _holding(domain: etree._Element) -> collections.abc.Iterator[
         tuple[etree._Element, model.Address]]:
     """Yield each element that holds a function or an mdev, and its address."""
     for element in domain.iterfind('./devices/*'):
-        source = element.find('source/address')
-        # USB and SCSI addresses have a bus as well, but no slot.
-        if source is not None and (source.get('slot') or source.get('uuid')):
-            yield element, _address(source)
+        for source in element.iterfind('source/address'):
+            # USB and SCSI addresses have a bus as well, but no slot.
+            if {'slot', 'uuid'}.intersection(source.keys()):
+                yield element, _address(source)
 
 
 def _hostdevs(domain: etree._Element) -> hostdev.Hostdevs:

@@ -79,7 +79,7 @@ def describe(device: hostdev.Hostdev, host: model.Host,
         return (f'{item.region.variant} of {text}'
                 if item and item.region.variant else text)
     if item is None:
-        return _model(None, functions)
+        return 'an mdev that no entry offers'
     parent = functions.get(item.region.units[0][0] if item.region.units
                            else item.device.address)
     return f'mdev {item.region.variant} of {_model(parent, functions)}'

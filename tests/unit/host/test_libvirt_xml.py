@@ -64,6 +64,19 @@ def test_backend_and_clique_are_read():
         (True, '15'), (False, '')]
 
 
+@pytest.mark.parametrize('others', ['', '<address bus="1" device="2"/>'])
+@pytest.mark.parametrize('address, held', [
+    ('bus="0x43" slot="0x00" function="0x1"', ['0000:43:00.1']),
+    ('uuid="83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"',
+     ['83b8f4f2-509f-382f-3c1e-e6bfe0fa1001']),
+    ('type="drive" bus="0" unit="1"', [])])
+def test_address_of_what_is_held_is_found_among_others(address, held, others):
+    _uuid, found = libvirt_xml.parse(
+        f'<domain><devices><hostdev><source>{others}<address {address}/>'
+        '</source></hostdev></devices></domain>')
+    assert [str(device.address) for device in found] == held
+
+
 def test_nothing_but_the_aliases_changes():
     changed = etree.fromstring(libvirt_xml.with_aliases(XML, {
         build.address('0000:43:00.0'): 'ua-x'}))

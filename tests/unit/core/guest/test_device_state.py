@@ -171,10 +171,12 @@ def test_mdev_can_move_after_its_provider_changed(before, after):
 
 def test_mdev_is_refused_after_its_provider_changed_its_type():
     [item] = _of_types('nvidia-471')[1].values()
-    _host, offered = _of_types('nvidia-468')
+    host, offered = _of_types('nvidia-468')
     assert item.uuid in offered
     with pytest.raises(errors.AssignmentError, match='no entry'):
         device_state.check_source([_mdev(item)], offered)
+    assert device_state.describe(_mdev(item), host, offered) == (
+        'an mdev that no entry offers')
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(0, 2), min_size=6,
