@@ -61,8 +61,8 @@ NONSENSE = (None, '', '\n', '\0\ufffd\n', 'x', '-1\n', '0\n', '9' * 40,
             '../../..', 'a b : c\n' * 500)
 #: Values that a key of an entry should not have.
 JUNK: tuple[typing.Any, ...] = (
-        '', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {},
-        [[]], {'a': [None]}, ['x', 1])
+    '', ' ', 'x' * 1000, '\0', '../x', -1, 10 ** 30, 1.5, True, [], {}, [[]],
+    {'a': [None]}, ['x', 1])
 
 
 if typing.TYPE_CHECKING:

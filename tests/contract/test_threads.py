@@ -47,18 +47,24 @@ def opened(monkeypatch):
     return found
 
 
-def test_tree_is_set_after_its_kinds_are_loaded(monkeypatch, opened):
-    """The tree is not set before its kinds are loaded.
+def test_tree_is_there_with_its_kinds(monkeypatch, opened):
+    """Another thread gets the tree after the kinds are loaded.
 
-    Otherwise another thread could find no kind for a device.
+    Otherwise it could find no kind for a device.
     """
+    other = meanwhile.Meanwhile(monkeypatch, local_host)
     looked_at = local_host.LocalHost()
-    early = []
-    monkeypatch.setattr(loader, 'open_all',
-                        lambda _tree: early.append(looked_at.tree) or {})
+    kind = types.SimpleNamespace(prepare=print, prepared=print, release=print)
+    seen = []
+
+    def open_all(_tree):
+        other.do(lambda: seen.append((looked_at.tree, looked_at.preparers())))
+        return {'x': kind}
+
+    monkeypatch.setattr(loader, 'open_all', open_all)
     looked_at.read()
-    assert early == [None]
-    assert looked_at.tree is opened[0]
+    other.end()
+    assert seen == [(opened[0], {'x': kind})]
 
 
 def test_tree_is_opened_once(monkeypatch, opened):

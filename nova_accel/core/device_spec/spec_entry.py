@@ -247,7 +247,7 @@ def claimed(functions: collections.abc.Iterable[model.Function],
 def _claim(item: Item, label: str) -> Entry:
     """Return an Entry that matches the same devices as in Nova."""
     match: Item = {key: item[key] for key in ('vendor_id', 'product_id')
-             if key in item}
+                   if key in item}
     address = item.get('address') or '*'
     if isinstance(address, dict):
         address = {part: address[part] for part, _limit, _digits
@@ -291,8 +291,7 @@ def _entry(item: Item, label: str, known: Kinds) -> Entry:
         kind_spec.keys if 'kind' in item
         else (key for other in known.values() for key in other.keys))})
     fields: Item = {'label': label, 'kind': kind,
-                                     'several': kind_spec.several,
-                                     'item': item}
+                    'several': kind_spec.several, 'item': item}
     # Run every reader, because readers return the default of an absent key.
     for key, read in entry_keys.READERS.items():
         fields.update(_read(label, key, item.get(key), read))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plugins with wrong types.
+
+mypy has to find each fault: it fails if it does not need an "ignore" that is
+here.
+"""
+
+import collections.abc
+
+from nova_accel import plugin
+
+
+class Cards(plugin.Enumerator, plugin.Preparer, plugin.Examiner):
+    def __init__(self, tree: plugin.Tree) -> None:
+        self._tree = tree
+
+    def pools(  # type: ignore[override]
+            self, function: plugin.Function, entry: plugin.Entry,
+            machine: plugin.Machine) -> plugin.Pool:
+        return plugin.Pool(((function.ids,),))  # type: ignore[arg-type]
+
+    def prepare(  # type: ignore[override]
+            self, device: plugin.Hostdev, item: plugin.Offered) -> None:
+        self._tree.write(item)  # type: ignore[attr-defined]
+
+    def prepared(  # type: ignore[override]
+            self, host: plugin.Host) -> set[str]:
+        return {device.ids for device in host.devices}
+
+    def release(  # type: ignore[override]
+            self, address: plugin.PciAddress) -> None:
+        """Undo it."""
+
+    def examine(  # type: ignore[override]
+            self, function: plugin.Function) -> bool:
+        return function.vfio
+
+
+class Others:
+    """It has no base: its methods are compared where it is opened."""
+
+    def __init__(self, tree: plugin.Tree) -> None:
+        """Keep nothing."""
+
+    def pools(self, function: plugin.Function, entry: plugin.Entry,
+              machine: plugin.Machine) -> collections.abc.Iterable[str]:
+        return [function.ids]
+
+
+class Partitions(plugin.Fabric):
+    def __init__(self, definition: plugin.Definition,
+                 operations: object) -> None:
+        self._definition = definition
+
+    def partitions(self) -> list[int]:  # type: ignore[override]
+        return [*self._definition.modules]
+
+
+KIND = plugin.Kind(
+    open=Others,  # type: ignore[arg-type]
+    keys={'power': str.split})  # type: ignore[dict-item]
+MANAGER = plugin.FabricManager(
+    open=Partitions,
+    keys={'address': int})  # type: ignore[dict-item]
