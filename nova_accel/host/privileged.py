@@ -7,6 +7,7 @@ fixed here. The commands are those of root's configuration, read here.
 """
 
 import collections.abc
+import glob
 import os
 
 from oslo_config import cfg
@@ -112,7 +113,8 @@ def _configuration() -> cfg.ConfigOpts:
     :raises OSError: if a file does not exist
     :raises ValueError: if others than root can change it, or it is invalid
     """
-    files = [os.path.realpath(file) for file in conf.files(cfg.CONF)]
+    files = [os.path.realpath(file)
+             for file in dict.fromkeys(_files(cfg.CONF))]
     for file in files:
         if not file.startswith(tuple(f'{place}/' for place in _CONFIGURATION)):
             raise ValueError(f'configuration {file!r} is not below '
@@ -126,6 +128,18 @@ def _configuration() -> cfg.ConfigOpts:
     conf.register_opts(configuration)
     configuration.register_opt(cfg.StrOpt('state_path', default=''))
     return configuration
+
+
+def _files(started: cfg.ConfigOpts) -> collections.abc.Iterator[str]:
+    """Yield the names of the files that nova-compute reads.
+
+    oslo.privsep does not pass on the directory that oslo.config reads without
+    ``--config-dir``: ``nova.conf.d`` beside ``nova.conf``.
+    """
+    yield from conf.files(started)
+    if not started.config_dir:
+        for file in started.config_file or ():
+            yield from sorted(glob.glob(f'{glob.escape(file)}.d/*.conf'))
 
 
 def _owner(configuration: cfg.ConfigOpts) -> int:

@@ -48,10 +48,6 @@ live_migration_scheme = tcp
 # On emulated processors a guest lacks some CPU features that libvirt reports.
 # So for Nova even equal machines differ. libvirt compares CPUs itself.
 skip_cpu_compare_on_dest = true
-[nova_accel_privileged_clean]
-# It also reads what tests add.
-helper_command = {bin}/privsep-helper --config-file /etc/nova/nova.conf \
---config-dir /etc/nova/nova.conf.d
 '''
 
 
@@ -68,8 +64,7 @@ def join(machine: machines.Machine, cloud: clouds.Cloud,
         # A compute node has no database; it uses nova-conductor.
         databases=''))
     machine.write('/etc/nova/nova.conf.d/machine.conf',
-                  _CONFIGURATION.format(address=machine.address,
-                                        bin=f'{root.NOVA}/bin'))
+                  _CONFIGURATION.format(address=machine.address))
     machine.run('mkdir -p /var/lib/nova/instances /var/lib/nova/lock')
     prepare(machine)
     attach(machine, cloud)

@@ -140,14 +140,15 @@ def _entry(*words):
         {'address': _CARD, 'program': words}) + '\n'
 
 
-def test_programs_are_those_of_all_configuration_files(
-        configured):
+@pytest.mark.parametrize('more', [
+    ['--config-dir', '{}/nova.conf.d'], []], ids=['named', 'beside'])
+def test_programs_are_those_of_all_configuration_files(configured, more):
     configuration = configured(
         {'nova.conf': _entry('/x', '{bitstream}'),
          'nova.conf.d/b.conf': _entry('/y', '{bitstream}'),
          'nova.conf.d/a.conf': '[DEFAULT]\nstate_path = /var/lib/nova\n',
          'nova.conf.d/a.txt': _entry('/z', '{bitstream}')},
-        '--config-file', '{}/nova.conf', '--config-dir', '{}/nova.conf.d')
+        '--config-file', '{}/nova.conf', *more)
     assert privileged._programs(configuration) == {
         ('/x', '{bitstream}'), ('/y', '{bitstream}')}
     assert configuration.state_path == '/var/lib/nova'
