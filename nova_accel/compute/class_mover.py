@@ -17,6 +17,7 @@ not done. A server that is between two states follows later.
 import collections.abc
 import contextlib
 
+from keystoneauth1 import exceptions as keystone
 from nova import exception
 from oslo_log import log as logging
 
@@ -64,6 +65,12 @@ class ClassMover:
         changes, problems = class_move.outdated(here, classes_of,
                                                 moved_flavors.moves())
         lines += ((logging.WARNING, str(problem)) for problem in problems)
+        with _reporting(f'compute node {here.node.name}', lines):
+            self._move_all(changes, domains, here, lines)
+        self._findings.log(lines)
+
+    def _move_all(self, changes, domains, here, lines) -> None:
+        """Move the allocations of providers with an old class."""
         # At first, this run creates the provider of a new class.
         if class_move.new_class_providers(
                 here.node.uuid, changes).keys() <= here.node.ours.keys():
@@ -71,7 +78,6 @@ class ClassMover:
                     uuid: self._state.placement_client.
                     allocations_of_provider(uuid) for uuid in changes}):
                 self._move(group, changes, domains, here, lines)
-        self._findings.log(lines)
 
     def _move(self, group: class_move.Together, changes, domains, here,
               lines) -> None:
@@ -129,6 +135,7 @@ def _reporting(thing: str, lines: list[log_once.Line],
     except server_flavor.BUSY as error:
         lines.append((logging.DEBUG, f'{thing} is busy, and keeps its '
                       f'resource classes in this run: {error}'))
-    except (errors.AccelError, exception.NovaException) as error:
+    except (errors.AccelError, exception.NovaException,
+            keystone.ClientException) as error:
         lines.append((logging.WARNING,
                       f'{thing} keeps its resource classes: {error}'))

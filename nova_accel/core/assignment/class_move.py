@@ -105,19 +105,25 @@ def reshape(root: str, changes: Changes,
     :param inventories: those of these providers, and of the providers of the
         new classes, as Placement answers
     :param consumers: all consumers of these providers, as Placement answers
-    :raises errors.AssignmentError: if an inventory is missing
+    :raises errors.AssignmentError: if an inventory is missing, or a consumer
+        has no allocations any more: a cold migration has begun, for example
     """
+    for uuid, known in consumers.items():
+        if not known['allocations']:
+            raise errors.AssignmentError(
+                f'consumer {uuid}', 'has no allocations any more',
+                'wait for the next run')
     moved = {uuid: _moved(root, changes, known['allocations'])
              for uuid, known in consumers.items()}
     used: collections.Counter[str] = collections.Counter()
     for more, _less in moved.values():
         used.update({provider: sum(amounts.values())
                      for provider, amounts in more.items()})
-    written = {provider: _renamed(inventories[provider], *change,
+    written = {provider: _renamed(provider, inventories[provider], *change,
                                   used[provider])
                for provider, change in changes.items()}
     for uuid, name in new_class_providers(root, changes).items():
-        written[uuid] = _grown(inventories[uuid], name, [
+        written[uuid] = _grown(uuid, inventories[uuid], name, [
             written[provider]['inventories'][naming.unit_class(name)]
             for provider, (_old, new) in changes.items() if new == name])
     return {
@@ -164,22 +170,24 @@ def _moved(root, changes, answered):
     return more, less
 
 
-def _renamed(answered: Json, old: str, new: str, used: int) -> Json:
+def _renamed(provider: str, answered: Json, old: str, new: str,
+             used: int) -> Json:
     """Return a provider's inventories with another class for its units."""
-    records = dict(_known(answered))
+    records = dict(_known(provider, answered))
     record = records.pop(naming.unit_class(old), None)
     if record is None:
         raise errors.AssignmentError(
-            'resource provider', f'has no {naming.unit_class(old)} any more',
+            f'resource provider {provider}', f'has no {naming.unit_class(old)} any more',
             'wait for the next run')
     records[naming.unit_class(new)] = {
         **record, 'reserved': max(0, record['reserved'] - used)}
     return {**answered, 'inventories': records}
 
 
-def _grown(answered: Json, name: str, added: list[Json]) -> Json:
+def _grown(provider: str, answered: Json, name: str,
+           added: list[Json]) -> Json:
     """Return the inventories of a class's provider with more units."""
-    before = _known(answered).get(name, {'total': 0, 'reserved': 0})
+    before = _known(provider, answered).get(name, {'total': 0, 'reserved': 0})
     total, reserved = (before[key] + sum(record[key] for record in added)
                        for key in ('total', 'reserved'))
     return {**answered, 'inventories': {
@@ -188,13 +196,14 @@ def _grown(answered: Json, name: str, added: list[Json]) -> Json:
             'max_unit': total}}}
 
 
-def _known(answered: Json) -> collections.abc.Mapping[str, Json]:
+def _known(provider: str,
+           answered: Json) -> collections.abc.Mapping[str, Json]:
     """Return inventories by class.
 
-    :raises errors.AssignmentError: if Placement does not know the provider
+    :raises errors.AssignmentError: if Placement does not return them
     """
     if 'inventories' not in answered:
         raise errors.AssignmentError(
-            'resource provider', 'is not known to Placement yet',
-            'wait for the next run')
+            f'resource provider {provider}', 'Placement does not return its '
+            'inventories', 'wait for the next run')
     return answered['inventories']

@@ -126,6 +126,12 @@ def test_providers_that_are_not_as_expected(device, classes):
             {})
 
 
+def test_consumer_whose_allocations_have_gone():
+    """A cold migration has begun: the migration has them now."""
+    with pytest.raises(errors.AssignmentError, match='consumer a: has no'):
+        class_move.reshape(build.ROOT, {}, {}, {'a': {'allocations': {}}})
+
+
 @pytest.mark.parametrize('region, reason', [
     (build.region('CUSTOM_GPU', traits=['CUSTOM_H100']), None),
     (build.region('CUSTOM_GPU'), 'lacks the trait CUSTOM_H100'),
