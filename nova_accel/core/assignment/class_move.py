@@ -28,21 +28,23 @@ def outdated(here: inventory.NodeInventory,
              classes_of: collections.abc.Callable[
                  [str], collections.abc.Collection[str]],
              moves: moved_classes.Moves,
-             ) -> tuple[dict[str, tuple[str, str]], list[errors.AccelError]]:
+             ) -> tuple[dict[str, tuple[str, str]],
+                        dict[str, errors.AccelError]]:
     """Return the providers with an old class, and those that stay so.
 
     :param classes_of: returns the classes of a provider's inventory
+    :returns: the changes; and by provider, why it keeps its class
     """
     units = {naming.unit_class(old): old for old in moves}
     found: dict[str, tuple[str, str]] = {}
-    problems = []
+    problems: dict[str, errors.AccelError] = {}
     for uuid, name in here.node.devices.items():
         item = here.by_uuid.get(uuid)
         for old in {units[unit] for unit in classes_of(uuid) if unit in units}:
             if why := _why_not(item, old, moves[old]):
-                problems.append(errors.AccelError(
+                problems[uuid] = errors.AccelError(
                     f'resource provider {name}', f'keeps the class {old}: '
-                    + why[0], why[1]))
+                    + why[0], why[1])
             else:
                 found[uuid] = old, moves[old]
     return found, problems

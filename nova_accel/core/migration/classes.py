@@ -5,6 +5,7 @@ nova-compute moves the servers themselves, with the option ``moved_classes``
 (:mod:`nova_accel.core.request.moved_classes`).
 """
 
+import collections
 import collections.abc
 import os.path
 import shlex
@@ -48,10 +49,10 @@ def make(source: Source, moves: moved_classes.Moves,
     items = [_item(entry, moves, losses) for entry in source.entries]
     changes = _flavors(source.flavors, moves, losses)
     moved = ','.join(f'{old}:{new}' for old, new in moves.items())
-    files = {path: f'{directory}/{os.path.basename(path)}'
-             for path in source.profiles}
+    names = _names(source.profiles)
+    files = {path: f'{directory}/{name}' for path, name in names.items()}
     steps = [
-        *(plan.write(directory, os.path.basename(path), text)
+        *(plan.write(directory, names[path], text)
           for path, text in source.profiles.items()),
         plan.write_entries(directory, items, [f'moved_classes = {moved}'])]
     if items:
@@ -64,6 +65,16 @@ def make(source: Source, moves: moved_classes.Moves,
     return plan.Plan(tuple(steps), tuple(losses), tuple(
         (server, _effect(server)) for server in source.servers
         if moved_classes.is_moved(_specs(server, source.flavors), moves)))
+
+
+def _names(paths: collections.abc.Iterable[str]) -> dict[str, str]:
+    """Return names for files in one directory, by path."""
+    names = {path: os.path.basename(path) for path in paths}
+    unique = collections.Counter(names.values())
+    # Files of two directories can have one name.
+    return {path: name if unique[name] == 1
+            else path.strip('/').replace('/', '-')
+            for path, name in names.items()}
 
 
 def _item(entry: spec_entry.Entry, moves, losses: Problems) -> plan.Json:
@@ -150,8 +161,9 @@ def _switch_api(moved: str, files: collections.abc.Mapping[str, str],
 def _finish(moves) -> plan.Step:
     return plan.Step(
         'When the command lists no server below any more, delete the limits '
-        f'of {", ".join(moves)}. Leave moved_classes in nova.conf: Nova '
-        'keeps the request of each server as it was')
+        f'of {", ".join(moves)}. Ask without --flavors and --servers: such '
+        'files do not have the flavors that servers keep. Leave moved_classes '
+        'in nova.conf: Nova keeps the request of each server as it was')
 
 
 def _specs(server: plan.Server, flavors) -> collections.abc.Mapping[str, str]:

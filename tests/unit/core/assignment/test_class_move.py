@@ -147,6 +147,6 @@ def test_providers_that_can_change(region, reason):
         here, lambda _uuid: [_UNIT('CUSTOM_H100')], _MOVES)
     assert (uuid in found) == (reason is None)
     assert [reason] * bool(reason) == [
-        reason for problem in problems if reason in str(problem)]
+        reason for problem in problems.values() if reason in str(problem)]
     assert class_move.outdated(here, lambda _uuid: [_UNIT('CUSTOM_GPU')],
-                               _MOVES) == ({}, [])
+                               _MOVES) == ({}, {})
