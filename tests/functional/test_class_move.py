@@ -253,18 +253,23 @@ class ClassMoveTest(cloud.Cloud):
             provider)[_NEW]['reserved'])
 
     def test_entry_without_the_trait(self):
-        server = self.boot(self.flavor('old'))
-        entries = [{**json.loads(entry), 'traits': []}
-                   for entry in _entries(_NEW)]
-        self.flags(device_spec=[*map(json.dumps, entries)],
+        """One device of a server keeps its class, and the other moves."""
+        self.write_profile('both', groups=[
+            {'resources': {name: 1}, 'numa': 'off'} for name in _PAIRS])
+        server = self.boot(self.flavor('both'))
+        held = self.hostdevs(server)
+        first, second = map(json.loads, _entries(_NEW))
+        self.flags(device_spec=[json.dumps({**first, 'traits': []}),
+                                json.dumps(second)],
                    moved_classes=_MOVES, group='nova_accel')
         self.restart_compute_service('compute1')
         self.rounds()
-        self.assertEqual({_OLD: 1}, self.usages())
+        self.assertEqual({_OLD: 1, _NEW: 1}, self.usages())
         self.assertIn(f'its entry lacks the trait {_OLD}',
                       self.stdlog.logger.output)
         self._reboot_server(server, hard=True)
-        self.assertEqual(1, len(self.hostdevs(server)))
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertNotIn('gets no devices', self.stdlog.logger.output)
 
     def migrate(self, *more):
         """Run the command; return the servers that are still to be moved."""
@@ -363,7 +368,7 @@ class RegionsTest(test_vgpu.Vgpus):
             for spec, name in ((test_vgpu.SMALL_SPEC, test_vgpu.SMALL),
                                (test_vgpu.LARGE_SPEC, test_vgpu.LARGE))],
             group='nova_accel', **more)
-        self._run_periodics()
+        self.restart_compute_service('compute1')
 
     def test_server_keeps_its_class_until_it_moves(self):
         self.offer()

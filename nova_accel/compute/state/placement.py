@@ -331,7 +331,8 @@ class PlacementClient:
 
         :returns: empty if Placement does not return them
         """
-        answer = self._client.get(f'/resource_providers/{provider}/inventories')
+        answer = self._client.get(
+            f'/resource_providers/{provider}/inventories')
         # A proxy in front of Placement answers with a page.
         return answer.json() if answer.status_code == 200 else {}
 

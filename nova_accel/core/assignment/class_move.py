@@ -179,8 +179,8 @@ def _renamed(provider: str, answered: Json, old: str, new: str,
     record = records.pop(naming.unit_class(old), None)
     if record is None:
         raise errors.AssignmentError(
-            f'resource provider {provider}', f'has no {naming.unit_class(old)} any more',
-            'wait for the next run')
+            f'resource provider {provider}', 'has no '
+            f'{naming.unit_class(old)} any more', 'wait for the next run')
     records[naming.unit_class(new)] = {
         **record, 'reserved': max(0, record['reserved'] - used)}
     return {**answered, 'inventories': records}

@@ -57,7 +57,10 @@ def make(source: Source, moves: moved_classes.Moves,
         plan.write_entries(directory, items, [f'moved_classes = {moved}'])]
     if items:
         steps.append(plan.check_hosts(directory))
-    steps += [_limits(moves), _switch('Switch one compute host'),
+    steps += [_limits(moves), _switch(
+        'Switch one compute host', '. Do the next step soon: until then, '
+        'servers of this host cannot be live-migrated, evacuated or unshelved '
+        'to others'),
               _switch_api(moved, files)]
     steps += map(plan.change_flavor, changes)
     steps += [_switch('Switch the other compute hosts'),
@@ -133,11 +136,11 @@ def _limits(moves) -> plan.Step:
               for kind in ('registered limit', 'limit')))
 
 
-def _switch(title: str) -> plan.Step:
+def _switch(title: str, more: str = '') -> plan.Step:
     return plan.Step(
         f'{title}: replace device_spec in nova.conf, add moved_classes, and '
         'restart nova-compute. It moves the servers of the host in the next '
-        'runs of its periodic tasks',
+        f'runs of its periodic tasks{more}',
         ('nova-accel host show --strict',),
         ('restore device_spec, remove moved_classes',
          'systemctl restart nova-compute'))
