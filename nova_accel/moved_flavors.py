@@ -21,7 +21,13 @@ LOG = logging.getLogger(__name__)
 
 def moves() -> moved_classes.Moves:
     """Return the moves of the option; log once what is wrong with others."""
-    return _parse(tuple(CONF.nova_accel.moved_classes.items()))
+    try:
+        return _parse(tuple(CONF.nova_accel.moved_classes.items()))
+    except ValueError as error:
+        # oslo.config cannot read it; no request may fail for this.
+        _log_once(f'{moved_classes.OPTION} is ignored, and servers keep their '
+                  f'resource classes: {error}. Correct it')
+        return {}
 
 
 def extra_specs(flavor) -> collections.abc.Mapping[str, str]:
@@ -35,7 +41,8 @@ def extra_specs(flavor) -> collections.abc.Mapping[str, str]:
     try:
         return moved_classes.rewrite(specs, moves())
     except errors.ProfileError as error:
-        _warn(flavor.name, str(error))
+        _log_once(f'Flavor {errors.plain(flavor.name)} keeps its resource '
+                  f'classes: {error}')
         return specs
 
 
@@ -61,7 +68,5 @@ def _parse(written) -> moved_classes.Moves:
 
 
 @functools.lru_cache(maxsize=256)
-def _warn(name: str, text: str) -> None:
-    """Log once why a flavor keeps its classes."""
-    LOG.warning('Flavor %s keeps its resource classes: %s',
-                errors.plain(name), text)
+def _log_once(text: str) -> None:
+    LOG.warning('%s', text)

@@ -179,20 +179,41 @@ def _moved_profiles(directories: collections.abc.Iterable[str],
                     moves: moved_classes.Moves,
                     ) -> tuple[dict[str, str], list[errors.AccelError]]:
     """Return the texts of files of profiles that change, and errors."""
-    found, problems = {}, []
+    found: dict[str, str] = {}
+    problems: list[errors.AccelError] = []
     for path in _paths(directories):
         try:
-            before = document.load(store.read_text(path), path)
-            after = moved_classes.document(before, moves)
+            _profiles, broken = store.read_file(path)
+            found[path] = '' if broken else _moved(path, moves)
+        except OSError as error:
+            broken = [store.unreadable(path, error)]
         except errors.ProfileError as error:
-            problems.append(errors.AccelError(
-                errors.path(path), f'is not changed: {error}', error.remedy))
-            continue
-        if after != before:
-            found[path] = (json.dumps(after[0], indent=2) + '\n'
-                           if path.endswith('.json') else yaml.safe_dump_all(
-                               after, sort_keys=False, allow_unicode=True))
-    return found, problems
+            broken = [error]
+        problems += (errors.AccelError(
+            errors.path(path), f'is not changed: {_without(path, error)}',
+            error.remedy) for error in broken)
+    return {path: text for path, text in found.items() if text}, problems
+
+
+def _moved(path: str, moves: moved_classes.Moves) -> str:
+    """Return the text of a valid file with the new classes, '' if as it is.
+
+    :raises errors.ProfileError: if a profile cannot ask for the same
+    """
+    before = document.load(store.read_text(path), path)
+    after = moved_classes.document(before, moves)
+    if after == before:
+        return ''
+    return (json.dumps(after[0], indent=2) + '\n' if path.endswith('.json')
+            else yaml.safe_dump_all(after, sort_keys=False,
+                                    allow_unicode=True))
+
+
+def _without(path: str, error: errors.AccelError) -> str:
+    """Return thing and reason of an error of a file, without its path."""
+    label = errors.path(path)
+    return error.reason if error.thing == label else (
+        f'{error.thing.replace(f" in {label}", "")}: {error.reason}')
 
 
 def _paths(directories: collections.abc.Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ not done. A server that is between two states follows later.
 import collections.abc
 import contextlib
 
+from keystoneauth1 import exceptions as keystone
 from nova import exception
 from oslo_log import log as logging
 
@@ -61,17 +62,24 @@ class ClassMover:
             if hostdev.ours(held) and self._seen.get(uuid) != held:
                 with _reporting(f'server {uuid}', lines), _settled(uuid):
                     self._seen[uuid] = held
-        changes, problems = class_move.outdated(here, classes_of,
-                                                moved_flavors.moves())
-        lines += ((logging.WARNING, str(problem)) for problem in problems)
+        with _reporting(f'compute node {here.node.name}', lines):
+            self._move_all(*class_move.outdated(
+                here, classes_of, moved_flavors.moves()), domains, here, lines)
+        self._findings.log(lines)
+
+    def _move_all(self, changes, problems, domains, here, lines) -> None:
+        """Move the allocations of providers with an old class."""
+        consumers_of = self._state.placement_client.allocations_of_provider
+        # What is not offered any more is removed if nobody has it.
+        lines += [(logging.WARNING, str(problem)) for uuid, problem
+                  in problems.items()
+                  if uuid in here.by_uuid or consumers_of(uuid)]
         # At first, this run creates the provider of a new class.
         if class_move.new_class_providers(
                 here.node.uuid, changes).keys() <= here.node.ours.keys():
             for group in class_move.together({
-                    uuid: self._state.placement_client.
-                    allocations_of_provider(uuid) for uuid in changes}):
+                    uuid: consumers_of(uuid) for uuid in changes}):
                 self._move(group, changes, domains, here, lines)
-        self._findings.log(lines)
 
     def _move(self, group: class_move.Together, changes, domains, here,
               lines) -> None:
@@ -129,6 +137,7 @@ def _reporting(thing: str, lines: list[log_once.Line],
     except server_flavor.BUSY as error:
         lines.append((logging.DEBUG, f'{thing} is busy, and keeps its '
                       f'resource classes in this run: {error}'))
-    except (errors.AccelError, exception.NovaException) as error:
+    except (errors.AccelError, exception.NovaException,
+            keystone.ClientException) as error:
         lines.append((logging.WARNING,
                       f'{thing} keeps its resource classes: {error}'))

@@ -22,6 +22,7 @@ from nova_accel.core.request import flavor_specs
 from nova_accel.core.solver import arrange
 from nova_accel.scheduler import candidates
 from nova_accel.scheduler import device_request
+from nova_accel.scheduler import taken_over
 
 LOG = logging.getLogger(__name__)
 
@@ -52,6 +53,10 @@ def pin(spec) -> None:
     if not held:
         return
     found = arrange.arrange(wanted.groups, held)
+    if found.objection:
+        # nova-compute may have moved the server to another resource class.
+        taken_over.correct(spec)
+        found = arrange.arrange(device_request.of(spec).groups, held)
     if found.objection:
         LOG.warning('The devices of server %s are of no alternative of %s '
                     'any more: %s', spec.instance_uuid, wanted.name,

@@ -2,6 +2,7 @@
 """Alternatives of a profile (any_of), over two hosts with two models."""
 
 import fixtures
+from nova import context
 from nova import exception
 
 from nova_accel.compute import allocator
@@ -144,3 +145,21 @@ class AlternativesTest(cloud.Cloud):
             self.assertNotEqual(before, after)
             self.assertEqual(['A100'], models)
 
+    def test_live_migration_while_the_class_moves(self):
+        """Nova keeps the request with the old class."""
+        server = self.on_the_second()
+        self.flags(group='nova_accel', moved_classes={cloud.GPU: 'CUSTOM_GPU'},
+                   device_spec=[
+            spec.replace('"CUSTOM_GPU_H100"', '"CUSTOM_GPU"').replace(
+                '"traits": "', f'"traits": "{cloud.GPU},')
+            for spec in self.DEVICE_SPEC])
+        [other] = self.computes.keys() - {self.has(server)[0]}
+        for hosts in [other], [*self.computes] * 3:
+            for host in hosts:
+                # All nova-computes of the harness share it.
+                self.flags(host=host)
+                self.computes[host].manager.update_available_resource(
+                    context.get_admin_context())
+            self._live_migrate(server)
+            self.assertEqual(['A100'], self.has(server)[1])
+        self.assertNotIn('of no alternative', self.stdlog.logger.output)

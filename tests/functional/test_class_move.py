@@ -5,14 +5,19 @@ import contextlib
 import io
 import json
 import pathlib
+import types
+from unittest import mock
 
 import fixtures
 from nova import context
+from nova import exception
 
+from nova_accel import moved_flavors
 from nova_accel.cmd import main
 from nova_accel.core import errors
 from tests.functional import cloud
 from tests.functional import openstack
+from tests.functional import test_vgpu
 
 _OLD, _NEW, _OTHER = cloud.GPU, 'CUSTOM_GPU', 'CUSTOM_GPU_OTHER'
 _MOVES = {_OLD: _NEW, _OTHER: _NEW}
@@ -114,6 +119,50 @@ class ClassMoveTest(cloud.Cloud):
         self.rounds()
         self.check_moved(server, 2)
 
+    def test_what_placement_answers_meanwhile(self):
+        server = self.boot(self.flavor('two'))
+        self.flags(device_spec=_entries(_NEW), moved_classes=_MOVES,
+                   group='nova_accel')
+        self.restart_compute_service('compute1')
+        client = self.computes['compute1'].manager.reportclient
+        get, page = client.get, types.SimpleNamespace(
+            status_code=503, text='<html>', json=lambda: json.loads('<'))
+        conflict = types.SimpleNamespace(
+            status_code=409, text='placement.concurrent_update')
+        unknown = exception.ResourceProviderAllocationRetrievalFailed(
+            rp_uuid='u', error='503')
+        for method, answers, reason in (
+                ('get', lambda url, *args, **more: page if url.endswith(
+                    '/inventories') else get(url, *args, **more),
+                 'Placement does not return its inventories'),
+                # A cold migration has begun.
+                ('get_allocs_for_consumer', lambda *_args: {'allocations': {}},
+                 f'consumer {server["id"]}: has no allocations any more'),
+                ('get_allocations_for_resource_provider', mock.Mock(
+                    side_effect=unknown),
+                 'compute node compute1 keeps its resource classes: Failed'),
+                ('post', lambda *_args, **_more: conflict,
+                 'rejects the allocations of another class')):
+            with fixtures.MockPatchObject(client, method, answers), (
+                    fixtures.MockPatch('nova_accel.compute.reporting.'
+                                       'tree_update.update')):
+                self._run_periodics()
+            self.assertIn(reason, self.stdlog.logger.output)
+            self.assertEqual({_OLD: 2}, self.usages())
+        self.assertNotIn('Could not move', self.stdlog.logger.output)
+        self.rounds()
+        self.check_moved(server, 2)
+
+    def test_option_that_cannot_be_read(self):
+        unreadable = mock.Mock()
+        unreadable.nova_accel.moved_classes.items.side_effect = ValueError(
+            'no pairs')
+        with fixtures.MockPatchObject(moved_flavors, 'CONF', unreadable):
+            self._reboot_server(self.boot(self.flavor('old')), hard=True)
+        self.assertIn('[nova_accel] moved_classes is ignored, and servers '
+                      'keep their resource classes: no pairs.',
+                      self.stdlog.logger.output)
+
     def die(self, *_args, **_kwargs):
         raise errors.AssignmentError('nova-compute', 'died')
 
@@ -204,18 +253,23 @@ class ClassMoveTest(cloud.Cloud):
             provider)[_NEW]['reserved'])
 
     def test_entry_without_the_trait(self):
-        server = self.boot(self.flavor('old'))
-        entries = [{**json.loads(entry), 'traits': []}
-                   for entry in _entries(_NEW)]
-        self.flags(device_spec=[*map(json.dumps, entries)],
+        """One device of a server keeps its class, and the other moves."""
+        self.write_profile('both', groups=[
+            {'resources': {name: 1}, 'numa': 'off'} for name in _PAIRS])
+        server = self.boot(self.flavor('both'))
+        held = self.hostdevs(server)
+        first, second = map(json.loads, _entries(_NEW))
+        self.flags(device_spec=[json.dumps({**first, 'traits': []}),
+                                json.dumps(second)],
                    moved_classes=_MOVES, group='nova_accel')
         self.restart_compute_service('compute1')
         self.rounds()
-        self.assertEqual({_OLD: 1}, self.usages())
+        self.assertEqual({_OLD: 1, _NEW: 1}, self.usages())
         self.assertIn(f'its entry lacks the trait {_OLD}',
                       self.stdlog.logger.output)
         self._reboot_server(server, hard=True)
-        self.assertEqual(1, len(self.hostdevs(server)))
+        self.assertEqual(held, self.hostdevs(server))
+        self.assertNotIn('gets no devices', self.stdlog.logger.output)
 
     def migrate(self, *more):
         """Run the command; return the servers that are still to be moved."""
@@ -301,3 +355,42 @@ class SharedTest(cloud.Cloud):
                              [*self.allocated(server).values()])
             self.assertEqual(before, self.hostdevs(server))
         self.assertEqual([], self.disagreements())
+
+
+class RegionsTest(test_vgpu.Vgpus):
+    """A card has a resource provider for each type of vGPU."""
+
+    def offer(self, resource_class=None, **more):
+        self.flags(device_spec=[json.dumps({
+            **json.loads(spec), 'live_migratable': 'yes',
+            'resource_class': resource_class or name,
+            'traits': [f'CUSTOM_{name.removeprefix("CUSTOM_")}']})
+            for spec, name in ((test_vgpu.SMALL_SPEC, test_vgpu.SMALL),
+                               (test_vgpu.LARGE_SPEC, test_vgpu.LARGE))],
+            group='nova_accel', **more)
+        self.restart_compute_service('compute1')
+
+    def test_server_keeps_its_class_until_it_moves(self):
+        self.offer()
+        server = self.boot(self.small)
+        has, allocated = self.has(server), self.as_placement_has_it(server)
+        self.offer(_NEW, moved_classes=dict.fromkeys(
+            [test_vgpu.SMALL, test_vgpu.LARGE], _NEW))
+        for _run in range(2):
+            self._run_periodics()
+        small = 'compute1_accel_0000:41:00.0_CUSTOM_GPU_NVIDIA_L40S-16Q'
+        self.assertEqual({test_vgpu.SMALLS: 0, small: 2}, self.totals())
+        log = self.stdlog.logger.output
+        self.assertEqual(1, log.count(
+            f'{test_vgpu.SMALLS}: keeps the class VGPU: no entry offers its '
+            'devices under this name any more; migrate or resize the servers'))
+        # No server has had a large one.
+        self.assertNotIn('keeps the class CUSTOM_VGPU_LARGE', log)
+        self._reboot_server(server, hard=True)
+        self.assertEqual((has, allocated), (
+            self.has(server), self.as_placement_has_it(server)))
+        self.start_machine('compute2')
+        self._live_migrate(server)
+        self.assertEqual([{_NEW: 1}], [*self.allocated(server).values()])
+        self._run_periodics()
+        self.assertEqual(3, self.totals()[small])

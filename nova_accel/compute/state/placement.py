@@ -327,9 +327,14 @@ class PlacementClient:
         return known
 
     def _inventories(self, provider: str) -> dict:
-        """Return a provider's inventories, in Placement's form."""
-        return self._client.get(
-            f'/resource_providers/{provider}/inventories').json()
+        """Return a provider's inventories, in Placement's form.
+
+        :returns: empty if Placement does not return them
+        """
+        answer = self._client.get(
+            f'/resource_providers/{provider}/inventories')
+        # A proxy in front of Placement answers with a page.
+        return answer.json() if answer.status_code == 200 else {}
 
     def move(self, source: str, target: str) -> None:
         """Give a server the allocations of a migration, instead of its own.

@@ -28,21 +28,23 @@ def outdated(here: inventory.NodeInventory,
              classes_of: collections.abc.Callable[
                  [str], collections.abc.Collection[str]],
              moves: moved_classes.Moves,
-             ) -> tuple[dict[str, tuple[str, str]], list[errors.AccelError]]:
+             ) -> tuple[dict[str, tuple[str, str]],
+                        dict[str, errors.AccelError]]:
     """Return the providers with an old class, and those that stay so.
 
     :param classes_of: returns the classes of a provider's inventory
+    :returns: the changes; and by provider, why it keeps its class
     """
     units = {naming.unit_class(old): old for old in moves}
     found: dict[str, tuple[str, str]] = {}
-    problems = []
+    problems: dict[str, errors.AccelError] = {}
     for uuid, name in here.node.devices.items():
         item = here.by_uuid.get(uuid)
         for old in {units[unit] for unit in classes_of(uuid) if unit in units}:
             if why := _why_not(item, old, moves[old]):
-                problems.append(errors.AccelError(
+                problems[uuid] = errors.AccelError(
                     f'resource provider {name}', f'keeps the class {old}: '
-                    + why[0], why[1]))
+                    + why[0], why[1])
             else:
                 found[uuid] = old, moves[old]
     return found, problems
@@ -105,19 +107,25 @@ def reshape(root: str, changes: Changes,
     :param inventories: those of these providers, and of the providers of the
         new classes, as Placement answers
     :param consumers: all consumers of these providers, as Placement answers
-    :raises errors.AssignmentError: if an inventory is missing
+    :raises errors.AssignmentError: if an inventory is missing, or a consumer
+        has no allocations any more: a cold migration has begun, for example
     """
+    for uuid, known in consumers.items():
+        if not known['allocations']:
+            raise errors.AssignmentError(
+                f'consumer {uuid}', 'has no allocations any more',
+                'wait for the next run')
     moved = {uuid: _moved(root, changes, known['allocations'])
              for uuid, known in consumers.items()}
     used: collections.Counter[str] = collections.Counter()
     for more, _less in moved.values():
         used.update({provider: sum(amounts.values())
                      for provider, amounts in more.items()})
-    written = {provider: _renamed(inventories[provider], *change,
+    written = {provider: _renamed(provider, inventories[provider], *change,
                                   used[provider])
                for provider, change in changes.items()}
     for uuid, name in new_class_providers(root, changes).items():
-        written[uuid] = _grown(inventories[uuid], name, [
+        written[uuid] = _grown(uuid, inventories[uuid], name, [
             written[provider]['inventories'][naming.unit_class(name)]
             for provider, (_old, new) in changes.items() if new == name])
     return {
@@ -165,22 +173,24 @@ def _moved(root: str, changes: Changes, answered: Json,
     return more, less
 
 
-def _renamed(answered: Json, old: str, new: str, used: int) -> Json:
+def _renamed(provider: str, answered: Json, old: str, new: str,
+             used: int) -> Json:
     """Return a provider's inventories with another class for its units."""
-    records = dict(_known(answered))
+    records = dict(_known(provider, answered))
     record = records.pop(naming.unit_class(old), None)
     if record is None:
         raise errors.AssignmentError(
-            'resource provider', f'has no {naming.unit_class(old)} any more',
-            'wait for the next run')
+            f'resource provider {provider}', 'has no '
+            f'{naming.unit_class(old)} any more', 'wait for the next run')
     records[naming.unit_class(new)] = {
         **record, 'reserved': max(0, record['reserved'] - used)}
     return {**answered, 'inventories': records}
 
 
-def _grown(answered: Json, name: str, added: list[Json]) -> Json:
+def _grown(provider: str, answered: Json, name: str,
+           added: list[Json]) -> Json:
     """Return the inventories of a class's provider with more units."""
-    before = _known(answered).get(name, {'total': 0, 'reserved': 0})
+    before = _known(provider, answered).get(name, {'total': 0, 'reserved': 0})
     total, reserved = (before[key] + sum(record[key] for record in added)
                        for key in ('total', 'reserved'))
     return {**answered, 'inventories': {
@@ -189,14 +199,15 @@ def _grown(answered: Json, name: str, added: list[Json]) -> Json:
             'max_unit': total}}}
 
 
-def _known(answered: Json) -> collections.abc.Mapping[str, Json]:
+def _known(provider: str,
+           answered: Json) -> collections.abc.Mapping[str, Json]:
     """Return inventories by class.
 
-    :raises errors.AssignmentError: if Placement does not know the provider
+    :raises errors.AssignmentError: if Placement does not return them
     """
     if 'inventories' not in answered:
         raise errors.AssignmentError(
-            'resource provider', 'is not known to Placement yet',
-            'wait for the next run')
+            f'resource provider {provider}', 'Placement does not return its '
+            'inventories', 'wait for the next run')
     found: dict[str, Json] = answered['inventories']
     return found

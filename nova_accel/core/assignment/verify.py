@@ -120,14 +120,15 @@ def _of_devices(request: flavor_request.Request,
     """Return the allocated amount by provider of a Device on this host.
 
     Allocations on another host belong to a move, or to an evacuation from a
-    host that has not come back.
+    host that has not come back. Units of any class count: those of a device
+    whose class has become another one have the old class for some time.
     """
-    ours = request.classes | request.units
     devices = inventory.node.ours.keys() - inventory.counting(request.classes)
-    return {uuid: sum(amount for name, amount in amounts.items()
-                      if name in ours)
-            for uuid, amounts in allocated.items()
-            if uuid in devices and ours & set(amounts)}
+    found = {uuid: sum(amount for name, amount in amounts.items()
+                       if name in request.classes
+                       or naming.class_of_units(name))
+             for uuid, amounts in allocated.items() if uuid in devices}
+    return {uuid: amount for uuid, amount in found.items() if amount}
 
 
 def _match_groups(

@@ -5,6 +5,7 @@ nova-compute moves the servers themselves, with the option ``moved_classes``
 (:mod:`nova_accel.core.request.moved_classes`).
 """
 
+import collections
 import collections.abc
 import os.path
 import shlex
@@ -48,15 +49,18 @@ def make(source: Source, moves: moved_classes.Moves,
     items = [_item(entry, moves, losses) for entry in source.entries]
     changes = _flavors(source.flavors, moves, losses)
     moved = ','.join(f'{old}:{new}' for old, new in moves.items())
-    files = {path: f'{directory}/{os.path.basename(path)}'
-             for path in source.profiles}
+    names = _names(source.profiles)
+    files = {path: f'{directory}/{name}' for path, name in names.items()}
     steps = [
-        *(plan.write(directory, os.path.basename(path), text)
+        *(plan.write(directory, names[path], text)
           for path, text in source.profiles.items()),
         plan.write_entries(directory, items, [f'moved_classes = {moved}'])]
     if items:
         steps.append(plan.check_hosts(directory))
-    steps += [_limits(moves), _switch('Switch one compute host'),
+    steps += [_limits(moves), _switch(
+        'Switch one compute host', '. Do the next step soon: until then, '
+        'servers of this host cannot be live-migrated, evacuated or unshelved '
+        'to others'),
               _switch_api(moved, files)]
     steps += map(plan.change_flavor, changes)
     steps += [_switch('Switch the other compute hosts'),
@@ -65,6 +69,16 @@ def make(source: Source, moves: moved_classes.Moves,
         (server, _effect(server)) for server in source.servers
         if moved_classes.is_moved(plan.extra_specs(server, source.flavors),
                                   moves)))
+
+
+def _names(paths: collections.abc.Iterable[str]) -> dict[str, str]:
+    """Return names for files in one directory, by path."""
+    names = {path: os.path.basename(path) for path in paths}
+    unique = collections.Counter(names.values())
+    # Files of two directories can have one name.
+    return {path: name if unique[name] == 1
+            else path.strip('/').replace('/', '-')
+            for path, name in names.items()}
 
 
 def _item(entry: spec_entry.Entry, moves: moved_classes.Moves,
@@ -125,11 +139,11 @@ def _limits(moves: moved_classes.Moves) -> plan.Step:
               for kind in ('registered limit', 'limit')))
 
 
-def _switch(title: str) -> plan.Step:
+def _switch(title: str, more: str = '') -> plan.Step:
     return plan.Step(
         f'{title}: replace device_spec in nova.conf, add moved_classes, and '
         'restart nova-compute. It moves the servers of the host in the next '
-        'runs of its periodic tasks',
+        f'runs of its periodic tasks{more}',
         ('nova-accel host show --strict',),
         ('restore device_spec, remove moved_classes',
          'systemctl restart nova-compute'))
@@ -153,8 +167,9 @@ def _switch_api(moved: str, files: collections.abc.Mapping[str, str],
 def _finish(moves: moved_classes.Moves) -> plan.Step:
     return plan.Step(
         'When the command lists no server below any more, delete the limits '
-        f'of {", ".join(moves)}. Leave moved_classes in nova.conf: Nova '
-        'keeps the request of each server as it was')
+        f'of {", ".join(moves)}. Ask without --flavors and --servers: such '
+        'files do not have the flavors that servers keep. Leave moved_classes '
+        'in nova.conf: Nova keeps the request of each server as it was')
 
 
 def _effect(server: plan.Server) -> str:

@@ -28,12 +28,13 @@ def parse(option: collections.abc.Mapping[str, str],
 
     :param option: new classes by the old class, as they are written
     """
-    written = {naming.normalise_resource_class(old):
-               naming.normalise_resource_class(new)
-               for old, new in option.items()}
+    # In the order of the option, each pair once.
+    written = list(dict.fromkeys(
+        (naming.normalise_resource_class(old),
+         naming.normalise_resource_class(new)) for old, new in option.items()))
     moves: dict[str, str] = {}
     problems = []
-    for old, new in written.items():
+    for old, new in written:
         if why := _why_not(old, new, written):
             problems.append(errors.AccelError(
                 f'{OPTION}, {errors.plain(old)}:{errors.plain(new)}', why,
@@ -43,12 +44,18 @@ def parse(option: collections.abc.Mapping[str, str],
     return moves, problems
 
 
-def _why_not(old: str, new: str, written: Moves) -> str:
+def _why_not(old: str, new: str,
+             written: collections.abc.Collection[tuple[str, str]]) -> str:
     for name in (old, new):
         if not naming.is_resource_class(name):
             return f'{errors.quote(name)} is not a class that devices can have'
-    if new in written:
+    if new in dict(written):
         return f'{new} is moved itself'
+    if [name for name, _new in written].count(old) > 1:
+        return f'{old} has several new classes'
+    if alike := [name for name, _new in written
+                 if name != old and trait(name) == trait(old)]:
+        return f'{alike[0]} has the same trait, {trait(old)}'
     if naming.is_own_trait(trait(old)):
         return f'no entry can have the trait {trait(old)}'
     return ''
@@ -78,11 +85,14 @@ def rewrite(extra_specs: collections.abc.Mapping[str, str],
         kind, suffix, name = flavor_specs.parse_key(key)
         if kind == 'resources' and name in moves:
             del specs[key]
-            for added, value in (
-                    (f'resources{suffix}:{moves[name]}', extra_specs[key]),
-                    (f'trait{suffix}:{trait(name)}',
-                     device_profile.REQUIRED)):
-                _add(specs, added, value, key)
+            # An expanded profile has the traits that it forbids there.
+            forbidden = (f'{flavor_specs.FORBIDDEN_KEY}{suffix[1:]}:'
+                         f'{trait(name)}')
+            for added, value, others in (
+                    (f'resources{suffix}:{moves[name]}', extra_specs[key], ()),
+                    (f'trait{suffix}:{trait(name)}', device_profile.REQUIRED,
+                     [forbidden])):
+                _add(specs, added, value, key, others)
             _check_alone(extra_specs, suffix, name, moves)
     return specs
 
@@ -121,13 +131,20 @@ def _group(group: collections.abc.Mapping[str, typing.Any],
 
 
 def _add(specs: dict[str, str], key: str, value: str, instead_of: str,
-         ) -> None:
+         others: collections.abc.Iterable[str]) -> None:
+    """Add a key to extra specs.
+
+    :param others: keys that contradict it
+    :raises errors.ProfileError: if one of them is there, or another value
+    """
     # A change of a flavor that was interrupted has left the same.
-    if specs.setdefault(key, value) != value:
-        raise errors.ProfileError(
-            errors.quote(instead_of), f'would become {key}={value}, and there '
-            f'is {key}={errors.plain(str(specs[key]))}',
-            'write a profile for both')
+    specs.setdefault(key, value)
+    for found in (key, *others):
+        if found in specs and (found, specs[found]) != (key, value):
+            raise errors.ProfileError(
+                errors.quote(instead_of), f'would become {key}={value}, and '
+                f'there is {found}={errors.plain(str(specs[found]))}',
+                'write a profile for both')
 
 
 def _check_alone(specs: collections.abc.Mapping[str, str], suffix: str,

@@ -308,14 +308,21 @@ def test_profiles_of_all_forms_get_one_class(migrate_class, folder):
 
 
 def test_profile_and_classes_that_cannot_be_moved(migrate_class, folder):
-    (folder / 'profiles' / 'bad.yaml').write_text('[')
+    for name, text in {
+            'bad': '[', 'list': 'name: l\ngroups: [{resources: {CUSTOM_H100: '
+            '1}, traits: [CUSTOM_X]}]\n'}.items():
+        (folder / 'profiles' / f'{name}.yaml').write_text(text)
+    (folder / 'profiles' / 'folder.yaml').mkdir()
     (folder / 'profiles' / 'not.yaml').write_text(
         'name: x\ngroups: [{resources: {CUSTOM_H100: 1}, '
         'traits: {CUSTOM_H100: forbidden}}]\n')
     code, out, _err = migrate_class()
     assert code == 1
-    for name in ('bad', 'not'):
-        assert f'! {folder}/profiles/{name}.yaml: is not changed: ' in out
+    for name in ('bad', 'not', 'list', 'folder'):
+        path = f'{folder}/profiles/{name}.yaml'
+        assert f'! {path}: is not changed: ' in out
+        assert out.count(path) == 1
+    assert out.count('write a profile for both') == 1
     code, _out, err = migrate_class(to='CUSTOM_A100')
     assert code == 1
     assert 'CUSTOM_A100 is moved itself' in err

@@ -126,6 +126,12 @@ def test_providers_that_are_not_as_expected(device, classes):
             {})
 
 
+def test_consumer_whose_allocations_have_gone():
+    """A cold migration has begun: the migration has them now."""
+    with pytest.raises(errors.AssignmentError, match='consumer a: has no'):
+        class_move.reshape(build.ROOT, {}, {}, {'a': {'allocations': {}}})
+
+
 @pytest.mark.parametrize('region, reason', [
     (build.region('CUSTOM_GPU', traits=['CUSTOM_H100']), None),
     (build.region('CUSTOM_GPU'), 'lacks the trait CUSTOM_H100'),
@@ -141,6 +147,6 @@ def test_providers_that_can_change(region, reason):
         here, lambda _uuid: [_UNIT('CUSTOM_H100')], _MOVES)
     assert (uuid in found) == (reason is None)
     assert [reason] * bool(reason) == [
-        reason for problem in problems if reason in str(problem)]
+        reason for problem in problems.values() if reason in str(problem)]
     assert class_move.outdated(here, lambda _uuid: [_UNIT('CUSTOM_GPU')],
-                               _MOVES) == ({}, [])
+                               _MOVES) == ({}, {})

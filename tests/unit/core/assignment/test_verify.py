@@ -55,6 +55,28 @@ def test_devices_are_kept_if_they_match_the_allocations(
     assert _keeps(_host(together), held, amount, exactly) is keeps
 
 
+@pytest.mark.parametrize('amounts, keeps', [
+    ((1, 1), True), ((1, 0), False), ((0, 1), False)])
+def test_device_of_an_old_class_is_kept(amounts, keeps):
+    """The flavor names the new class only."""
+    cards = '0000:81:00.0', '0000:82:00.0'
+    here = build.inventory(build.host(map(build.function, cards), {
+        'product_id': '2330', 'resource_class': 'CUSTOM_NEW'}))
+    devices = tuple(hostdev.Hostdev(
+        item.device.address, naming.alias(f'ACCEL{number}', item.uuid, 0))
+        for number, item in enumerate(here.offered))
+    request = flavor_request.parse({
+        f'resources_ACCEL{number}:CUSTOM_NEW': '1' for number in range(2)})
+    allocated = {item.uuid: {naming.unit_class(name): amount}
+                 for item, name, amount in zip(
+                     here.offered, ('CUSTOM_OLD', 'CUSTOM_NEW'), amounts,
+                     strict=True)}
+    assert verify.matches_allocations(
+        devices, request, allocated, inventory.NodeInventory(
+            here.host, inventory.Node(build.ROOT, 'host1', dict.fromkeys(
+                here.by_uuid, 'x'))), False) is keeps
+
+
 @pytest.mark.parametrize('held, amount, exactly, keeps', [
     (2, 2, True, True),
     # While a resize is reverted, it has the devices of the other flavor.

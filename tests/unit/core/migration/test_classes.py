@@ -71,6 +71,17 @@ def test_steps_in_their_order():
     assert sum(step.is_automatic for step in planned.steps) == 3
 
 
+def test_files_of_one_name():
+    planned = _make(profiles={'/a/gpu.yaml': 'a\n', '/b/gpu.yaml': 'b\n',
+                              '/b/nic.yaml': 'c\n'})
+    assert [(step.file.path, step.file.content) for step in planned.steps[:3]
+            ] == [('out/a-gpu.yaml', 'a\n'), ('out/b-gpu.yaml', 'b\n'),
+                  ('out/nic.yaml', 'c\n')]
+    [commands] = [step.commands for step in planned.steps
+                  if 'cp out/nic.yaml /b/nic.yaml' in step.commands]
+    assert 'cp out/b-gpu.yaml /b/gpu.yaml' in commands
+
+
 def test_flavor_that_cannot_ask_for_the_same():
     [loss] = _make(flavors=[_flavor('both', **{
         'resources:CUSTOM_H100': '1', 'resources:VGPU': '1'})]).losses
