@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules to choose a host, on simulated hosts with two NUMA nodes of four GPUs.
 
-All rules get the devices that nova_accel's solver chooses on a host, so only
-the choice of the host differs.
+All rules but one get the devices that nova_accel's solver chooses on a host.
 """
 
 import collections
@@ -48,14 +47,17 @@ class Fleet:
         self._rule, self._chance = rule, chance
         self._hosts = [(ALL, 0)] * hosts
         self._servers: collections.Counter[int] = collections.Counter()
-        self.seen: collections.deque[int] = collections.deque(maxlen=SEEN)
+        self._seen: collections.deque[int] = collections.deque(maxlen=SEEN)
+        #: The latest requests, by size.
+        self.demand: collections.Counter[int] = collections.Counter()
 
     def whole(self) -> int:
         return self._hosts.count((ALL, 0))
 
     def place(self, size) -> tuple[int, int, int] | None:
         """Return the size, a host and the bit mask of its devices."""
-        self.seen.append(size)
+        self._seen.append(size)
+        self.demand = collections.Counter(self._seen)
         found = (self._choose(size) if self._rule != MOVES else
                  (size, 0, 0) if self.cause(size) == SCATTERED else None)
         if found:
@@ -135,8 +137,8 @@ def _gradient(option, fleet):
     def fragments(mask):
         most, least = _nodes(mask)
         return (most + least) * sum(
-            size > (most if size <= OF_A_NODE else most + least)
-            for size in fleet.seen)
+            count for size, count in fleet.demand.items()
+            if size > (most if size <= OF_A_NODE else most + least))
 
     return (fragments(option.after) - fragments(option.before)
             + option.left / 1000)
@@ -148,7 +150,7 @@ def _reserve(option, fleet):
     breaks_host = option.before == ALL and option.after > 0
     breaks_node = (before.count(OF_A_NODE) > after.count(OF_A_NODE)
                    and after[0] > 0)
-    scarce = fleet.whole() <= fleet.seen.count(8)
+    scarce = fleet.whole() <= fleet.demand[8]
     return option.left + scarce * 100 * (2 * breaks_host + breaks_node)
 
 
