@@ -16,8 +16,8 @@ from tests.bench import frame
 from tests.bench import summary
 
 #: The benchmarks that need Python only, the shortest first.
-NAMES = ('filtering', 'unlike', 'plan', 'quality', 'listing', 'ways',
-         'updates', 'domains', 'crowded', 'few', 'scheduling')
+NAMES = ('filtering', 'unlike', 'plan', 'packing', 'quality', 'listing',
+         'ways', 'updates', 'domains', 'crowded', 'few', 'scheduling')
 #: Those that need other programs, and are only run by name.
 OTHERS = ('memory',)
 

@@ -43,30 +43,36 @@ def measure(scale: str, say: collections.abc.Callable[[str], None]) -> dict:
     cells, bounds = [], []
     for load in loads:
         for seed in range(seeds):
-            arrivals = _arrivals(seed, load * hosts * 8)
+            day = arrivals(seed, load * hosts * 8)
             bounds.append({'load': load, 'seed': seed,
-                           **bound.shares(arrivals, hosts, 8)})
+                           **bound.shares(day, hosts, 8)})
             say(f'load {load}, seed {seed}, bound: {bounds[-1]}')
             for side in _NAMES:
                 cells.append({'side': side, 'load': load, 'seed': seed,
-                              **_day(hosts, side, arrivals, seed)})
+                              **_day(hosts, side, day, seed)})
                 say(f'load {load}, seed {seed}, {side}: '
                     f'{_share(cells[-1]["asked"], cells[-1]["served"]):.1%}')
     return {'hosts': hosts, 'cells': cells, 'bounds': bounds}
 
 
-def _arrivals(seed, devices) -> list[tuple[float, int, float]]:
-    """Return start in hours, number of devices and end of each request."""
+def arrivals(seed: int, devices: float,
+             sizes: collections.abc.Sequence[int] = _SIZES,
+             ) -> list[tuple[float, int, float]]:
+    """Return start in hours, number of devices and end of each request.
+
+    :param devices: the number that is requested at a time
+    :param sizes: of requests, each equally likely
+    """
     rng = random.Random(seed)
-    rate = devices / (statistics.mean(_SIZES) * LIFE)
+    rate = devices / (statistics.mean(sizes) * LIFE)
     found, now = [], -float(BEFORE)
     while (now := now + rng.expovariate(rate)) < HOURS:
-        found.append((now, rng.choice(_SIZES),
+        found.append((now, rng.choice(sizes),
                       now + rng.expovariate(1 / LIFE)))
     return found
 
 
-def _day(hosts, side, arrivals, seed) -> dict:
+def _day(hosts, side, requests, seed) -> dict:
     """Return counts of requests by size, and means of free shares."""
     from tests.bench import fleet as fleet_
     fleet = fleet_.Fleet(hosts)
@@ -76,7 +82,7 @@ def _day(hosts, side, arrivals, seed) -> dict:
     whole, nodes, together = [], [], []
     leaving: list[tuple[float, int, tuple]] = []
     with _chooser(side, seed) as choose:
-        for number, (now, size, until) in enumerate(arrivals):
+        for number, (now, size, until) in enumerate(requests):
             while leaving and leaving[0][0] <= now:
                 fleet.release(*heapq.heappop(leaving)[2])
             can_be_near = now >= 0 and _can_be_near(fleet, size)

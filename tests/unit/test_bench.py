@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The framework of the benchmarks, without their measurements."""
 
+import collections
 import contextlib
 import multiprocessing.connection
 import os
@@ -8,11 +9,14 @@ import signal
 import time
 import unittest
 
+from hypothesis import given
+from hypothesis import strategies as st
 import pytest
 
 from tests.bench import __main__
 from tests.bench import frame
 from tests.bench import report
+from tests.bench import rules
 from tests.bench import scheduling
 from tests.bench import summary
 from tests.bench import worker
@@ -213,3 +217,24 @@ def test_documentation_matches_the_measurements(name):
 
 def test_summary_in_the_documentation_is_current():
     assert (frame.DIRECTORY / summary.FILE).read_text() == summary.section()
+
+
+def _by_brute_force(sizes, hosts):
+    """Whether servers fit, the largest first; each host has two nodes."""
+    if not sizes:
+        return True
+    size, *others = sizes
+    for number, nodes in enumerate(hosts):
+        for left in {(nodes[0] - part, nodes[1] - size + part)
+                     for part in range(size + 1)
+                     if size > rules.OF_A_NODE or part in (0, size)}:
+            if min(left) >= 0 and _by_brute_force(others, sorted(
+                    [*hosts[:number], left, *hosts[number + 1:]])):
+                return True
+    return False
+
+
+@given(st.lists(st.integers(1, 8), max_size=8))
+def test_packs_like_brute_force(sizes):
+    assert rules.packs(collections.Counter(sizes), 2) == _by_brute_force(
+        sorted(sizes, reverse=True), [(4, 4)] * 2)

@@ -13,6 +13,7 @@ not in Debian and would add 30 MB to each host.
 import collections
 import collections.abc
 import dataclasses
+import itertools
 import math
 import operator
 import typing
@@ -272,6 +273,10 @@ class _Search:
             constraints = view.problem.constraints
         self._sign = 1 if view.problem.pack else -1
         self.order = _order(view, domains, constraints)
+        amounts = [self.demands[member].amount for member in self.order]
+        #: By demand, the units that it and those after it need.
+        self.needs = dict(zip(self.order, reversed(list(
+            itertools.accumulate(reversed(amounts)))), strict=True))
         self.tallies = [_Tally(view, constraint) for constraint in constraints]
         self.tallies_of: list[tuple[list[_Tally], list[_Tally]]] = [
             ([], []) for _demand in self.demands]
@@ -360,7 +365,7 @@ class _Search:
             twins.add(twin)
             if all(tally.allows(index) for tally in hard):
                 candidates.append((self._added_cost(soft, index),
-                                   self._packing(index, amount), index))
+                                   self._packing(index, member), index))
         candidates.sort()
         return [(added, index) for added, _packing, index in candidates]
 
@@ -371,16 +376,27 @@ class _Search:
                 *(self._sign * number for number in self.view.broken(
                     (self.view.sources[index].device,), self.broken[-1])))
 
-    def _packing(self, index: int, amount: int) -> list[int]:
+    def _packing(self, index: int, member: int) -> list[int]:
         sign = self._sign
         device = self.view.sources[index].device
-        left = [sign * (self.view.fresh[device] and
+        left = [self._lack(index, member),
+                sign * (self.view.fresh[device] and
                         device not in self.used['device'])]
         for key in ('device', csp.LINKS, 'pcie_switch', 'numa_node'):
             spot = self.view.spots[key][index]
             free = 0 if spot in self.used[key] else self.view.free[key][spot]
-            left.append(sign * (free - amount))
+            left.append(sign * (free - self.demands[member].amount))
         return left
+
+    def _lack(self, index: int, member: int) -> int:
+        """Return how many units the NUMA node of a source lacks.
+
+        So a server that needs several nodes fills the largest one.
+        """
+        node = self.view.spots['numa_node'][index]
+        if self._sign < 0 or node in self.used['numa_node']:
+            return 0
+        return max(0, self.needs[member] - self.view.free['numa_node'][node])
 
     def _twin_key(self, index: int) -> collections.abc.Hashable:
         """Return a key that is equal for sources that are equally good now."""

@@ -67,6 +67,16 @@ def test_lowest_rank_of_equal_units_is_taken(ranks):
         key=lambda units: units.rank).place.device]
 
 
+@pytest.mark.parametrize(('nodes', 'taken'), [
+    ([1, 1, 1, 1, 0, 0, 0], {1: 4, 0: 1}), ([1, 1, 1, 1, 0, 0], {1: 4, 0: 1}),
+    ([2, 2, 2, 2, 1, 1, 0, 0, 0], {2: 4, 0: 1})])
+def test_server_that_needs_two_nodes_fills_one(nodes, taken):
+    """Then what others free on the next node is together."""
+    chosen = _chosen(_groups(5), _gpus(nodes))
+    assert collections.Counter(
+        nodes[int(device[1:])] for device in chosen) == taken
+
+
 @given(brute_force.hosts() | brute_force.hosts(tree=False),
        brute_force.requests(), st.booleans())
 def test_answer_is_as_good_as_that_of_brute_force(available, request, pack):
