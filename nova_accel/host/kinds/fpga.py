@@ -15,6 +15,7 @@ Sources: see :mod:`nova_accel.host.fpga`.
 import collections.abc
 import contextlib
 import dataclasses
+import logging
 import math
 import threading
 import time
@@ -33,6 +34,8 @@ from nova_accel.host import fpga as reader
 from nova_accel.host import fpga_program
 from nova_accel.host import operate
 from nova_accel.host import tree as trees
+
+LOG = logging.getLogger(__name__)
 
 _REGION = 'region'
 
@@ -259,6 +262,8 @@ class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
         known = self._programmed.get(place)
         if known and (known.bitstream.path, known.facts) != (
                 bitstream.path, facts):
+            LOG.debug('%s: programmed again, as its state is %s, and was %s',
+                      place, facts, known)
             known = None
         if not (bitstream.conflicting_servers or known and (
                 bitstream.shared_with_others
@@ -280,6 +285,7 @@ class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
     def _program(self, place: _Place, members: _Members,
                  item: inventory.Offered, facts: _Facts,
                  bitstream: fpga.Bitstream, project: str) -> None:
+        LOG.info('Programming %s with %s', _thing(item), bitstream.thing)
         with self._as_busy(place, facts):
             try:
                 reason = self._run(place, members, item, bitstream)
