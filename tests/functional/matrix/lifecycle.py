@@ -75,7 +75,7 @@ class Lifecycle(base.Matrix):
         # driver refuses the server.
         for where, reason in (({'host': 'compute1'}, 'No valid host'),
                               ({'az': 'nova:compute1'},
-                               'fit on one NUMA node')):
+                               'on one NUMA node')):
             failed = self.boot(self.flavors['apart'], state='ERROR', **where)
             self.assertIn(reason, failed['fault']['message'])
             self.assertNothingOn(*base.HOSTS)
