@@ -78,6 +78,15 @@ class _Facts:
     on_card: int = 0
     faults: tuple[str, ...] = ()
 
+    def agree(self, other: '_Facts') -> bool:
+        """Whether both can be of one state.
+
+        Functions of a region show nothing while vfio has them.
+        """
+        return self == other or (
+            not (self.functions and other.functions)
+            and dataclasses.replace(self, functions=other.functions) == other)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Programmed:
@@ -260,8 +269,8 @@ class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
                 or place.card in members):
             return False
         known = self._programmed.get(place)
-        if known and (known.bitstream.path, known.facts) != (
-                bitstream.path, facts):
+        if known and not (known.bitstream.path == bitstream.path
+                          and known.facts.agree(facts)):
             LOG.debug('%s: programmed again, as its state is %s, and was %s',
                       place, facts, known)
             known = None

@@ -418,6 +418,21 @@ def test_same_bitstream_is_programmed_once_for_a_project(card):
     assert _offered(card.host()) == {'0000:45:00.0': (2, [_CRYPTO])}
 
 
+def test_state_while_vfio_has_the_functions_does_not_count(machine, card):
+    card.prepare(card.bitstream(function=_CRYPTO))
+    regions = [path for function in ('0000:45:00.1', '0000:45:00.2')
+               for path in (machine / _AFU_ID[function]).parents
+               if path.name == 'fpga_region']
+    script = (machine / 'program').read_text()
+    (machine / 'program').write_text(script + ''.join(
+        f'mv {path} {path}.hidden\n' for path in regions))
+    card.prepare(card.bitstream(function=_CRYPTO), project='rival')
+    for path in regions:
+        path.with_name('fpga_region.hidden').rename(path)
+    card.prepare(card.bitstream(function=_CRYPTO), project='rival')
+    assert len(card.log()) == 2
+
+
 @pytest.mark.parametrize('then', [
     lambda card: card.prepare(card.bitstream(function=_CRYPTO),
                               project='rival'),
