@@ -35,11 +35,11 @@ def extra_specs(flavor) -> collections.abc.Mapping[str, str]:
 
     :param flavor: nova.objects.Flavor
     """
-    specs = flavor.extra_specs
-    if not moved_classes.is_moved(specs, moves()):
+    specs, known = flavor.extra_specs, moves()
+    if not moved_classes.is_moved(specs, known):
         return specs
     try:
-        return moved_classes.rewrite(specs, moves())
+        return moved_classes.rewrite(specs, known)
     except errors.ProfileError as error:
         _log_once(f'Flavor {errors.plain(flavor.name)} keeps its resource '
                   f'classes: {error}')

@@ -25,8 +25,6 @@ from nova_accel.core import errors
 
 CONF = nova.conf.CONF
 
-Context = collections.abc.Iterator[None]
-
 #: Task states in which Nova undefines a domain to define it again: on rebuild,
 #: and on the source host of a resize to another cell.
 _UNDEFINING = (task_states.REBUILDING, task_states.RESIZE_MIGRATING)
@@ -48,14 +46,15 @@ class ServerOperations:
         self._nova_host = nova_host
 
     @contextlib.contextmanager
-    def spawn(self, instance, allocations) -> Context:
+    def spawn(self, instance, allocations) -> collections.abc.Iterator[None]:
         """Claim devices for a new server."""
         with self._claims.operation(instance):
             self._allocator.for_spawn(instance, allocations)
             yield
 
     @contextlib.contextmanager
-    def finish_migration(self, migration, instance, allocations) -> Context:
+    def finish_migration(self, migration, instance, allocations,
+                         ) -> collections.abc.Iterator[None]:
         """Claim devices for a moved or resized server."""
         if migration.source_node == migration.dest_node:
             # Nova is about to replace the domain that holds the old devices.
@@ -73,7 +72,8 @@ class ServerOperations:
                     self._devices.prepare(self._claims.get(instance) or ())
 
     @contextlib.contextmanager
-    def confirm_migration(self, migration, instance) -> Context:
+    def confirm_migration(self, migration, instance,
+                          ) -> collections.abc.Iterator[None]:
         """End the claims of the old devices."""
         try:
             yield
@@ -83,7 +83,8 @@ class ServerOperations:
                 self._claims.release(instance.uuid)
 
     @contextlib.contextmanager
-    def finish_revert_migration(self, migration, instance) -> Context:
+    def finish_revert_migration(self, migration, instance,
+                                ) -> collections.abc.Iterator[None]:
         """Claim the devices that a server had before its resize."""
         with self._claims.operation(instance):
             self._allocator.for_restart(instance, migration)
@@ -93,7 +94,7 @@ class ServerOperations:
 
     @contextlib.contextmanager
     def hard_reboot(self, instance, power_off: collections.abc.Callable[
-            [], None]) -> Context:
+            [], None]) -> collections.abc.Iterator[None]:
         """Claim the same devices again.
 
         :param power_off: called if a device is missing. Nova sets a server
@@ -111,7 +112,7 @@ class ServerOperations:
             yield
 
     @contextlib.contextmanager
-    def destroy(self, instance) -> Context:
+    def destroy(self, instance) -> collections.abc.Iterator[None]:
         """Keep the devices of a server until its domain is removed.
 
         It keeps them if Nova defines the domain again, or if the removal
@@ -129,7 +130,7 @@ class ServerOperations:
             yield
 
     @contextlib.contextmanager
-    def cleanup(self, instance) -> Context:
+    def cleanup(self, instance) -> collections.abc.Iterator[None]:
         """End the claim of a server that has left; announce its devices."""
         try:
             yield

@@ -16,7 +16,7 @@ from oslo_utils import excutils
 from nova_accel.compute import faults
 from nova_accel.compute import log_once
 from nova_accel.compute.devices import guest_devices
-from nova_accel.compute.guest import suspend
+from nova_accel.compute.guest import hotplug
 from nova_accel.compute.state import node_state
 from nova_accel.core import errors
 from nova_accel.core import hostdev
@@ -47,8 +47,8 @@ class Suspension:
             self._claims.claim(instance, held)
             domain = self._nova_host.get_guest(instance)
             if held:
-                suspend.check_running(domain.get_power_state(self._nova_host))
-            suspend.detach_all(
+                hotplug.check_running(domain.get_power_state(self._nova_host))
+            hotplug.detach_all(
                 domain, held, lambda: self._domains.attached(instance.uuid))
             try:
                 yield
@@ -94,7 +94,7 @@ class Suspension:
         :raises nova.exception.VolumeRebaseFailed: if one cannot be attached
         """
         self._domains.invalidate(uuid)
-        failures = suspend.reattach_missing(
+        failures = hotplug.reattach_missing(
             self._domains.running_without_devices(
                 lambda other: other != uuid), self._devices.prepare)
         if failures:
@@ -104,7 +104,7 @@ class Suspension:
 
     def reattach_missing(self) -> None:
         """Attach the devices that running guests lack; log what fails."""
-        self._incomplete_guests.log(suspend.reattach_missing(
+        self._incomplete_guests.log(hotplug.reattach_missing(
             self._domains.running_without_devices(self._claims.is_busy),
             self._devices.prepare))
 
@@ -134,7 +134,7 @@ class Suspension:
         attached = {device.address
                     for device in self._domains.attached(instance.uuid)}
         try:
-            suspend.attach(domain, [device for device in held
+            hotplug.attach(domain, [device for device in held
                                     if device.address not in attached])
         except errors.AccelError as error:
             domain.poweroff()

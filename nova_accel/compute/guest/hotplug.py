@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detaches devices for suspend, and reattaches them for resume.
+"""Detaches devices from running guests, and attaches them again.
 
 Saved memory does not have the state of a device. So detach the devices before
 the memory is saved. The definition of the domain keeps them meanwhile.
