@@ -119,6 +119,13 @@ class Cloud(base.ServersTestBase):
     def _setup_compute_service(self):
         self.flags(compute_driver='accel.LibvirtDriver')
 
+    def add_weigher(self):
+        """Let AcceleratorWeigher weigh hosts as well, before setUp()."""
+        self.flags(weight_classes=[
+            'nova.scheduler.weights.all_weighers',
+            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
+            group='filter_scheduler')
+
     def start_compute(self, hostname='compute1', *args, **facts):
         if not args:
             # The first versions that can migrate the state of devices. With

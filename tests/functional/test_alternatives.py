@@ -21,10 +21,7 @@ class AlternativesTest(cloud.Cloud):
     DEVICE_SPEC = (_entry('4[34]', 'H100'), _entry('8[34]', 'A100'))
 
     def setUp(self):
-        self.flags(weight_classes=[
-            'nova.scheduler.weights.all_weighers',
-            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
-            group='filter_scheduler')
+        self.add_weigher()
         super().setUp()
         self.start_compute('compute1')
         self.start_compute('compute2')

@@ -351,10 +351,7 @@ class WithoutFilterTest(cloud.Cloud):
         self.useFixture(fixtures.MockPatchObject(
             utils.ResourceRequest, 'from_request_spec',
             classmethod(patches.from_request_spec.original)))
-        self.flags(weight_classes=[
-            'nova.scheduler.weights.all_weighers',
-            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
-            group='filter_scheduler')
+        self.add_weigher()
         super().setUp()
         self.flags(device_spec=[
             '{"address": "0000:89:00.0", "resource_class": "CUSTOM_NIC"}',

@@ -7,10 +7,7 @@ from tests.functional import cloud
 class _Weighed(cloud.Cloud):
 
     def setUp(self):
-        self.flags(weight_classes=[
-            'nova.scheduler.weights.all_weighers',
-            'nova_accel.scheduler.weigher.AcceleratorWeigher'],
-            group='filter_scheduler')
+        self.add_weigher()
         super().setUp()
 
     def gpus(self, count):

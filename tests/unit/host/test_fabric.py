@@ -133,14 +133,19 @@ def test_modules_of_a_machine_with_other_cards_are_not_used(machine):
         4: _set(2, 4)}
 
 
-def test_modules_are_asked_for_when_cards_become_visible(machine, tmp_path):
-    asked = tmp_path / 'asked'
+def _start_with(machine, tmp_path, before):
+    """Start with a modules_command that does something before."""
     smi = tmp_path / 'smi'
-    smi.write_text(f'#!/bin/sh\necho >>{asked}\n'
+    smi.write_text(f'#!/bin/sh\n{before}\n'
                    f'exec {machine.manager.nvidia_smi}\n')
     smi.chmod(0o755)
     machine.option = machine.manager.option(modules_command=[str(smi)])
-    switches = machine.start()
+    return machine.start()
+
+
+def test_modules_are_asked_for_when_cards_become_visible(machine, tmp_path):
+    asked = tmp_path / 'asked'
+    switches = _start_with(machine, tmp_path, f'echo >>{asked}')
     for functions, times in (
             (_functions('vfio-pci'), 0), (_functions()[:1], 1),
             (_functions()[:1], 1), (_functions(), 1),
@@ -176,12 +181,7 @@ def test_modules_command_that_fails(machine, tmp_path, script, says):
 def test_modules_command_is_run_again_after_a_failure(machine, tmp_path,
                                                       monkeypatch):
     flag = tmp_path / 'works'
-    smi = tmp_path / 'smi'
-    smi.write_text(f'#!/bin/sh\ntest -e {flag} && '
-                   f'exec {machine.manager.nvidia_smi}\n')
-    smi.chmod(0o755)
-    machine.option = machine.manager.option(modules_command=[str(smi)])
-    switches = machine.start()
+    switches = _start_with(machine, tmp_path, f'test -e {flag} || exit 1')
     assert switches.locate(_functions()).cards == {}
     flag.touch()
     assert switches.locate(_functions()).cards == {}
