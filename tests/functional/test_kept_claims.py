@@ -226,7 +226,7 @@ class LiveMigrationTest(withheld.Keeping, cloud.Cloud):
                     fakelibvirt.libvirtError, 'no')
 
         self.migration.on_move = restart
-        self.attempt(self._live_migrate, server)
+        self.attempt_live_migration(server)
         self.rounds()
         held = self.held('compute2')
         self.assertEqual(2 if is_moved else 1, len(held))

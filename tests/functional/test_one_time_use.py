@@ -214,7 +214,7 @@ class LiveMigrationTest(withheld.WithheldCase):
                 'nova.virt.libvirt.LibvirtDriver.'
                 'check_source_migrate_data_at_dest',
                 side_effect=exception.MigrationPreCheckError(reason='no')):
-            self.attempt(self._live_migrate, self.server)
+            self.attempt_live_migration(self.server)
         self.rounds()
         self.assertEqual({_FREE}, set(self.reserved('compute2').values()))
 
@@ -227,7 +227,7 @@ class LiveMigrationTest(withheld.WithheldCase):
                 fakelibvirt.libvirtError, 'no', error_code=1)
 
         self.migration.on_move = fail
-        self.attempt(self._live_migrate, self.server)
+        self.attempt_live_migration(self.server)
         self.flags(host='compute2')
         self.rounds()
         self.assertEqual({}, self.held('compute2'))
@@ -238,7 +238,7 @@ class LiveMigrationTest(withheld.WithheldCase):
         with fixtures.MockPatchObject(
                 placement.PlacementClient, 'mark_dirty',
                 side_effect=errors.AssignmentError('Placement', 'is down')):
-            self.attempt(self._live_migrate, self.server)
+            self.attempt_live_migration(self.server)
         self.assertKeeps(self.server, had)
         self.flags(host='compute2')
         self.rounds()

@@ -133,7 +133,7 @@ class RollbackTest(UnfinishedMoveCase):
         with fixtures.MockPatchObject(
                 self.computes['compute1'].manager.reportclient,
                 'get_allocations_for_consumer', return_value={}):
-            self.attempt(self._live_migrate, server)
+            self.attempt_live_migration(server)
         self.set_active(server)
         self.audit()
         self.reboot(server)

@@ -36,6 +36,17 @@ class Keeping:
             self.addDetail(action.__name__,
                            content.text_content(repr(error)))
 
+    def attempt_live_migration(self, server):
+        """Live-migrate a server, which may fail."""
+        def move():
+            self.api.post_server_action(server['id'], {'os-migrateLive': {
+                'host': None, 'block_migration': 'auto'}})
+            self._wait_for_migration_status(
+                server, ['completed', 'error', 'failed'])
+            self._wait_for_server_parameter(
+                server, {'OS-EXT-STS:task_state': None})
+        self.attempt(move)
+
     def reboot(self, server):
         self.attempt(self._reboot_server, server, hard=True)
 
