@@ -55,6 +55,8 @@ PARTS = {
     'smoke': Part('one test of 2: two servers get the same device in turn',
                   'stage2', install=_MACHINE, words=('-m', 'smoke'),
                   machines=1),
+    'storm': Part('random operations and kills on two nested compute nodes',
+                  module='storm.command', install=_MACHINE, machines=2),
     'bench': Part('boots and deletes, compared with Cyborg',
                   module='versus.command'),
     'plain': Part("boots without a device, compared with Nova's own devices",

@@ -48,13 +48,26 @@ class PlacementClient:
             name = self._get(f'/resource_providers/{uuid}')['name']
             if not name.startswith(f'{host}_accel_'):
                 continue
-            found = _DEVICE.search(name)
             for resource_class, amount in allocation['resources'].items():
-                if found and resource_class.startswith(_UNIT):
-                    cards[found.group(1)] += amount
-                else:
-                    classes[resource_class] += amount
+                _count(classes, cards, name, resource_class, amount)
         return classes, cards
+
+    def consumers(self, host: str) -> tuple[
+            dict[str, collections.Counter], dict[str, collections.Counter]]:
+        """Return all device allocations from a host, by consumer.
+
+        :returns: as of :meth:`promised`
+        """
+        classes = collections.defaultdict(collections.Counter)
+        cards = collections.defaultdict(collections.Counter)
+        for uuid, name in self._names(host).items():
+            allocations = self._get(
+                f'/resource_providers/{uuid}/allocations')['allocations']
+            for consumer, allocation in allocations.items():
+                for resource_class, amount in allocation['resources'].items():
+                    _count(classes[consumer], cards[consumer], name,
+                           resource_class, amount)
+        return dict(classes), dict(cards)
 
     def is_disabled(self, host: str) -> bool:
         """Whether the host's resource provider has the disabled trait.
@@ -67,13 +80,19 @@ class PlacementClient:
 
     def providers(self, host: str) -> list[Provider]:
         """Return the device providers of a host."""
+        found = [self._provider(uuid, name)
+                 for uuid, name in self._names(host).items()]
+        return [provider for provider in found if provider]
+
+    def _names(self, host: str) -> dict[str, str]:
+        """Return the names of a host's device providers by their UUIDs."""
         root = self._root(host)
         if not root:
-            return []
+            return {}
         tree = self._get(f'/resource_providers?in_tree={root}')
-        found = [self._provider(item) for item in tree['resource_providers']
-                 if '_accel_' in item['name']]
-        return [provider for provider in found if provider]
+        return {item['uuid']: item['name']
+                for item in tree['resource_providers']
+                if '_accel_' in item['name']}
 
     def _root(self, host: str) -> str:
         """Return the UUID of a host's root provider, '' if it has none."""
@@ -93,19 +112,28 @@ class PlacementClient:
         return next((provider for provider in self.providers(host)
                      if provider.card == card), None)
 
-    def _provider(self, item) -> Provider | None:
+    def _provider(self, uuid, name) -> Provider | None:
         """Return a provider, None if it was deleted meanwhile."""
-        path = f'/resource_providers/{item["uuid"]}'
+        path = f'/resource_providers/{uuid}'
         try:
             records = self._get(f'{path}/inventories')['inventories'].values()
             traits = frozenset(self._get(f'{path}/traits')['traits'])
         except exceptions.NotFoundException:
             return None
         return Provider(
-            item['name'], sum(record['total'] for record in records),
+            name, sum(record['total'] for record in records),
             sum(record['reserved'] for record in records), traits)
 
     def _get(self, path: str) -> dict:
         answer = self._placement.get(path, microversion='1.36')
         exceptions.raise_from_response(answer)
         return answer.json()
+
+
+def _count(classes, cards, name, resource_class, amount):
+    """Count units that are allocated from the provider of this name."""
+    found = _DEVICE.search(name)
+    if found and resource_class.startswith(_UNIT):
+        cards[found.group(1)] += amount
+    else:
+        classes[resource_class] += amount

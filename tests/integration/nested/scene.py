@@ -87,7 +87,11 @@ def offer(tenant, machine, more: str = '') -> None:
     """
     if machine.configure(_CONF.read_text() + more):
         machine.restart('nova-compute')
+    offered(tenant.ledger, machine)
+
+
+def offered(ledger, machine):
+    """Wait until Placement has all devices of a machine."""
     patience.until(
         f'{machine.host} offers {OFFERED}',
-        lambda: tenant.ledger.can_be_had(machine.host).items()
-        >= OFFERED.items())
+        lambda: ledger.can_be_had(machine.host).items() >= OFFERED.items())
