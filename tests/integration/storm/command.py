@@ -30,7 +30,7 @@ def main() -> int:
     shown = steps.Steps(sys.stderr if arguments.json else sys.stdout)
     cloud = clouds.Cloud()
     with node.nodes(cloud, shown, 2, scene.prepare) as machines:
-        blowing = _storm(cloud, machines, arguments.seed, shown)
+        blowing = _storm(cloud, machines, arguments, shown)
         begin = time.monotonic()
         problem = ''
         try:
@@ -49,6 +49,9 @@ def _arguments():
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--operations', type=int, default=300,
                         help='how many (default: %(default)s)')
+    parser.add_argument('--kills', type=float, default=0.2,
+                        help='part of the steps in which a service is killed '
+                        '(default: %(default)s)')
     parser.add_argument('--seconds', type=float, default=3600,
                         help='time limit (default: %(default)s)')
     parser.add_argument('--json', action='store_true',
@@ -56,13 +59,14 @@ def _arguments():
     return parser.parse_args()
 
 
-def _storm(cloud, machines, seed, shown) -> storm.Storm:
+def _storm(cloud, machines, arguments, shown) -> storm.Storm:
     with shown.step('projects, and the devices of the machines'):
         first = scene.enter(cloud, *machines)
         found = [tenants.Tenant(cloud, first.machines, _project(cloud, name))
                  for name in _PROJECTS]
-    choice = operations.Choice(seed, found, _zone(cloud, machines))
-    return storm.Storm(cloud, machines, choice, first.ledger, shown)
+    choice = operations.Choice(arguments.seed, found, _zone(cloud, machines))
+    return storm.Storm(cloud, machines, choice, first.ledger,
+                       arguments.kills, shown)
 
 
 def _zone(cloud, machines) -> str:

@@ -19,9 +19,8 @@ from tests.integration.storm import sights
 IN_CLOUD = ('nova-scheduler', 'rabbitmq', 'mariadb', 'placement')
 IN_MACHINE = ('nova-compute', 'libvirtd')
 
-#: How many of the steps have a kill, and up to how many seconds after the
-#: requests it comes.
-_KILLS, _LATEST = 0.2, 12
+#: Up to how many seconds after the requests a kill comes.
+_LATEST = 12
 #: Seconds of the machines until an operation is over. An operation that lost
 #: a message is over only when its caller gives up.
 _PATIENCE = 400
@@ -62,15 +61,18 @@ class Storm:
     :param cloud: tests.integration.cloud.cloud.Cloud
     :param machines: the nested machines
     :param choice: chooses operations
+    :param ledger: tests.integration.nested.ledger.PlacementClient
+    :param kills: which part of the steps has a kill, 0 to 1
     :param shown: shows the steps
     """
 
     def __init__(self, cloud, machines, choice: operations.Choice,
-                 ledger, shown: steps.Steps):
+                 ledger, kills: float, shown: steps.Steps):
         self._cloud = cloud
         self._machines = {machine.host: machine for machine in machines}
         self._choice = choice
         self._ledger = ledger
+        self._kills = kills
         self._shown = shown
         self.record = Record()
         #: Servers and migrations that Nova left in the middle.
@@ -96,7 +98,7 @@ class Storm:
         chosen = self._choice.some(self._servers())
         killed = ''
         operations.perform(chosen)
-        if self._choice.random.random() < _KILLS:
+        if self._choice.random.random() < self._kills:
             killed = self._kill()
         servers = self._settle({each.uuid for each in chosen
                                 if each.name == 'delete' and not each.refused})
