@@ -176,12 +176,23 @@ class Compute:
 
     def server_groups(self) -> list[ServerGroup]:
         """Return the server groups of all projects."""
+        groups: list[ServerGroup] = []
         with _translated_errors():
-            return [ServerGroup(
-                found.policy or (found.policies or [''])[0],
-                frozenset(found.member_ids or ()),
-                int((found.rules or {}).get('max_server_per_host', 1)))
-                for found in self._nova.server_groups(all_projects=True)]
+            # Nova limits what it lists, without a link to the rest.
+            while page := self._groups_from(len(groups)):
+                groups += [ServerGroup(
+                    found['policy'], frozenset(found['members']),
+                    int(found['rules'].get('max_server_per_host', 1)))
+                    for found in page]
+        return groups
+
+    def _groups_from(self, offset: int) -> list[dict[str, typing.Any]]:
+        answer = self._nova.get(
+            '/os-server-groups', microversion='2.64',
+            params={'all_projects': True, 'offset': offset})
+        exceptions.raise_from_response(answer)
+        found: list[dict[str, typing.Any]] = answer.json()['server_groups']
+        return found
 
     @property
     def _nova(self) -> typing.Any:

@@ -48,7 +48,8 @@ class DrawHost(command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         client = cloud.of(self)
         hosts = [_of_class(host, parsed_args.resource_class) for host in (
-            map(client.host, parsed_args.hosts) if parsed_args.hosts
+            map(client.host, dict.fromkeys(parsed_args.hosts))
+            if parsed_args.hosts
             else client.hosts())]
         holders = client.holders(hosts)
         self.app.stdout.write(picture.draw(fleet.Fleet(

@@ -40,7 +40,11 @@ class _Plan(command.ShowOne):
         return parser
 
     def _plan(self, request: str, cloud: fleets.Fleet, goal: goals.Goal,
-              options: argparse.Namespace) -> columns.Output:
+              options: argparse.Namespace, note: str = '') -> columns.Output:
+        """Search a plan and return it.
+
+        :param note: what the operator has to know besides
+        """
         found = search.Search(cloud, goal, _left_of(options.seconds),
                               progress.Searched()).run()
         moves = found.moves or ()
@@ -48,7 +52,8 @@ class _Plan(command.ShowOne):
             'request': request,
             'moves': None if found.moves is None else len(moves),
             'fewest': found.moves is not None and found.is_least,
-            'reason': _reason(found, goal, cloud, options.seconds),
+            'reason': '; '.join(filter(None, [
+                _reason(found, goal, cloud, options.seconds), note])) or None,
             'steps': columns.Texts([_step(move, cloud) for move in moves],
                                    _lines(moves, cloud)),
         })
@@ -96,12 +101,12 @@ def _left_of(seconds: int) -> collections.abc.Callable[[], float]:
 def _positive(text: str) -> int:
     """Return the number that an argument is.
 
-    :raises ValueError: if it is none; argparse then says so
+    :raises argparse.ArgumentTypeError: if it is none
     """
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(
+            f'{errors.quote(text)} is not a whole number above 0')
+    return int(text)
 
 
 class Drain(_Plan):
@@ -120,8 +125,13 @@ class Drain(_Plan):
     def take_action(self, parsed_args: argparse.Namespace) -> columns.Output:
         cloud = moves.read(clouds.of(self))
         _check_host(cloud, parsed_args.host)
-        return self._plan(f'no server with devices on {parsed_args.host}',
-                          cloud, goals.Drain(parsed_args.host), parsed_args)
+        others = cloud.held_by_others(parsed_args.host)
+        return self._plan(
+            f'no server with devices on {parsed_args.host}', cloud,
+            goals.Drain(parsed_args.host), parsed_args,
+            f'{errors.count(others, "unit")} of {parsed_args.host} held by no '
+            'server there, such as by a resize that is not confirmed'
+            if others else '')
 
 
 def _check_host(cloud: fleets.Fleet, name: str) -> None:
@@ -172,20 +182,24 @@ def _reason(found: search.Plan, goal: goals.Goal, cloud: fleets.Fleet,
             for name, (needed, free) in lacking.items())
     reason = (f'no plan of at most {search.EXACT} moves exists'
               if found.is_least else
-              f'no plan was found; more than {seconds} seconds (--seconds) '
-              'may find one')
-    return '; '.join([reason, *filter(None, [_with_spare(goal, cloud)])])
+              f'no plan was found; more than {errors.count(seconds, "second")}'
+              ' (--seconds) may find one')
+    return '; '.join([reason, *filter(None, [
+        _with_spare(goal, cloud, min(seconds, _SPARE_SECONDS))])])
 
 
-def _with_spare(goal: goals.Goal, cloud: fleets.Fleet) -> str:
-    """Say what another host would change, '' for nothing."""
+def _with_spare(goal: goals.Goal, cloud: fleets.Fleet, seconds: int) -> str:
+    """Say what another host would change, '' for nothing.
+
+    :param seconds: the time for each search
+    """
     like, fleet = cloud.with_spare(goal.closed)
     for wanted, text in (
             (goals.Passing(goal),
              'servers would have to change places, and no host has room for '
              f'one of them meanwhile; if another host like {like} had it, '),
             (goal, f'with another free host like {like}, ')):
-        found = search.Search(fleet, wanted, _left_of(_SPARE_SECONDS)).run()
+        found = search.Search(fleet, wanted, _left_of(seconds)).run()
         if found.moves:
             return (text + errors.count(len(found.moves), 'move')
                     + ' would do')

@@ -129,6 +129,9 @@ class ColdPlanTest(PlanCase):
             f'{moves} moves would do', plan['reason'])
 
     def test_server_group(self):
+        # Nova lists one group at a time.
+        self.flags(max_limit=1, group='api')
+        self.api.post_server_groups({'name': 'other', 'policy': 'affinity'})
         group = self.api.post_server_groups(
             {'name': 'apart', 'policy': 'anti-affinity'})
         servers = [self._boot_in(group, host) for host in self.HOSTS[:2]]
@@ -145,6 +148,14 @@ class ColdPlanTest(PlanCase):
                 networks='none', host=host),
             'os:scheduler_hints': {'group': group['id']}})
         return self._wait_for_state_change(server, 'ACTIVE')
+
+    def test_resize_that_is_not_confirmed(self):
+        [server] = self.fill(compute1=[1])['compute1']
+        self._migrate_server(server)
+        plan = self.plan('drain', 'compute1')
+        self.assertEqual(
+            (0, '1 unit of compute1 held by no server there, such as by a '
+             'resize that is not confirmed'), (plan['moves'], plan['reason']))
 
     def test_server_that_cannot_move(self):
         [server] = self.fill(compute1=[1])['compute1']

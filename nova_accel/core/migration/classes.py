@@ -76,9 +76,11 @@ def _names(paths: collections.abc.Iterable[str]) -> dict[str, str]:
     names = {path: os.path.basename(path) for path in paths}
     unique = collections.Counter(names.values())
     # Files of two directories can have one name.
-    return {path: name if unique[name] == 1
-            else path.strip('/').replace('/', '-')
-            for path, name in names.items()}
+    whole = {path: path.strip('/').replace('/', '-') for path in names}
+    same = collections.Counter(whole.values())
+    return {path: name if unique[name] == 1 else whole[path]
+            if same[whole[path]] == 1 else f'{number}-{whole[path]}'
+            for number, (path, name) in enumerate(names.items(), 1)}
 
 
 def _item(entry: spec_entry.Entry, moves: moved_classes.Moves,
@@ -88,7 +90,12 @@ def _item(entry: spec_entry.Entry, moves: moved_classes.Moves,
     if old in moves:
         return {**entry.item, 'resource_class': moves[old], 'traits': sorted(
             {*entry.traits, moved_classes.trait(old)})}
-    if 'regions_file' in entry.item:
+    if old in moves.values():
+        losses.append(errors.AccelError(
+            entry.label, f'has the class {old} already: servers that ask for '
+            'it, without a trait, get the other models as well',
+            'give its devices a trait, and ask for the trait'))
+    elif 'regions_file' in entry.item:
         losses.append(errors.AccelError(
             entry.label, 'has a regions_file, which can name classes',
             'change the classes and traits in the file'))

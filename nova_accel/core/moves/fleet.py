@@ -172,6 +172,15 @@ class Fleet:
                 if name in self.classes}
         return self._counts[uuid]
 
+    def held_by_others(self, host: str) -> int:
+        """Return how many units of a host no server there has.
+
+        Such as those of a resize that is not confirmed.
+        """
+        return sum(units.total - units.free
+                   for units in self.hosts[host].units) - sum(
+            sum(self.held(uuid).units.values()) for uuid in self.on[host])
+
     def held(self, uuid: str) -> Held:
         """Return what a server has."""
         if uuid not in self._held:

@@ -139,16 +139,21 @@ class Room(Goal):
         for name, found in state.changed.items():
             hosts[known.costs.get(name)] -= 1
             hosts[self._costs(found, most)] += 1
+        present = [(costs, number) for costs, number in hosts.items() if costs]
+        # Hosts are filled with servers for which none has to leave first.
+        count = self._count - sum(
+            number * costs.count(0) for costs, number in present)
+        if count <= 0:
+            return 0
         # For each number of servers, the least moves on the hosts so far.
-        least = [0, *[_NEVER] * self._count]
-        for costs, number in hosts.items():
-            if costs is None:
-                continue
-            for _host in range(min(number, self._count)):
-                least = [0, *(min(least[servers], *(
-                    least[servers - more] + costs[more - 1]
-                    for more in range(1, servers + 1)))
-                    for servers in range(1, self._count + 1))]
+        least = [0, *[_NEVER] * count]
+        for costs, number in present:
+            dear = costs[costs.count(0):count + costs.count(0)]
+            for _host in range(min(number, count) if dear else 0):
+                least = [0, *(min([least[servers], *(
+                    least[servers - more] + dear[more - 1]
+                    for more in range(1, min(servers, len(dear)) + 1))])
+                    for servers in range(1, count + 1))]
         return least[-1]
 
     def leaving(self, state: states.State, most: int) -> Sets:
@@ -184,21 +189,28 @@ class Room(Goal):
     def _costs(self, found: node.Node, most: int) -> tuple[int, ...] | None:
         """Return how many servers have to leave a host at least.
 
-        :returns: for room for one server, for two, and so on; None if no
-            ``most`` servers are enough for one
+        :returns: for room for one server, for two, and so on, as long as
+            ``most`` servers are enough; None if they are not for one
         """
-        costs = tuple(
-            min(map(len, self._sets(found, more, most)), default=_NEVER)
-            for more in range(1, self._count + 1)
-        ) if self._is_target(found, most) else (_NEVER,)
-        return costs if costs[0] <= most else None
+        return tuple(min(map(len, sets)) for sets
+                     in self._rooms_for(found, most)) or None
 
     def _leaving(self, found: node.Node, most: int) -> list[_Leaving]:
         """Return the sets of servers that may have to leave a host."""
         return [(_size(found.fleet, servers), servers, found.name)
-                for more in range(1, self._count + 1)
-                for servers in self._sets(found, more, most) if servers
-                ] if self._is_target(found, most) else []
+                for sets in self._rooms_for(found, most)
+                for servers in sets if servers]
+
+    def _rooms_for(self, found: node.Node, most: int,
+                   ) -> collections.abc.Iterator[list[tuple[str, ...]]]:
+        """Yield the sets that leave room for one server, two, and so on."""
+        if not self._is_target(found, most):
+            return
+        for count in range(1, self._count + 1):
+            sets = list(self._sets(found, count, most))
+            if not sets:
+                return
+            yield sets
 
     def _sets(self, found: node.Node, count: int, most: int) -> Sets:
         """Return the sets that leave room for so many servers on a host."""

@@ -110,6 +110,12 @@ class Search:
             least = self._least()
         except _OverError:
             return Plan(None, False)
+        if least > self._exact + _MORE:
+            return Plan(None, True)
+        return self._from(least) if least else Plan((), True)
+
+    def _from(self, least: int) -> Plan:
+        """Return the best plan of so many moves and more."""
         best = self._in_parts()
         # All plans of up to so many moves were searched.
         searched = least - 1
@@ -132,11 +138,15 @@ class Search:
         return Plan(None, searched >= self._exact)
 
     def _least(self) -> int:
-        """Return a number of moves that are needed at least."""
+        """Return a number of moves that are needed at least.
+
+        :returns: any larger number if too many are needed to search for them
+        """
         limit = 0
         while (missing := self._goal.missing(self._start, limit)) > limit:
-            if limit == EXACT + _MORE:
-                raise _OverError
+            self._check()
+            if limit == self._exact + _MORE:
+                break
             limit = min(missing, limit + 1)
         return missing
 

@@ -37,6 +37,8 @@ def parse(written: collections.abc.Iterable[collections.abc.Iterable[str]],
     :raises errors.ProfileError: if one of them can never be chosen
     """
     any_of = tuple(tuple(sorted(set(one))) for one in written)
+    own = {trait for trait, strength in traits.items()
+           if strength == affinity.REQUIRED}
     for number, one in enumerate(any_of):
         for trait in one:
             if traits.get(trait, affinity.REQUIRED) != affinity.REQUIRED:
@@ -48,7 +50,7 @@ def parse(written: collections.abc.Iterable[collections.abc.Iterable[str]],
                     here, f'alternative {number} requires a function of an '
                     'FPGA', 'write a profile for each function')
         for better, other in enumerate(any_of[:number]):
-            if set(other) <= set(one):
+            if set(other) <= own.union(one):
                 raise errors.ProfileError(
                     here, f'alternative {number} is never chosen: each device '
                     f'with its traits has those of alternative {better}',

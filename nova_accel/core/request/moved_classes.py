@@ -7,6 +7,7 @@ keep the extra specs that they were created with, so each service changes them
 where it reads them.
 """
 
+import collections
 import collections.abc
 import typing
 
@@ -94,6 +95,8 @@ def rewrite(extra_specs: collections.abc.Mapping[str, str],
                      [forbidden])):
                 _add(specs, added, value, key, others)
             _check_alone(extra_specs, suffix, name, moves)
+    if specs != extra_specs:
+        _drop_isolation(specs)
     return specs
 
 
@@ -145,6 +148,35 @@ def _add(specs: dict[str, str], key: str, value: str, instead_of: str,
                 errors.quote(instead_of), f'would become {key}={value}, and '
                 f'there is {found}={errors.plain(str(specs[found]))}',
                 'write a profile for both')
+
+
+def _drop_isolation(specs: dict[str, str]) -> None:
+    """Drop the ``group_policy`` that Placement could not fulfil any more.
+
+    All devices of the new class may be one provider. The rules of an expanded
+    profile isolate its groups without it.
+
+    :raises errors.ProfileError: if the flavor has such groups itself
+    """
+    if specs.get('group_policy') != device_profile.ISOLATE:
+        return
+    suffixes = collections.defaultdict(set)
+    for key in specs:
+        kind, suffix, name = flavor_specs.parse_key(key)
+        if kind == 'resources' and suffix:
+            suffixes[name].add(suffix)
+    repeated = {name: found for name, found in suffixes.items()
+                if len(found) > 1}
+    if not repeated:
+        return
+    if own := sorted(suffix for found in suffixes.values() for suffix in found
+                     if not suffix.startswith(f'_{device_profile.GROUP}')):
+        raise errors.ProfileError(
+            f'resources{own[0]}', f'several groups would ask for '
+            f'{min(repeated)}, which may be one provider in Placement, with '
+            f'group_policy={device_profile.ISOLATE}',
+            'write a profile with this group_policy for them')
+    del specs['group_policy']
 
 
 def _check_alone(specs: collections.abc.Mapping[str, str], suffix: str,

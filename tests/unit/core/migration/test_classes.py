@@ -44,8 +44,10 @@ def test_entries(entry, expected):
 
 @pytest.mark.parametrize('entry, reason', [
     ({'vendor_id': '10de'}, 'does not say which class'),
-    ({'vendor_id': '10de', 'regions_file': '/x'}, 'has a regions_file')])
-def test_entries_that_tell_no_class(entry, reason):
+    ({'vendor_id': '10de', 'regions_file': '/x'}, 'has a regions_file'),
+    ({**H100, 'resource_class': 'CUSTOM_GPU'}, 'get the other models as well'),
+])
+def test_entries_that_are_not_carried_over(entry, reason):
     [loss] = _make(entry).losses
     assert reason in loss.reason
 
@@ -73,10 +75,12 @@ def test_steps_in_their_order():
 
 def test_files_of_one_name():
     planned = _make(profiles={'/a/gpu.yaml': 'a\n', '/b/gpu.yaml': 'b\n',
-                              '/b/nic.yaml': 'c\n'})
-    assert [(step.file.path, step.file.content) for step in planned.steps[:3]
+                              '/b/nic.yaml': 'c\n', '/c/d/gpu.yaml': 'd\n',
+                              '/c-d/gpu.yaml': 'e\n'})
+    assert [(step.file.path, step.file.content) for step in planned.steps[:5]
             ] == [('out/a-gpu.yaml', 'a\n'), ('out/b-gpu.yaml', 'b\n'),
-                  ('out/nic.yaml', 'c\n')]
+                  ('out/nic.yaml', 'c\n'), ('out/4-c-d-gpu.yaml', 'd\n'),
+                  ('out/5-c-d-gpu.yaml', 'e\n')]
     [commands] = [step.commands for step in planned.steps
                   if 'cp out/nic.yaml /b/nic.yaml' in step.commands]
     assert 'cp out/b-gpu.yaml /b/gpu.yaml' in commands

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fewest moves, against trying all of them."""
 
+import dataclasses
 import os
 import random
 
@@ -48,6 +49,22 @@ def _unserved(booked, hosts, chance):
         if (servers + 1) * wanted.amounts[brute_force.GPU] <= free
     ] or brute_force.REQUESTS)
     return wanted, rooms[wanted] + chance.choice([1, 1, 2])
+
+
+@pytest.mark.parametrize('count, closed, found', [
+    (100, '', search.Plan((), True)),
+    (4, 'it is disabled', search.Plan(None, True))])
+def test_nothing_to_search(count, closed, found):
+    """There is room already, or no move makes any."""
+    hosts = [brute_force.host(f'h{number}', 4) for number in range(30)]
+    booked = brute_force.Booked([
+        dataclasses.replace(hosts[0], closed=closed), *hosts[1:]])
+    goal = goals.Room(room.Rooms(brute_force.request(1), {brute_force.GPU}),
+                      count, 'h0' if closed else '')
+    said = []
+    assert search.Search(booked.fleet, goal, say=lambda *words: said.append(
+        words)).run() == found
+    assert said == []
 
 
 @pytest.mark.parametrize('seed', range(_FLEETS))

@@ -79,6 +79,8 @@ def test_groups_without_alternatives_stay_as_they_are():
     ([_group(_H100, [], _A100)], {}, 'alternative 2 is never chosen: each '
      'device with its traits has those of alternative 1'),
     ([_group(_A100, _H100, _A100)], {}, 'alternative 2 is never chosen'),
+    ([_group(_H100, _A100, traits={'CUSTOM_H100': 'required'})], {},
+     'alternative 1 is never chosen'),
     ([_group(_H100, ['A100'])], {}, "'A100' is neither a standard trait"),
     ([_group(_H100, [f'CUSTOM_FPGA_FUNCTION_ID_{"A" * 32}'])], {},
      'alternative 1 requires a function of an FPGA'),

@@ -41,7 +41,9 @@ def test_extra_specs(before, after):
     ({'resources_1:CUSTOM_H100': '1', 'trait_1:CUSTOM_H100': 'forbidden'},
      'would become'),
     ({'resources_ACCEL0:CUSTOM_H100': '1',
-      'nova_accel:forbidden_ACCEL0:CUSTOM_H100': 'true'}, 'would become')])
+      'nova_accel:forbidden_ACCEL0:CUSTOM_H100': 'true'}, 'would become'),
+    ({'resources1:CUSTOM_H100': '1', 'resources2:CUSTOM_A100': '1',
+      'group_policy': 'isolate'}, 'may be one provider')])
 def test_extra_specs_that_cannot_ask_for_the_same(specs, reason):
     with pytest.raises(errors.ProfileError, match=reason):
         moved_classes.rewrite(specs, MOVES)
@@ -56,16 +58,17 @@ _GROUPS = st.lists(st.builds(
     min_size=1, max_size=5)
 
 
-@given(_GROUPS)
-def test_servers_and_profiles_change_alike(groups):
+@given(_GROUPS, st.sampled_from([{}, {'group_policy': 'isolate'}]))
+def test_servers_and_profiles_change_alike(groups, own):
     """An old server asks for what a new one asks for."""
     def expand(document):
-        return flavor_specs.expand(device_profile.parse(document, 'test'), {})
+        return flavor_specs.expand(device_profile.parse(document, 'test'), own)
 
     before = {'name': 'p', 'groups': groups}
     after = moved_classes.document(before, MOVES)
     specs = moved_classes.rewrite(expand(before), MOVES)
     assert flavor_specs.read(specs) == flavor_specs.read(expand(after))
+    assert specs.get('group_policy') == expand(after).get('group_policy')
     amounts = collections.Counter()
     for name, amount in flavor_specs.amounts(expand(before)).items():
         amounts[MOVES.get(name, name)] += amount
