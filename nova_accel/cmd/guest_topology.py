@@ -54,12 +54,19 @@ class GuestTopology(main.Command):
         host, problems = hosts.read(parsed_args, conf)
         for problem in problems:
             self.app.LOG.warning(problem)
-        roles = plan(host, [_find(host, text) for text
-                            in dict.fromkeys(parsed_args.address)])
+        addresses = list(dict.fromkeys(
+            _find(host, text) for text in parsed_args.address))
+        roles = plan(host, addresses)
         nccl, reason = _nccl(roles, host)
         if not nccl:
             self.app.LOG.warning(
                 f'The guest gets no topology file for NCCL: {reason}')
+        for address, role in zip(addresses, roles, strict=True):
+            if nccl and f'"{role.position and role.position.address}"' not in (
+                    nccl):
+                self.app.LOG.warning(
+                    f'{address} is not in the topology file: it is no GPU or '
+                    'network card, or its NUMA node is unknown')
         self.app.stdout.write(nccl if parsed_args.format == 'nccl' else (
             json.dumps(guest_document.build(_NOBODY, roles, nccl=nccl),
                        indent=1) + '\n'))

@@ -7,7 +7,10 @@ nccl=${ACCEL_NCCL:-/var/run/nvidia-topologyd/virtualTopology.xml}
 
 [ -e "$raw" ] || modprobe qemu_fw_cfg 2>/dev/null || true
 [ -e "$raw" ] || { echo "$0: this server has no document of devices" >&2; exit 1; }
-document() { base64 -d < "$raw"; }
+text=$(base64 -d < "$raw") && [ "${text%'
+}'}" != "$text" ] || {
+    echo "$0: cannot read $raw as root, or it is incomplete" >&2; exit 1; }
+document() { printf '%s\n' "$text"; }
 
 if [ "${1-}" = --nccl ]; then
     mkdir -p "$(dirname "$nccl")"
@@ -16,12 +19,15 @@ if [ "${1-}" = --nccl ]; then
 /g' > "$nccl.new"
     # An incomplete file would stop NCCL.
     chmod 644 "$nccl.new"
-    mv "$nccl.new" "$nccl"
-    [ -s "$nccl" ] || rm "$nccl"
+    if [ -s "$nccl.new" ]; then
+        mv "$nccl.new" "$nccl"
+    else
+        rm -f "$nccl.new" "$nccl"
+    fi
     exit
 fi
 
-document | awk -v wanted="${1-}" '
+found=$(document | awk -v wanted="${1-}" '
     /"attributes": [{]/ { group = ""; address = "" }
     /": [{]$/ { key = $1 }
     /"string": / { value = $2; gsub(/"/, "", value)
@@ -30,4 +36,6 @@ document | awk -v wanted="${1-}" '
         if (address && (wanted == "" || wanted == group)) {
             print address; address = ""
         }
-    }'
+    }')
+[ -n "$found" ] || { echo "$0: no device is in a group ${1-}" >&2; exit 1; }
+echo "$found"

@@ -12,6 +12,7 @@ Sources: k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1; for
 import collections
 import collections.abc
 import dataclasses
+import itertools
 import re
 
 from nova_accel.core import naming
@@ -22,8 +23,8 @@ KIND = 'DeviceMetadata'
 #: A domain name, as for a driver of Kubernetes.
 DRIVER = 'nova-accel.openstack.org'
 
-#: A DNS label has at most 63 characters; the name of a device has a number
-#: more.
+#: A DNS label has at most 63 characters. Names of devices, and of groups that
+#: are alike, have a number more.
 _MAX_NAME = 50
 
 
@@ -71,9 +72,9 @@ def _names(groups: collections.abc.Iterable[str]) -> dict[str, str]:
     for group in groups:
         name = re.sub('[^a-z0-9]+', '-', group.lower())[:_MAX_NAME].strip(
             '-') or naming.NO_GROUP
-        while name in names.values():
-            name += '-x'
-        names[group] = name
+        names[group] = next(one for one in itertools.chain([name], (
+            f'{name}-{number}' for number in itertools.count(2)))
+            if one not in names.values())
     return names
 
 

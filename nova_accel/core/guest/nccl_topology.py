@@ -62,7 +62,7 @@ class _Element:
     children: dict[collections.abc.Hashable, '_Element'] = dataclasses.field(
         default_factory=dict)
 
-    def child(self, key: collections.abc.Hashable, tag: str,
+    def child(self, key: collections.abc.Hashable, tag: str, /,
               **attributes: str) -> '_Element':
         """Return the child with a key, a new one if there is none."""
         return self.children.setdefault(key, _Element(tag, attributes))
@@ -103,13 +103,11 @@ def render(roles: collections.abc.Iterable[device_role.DeviceRole],
     for (cell, address), function in sorted(listed.items(),
                                             key=lambda item: item[0]):
         above = system.child(cell, 'cpu', numaid=str(cell))
-        for port in model.switches(function.location.ports):
-            link = _link(functions.get(port), functions)
-            if len(link) == 2:
-                number = numbers.setdefault((cell, port), len(numbers))
-                above = above.child(port, 'pci', busid=str(model.PciAddress(
-                    _SWITCHES, *divmod(number, 32), 0)),
-                    **{'class': _BRIDGE_CLASS}, **link)
+        for port, link in _known_switches(function, functions):
+            number = numbers.setdefault((cell, port), len(numbers))
+            above = above.child(port, 'pci', busid=str(model.PciAddress(
+                _SWITCHES, *divmod(number, 32), 0)),
+                **{'class': _BRIDGE_CLASS}, **link)
         above.child(address, 'pci', busid=str(address),
                     **{'class': f'0x{function.class_code:06x}'},
                     **_link(function, functions))
@@ -134,6 +132,23 @@ def _certain(roles: collections.abc.Iterable[device_role.DeviceRole],
             functions[cell, role.position.address] = role.function
             nodes.add(role.numa_node)
     return functions, nodes
+
+
+def _known_switches(function: model.Function,
+                    functions: collections.abc.Mapping[str, model.Function],
+                    ) -> list[tuple[str, dict[str, str]]]:
+    """Return the switches above a device with their links, nearest last.
+
+    Those above a switch whose link is unknown are left out too: devices of
+    different switches would seem to be behind one.
+    """
+    found: list[tuple[str, dict[str, str]]] = []
+    for port in reversed(model.switches(function.location.ports)):
+        link = _link(functions.get(port), functions)
+        if len(link) < 2:
+            break
+        found.insert(0, (port, link))
+    return found
 
 
 def _link(function: model.Function | None,
@@ -253,7 +268,8 @@ def _check_element(above: _Element, element: _Element) -> None:
     for key in patterns.keys() | element.attributes.keys():
         value = element.attributes.get(key)
         if not (key in _OPTIONAL if value is None else
-                re.fullmatch(patterns.get(key, ''), value, re.ASCII)):
+                key in patterns and re.fullmatch(patterns[key], value,
+                                                 re.ASCII)):
             raise ValueError(f'{name} has {key} {value!r}')
     if len(element.children) > MAX_CHILDREN:
         raise ValueError(f'{name} has {len(element.children)} children, more '

@@ -2,6 +2,7 @@
 """nova-accel host guest-topology: what a guest would be told."""
 
 import json
+import pathlib
 from xml.etree import ElementTree
 
 import pytest
@@ -47,6 +48,20 @@ def test_document_has_the_file_and_the_places(topology):
         'hostNumaNode': {'int': 0}, 'hostPcieSwitch': {'int': 0}}
     assert nic['hostPcieSwitch'] == gpu['hostPcieSwitch']
     assert 'resourceClass' not in nic
+
+
+def test_device_that_is_left_out(topology, tmp_path):
+    recording = json.loads(pathlib.Path(RECORDING).read_text())
+    [node] = [path for path in recording['files']
+              if path.endswith(f'{OTHER_NODE}/numa_node')]
+    recording['files'][node] = '-1\n'
+    root = tmp_path / 'host.json'
+    root.write_text(json.dumps(recording))
+    code, out, err = topology(GPU, OTHER_NODE, f'0000{GPU}', root=root)
+    assert code == 0
+    assert [device.get('busid') for device in ElementTree.fromstring(
+        out).iter('pci')] == ['0000:ff:00.0']
+    assert f'{OTHER_NODE} is not in the topology file' in err
 
 
 @pytest.mark.parametrize('address, reason', [

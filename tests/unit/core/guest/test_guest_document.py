@@ -61,11 +61,15 @@ def test_facts_that_can_change_while_the_guest_runs_are_left_out():
 
 
 def test_names_are_dns_labels():
-    [request] = _requests(*[_role('x' * 64)] * 256)
-    assert max(len(device['name']) for device in request['devices']) <= 63
+    requests = _requests(*[_role('x' * 64)] * 256, *(
+        _role(f'{"x" * 60}{number}') for number in range(200)))
+    names = [request['name'] for request in requests]
+    assert len(set(names)) == len(names) == 201
+    assert max(len(device['name']) for request in requests
+               for device in request['devices']) <= 63
 
 
 def test_each_group_has_a_request_of_its_own():
     requests = _requests(*map(_role, ('a_b', 'a-b', 'A-B', 'a_b')))
     assert {request['name']: len(request['devices'])
-            for request in requests} == {'a-b': 2, 'a-b-x': 1, 'a-b-x-x': 1}
+            for request in requests} == {'a-b': 2, 'a-b-2': 1, 'a-b-3': 1}

@@ -87,7 +87,7 @@ def _paths(text):
 
 
 def _switches(role, host):
-    """Return the known switches above a device on the host."""
+    """Return the known switches above a device, up to an unknown one."""
     functions = {str(function.address): function
                  for function in host.functions}
     ports = role.location.ports
@@ -98,6 +98,8 @@ def _switches(role, host):
         if (above.max_link_width and upstream.max_link_width
                 and speeds - {128.0} and None not in speeds):
             found.append(ports[place])
+        else:
+            found.clear()
     return found
 
 
@@ -202,6 +204,8 @@ def _devices(first, number):
     ('0x030200', '0x0302', "has class '0x0302'"),
     ('32.0 GT/s', '33.0 GT/s', "has link_speed '33.0 GT/s PCIe'"),
     ('link_width="16"', 'link_width="33"', "has link_width '33'"),
+    (' class="0x030200"', ' class="0x030200" foo=""', "has foo ''"),
+    (' class="0x030200"', ' class="0x030200" key="1"', "has key '1'"),
     # What it would not understand.
     ('class="0x030200"', 'class="0x010802"', 'no device that NCCL uses'),
     ('busid="0000:f6', 'busid="ffff:f6', 'no device that NCCL uses'),

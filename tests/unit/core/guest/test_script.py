@@ -46,7 +46,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize('group, buses', [
-    ('a', [1, 3]), ('b', [2]), ('c', []), ('', [1, 2, 3, 4])])
+    ('a', [1, 3]), ('b', [2]), ('', [1, 2, 3, 4])])
 def test_script_finds_the_devices_of_a_group(run, group, buses):
     assert sorted(run(group)) == [f'0000:{bus:02x}:00.0' for bus in buses]
 
@@ -60,6 +60,27 @@ def test_script_installs_the_nccl_file(run, tmp_path):
 def test_script_leaves_no_file_if_there_is_none(run, tmp_path):
     run('--nccl', nccl='')
     assert not list((tmp_path / 'run').iterdir())
+
+
+@pytest.mark.parametrize('arguments, length, said', [
+    (['c'], None, 'no device is in a group c'),
+    (['--ncc'], None, 'no device is in a group --ncc'),
+    ([], 700, 'is incomplete'), (['--nccl'], 700, 'is incomplete'),
+    (['--nccl'], 0, 'is incomplete')])
+def test_script_says_what_is_wrong(tmp_path, arguments, length, said):
+    """It keeps the file of NCCL."""
+    raw, nccl = tmp_path / 'raw', tmp_path / 'nccl.xml'
+    nccl.write_text('old')
+    text = json.dumps(guest_document.build(
+        'server', [_role('a', 1), _role('a', 2)], nccl=_NCCL), indent=1)
+    raw.write_bytes(base64.b64encode(text.encode())[:length])
+    done = subprocess.run(
+        ['sh', str(_SCRIPT), *arguments], capture_output=True, text=True,
+        env={'PATH': '/usr/sbin:/usr/bin:/sbin:/bin',
+             'ACCEL_DOCUMENT': str(raw), 'ACCEL_NCCL': str(nccl)})
+    assert (done.returncode, done.stdout) == (1, '')
+    assert said in done.stderr
+    assert nccl.read_text() == 'old'
 
 
 def test_script_says_that_there_is_no_document(tmp_path):
