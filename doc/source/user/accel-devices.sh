@@ -9,7 +9,7 @@ nccl=${ACCEL_NCCL:-/var/run/nvidia-topologyd/virtualTopology.xml}
 [ -e "$raw" ] || { echo "$0: this server has no document of devices" >&2; exit 1; }
 text=$(base64 -d < "$raw") && [ "${text%'
 }'}" != "$text" ] || {
-    echo "$0: cannot read $raw as root, or it is incomplete" >&2; exit 1; }
+    echo "$0: $raw cannot be read, or is incomplete; run this as root" >&2; exit 1; }
 document() { printf '%s\n' "$text"; }
 
 if [ "${1-}" = --nccl ]; then
