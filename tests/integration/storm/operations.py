@@ -89,7 +89,7 @@ class Operation:
 
 def perform(operations: Sequence[Operation]) -> None:
     """Send the requests of operations at the same time."""
-    with futures.ThreadPoolExecutor(len(operations)) as pool:
+    with futures.ThreadPoolExecutor(max(len(operations), 1)) as pool:
         list(pool.map(Operation.perform, operations))
 
 

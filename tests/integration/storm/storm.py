@@ -173,23 +173,27 @@ class Storm:
             instance_uuid=server))
 
     def _delete(self, servers) -> list:
-        """Delete servers, and what Nova leaves of them on a host."""
+        """Delete servers and return those that are left."""
         for server in servers:
             self._cloud.connection.compute.delete_server(
                 server.id, ignore_missing=True)
         gone = {server.id for server in servers}
         left = self._wait(gone)
-        gone.difference_update(server.id for server in left)
+        self._remove_leftovers(gone.intersection(self._excused).difference(
+            server.id for server in left))
+        return left
+
+    def _remove_leftovers(self, gone: Collection[str]):
+        """Remove what Nova left of deleted servers, as an operator would."""
         placement = self._cloud.connection.placement
-        for host, machine in self._machines.items():
-            for uuid in gone & self._look_at(host).domains.keys():
+        for host, machine in self._machines.items() if gone else ():
+            for uuid in self._look_at(host).domains.keys() & gone:
                 machine.run(f'virsh -q destroy {uuid}; '
                             f'virsh -q undefine --nvram {uuid}', check=False)
         for uuid in gone:
             for consumer in (uuid, *(migration.uuid for migration
                                      in self._migrations(uuid))):
                 placement.delete(f'/allocations/{consumer}')
-        return left
 
     def _count(self, chosen, servers):
         self._status = {server.id: server.status for server in servers}
