@@ -82,14 +82,18 @@ class MakeRoom(_Plan):
         wanted = profiles.contents(client.compute, parsed_args.profile,
                                    parsed_args.profile_dir).request()
         cloud = moves.read(client)
+        closed = ''
         if parsed_args.host:
             _check_host(cloud, parsed_args.host)
+            closed = cloud.hosts[parsed_args.host].closed
         rooms = room.Rooms(wanted, cloud.classes)
         text = (f'room for {parsed_args.count} × profile '
                 f'{errors.plain(parsed_args.profile)}'
                 + f' on {parsed_args.host}' * bool(parsed_args.host))
-        return self._plan(text, cloud, goals.Room(
-            rooms, parsed_args.count, parsed_args.host), parsed_args)
+        return self._plan(
+            text, cloud, goals.Room(rooms, parsed_args.count,
+                                    parsed_args.host), parsed_args,
+            f'{parsed_args.host} gets no servers: {closed}' if closed else '')
 
 
 def _left_of(seconds: int) -> collections.abc.Callable[[], float]:

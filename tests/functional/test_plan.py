@@ -165,13 +165,18 @@ class ColdPlanTest(PlanCase):
                          'SUSPENDED', plan['reason'])
 
     def test_disabled_and_full_hosts_get_no_server(self):
-        self.fill(compute1=[1], compute2=[4])
+        others = self.fill(compute1=[1], compute2=[4])
         [service] = self.api.get_services(host='compute3',
                                           binary='nova-compute')
         self.api.put_service(service['id'], {'status': 'disabled'})
         plan = self.plan('drain', 'compute1')
         self.assertEqual((None, f'1 free {cloud.GPU} are needed, and 0 are '
                           'free'), (plan['moves'], plan['reason']))
+        self._delete_server(others['compute2'][0])
+        plan = self.plan('make-room', '--profile', '1', '--profile-dir',
+                         self.profiles, '--host', 'compute3')
+        self.assertIsNone(plan['moves'])
+        self.assertIn('compute3 gets no servers: ', plan['reason'])
 
 
 class LivePlanTest(PlanCase):
