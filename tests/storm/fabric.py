@@ -107,14 +107,15 @@ class FabricStorm(crashes.CrashStorm):
         if lines := [line for own in self._fabrics.values()
                      for line in own.unconnected]:
             raise storm.Violation('\n'.join(lines))
-        self._check_active(lambda servers: len(servers) > 1,
+        self._check_active(self._held(), lambda servers: len(servers) > 1,
                            'an active partition has GPUs of')
         self.run_periodic_tasks()
-        self._check_active(lambda servers: not servers,
+        # A server that did not start again has no domain, and keeps its GPUs.
+        self._check_active(self._promised() | self._held(),
+                           lambda servers: not servers,
                            'an active partition has GPUs of no server')
 
-    def _check_active(self, is_wrong, what):
-        held = self._held()
+    def _check_active(self, held, is_wrong, what):
         for host, own in self._fabrics.items():
             for members in own.active():
                 servers = {held[host, address] for address in members
