@@ -141,10 +141,10 @@ class CrashStorm(storm.Storm):
     # Checks
 
     def _rightly_held(self, server, held):
-        if server['status'] != 'ERROR':
+        uuid = server['id']
+        if server['status'] != 'ERROR' and not self._is_left_by_a_resize(uuid):
             return super()._rightly_held(server, held)
         # Nova can leave its devices on two hosts.
-        uuid = server['id']
         return {place: uuid for place, holder in held.items()
                 if holder == uuid}
 
