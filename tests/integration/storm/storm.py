@@ -211,28 +211,31 @@ class Storm:
                killed: bool):
         """Check the servers after a step.
 
-        After a kill, those whose operations it interrupted are rebooted first
-        if they are not as they should be: so would an operator. Those that
-        were moving are deleted.
+        After a kill, those whose operations it interrupted may not be as they
+        should be. They are rebooted, as an operator would. Those that were
+        moving are deleted.
         """
-        if killed:
-            moving = {each.uuid for each in chosen
-                      if each.name in operations.MOVES}
-            broken = [server for server in servers
-                      if server.status == 'ERROR' and server.id in moving]
-            for server in broken:
-                self._excuse(server.id)
-            if broken:
-                servers = self._delete(broken)
         before, self._sights = self._sights, self._look(servers)
         wrong = self._wrong(servers, before, chosen)
-        if wrong and killed:
+        if killed and (wrong or any(server.status == 'ERROR'
+                                    for server in servers)):
             self._shown.say('\n'.join(['after the kill:', *wrong]))
-            servers = self._reboot({each.uuid for each in chosen})
+            moving = {each.uuid for each in chosen
+                      if each.name in operations.MOVES}
+            self._give_up([server for server in servers if server.id in moving
+                           and (server.status == 'ERROR' or any(
+                               server.id in line for line in wrong))])
+            servers = self._reboot({each.uuid for each in chosen} - moving)
             self._sights = self._look(servers)
             wrong = self._wrong(servers, before, chosen)
         if wrong:
             raise Violation('\n'.join(wrong))
+
+    def _give_up(self, servers):
+        """Delete servers that Nova left in the middle of a move."""
+        for server in servers:
+            self._excuse(server.id)
+        self._delete(servers)
 
     def _reboot(self, uuids: Collection[str]) -> list:
         operations.perform([
