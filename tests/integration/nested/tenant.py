@@ -25,8 +25,18 @@ _KEYS = {'path': 'path', 'group': 'group', 'resourceClass': 'class',
          'provider': 'provider'}
 
 #: Temporary server states.
-_PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
+PASSING = frozenset({'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT',
                       'HARD_REBOOT', 'REVERT_RESIZE'})
+
+
+def project(cloud, name: str) -> str:
+    """Make a project in which the administrator has a role."""
+    keystone = cloud.connection.identity
+    found = keystone.find_project(name) or keystone.create_project(
+        name=name, domain_id='default')
+    keystone.assign_project_role_to_user(
+        found, keystone.find_user('admin'), keystone.find_role('admin'))
+    return found.name
 
 
 class Tenant:
@@ -160,7 +170,7 @@ class Server:
         def ask():
             view = self.view
             if view.task_state is None and view.status not in {
-                    status, *meanwhile, *_PASSING}:
+                    status, *meanwhile, *PASSING}:
                 raise AssertionError(
                     f'server {self.id} is {view.status}, not {status}: '
                     f'{view.fault}')

@@ -90,12 +90,10 @@ def test_nova_compute_is_killed_during_a_cleaning(slot, machine, said):
 @pytest.fixture
 def stranger(cloud, tenant):
     """Return a tenant in another project."""
-    keystone = cloud.connection.identity
-    project = keystone.create_project(name='stranger', domain_id='default')
-    keystone.assign_project_role_to_user(
-        project, keystone.find_user('admin'), keystone.find_role('admin'))
-    yield tenants.Tenant(cloud, tenant.machines, project.name)
-    keystone.delete_project(project)
+    project = tenants.project(cloud, 'stranger')
+    yield tenants.Tenant(cloud, tenant.machines, project)
+    cloud.connection.identity.delete_project(
+        cloud.connection.identity.find_project(project))
 
 
 @pytest.fixture

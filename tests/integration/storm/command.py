@@ -62,7 +62,8 @@ def _arguments():
 def _storm(cloud, machines, arguments, shown) -> storm.Storm:
     with shown.step('projects, and the devices of the machines'):
         first = scene.enter(cloud, *machines)
-        found = [tenants.Tenant(cloud, first.machines, _project(cloud, name))
+        found = [tenants.Tenant(cloud, first.machines,
+                                tenants.project(cloud, name))
                  for name in _PROJECTS]
     choice = operations.Choice(arguments.seed, found, _zone(cloud, machines))
     return storm.Storm(cloud, machines, choice, first.ledger,
@@ -77,16 +78,6 @@ def _zone(cloud, machines) -> str:
         for machine in machines:
             compute.add_host_to_aggregate(made, machine.host)
     return _ZONE
-
-
-def _project(cloud, name) -> str:
-    """Make a project in which the administrator has a role."""
-    keystone = cloud.connection.identity
-    project = keystone.find_project(name) or keystone.create_project(
-        name=name, domain_id='default')
-    keystone.assign_project_role_to_user(
-        project, keystone.find_user('admin'), keystone.find_role('admin'))
-    return name
 
 
 def _report(record: storm.Record, seed, seconds, problem) -> dict:

@@ -12,6 +12,7 @@ from keystoneauth1 import exceptions as keystoneauth_exceptions
 from openstack import exceptions
 
 from tests.integration.machine import node
+from tests.integration.nested import tenant as nested_tenant
 
 #: The units of a server by resource class; a kind that is here twice is chosen
 #: twice as often.
@@ -42,9 +43,7 @@ METHODS = {
         'start', 'stop', 'suspend', 'unpause', 'unshelve')}}
 
 #: Statuses that pass by themselves.
-_PASSING = frozenset({
-    'BUILD', 'REBUILD', 'RESIZE', 'MIGRATING', 'REBOOT', 'HARD_REBOOT',
-    'REVERT_RESIZE', 'SHELVED', 'DELETED'})
+_PASSING = nested_tenant.PASSING | {'SHELVED', 'DELETED'}
 
 #: The most servers at a time: each takes memory of the machines.
 _MOST = 8
