@@ -20,6 +20,7 @@ import pathlib
 import platform
 import sqlite3
 
+from tests.bench import commit
 from tests.bench import report
 
 QUICK, MEDIUM, FULL = SCALES = ('quick', 'medium', 'full')
@@ -31,7 +32,8 @@ DIRECTORY = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
 
 def machine() -> dict[str, str | int]:
     """Return the facts of the machine that a report names."""
-    return {'cores': len(os.sched_getaffinity(0)),
+    return {'commit': commit.commit(),
+            'cores': len(os.sched_getaffinity(0)),
             'python': platform.python_version(),
             'nova': importlib.metadata.version('nova'),
             'placement': importlib.metadata.version('openstack-placement'),
@@ -80,6 +82,7 @@ def section(result: collections.abc.Mapping) -> str:
     return report.rst(
         result['benchmark'], reported(result),
         f'Measured at scale *{result["scale"]}* on {cores}: '
+        f'nova-accel at commit {facts["commit"]}, '
         f'Python {facts["python"]}, Nova {facts["nova"]}, Placement '
         f'{facts["placement"]}, both with SQLite {facts["sqlite"]} in '
         'memory.')

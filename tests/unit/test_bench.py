@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing.connection
 import os
 import signal
+import subprocess
 import time
 import unittest
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import pytest
 
 from tests.bench import __main__
+from tests.bench import commit
 from tests.bench import frame
 from tests.bench import report
 from tests.bench import rules
@@ -238,3 +240,27 @@ def _by_brute_force(sizes, hosts):
 def test_packs_like_brute_force(sizes):
     assert rules.packs(collections.Counter(sizes), 2) == _by_brute_force(
         sorted(sizes, reverse=True), [(4, 4)] * 2)
+
+
+def test_the_commit_of_the_product(tmp_path, monkeypatch):
+    monkeypatch.setattr(commit, '_ROOT', tmp_path)
+    product = tmp_path / 'nova_accel' / 'module.py'
+    product.parent.mkdir()
+
+    def git(*words):
+        return subprocess.run(
+            ('git', '-C', tmp_path, '-c', 'user.name=a', '-c', 'user.email=a',
+             *words), check=True, capture_output=True, text=True).stdout
+
+    def write(path):
+        path.write_text('text')
+        git('add', '--all')
+        git('commit', '--message', 'text')
+
+    git('init')
+    write(product)
+    written = git('rev-parse', '--short=9', 'HEAD').strip()
+    write(tmp_path / 'README')
+    assert commit.commit() == written
+    product.write_text('other text')
+    assert commit.commit() == f'{written}+'

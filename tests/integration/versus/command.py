@@ -16,6 +16,7 @@ import os
 import sys
 import types
 
+from tests.bench import commit
 from tests.bench import frame
 from tests.integration import place
 from tests.integration import steps
@@ -128,10 +129,11 @@ def _flavors(cloud) -> dict[str, str]:
 
 
 def _machine() -> dict[str, str | int]:
-    """Return the number of cores and the versions of the services."""
+    """Return the number of cores, our commit and the services' versions."""
     installed = metadata.distributions(path=map(
         str, place.VENV.glob('lib/python3*/site-packages')))
-    return {'cores': len(os.sched_getaffinity(0)),
+    return {'commit': commit.commit(),
+            'cores': len(os.sched_getaffinity(0)),
             **{each.name: each.version for each in installed
                if each.name in _VERSIONS}}
 

@@ -109,7 +109,9 @@ def section(result: Mapping) -> str:
     facts = result['machine']
     return report_.rst(
         NAME, report(result['figures']),
-        f'Measured on {facts["cores"]} cores: Nova {facts["nova"]}, '
+        f'Measured on {facts["cores"]} cores: nova-accel at commit '
+        f'{facts["commit"]}, '
+        f'Nova {facts["nova"]}, '
         f'Placement {facts["openstack-placement"]}, Cyborg '
         f'{facts["openstack-cyborg"]}; guests are emulated.', COMMAND)
 
