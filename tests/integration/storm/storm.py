@@ -272,9 +272,13 @@ class Storm:
             found = dict(zip(self._machines, steps.at_once(*(
                 lambda host=host: self._look_at(host)
                 for host in self._machines)), strict=True))
-            if passed() > _BOOTS or all(
-                    server.id in found[server.compute_host].up
-                    for server in servers if server.status == 'ACTIVE'):
+            late = [server.id for server in servers
+                    if server.status == 'ACTIVE'
+                    and server.id not in found[server.compute_host].up]
+            if late and passed() > _BOOTS:
+                self._shown.say(f'not up after {_BOOTS} s: {", ".join(late)}')
+                late = []
+            if not late:
                 return found
             time.sleep(_PAUSE)
 
