@@ -73,10 +73,12 @@ def _storm(cloud, machines, arguments, shown) -> storm.Storm:
 def _zone(cloud, machines) -> str:
     """Make an availability zone of the machines alone."""
     compute = cloud.connection.compute
-    if not compute.find_aggregate(_ZONE):
-        made = compute.create_aggregate(name=_ZONE, availability_zone=_ZONE)
-        for machine in machines:
-            compute.add_host_to_aggregate(made, machine.host)
+    found = compute.find_aggregate(_ZONE) or compute.create_aggregate(
+        name=_ZONE, availability_zone=_ZONE)
+    # The hosts of an earlier storm left it with their machines.
+    for machine in machines:
+        if machine.host not in (found.hosts or ()):
+            compute.add_host_to_aggregate(found, machine.host)
     return _ZONE
 
 

@@ -78,6 +78,9 @@ class Operation:
     def perform(self) -> None:
         try:
             made = self.call()
+        except exceptions.BadRequestException:
+            # The request is wrong, whatever the cloud is doing.
+            raise
         except exceptions.HttpException as error:
             self.refused = str(error.status_code or 'no answer')
         except ERRORS:
