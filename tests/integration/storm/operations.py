@@ -53,6 +53,10 @@ ERRORS = (OSError, exceptions.SDKException,
           keystoneauth_exceptions.ClientException)
 
 
+#: The status code of a boot that no state of the cloud can allow.
+_WRONG = 400
+
+
 def is_over(view) -> bool:
     """Whether Nova is done with a server.
 
@@ -78,10 +82,9 @@ class Operation:
     def perform(self) -> None:
         try:
             made = self.call()
-        except exceptions.BadRequestException:
-            # The request is wrong, whatever the cloud is doing.
-            raise
         except exceptions.HttpException as error:
+            if not self.uuid and error.status_code == _WRONG:
+                raise
             self.refused = str(error.status_code or 'no answer')
         except ERRORS:
             self.refused = 'no answer'
