@@ -52,7 +52,6 @@ _MOST = 8
 ERRORS = (OSError, exceptions.SDKException,
           keystoneauth_exceptions.ClientException)
 
-
 #: The status code of a boot that no state of the cloud can allow.
 _WRONG = 400
 
