@@ -131,7 +131,7 @@ class Choice:
         return broken + list(self._some(left, len(servers)))
 
     def _some(self, left, count) -> Iterator[Operation]:
-        for _time in range(self.random.choice((3, 4, 4, 5))):
+        for _time in range(self.random.choice((4, 5, 6))):
             boots = self.random.random() < 0.6 - count / 12
             if count < _MOST and (boots or not left):
                 count += 1

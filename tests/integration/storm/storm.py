@@ -21,9 +21,10 @@ IN_MACHINE = ('nova-compute', 'libvirtd')
 
 #: Up to how many seconds after the requests a kill comes.
 _LATEST = 12
-#: Seconds of the machines until an operation is over. An operation that lost
-#: a message is over only when its caller gives up.
-_PATIENCE = 400
+#: Seconds of the machines without a change of a server, after which operations
+#: that are not over never will be. One that lost a message is over only when
+#: its caller gives up, after a minute.
+_PATIENCE = 150
 #: Seconds until a guest that has just started is up.
 _BOOTS = 120
 _PAUSE = 2
@@ -155,9 +156,14 @@ class Storm:
         return self._delete(forgotten)
 
     def _wait(self, gone) -> list:
-        passed = clock.Clock()
+        """Wait until Nova is done, or does nothing any more."""
+        passed, before = clock.Clock(), set()
         while True:
             servers = self._servers()
+            now = {(server.id, server.status, server.task_state)
+                   for server in servers}
+            if now != before:
+                passed, before = clock.Clock(), now
             if passed() > _PATIENCE or all(
                     _is_over(server, gone) for server in servers):
                 return servers
